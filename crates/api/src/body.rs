@@ -1,0 +1,193 @@
+//! Reading JSON bodies, with errors that name the place.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use crate::error::ApiError;
+
+/// So much of a body that is too large is still taken off the wire, in bytes: a connection that
+/// is closed while the client sends makes most clients report a broken pipe and not our answer.
+const DRAIN_BYTES: usize = 8 * 1024 * 1024;
+
+/// Reads the whole body of a request that must be JSON.
+///
+/// # Errors
+/// 415 for another content type, 413 for more than `max_bytes`, 400 for a body that breaks off.
+pub(crate) async fn read(request: Request, max_bytes: usize) -> Result<Bytes, ApiError> {
+    check_content_type(request.headers())?;
+    collect(request.into_body(), max_bytes).await
+}
+
+fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    if essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"))
+    {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "UNSUPPORTED_MEDIA_TYPE",
+        "the body must be JSON, sent with `Content-Type: application/json`",
+    ))
+}
+
+async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
+    let mut stream = body.into_data_stream();
+    let mut kept = BytesMut::new();
+    let mut seen = 0_usize;
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| {
+            ApiError::new(StatusCode::BAD_REQUEST, "BODY_INCOMPLETE", "the body breaks off")
+        })?;
+        seen += chunk.len();
+        if seen <= max_bytes {
+            kept.extend_from_slice(&chunk);
+        } else if seen > max_bytes + DRAIN_BYTES {
+            break;
+        }
+    }
+    if seen > max_bytes {
+        return Err(ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "TOO_LARGE",
+            format!("the body is larger than {max_bytes} bytes (api.max_body_bytes)"),
+        ));
+    }
+    Ok(kept.freeze())
+}
+
+/// Whether the body is a JSON array, if it is JSON.
+pub(crate) fn is_array(body: &[u8]) -> bool {
+    body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+}
+
+/// Reads a `T`.
+///
+/// # Errors
+/// 400 with line and column when it is not JSON, 422 with the field when it is not a `T`.
+pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = error.path().to_string();
+        explain(&path, error.inner())
+    })?;
+    deserializer.end().map_err(|error| explain(".", &error))?;
+    Ok(value)
+}
+
+/// The refusal for what the parser said about the place `path`.
+fn explain(path: &str, error: &serde_json::Error) -> ApiError {
+    let said = error.to_string();
+    let problem = said.split(" at line ").next().unwrap_or(&said);
+    match error.classify() {
+        Category::Syntax | Category::Eof | Category::Io => ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "MALFORMED_JSON",
+            format!("not JSON: {problem} at line {}, column {}", error.line(), error.column()),
+        ),
+        Category::Data => {
+            let field = field_of(path, problem);
+            if field.is_empty() {
+                let mut refusal = ApiError::field("", problem);
+                refusal.detail.field = None;
+                return refusal;
+            }
+            ApiError::field(&*field, format!("`{field}`: {problem}"))
+        }
+    }
+}
+
+/// The place of a problem: where the parser stood, and the field it missed or did not know there.
+fn field_of(path: &str, problem: &str) -> String {
+    let path = if path == "." { "" } else { path };
+    let named = ["missing field `", "unknown field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| problem.strip_prefix(start))
+        .and_then(|rest| rest.split('`').next());
+    match named {
+        Some(name) if path.is_empty() => name.to_owned(),
+        Some(name) if path != name && !path.ends_with(&format!(".{name}")) => {
+            format!("{path}.{name}")
+        }
+        _ => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::{ActionSpec, Submission};
+
+    use super::*;
+
+    fn refusal<T: DeserializeOwned>(text: &str) -> (u16, String, String) {
+        let error = parse::<T>(text.as_bytes()).err().unwrap();
+        (error.status.as_u16(), error.detail.field.unwrap_or_default(), error.detail.message)
+    }
+
+    #[test]
+    fn what_is_not_json_has_line_and_column() {
+        for (text, place) in [
+            ("", "line 1, column 0"),
+            ("{", "line 1, column 1"),
+            ("{\"action_ref\": \"a.b\",\n oops}", "line 2, column 2"),
+            ("{\"action_ref\": \"a.b\"} {}", "line 1, column 23"),
+            ("{\"action_ref\": \"a.b\", \"parameters\": {\"a\": 1,}}", "column"),
+        ] {
+            let (status, field, message) = refusal::<Submission>(text);
+            assert_eq!((status, &*field), (400, ""), "{text}");
+            assert!(message.contains(place), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_has_the_wrong_form_names_its_field() {
+        for (text, field) in [
+            (r#"{"parameters":{}}"#, "action_ref"),
+            (r#"{"action_ref":7}"#, "action_ref"),
+            (r#"{"action_ref":"a.b","priorty":"high"}"#, "priorty"),
+            (r#"{"action_ref":"a.b","priority":"urgent"}"#, "priority"),
+            (r#"{"action_ref":"a.b","labels":{"k":1}}"#, "labels.k"),
+            (r#"{"action_ref":"a.b","timeout_seconds":-1}"#, "timeout_seconds"),
+            (r#"{"action_ref":"a.b","timeout_seconds":99999999999}"#, "timeout_seconds"),
+            (r#"{"action_ref":"a.b","request_id":"x"}"#, "request_id"),
+            (r#"{"action_ref":"a.b","not_before":"soon"}"#, "not_before"),
+            (r#"{"action_ref":"a.b","action_ref":"a.b"}"#, "action_ref"),
+            ("7", ""),
+        ] {
+            let (status, found, message) = refusal::<Submission>(text);
+            assert_eq!((status, &*found), (422, field), "{text}: {message}");
+        }
+        for (text, field) in [
+            (r#"{"ref":"a.b"}"#, "run"),
+            (r#"{"ref":"A","run":{"builtin":"noop"}}"#, "ref"),
+            (r#"{"ref":"a.b","run":{"shell":"x"}}"#, "run"),
+            (
+                r#"{"ref":"a.b","run":{"builtin":"noop"},"policy":{"concurrency":{"limt":1}}}"#,
+                "policy.concurrency.limt",
+            ),
+            (
+                r#"{"ref":"a.b","run":{"builtin":"noop"},"policy":{"concurrency":{"limit":"2"}}}"#,
+                "policy.concurrency.limit",
+            ),
+        ] {
+            let (status, found, message) = refusal::<ActionSpec>(text);
+            assert_eq!(status, 422, "{text}");
+            assert!(found.starts_with(field), "{text}: {found}: {message}");
+        }
+    }
+
+    #[test]
+    fn parameters_stay_as_they_were_written() {
+        let text = br#"{"action_ref":"a.b","parameters":{"big": 12345678901234567890123, "a" :1}}"#;
+        let submission: Submission = parse(text).unwrap();
+        assert_eq!(submission.parameters.get(), r#"{"big": 12345678901234567890123, "a" :1}"#);
+    }
+}

@@ -1,0 +1,183 @@
+//! Refusals and how they are told.
+
+use std::borrow::Cow;
+
+use attune_core::{Reject, RejectCode, RequestId};
+use attune_store::StoreError;
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use tracing::{error, warn};
+
+use crate::ports::CommandError;
+use crate::wire::{ErrorBody, ErrorDetail};
+
+/// When a client is told to try again after something that mends itself, in seconds.
+const RETRY_AFTER_SECONDS: u32 = 1;
+
+/// An answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// Its body.
+    pub detail: ErrorDetail,
+}
+
+impl ApiError {
+    /// An error with a code and words.
+    pub(crate) fn new(
+        status: StatusCode,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            status,
+            detail: ErrorDetail {
+                code: Cow::Borrowed(code),
+                message: message.into(),
+                field: None,
+                retry_after_seconds: None,
+                request_id: None,
+            },
+        }
+    }
+
+    /// One field of the input is wrong.
+    pub(crate) fn field(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Reject::field(field, message).into()
+    }
+
+    /// Trying again may help.
+    pub(crate) fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message);
+        error.detail.retry_after_seconds = Some(RETRY_AFTER_SECONDS);
+        error
+    }
+
+    /// A fault of the server; its cause belongs into the log and not into the answer.
+    pub(crate) fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "INTERNAL",
+            "the server failed on this request; its log says why",
+        )
+    }
+
+    /// No such resource, where the path names the action.
+    pub(crate) fn no_action(action_ref: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            detail: Reject::unknown_action(action_ref).into(),
+        }
+    }
+
+    /// No such resource, where the path names the execution.
+    pub(crate) fn no_execution(id: attune_core::ExecutionId) -> Self {
+        let message = format!("there is no execution {id}");
+        Reject::new(RejectCode::UnknownExecution, message).into()
+    }
+
+    /// The error of a submission, with the id by which it can be repeated.
+    #[must_use]
+    pub(crate) fn of_request(mut self, request_id: Option<RequestId>) -> Self {
+        self.detail.request_id = request_id;
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let retry_after = self.detail.retry_after_seconds;
+        let mut response =
+            (self.status, Json(ErrorBody { error: self.detail })).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<Reject> for ErrorDetail {
+    fn from(reject: Reject) -> Self {
+        Self {
+            code: Cow::Borrowed(reject.code.as_str()),
+            message: reject.message,
+            field: reject.field,
+            retry_after_seconds: reject.retry_after_seconds,
+            request_id: None,
+        }
+    }
+}
+
+impl From<Reject> for ApiError {
+    fn from(reject: Reject) -> Self {
+        let status = match reject.code {
+            RejectCode::QueueFull => StatusCode::TOO_MANY_REQUESTS,
+            RejectCode::UnknownAction | RejectCode::InvalidInput => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
+            RejectCode::UnknownExecution => StatusCode::NOT_FOUND,
+            RejectCode::Conflict | RejectCode::AlreadyEnded => StatusCode::CONFLICT,
+            // The client did nothing wrong: this server and the cluster disagree on the number of
+            // partitions, which only the operator can mend.
+            RejectCode::WrongPartition => {
+                error!(
+                    error.message = %reject.message,
+                    "an owner refused a command as not its own; is cluster.partitions the same everywhere?"
+                );
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+        };
+        let mut detail = ErrorDetail::from(reject);
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            detail.retry_after_seconds.get_or_insert(RETRY_AFTER_SECONDS);
+        }
+        Self { status, detail }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Unavailable(source) => {
+                warn!(error.source = %source, "a request failed: the store cannot be reached");
+                Self::unavailable("STORE_UNAVAILABLE", "the store cannot be reached")
+            }
+            StoreError::Schema(problem) => {
+                error!(error.message = %problem, "a request failed: the store's schema does not fit");
+                Self::unavailable("STORE_UNAVAILABLE", "the store is not ready for this server")
+            }
+            StoreError::Conflict(message) => {
+                Self::new(StatusCode::CONFLICT, "CONFLICT", message.clone())
+            }
+            StoreError::Statement(source) => {
+                error!(error.source = %source, "a request failed: the store refused a statement");
+                Self::internal()
+            }
+        }
+    }
+}
+
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Rejected(reject) => reject.into(),
+            CommandError::Unknown(reason) => Self::unavailable(
+                "OUTCOME_UNKNOWN",
+                format!(
+                    "no answer in time ({reason}), so whether it was done is unknown; repeating \
+                     the request is safe, a submission with the Idempotency-Key `request_id`"
+                ),
+            ),
+            CommandError::NoOwner => Self::unavailable(
+                "NO_OWNER",
+                "no executor has taken the partition of this action yet; nothing was done",
+            ),
+            CommandError::Overloaded => Self::unavailable(
+                "OVERLOADED",
+                "too many commands are under way; nothing was done",
+            ),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The verdict on a queue: a pure function of its figures and the time.
+
+use attune_core::QueueStats;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::wire::{HealthState, QueueHealth};
+
+/// A waiting execution is fine for so long.
+const OLDEST_HEALTHY: TimeDelta = TimeDelta::minutes(5);
+/// A waiting execution is too old after so long.
+const OLDEST_UNHEALTHY: TimeDelta = TimeDelta::minutes(30);
+/// A queue that holds something changes at least so often.
+const STALE: TimeDelta = TimeDelta::minutes(10);
+/// An execution that has waited shorter than this beside a free slot may just be on its way: the
+/// figures of a queue are up to a quarter of a second apart.
+const SETTLE: TimeDelta = TimeDelta::seconds(2);
+
+/// What a queue is held against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How many executions may wait.
+    pub max_length: u32,
+}
+
+/// Judges a queue by its figures, which were written at `last_updated`.
+///
+/// `now` may come from another clock than the figures; the thresholds are minutes, so seconds
+/// between the two do not matter.
+pub fn judge(
+    stats: &QueueStats,
+    last_updated: Option<DateTime<Utc>>,
+    bounds: Bounds,
+    now: DateTime<Utc>,
+) -> QueueHealth {
+    let mut found = Vec::new();
+    judge_length(stats, bounds, &mut found);
+    let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
+    judge_age(waited, &mut found);
+    judge_slots(stats, waited, &mut found);
+    judge_freshness(stats, last_updated, now, &mut found);
+    QueueHealth {
+        state: found.iter().map(|(state, _)| *state).max().unwrap_or(HealthState::Healthy),
+        reasons: found.into_iter().map(|(_, reason)| reason).collect(),
+    }
+}
+
+type Found = Vec<(HealthState, String)>;
+
+fn judge_length(stats: &QueueStats, bounds: Bounds, found: &mut Found) {
+    let (length, max) = (stats.queue_length, u64::from(bounds.max_length));
+    // Each bound in tenths, so that small maxima are not rounded away.
+    if length * 10 >= max * 9 {
+        found.push((HealthState::Unhealthy, format!("the queue is nearly full: {length} of {max}")));
+    } else if length * 2 > max {
+        found.push((HealthState::Unhealthy, format!("more than half full: {length} of {max}")));
+    } else if length * 10 >= max {
+        found.push((HealthState::Degraded, format!("a tenth full or more: {length} of {max}")));
+    }
+}
+
+fn judge_age(waited: Option<TimeDelta>, found: &mut Found) {
+    let Some(waited) = waited.filter(|waited| *waited >= OLDEST_HEALTHY) else { return };
+    let state =
+        if waited > OLDEST_UNHEALTHY { HealthState::Unhealthy } else { HealthState::Degraded };
+    found.push((state, format!("the oldest has waited {} minutes", waited.num_minutes())));
+}
+
+/// Executions that wait while a slot is free: the queue is stuck.
+fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found) {
+    let free = stats.max_concurrent.is_none_or(|limit| stats.active_count < u64::from(limit));
+    if stats.queue_length == 0 || !free || waited.is_some_and(|waited| waited < SETTLE) {
+        return;
+    }
+    let (waiting, active) = (stats.queue_length, stats.active_count);
+    let limit = stats.max_concurrent.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    found.push((
+        HealthState::Unhealthy,
+        format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
+    ));
+}
+
+/// An empty queue has nothing to report; one that holds something must.
+fn judge_freshness(
+    stats: &QueueStats,
+    last_updated: Option<DateTime<Utc>>,
+    now: DateTime<Utc>,
+    found: &mut Found,
+) {
+    if stats.queue_length == 0 && stats.active_count == 0 {
+        return;
+    }
+    let age = last_updated.map(|at| now - at);
+    if let Some(age) = age.filter(|age| *age > STALE) {
+        found.push((HealthState::Unhealthy, format!("no update for {} minutes", age.num_minutes())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::ActionId;
+
+    use super::*;
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000, 0).unwrap()
+    }
+
+    /// Judges a queue of at most 100 with limit 2 whose oldest has waited `waited` seconds and
+    /// whose figures are `age` seconds old.
+    fn verdict(length: u64, active: u64, waited: i64, age: i64) -> (HealthState, String) {
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: length,
+            active_count: active,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: (length > 0).then(|| now() - TimeDelta::seconds(waited)),
+            total_enqueued: 1000,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+        };
+        let updated = Some(now() - TimeDelta::seconds(age));
+        let health = judge(&stats, updated, Bounds { max_length: 100 }, now());
+        (health.state, health.reasons.join("; "))
+    }
+
+    #[test]
+    fn the_bounds_are_where_they_are_said_to_be() {
+        use HealthState::{Degraded, Healthy, Unhealthy};
+        for ((length, active, waited, age), state, reason) in [
+            ((0, 0, 0, 0), Healthy, ""),
+            ((9, 2, 10, 0), Healthy, ""),
+            ((10, 2, 10, 0), Degraded, "a tenth full or more: 10 of 100"),
+            ((50, 2, 10, 0), Degraded, "a tenth full or more: 50 of 100"),
+            ((51, 2, 10, 0), Unhealthy, "more than half full: 51 of 100"),
+            ((90, 2, 10, 0), Unhealthy, "the queue is nearly full: 90 of 100"),
+            ((1, 2, 299, 0), Healthy, ""),
+            ((1, 2, 300, 0), Degraded, "the oldest has waited 5 minutes"),
+            ((1, 2, 1800, 0), Degraded, "the oldest has waited 30 minutes"),
+            ((1, 2, 1801, 0), Unhealthy, "the oldest has waited 30 minutes"),
+            ((1, 1, 10, 0), Unhealthy, "stuck: 1 wait, but only 1 of 2 slots are taken"),
+            ((1, 1, 1, 0), Healthy, ""),
+            ((0, 1, 0, 600), Healthy, ""),
+            ((0, 1, 0, 601), Unhealthy, "no update for 10 minutes"),
+            ((0, 0, 0, 86_400), Healthy, ""),
+        ] {
+            assert_eq!(
+                verdict(length, active, waited, age),
+                (state, reason.to_owned()),
+                "{length} waiting, {active} active, waited {waited} s, {age} s old"
+            );
+        }
+    }
+
+    #[test]
+    fn several_reasons_give_the_worst_state() {
+        let (state, reasons) = verdict(20, 0, 400, 0);
+        assert_eq!(state, HealthState::Unhealthy);
+        assert_eq!(reasons.matches("; ").count(), 2, "{reasons}");
+    }
+
+    #[test]
+    fn without_a_limit_nothing_should_wait() {
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: 3,
+            active_count: 50,
+            max_concurrent: None,
+            oldest_enqueued_at: Some(now() - TimeDelta::seconds(30)),
+            total_enqueued: 53,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+        };
+        let health = judge(&stats, Some(now()), Bounds { max_length: 100 }, now());
+        assert_eq!(health.state, HealthState::Unhealthy);
+        assert!(health.reasons[0].contains("unlimited"), "{health:?}");
+    }
+}

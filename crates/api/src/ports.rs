@@ -1,0 +1,102 @@
+//! What the server needs from the rest of the system.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{ExecutionId, Reject, Submission};
+use attune_messages::v1::Accepted;
+use attune_store::{ActionStore, ExecutionStore, StatsStore, Store, WorkerStore};
+
+use crate::ready::{PartitionsProbe, Probe, StoreProbe};
+
+/// A command was not confirmed as done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The owner refused it.
+    #[error("{0}")]
+    Rejected(Reject),
+    /// No answer in time, for this reason; it may have been done.
+    #[error("no answer in time: {0}")]
+    Unknown(String),
+    /// The partition never had an owner; nothing was done.
+    #[error("the partition has no owner yet")]
+    NoOwner,
+    /// Too many commands are under way; nothing was done.
+    #[error("too many commands are under way")]
+    Overloaded,
+}
+
+/// Commands to the owners of partitions, each answered by its owner.
+#[async_trait]
+pub trait Commands: Send + Sync + 'static {
+    /// Asks for executions; each submission has a request id. The answers come in the order of
+    /// the submissions, one for each. Submissions of one action reach its owner in this order.
+    async fn submit(
+        &self,
+        submissions: Vec<Submission>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, CommandError>>;
+
+    /// Ends an execution, waiting or running.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    async fn cancel(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, CommandError>;
+
+    /// Makes the owner read an action again.
+    ///
+    /// # Errors
+    /// See [`CommandError`].
+    async fn action_changed(
+        &self,
+        action_ref: &str,
+        deadline: Duration,
+    ) -> Result<Accepted, CommandError>;
+}
+
+/// Everything the server talks to.
+#[derive(Clone)]
+pub struct Ports {
+    /// Actions and their policies.
+    pub actions: Arc<dyn ActionStore>,
+    /// Executions, to be read.
+    pub executions: Arc<dyn ExecutionStore>,
+    /// Worker leases and claims.
+    pub workers: Arc<dyn WorkerStore>,
+    /// Snapshots of queues.
+    pub stats: Arc<dyn StatsStore>,
+    /// The way to the owners.
+    pub commands: Arc<dyn Commands>,
+    /// What `/readyz` asks, each time.
+    pub probes: Vec<Arc<dyn Probe>>,
+}
+
+impl Ports {
+    /// All ports of one store; `/readyz` asks the store and whether each of `partitions`
+    /// partitions has an owner.
+    pub fn new(store: Arc<dyn Store>, commands: Arc<dyn Commands>, partitions: u16) -> Self {
+        Self {
+            actions: store.clone(),
+            executions: store.clone(),
+            workers: store.clone(),
+            stats: store.clone(),
+            commands,
+            probes: vec![
+                Arc::new(StoreProbe::new(store.clone())),
+                Arc::new(PartitionsProbe::new(store, partitions)),
+            ],
+        }
+    }
+
+    /// Adds something that `/readyz` asks.
+    #[must_use]
+    pub fn with_probe(mut self, probe: Arc<dyn Probe>) -> Self {
+        self.probes.push(probe);
+        self
+    }
+}

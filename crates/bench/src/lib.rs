@@ -1,0 +1,1 @@
+//! Load generator and scenarios behind the bench command.

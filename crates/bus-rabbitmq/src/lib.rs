@@ -1,0 +1,1 @@
+//! RabbitMQ adapter of Attune's message ports.

@@ -1,0 +1,1 @@
+//! Sends commands to the owners of partitions and waits for their answers.

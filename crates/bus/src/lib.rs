@@ -1,0 +1,15 @@
+//! Message ports of Attune, the in-process bus and the conformance suite every adapter passes.
+//!
+//! The port promises what a broker can keep, and no more: a confirmed message is delivered at
+//! least once, in the order in which one publisher sent it on one topic, and again when it was
+//! not acknowledged. Everything else (once, and only by the right owner) is made above it.
+
+pub mod client;
+pub mod conformance;
+pub mod memory;
+pub mod port;
+
+pub use port::{
+    Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Settle, Settler, Subscriber,
+    Subscription, Topic, dead_letter,
+};

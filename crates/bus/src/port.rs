@@ -1,0 +1,269 @@
+//! The port: topics, publishing with confirms, subscriptions with manual acknowledgement.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use attune_core::PartitionId;
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// Where a message goes. Each topic behaves in one of four ways.
+///
+/// - *ordered*: one subscriber at a time receives, in order; what it did not acknowledge comes
+///   again, first, to the next ([`Enforcements`](Self::Enforcements),
+///   [`Commands`](Self::Commands), [`Control`](Self::Control)).
+/// - *work*: subscribers share the messages ([`Requested`](Self::Requested),
+///   [`Completed`](Self::Completed), [`QueueStats`](Self::QueueStats),
+///   [`DeadLetters`](Self::DeadLetters)).
+/// - *broadcast*: everyone who is subscribed at that moment receives a copy
+///   ([`Cancel`](Self::Cancel)); nobody being subscribed is fine.
+/// - *direct*: the one subscriber with that address receives, while it lives
+///   ([`Reply`](Self::Reply)); nobody being there is fine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Topic {
+    /// `enforcement.created`: rule firings from clients.
+    Enforcements,
+    /// `partition.<NN>.commands`: commands for the owner of a partition.
+    Commands(PartitionId),
+    /// `partition.<NN>.control`: completions for the owner of a partition.
+    Control(PartitionId),
+    /// `execution.requested.<pool>`: executions for the workers of a pool.
+    Requested(String),
+    /// `execution.completed`: ends of runs.
+    Completed,
+    /// `execution.cancel`: runs to be ended.
+    Cancel,
+    /// `queue.stats`: snapshots of queues.
+    QueueStats,
+    /// Answers to one asker.
+    Reply(String),
+    /// What could not be used, with the reason.
+    DeadLetters,
+}
+
+impl Topic {
+    /// Its routing key.
+    pub fn routing_key(&self) -> String {
+        match self {
+            Self::Enforcements => "enforcement.created".to_owned(),
+            Self::Commands(partition) => format!("partition.{:02}.commands", partition.0),
+            Self::Control(partition) => format!("partition.{:02}.control", partition.0),
+            Self::Requested(pool) => format!("execution.requested.{pool}"),
+            Self::Completed => "execution.completed".to_owned(),
+            Self::Cancel => "execution.cancel".to_owned(),
+            Self::QueueStats => "queue.stats".to_owned(),
+            Self::Reply(address) => address.clone(),
+            Self::DeadLetters => "dead-letters".to_owned(),
+        }
+    }
+
+    /// Whether a message that nobody is there to receive is an error. Answers and broadcasts
+    /// may go nowhere; everything else must be kept for a later subscriber.
+    pub fn must_route(&self) -> bool {
+        !matches!(self, Self::Cancel | Self::Reply(_))
+    }
+}
+
+impl fmt::Display for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.routing_key())
+    }
+}
+
+/// A message to be published.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// Where it goes.
+    pub topic: Topic,
+    /// The same again when it is published again.
+    pub message_id: Uuid,
+    /// An encoded envelope.
+    pub body: Bytes,
+    /// The address of a [`Topic::Reply`] for answers.
+    pub reply_to: Option<String>,
+    /// Further headers, as text.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Outgoing {
+    /// A message without reply address and headers.
+    pub fn new(topic: Topic, message_id: Uuid, body: impl Into<Bytes>) -> Self {
+        Self { topic, message_id, body: body.into(), reply_to: None, headers: Vec::new() }
+    }
+}
+
+/// A message was not confirmed.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The bus refused these (by message id) because nobody has ever subscribed to their topic,
+    /// or what is kept for it is at its bound; the others were confirmed.
+    #[error("{} message(s) could not be routed or kept", .0.len())]
+    Refused(Vec<Uuid>),
+    /// The bus cannot be reached or did not confirm in time. Whether the messages were kept is
+    /// *unknown*: publish them again under the same ids.
+    #[error("the bus did not confirm: {0}")]
+    Unconfirmed(String),
+    /// The bus is closed.
+    #[error("the bus is closed")]
+    Closed,
+}
+
+/// A subscription could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// The bus cannot be reached; trying again is right.
+    #[error("the bus cannot be reached: {0}")]
+    Unavailable(String),
+    /// The bus refuses for good: a wrong password, a queue declared with other arguments.
+    #[error("the bus refuses: {0}")]
+    Refused(String),
+    /// The bus is closed.
+    #[error("the bus is closed")]
+    Closed,
+}
+
+/// What to receive.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// From where.
+    pub topic: Topic,
+    /// How many messages may be delivered and not yet settled; at least 1.
+    pub prefetch: u16,
+}
+
+/// Names a delivery to its subscription: an older generation's tags mean nothing any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeliveryTag {
+    /// Which life of the subscription delivered it; rises with every reconnection.
+    pub generation: u64,
+    /// Its number in that life.
+    pub number: u64,
+}
+
+/// A message that was received and waits to be settled.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// By which it is settled.
+    pub tag: DeliveryTag,
+    /// The encoded envelope, as it came.
+    pub body: Bytes,
+    /// The message id among the properties, if the sender set one.
+    pub message_id: Option<String>,
+    /// Where answers go.
+    pub reply_to: Option<String>,
+    /// Whether it may have been delivered before.
+    pub redelivered: bool,
+    /// The user that the broker vouches for, if the sender set one.
+    pub user_id: Option<String>,
+    /// Text headers.
+    pub headers: Vec<(String, String)>,
+}
+
+/// Settles deliveries of one subscription. A tag of an older generation is ignored: its message
+/// comes again.
+#[async_trait]
+pub trait Settle: Send + Sync {
+    /// The messages are done with; in any order, each once.
+    async fn ack(&self, tags: &[DeliveryTag]);
+}
+
+/// A shared [`Settle`].
+pub type Settler = Arc<dyn Settle>;
+
+/// Receives the deliveries of a subscription. The adapter rebuilds whatever breaks below it;
+/// what was not settled comes again. Dropping it gives unsettled messages back, in order.
+pub struct Subscriber {
+    deliveries: mpsc::Receiver<Delivery>,
+    settler: Settler,
+    /// Ends the adapter's work when the subscriber is dropped.
+    _guard: Box<dyn Send + Sync>,
+}
+
+impl Subscriber {
+    /// For adapters: `guard` is dropped with the subscriber.
+    pub fn new(
+        deliveries: mpsc::Receiver<Delivery>,
+        settler: Settler,
+        guard: Box<dyn Send + Sync>,
+    ) -> Self {
+        Self { deliveries, settler, _guard: guard }
+    }
+
+    /// The next delivery; `None` only when the bus was closed. Cancel safe.
+    pub async fn next(&mut self) -> Option<Delivery> {
+        self.deliveries.recv().await
+    }
+
+    /// A delivery that is there already.
+    pub fn try_next(&mut self) -> Option<Delivery> {
+        self.deliveries.try_recv().ok()
+    }
+
+    /// What settles its deliveries; it outlives the subscriber, without effect.
+    pub fn settler(&self) -> Settler {
+        Arc::clone(&self.settler)
+    }
+}
+
+/// What the services ask of a bus.
+#[async_trait]
+pub trait Bus: Send + Sync + 'static {
+    /// Publishes in the given order and returns when all are confirmed. Messages of one call
+    /// stay together; calls that overlap may be told apart by nothing.
+    ///
+    /// # Errors
+    /// See [`PublishError`]. Dropping the future does not unsend anything.
+    async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError>;
+
+    /// Declares what the topic needs and receives from it.
+    ///
+    /// # Errors
+    /// See [`BusError`]. Once it has succeeded, the adapter reconnects by itself.
+    async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError>;
+
+    /// Declares what the topic needs without receiving, so that messages are kept from now on.
+    ///
+    /// # Errors
+    /// See [`BusError`].
+    async fn declare(&self, topic: &Topic) -> Result<(), BusError>;
+
+    /// Whether the bus can be used right now, and if not, why.
+    async fn check(&self) -> Result<(), BusError>;
+
+    /// Gives back what is unsettled and closes.
+    async fn close(&self);
+}
+
+/// The header that says why a message is among the dead letters.
+pub const DEAD_LETTER_REASON: &str = "x-attune-reason";
+/// The header that says where it came from.
+pub const DEAD_LETTER_TOPIC: &str = "x-attune-topic";
+
+/// Puts a delivery among the dead letters with a reason, then acknowledges it. When the dead
+/// letters cannot be reached it stays unacknowledged, so that it comes again.
+///
+/// # Errors
+/// When the dead letters cannot be reached.
+pub async fn dead_letter(
+    bus: &dyn Bus,
+    settler: &Settler,
+    topic: &Topic,
+    delivery: &Delivery,
+    reason: &str,
+) -> Result<(), PublishError> {
+    let mut headers = delivery.headers.clone();
+    headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
+    headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.routing_key()));
+    let letter = Outgoing {
+        topic: Topic::DeadLetters,
+        message_id: Uuid::now_v7(),
+        body: delivery.body.clone(),
+        reply_to: None,
+        headers,
+    };
+    bus.publish(vec![letter]).await?;
+    settler.ack(&[delivery.tag]).await;
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Tests of the in-process bus and of what is built on the port.
+
+mod memory;

@@ -1,0 +1,1 @@
+//! Validates completions and hands them to the owners of their partitions.

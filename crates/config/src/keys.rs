@@ -1,0 +1,383 @@
+//! Every key and what its value may be: the words of messages and documentation come from here.
+//!
+//! Values are checked here instead of leaving it to deserialisation, because the `config` crate
+//! is lenient where a setting must not be: it rounds `3.7` to 4, takes `yes` for the number 1
+//! and stops at the first problem without naming its source.
+
+use std::net::SocketAddr;
+
+use attune_core::PartitionId;
+use serde_json::Value;
+
+/// One key: its dotted name and what it takes.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// Whether it may be left unset (`null` or the empty text).
+    pub(crate) optional: bool,
+}
+
+/// What a key takes.
+pub(crate) enum Kind {
+    /// A whole number from `min` to `max`, in `unit`.
+    Integer {
+        min: u64,
+        max: u64,
+        unit: &'static str,
+    },
+    /// `true` or `false`.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A URL with one of these schemes; secret.
+    Url(&'static [&'static str]),
+    /// `ADDRESS:PORT` on loopback.
+    Listen,
+    /// The name of a process.
+    Name,
+    /// The name of a pool of workers; part of a routing key.
+    Pool,
+    /// A prefix of names on the broker; may be empty.
+    Prefix,
+    /// A folder.
+    Folder,
+    /// Log levels.
+    LogDirective,
+    /// A list of names of variables.
+    VariableNames,
+}
+
+const DAY_SECONDS: u64 = 24 * 3600;
+const MIB: u64 = 1024 * 1024;
+/// What RabbitMQ accepts by default, in bytes.
+const BROKER_MAX_MESSAGE: u64 = 128 * MIB;
+
+const fn key(name: &'static str, kind: Kind) -> Key {
+    Key {
+        name,
+        kind,
+        optional: false,
+    }
+}
+
+const fn optional(name: &'static str, kind: Kind) -> Key {
+    Key {
+        name,
+        kind,
+        optional: true,
+    }
+}
+
+const fn integer(name: &'static str, min: u64, max: u64, unit: &'static str) -> Key {
+    key(name, Kind::Integer { min, max, unit })
+}
+
+const fn seconds(name: &'static str, min: u64, max: u64) -> Key {
+    integer(name, min, max, "seconds")
+}
+
+/// Every key, in the order of the default file. A test compares the two.
+pub(crate) const KEYS: &[Key] = &[
+    key("wiring", Kind::Choice(&["embedded", "postgres-rabbitmq"])),
+    key("data_dir", Kind::Folder),
+    key("database.url", Kind::Url(&["postgres", "postgresql"])),
+    integer("database.max_connections", 1, 1000, "connections"),
+    seconds("database.acquire_timeout_seconds", 1, 300),
+    seconds("database.statement_timeout_seconds", 1, 3600),
+    key("broker.url", Kind::Url(&["amqp", "amqps"])),
+    key("broker.queue_type", Kind::Choice(&["quorum", "classic"])),
+    seconds("broker.heartbeat_seconds", 1, 600),
+    seconds("broker.publish_timeout_seconds", 1, 300),
+    integer(
+        "broker.max_message_bytes",
+        1024,
+        BROKER_MAX_MESSAGE,
+        "bytes",
+    ),
+    key("broker.prefix", Kind::Prefix),
+    integer(
+        "cluster.partitions",
+        1,
+        PartitionId::MAX_COUNT as u64,
+        "partitions",
+    ),
+    optional("executor.name", Kind::Name),
+    integer(
+        "executor.queue.max_queue_length",
+        1,
+        10_000_000,
+        "executions",
+    ),
+    seconds("executor.queue.queue_timeout_seconds", 1, 30 * DAY_SECONDS),
+    key("executor.queue.enable_metrics", Kind::Switch),
+    seconds("executor.lease.ttl_seconds", 3, 3600),
+    integer("executor.batch.max_items", 1, 100_000, "items"),
+    seconds("executor.reconcile.interval_seconds", 1, 3600),
+    seconds("executor.reconcile.republish_after_seconds", 1, DAY_SECONDS),
+    integer("executor.dispatch.max_pack", 1, 1000, "executions"),
+    integer("executor.intake.prefetch", 1, 65_535, "messages"),
+    integer("completion_listener.prefetch", 1, 65_535, "messages"),
+    integer("completion_listener.max_batch", 1, 65_535, "completions"),
+    integer("stats.publish_interval_ms", 50, 10_000, "milliseconds"),
+    integer("stats.retention_days", 1, 3650, "days"),
+    optional("worker.name", Kind::Name),
+    key("worker.pool", Kind::Pool),
+    integer("worker.slots", 1, 10_000, "executions"),
+    seconds("worker.lease.ttl_seconds", 3, 3600),
+    seconds("worker.lease.grace_seconds", 1, 3600),
+    integer("worker.output_max_bytes", 1024, 16 * MIB, "bytes"),
+    seconds("worker.kill_grace_seconds", 1, 600),
+    seconds("worker.drain_seconds", 0, DAY_SECONDS),
+    optional("worker.work_dir", Kind::Folder),
+    key("worker.http.allow_private_addresses", Kind::Switch),
+    seconds("worker.http.timeout_seconds", 1, 3600),
+    integer("worker.http.max_body_bytes", 1, BROKER_MAX_MESSAGE, "bytes"),
+    key("worker.env_allow", Kind::VariableNames),
+    key("api.listen", Kind::Listen),
+    integer("api.max_body_bytes", 1024, BROKER_MAX_MESSAGE, "bytes"),
+    seconds("api.submit_timeout_seconds", 1, 300),
+    integer("api.max_page_size", 1, 10_000, "executions"),
+    integer("history.retention_days", 1, 3650, "days"),
+    optional("history.dir", Kind::Folder),
+    key("log.level", Kind::LogDirective),
+    key("log.format", Kind::Choice(&["text", "json", "auto"])),
+    optional("metrics.listen", Kind::Listen),
+];
+
+/// The key of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The keys inside a section, such as those that begin with `executor.`; none if it is not one.
+pub(crate) fn in_section(section: &str) -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(move |key| {
+        key.name
+            .strip_prefix(section)
+            .is_some_and(|rest| rest.starts_with('.'))
+    })
+}
+
+impl Key {
+    /// Checks a value and brings it into the form that deserialisation takes: texts of numbers
+    /// and switches become such, a text of a list becomes one, an empty optional becomes null.
+    ///
+    /// # Errors
+    /// What is wrong and what would be right; never holds the value of a secret.
+    pub(crate) fn check(&self, value: &Value) -> Result<Value, String> {
+        if self.optional && (value.is_null() || value.as_str() == Some("")) {
+            return Ok(Value::Null);
+        }
+        self.kind.check(value).map_err(|problem| {
+            let unset = if self.optional { ", or nothing" } else { "" };
+            format!("{problem}; expected {}{unset}", self.kind.expected())
+        })
+    }
+}
+
+impl Kind {
+    /// What would be right, as the end of "expected …".
+    pub(crate) fn expected(&self) -> String {
+        match self {
+            Self::Integer { min, max, unit } => {
+                format!("a whole number from {min} to {max} ({unit})")
+            }
+            Self::Switch => "true or false".to_owned(),
+            Self::Choice(words) => format!("one of {}", words.join(", ")),
+            Self::Url(schemes) => {
+                format!("a URL that begins with {}://", schemes.join(":// or "))
+            }
+            Self::Listen => {
+                "ADDRESS:PORT on loopback, such as 127.0.0.1:8080 or [::1]:8080".to_owned()
+            }
+            Self::Name => "1 to 128 letters, digits, `.`, `_` and `-`".to_owned(),
+            Self::Pool => "1 to 64 lower-case letters, digits, `_` and `-`".to_owned(),
+            Self::Prefix => "up to 64 letters, digits, `.`, `_` and `-`".to_owned(),
+            Self::Folder => "a folder".to_owned(),
+            Self::LogDirective => "off, error, warn, info, debug or trace, or a list such as \
+                 info,attune_executor=debug"
+                .to_owned(),
+            Self::VariableNames => {
+                "a list of names of variables, such as [PATH, HOME] or \"PATH, HOME\"".to_owned()
+            }
+        }
+    }
+
+    fn check(&self, value: &Value) -> Result<Value, String> {
+        match self {
+            Self::Integer { min, max, .. } => check_integer(value, *min, *max),
+            Self::Switch => check_switch(value),
+            Self::VariableNames => check_variable_names(value),
+            Self::Url(schemes) => check_url(value, schemes),
+            Self::Choice(words) => check_text(value, |text| {
+                if words.contains(&text) {
+                    Ok(())
+                } else {
+                    Err(unfit(text))
+                }
+            }),
+            Self::Listen => check_text(value, check_listen),
+            Self::Name => check_text(value, |text| check_word(text, 1..=128, is_name)),
+            Self::Pool => check_text(value, |text| check_word(text, 1..=64, is_pool)),
+            Self::Prefix => check_text(value, |text| check_word(text, 0..=64, is_name)),
+            Self::Folder => check_text(value, check_folder),
+            Self::LogDirective => check_text(value, check_log_directive),
+        }
+    }
+}
+
+fn unfit(text: &str) -> String {
+    format!("{text:?} does not fit")
+}
+
+/// What a value of another kind is, in words.
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "it is empty".to_owned(),
+        Value::Bool(value) => format!("{value} is a switch (a text needs quotes)"),
+        Value::Number(value) => format!("{value} is a number (a text needs quotes)"),
+        Value::String(value) => unfit(value),
+        Value::Array(_) => "it is a list".to_owned(),
+        Value::Object(_) => "it is a section".to_owned(),
+    }
+}
+
+fn check_integer(value: &Value, min: u64, max: u64) -> Result<Value, String> {
+    let number = match value {
+        // A number that JSON holds as a double is no whole number, or far outside every range.
+        Value::Number(number) if !number.is_f64() => number
+            .as_i64()
+            .map(i128::from)
+            .or_else(|| number.as_u64().map(i128::from)),
+        Value::String(text) => text.trim().parse::<i128>().ok(),
+        Value::Number(number) => return Err(format!("{number} is not a whole number")),
+        _ => return Err(describe(value)),
+    };
+    let number = number.ok_or_else(|| describe(value))?;
+    match u64::try_from(number) {
+        Ok(number) if (min..=max).contains(&number) => Ok(Value::from(number)),
+        _ => Err(format!("{number} is out of range")),
+    }
+}
+
+fn check_switch(value: &Value) -> Result<Value, String> {
+    match value {
+        Value::Bool(_) => Ok(value.clone()),
+        Value::String(text) => match text.trim().to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Ok(Value::Bool(true)),
+            "false" | "no" | "off" | "0" => Ok(Value::Bool(false)),
+            _ => Err(unfit(text)),
+        },
+        _ => Err(describe(value)),
+    }
+}
+
+fn check_text(
+    value: &Value,
+    check: impl FnOnce(&str) -> Result<(), String>,
+) -> Result<Value, String> {
+    let text = value.as_str().ok_or_else(|| describe(value))?;
+    check(text)?;
+    Ok(value.clone())
+}
+
+/// Never repeats the value: it may hold a password.
+fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
+    let Value::String(text) = value else {
+        return Err("the value is not a text (it is not shown here)".to_owned());
+    };
+    let place = text
+        .split_once("://")
+        .filter(|(scheme, _)| schemes.contains(scheme))
+        .map(|(_, rest)| rest)
+        .ok_or("the value is not such a URL (it is not shown here)")?;
+    if place.is_empty() {
+        return Err("the URL names no host".to_owned());
+    }
+    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("the URL holds white space; write it as %20".to_owned());
+    }
+    Ok(value.clone())
+}
+
+fn check_listen(text: &str) -> Result<(), String> {
+    let address: SocketAddr = text.parse().map_err(|_| unfit(text))?;
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "{address} can be reached from other machines, which is refused until authentication exists"
+    ))
+}
+
+fn check_word(
+    text: &str,
+    length: std::ops::RangeInclusive<usize>,
+    fits: fn(u8) -> bool,
+) -> Result<(), String> {
+    if length.contains(&text.len()) && text.bytes().all(fits) {
+        Ok(())
+    } else {
+        Err(unfit(text))
+    }
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+fn is_pool(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')
+}
+
+fn check_folder(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    if text.contains('\0') {
+        Err(unfit(text))
+    } else {
+        Ok(())
+    }
+}
+
+/// Refuses the slip that a filter would take silently: `loud` names a target, not a level, and
+/// would switch everything else off. The rest of the grammar is the filter's own.
+fn check_log_directive(text: &str) -> Result<(), String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let fits = text
+        .split(',')
+        .map(str::trim)
+        .all(|directive| match directive.rsplit_once('=') {
+            // The level after `]=` or `=`; a field value inside `[span{field=value}]` is not one.
+            Some((_, level)) => level.ends_with([']', '}']) || is_level(level, &LEVELS),
+            None => is_level(directive, &LEVELS) || directive.contains(['[', '{', ']', '}']),
+        });
+    if fits { Ok(()) } else { Err(unfit(text)) }
+}
+
+fn is_level(text: &str, levels: &[&str]) -> bool {
+    levels.contains(&text.to_ascii_lowercase().as_str())
+}
+
+fn check_variable_names(value: &Value) -> Result<Value, String> {
+    let names: Vec<&str> = match value {
+        Value::String(text) => text
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .collect(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().ok_or_else(|| describe(item)))
+            .collect::<Result<_, _>>()?,
+        _ => return Err(describe(value)),
+    };
+    if let Some(name) = names
+        .iter()
+        .find(|name| name.is_empty() || name.contains(['=', '\0', ' ']))
+    {
+        return Err(unfit(name));
+    }
+    Ok(Value::from(names))
+}

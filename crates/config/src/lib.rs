@@ -1,0 +1,44 @@
+//! Layered settings of Attune.
+//!
+//! Four sources, each overriding the one before: the commented default file that is part of the
+//! program ([`DEFAULT_FILE`]), a YAML file, `ATTUNE__…` variables and flags. [`Loader`] reads
+//! them, refuses what is unknown or impossible, and names the key, its source and what would be
+//! right for *every* problem at once.
+//!
+//! ```
+//! use attune_config::Loader;
+//!
+//! let loaded = Loader::new()
+//!     .environment([("ATTUNE__EXECUTOR__QUEUE__MAX_QUEUE_LENGTH", "50")])
+//!     .flags([("worker.slots", "8")])
+//!     .load()?;
+//! assert_eq!(loaded.settings.executor.queue.max_queue_length, 50);
+//! assert_eq!(loaded.settings.worker.slots, 8);
+//! # Ok::<(), attune_config::LoadError>(())
+//! ```
+//!
+//! The default file is the single place of the defaults: the structs have none of their own.
+//! What a value may be is in one table (`keys.rs`), which also gives the words of the messages
+//! and of `docs/CONFIGURATION.md`.
+
+mod keys;
+mod loader;
+mod problem;
+mod secret;
+mod settings;
+mod suggest;
+mod validate;
+
+pub use loader::{Loaded, Loader, Warning};
+pub use problem::{LoadError, Problem, Problems, Source};
+pub use secret::{Secret, redact_urls};
+pub use settings::{
+    ApiSettings, BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings,
+    DatabaseSettings, DispatchSettings, ExecutorSettings, HistorySettings, IntakeSettings,
+    LeaseSettings, LogFormat, LogSettings, MetricsSettings, PrintFormat, QueueSettings, QueueType,
+    ReconcileSettings, Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings,
+    WorkerSettings,
+};
+
+/// The commented default file, as it is in the program: every key with its default.
+pub const DEFAULT_FILE: &str = include_str!("../../../config/default.yaml");

@@ -1,0 +1,495 @@
+//! The settings as types. What each key means stands in the default file; here stands what code
+//! needs to know. No field has a default of its own: the default file has them all.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use config::{Config, File, FileFormat};
+use serde::{Deserialize, Serialize};
+
+use crate::DEFAULT_FILE;
+use crate::secret::Secret;
+
+/// Everything that can be set.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Which adapters the roles use.
+    pub wiring: Wiring,
+    /// Embedded wiring: the folder of the SQLite file.
+    pub data_dir: PathBuf,
+    /// The PostgreSQL store.
+    pub database: DatabaseSettings,
+    /// RabbitMQ.
+    pub broker: BrokerSettings,
+    /// What all processes of a cluster must agree on.
+    pub cluster: ClusterSettings,
+    /// The executor role.
+    pub executor: ExecutorSettings,
+    /// The completion listener role.
+    pub completion_listener: CompletionListenerSettings,
+    /// Queue stats: the executor's sampler and the stats persister role.
+    pub stats: StatsSettings,
+    /// The worker role.
+    pub worker: WorkerSettings,
+    /// The API role.
+    pub api: ApiSettings,
+    /// What is kept of the past.
+    pub history: HistorySettings,
+    /// Logging.
+    pub log: LogSettings,
+    /// Metrics and health of the roles other than the API.
+    pub metrics: MetricsSettings,
+}
+
+/// Which adapters the roles use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wiring {
+    /// SQLite and the in-process bus.
+    Embedded,
+    /// PostgreSQL and RabbitMQ.
+    PostgresRabbitmq,
+}
+
+/// The PostgreSQL store.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseSettings {
+    /// `postgres://…`
+    pub url: Secret<String>,
+    /// Connections of one process, at most.
+    pub max_connections: u32,
+    /// See [`acquire_timeout`](Self::acquire_timeout).
+    pub acquire_timeout_seconds: u64,
+    /// See [`statement_timeout`](Self::statement_timeout).
+    pub statement_timeout_seconds: u64,
+}
+
+impl DatabaseSettings {
+    /// How long to wait for a free connection.
+    #[must_use]
+    pub const fn acquire_timeout(&self) -> Duration {
+        Duration::from_secs(self.acquire_timeout_seconds)
+    }
+
+    /// After this time the server ends a statement.
+    #[must_use]
+    pub const fn statement_timeout(&self) -> Duration {
+        Duration::from_secs(self.statement_timeout_seconds)
+    }
+}
+
+/// RabbitMQ.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrokerSettings {
+    /// `amqp://…` or `amqps://…`
+    pub url: Secret<String>,
+    /// The type of the durable queues.
+    pub queue_type: QueueType,
+    /// The heartbeat to ask for, in seconds.
+    pub heartbeat_seconds: u16,
+    /// See [`publish_timeout`](Self::publish_timeout).
+    pub publish_timeout_seconds: u64,
+    /// The largest message that is sent or taken, in bytes.
+    pub max_message_bytes: usize,
+    /// Put before the names of exchanges and queues; may be empty.
+    pub prefix: String,
+}
+
+impl BrokerSettings {
+    /// After this time without a confirm the outcome of a publish counts as unknown.
+    #[must_use]
+    pub const fn publish_timeout(&self) -> Duration {
+        Duration::from_secs(self.publish_timeout_seconds)
+    }
+}
+
+/// The type of RabbitMQ's durable queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueType {
+    /// Replicated.
+    Quorum,
+    /// On one node.
+    Classic,
+}
+
+impl QueueType {
+    /// The word that the broker knows (`x-queue-type`).
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
+        }
+    }
+}
+
+/// What all processes of a cluster must agree on.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// The number of partitions, 1 to 256.
+    pub partitions: u16,
+}
+
+/// The executor role.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecutorSettings {
+    /// See [`name_or_host`](Self::name_or_host).
+    pub name: Option<String>,
+    /// Bounds of the ActionQueues.
+    pub queue: QueueSettings,
+    /// The leases on partitions.
+    pub lease: LeaseSettings,
+    /// The group commit.
+    pub batch: BatchSettings,
+    /// The periodic pass that mends what a lost event left behind.
+    pub reconcile: ReconcileSettings,
+    /// Sending executions to workers.
+    pub dispatch: DispatchSettings,
+    /// Taking commands from the broker.
+    pub intake: IntakeSettings,
+}
+
+impl ExecutorSettings {
+    /// The name that leases and logs show.
+    #[must_use]
+    pub fn name_or_host(&self) -> String {
+        self.name.clone().unwrap_or_else(host_name)
+    }
+}
+
+/// Bounds of the ActionQueues.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueSettings {
+    /// Executions of one action that may wait.
+    pub max_queue_length: usize,
+    /// See [`queue_timeout`](Self::queue_timeout).
+    pub queue_timeout_seconds: u64,
+    /// Whether queues are measured.
+    pub enable_metrics: bool,
+}
+
+impl QueueSettings {
+    /// Executions that waited longer expire.
+    #[must_use]
+    pub const fn queue_timeout(&self) -> Duration {
+        Duration::from_secs(self.queue_timeout_seconds)
+    }
+}
+
+/// The leases on partitions.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseSettings {
+    /// See [`ttl`](Self::ttl).
+    pub ttl_seconds: u64,
+}
+
+impl LeaseSettings {
+    /// How long a lease lasts unless it is renewed.
+    #[must_use]
+    pub const fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_seconds)
+    }
+}
+
+/// The group commit.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSettings {
+    /// Commands and completions of one commit, at most.
+    pub max_items: usize,
+}
+
+/// The periodic pass that mends what a lost event left behind.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReconcileSettings {
+    /// See [`interval`](Self::interval).
+    pub interval_seconds: u64,
+    /// See [`republish_after`](Self::republish_after).
+    pub republish_after_seconds: u64,
+}
+
+impl ReconcileSettings {
+    /// How often the pass runs.
+    #[must_use]
+    pub const fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_seconds)
+    }
+
+    /// A dispatch that no worker has claimed for so long is sent again.
+    #[must_use]
+    pub const fn republish_after(&self) -> Duration {
+        Duration::from_secs(self.republish_after_seconds)
+    }
+}
+
+/// Sending executions to workers.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct DispatchSettings {
+    /// Executions in one message, at most.
+    pub max_pack: usize,
+}
+
+/// Taking commands from the broker.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntakeSettings {
+    /// Messages handed over before the first is acknowledged.
+    pub prefetch: u16,
+}
+
+/// The completion listener role.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CompletionListenerSettings {
+    /// Messages handed over before the first is acknowledged.
+    pub prefetch: u16,
+    /// Completions passed on together, at most.
+    pub max_batch: usize,
+}
+
+/// Queue stats.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsSettings {
+    /// See [`publish_interval`](Self::publish_interval).
+    pub publish_interval_ms: u64,
+    /// See [`retention`](Self::retention).
+    pub retention_days: u32,
+}
+
+impl StatsSettings {
+    /// Changes of a queue within this time share one write.
+    #[must_use]
+    pub const fn publish_interval(&self) -> Duration {
+        Duration::from_millis(self.publish_interval_ms)
+    }
+
+    /// How long the history per minute is kept.
+    #[must_use]
+    pub const fn retention(&self) -> Duration {
+        days(self.retention_days)
+    }
+}
+
+/// The worker role.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerSettings {
+    /// See [`name_or_host`](Self::name_or_host).
+    pub name: Option<String>,
+    /// The pool whose executions this worker takes.
+    pub pool: String,
+    /// Executions that run at once.
+    pub slots: usize,
+    /// The worker's lease.
+    pub lease: WorkerLeaseSettings,
+    /// What is kept of stdout and of stderr, each, in bytes.
+    pub output_max_bytes: usize,
+    /// See [`kill_grace`](Self::kill_grace).
+    pub kill_grace_seconds: u64,
+    /// See [`drain`](Self::drain).
+    pub drain_seconds: u64,
+    /// See [`work_dir_or_temp`](Self::work_dir_or_temp).
+    pub work_dir: Option<PathBuf>,
+    /// Bounds of `core.http.get`.
+    pub http: WorkerHttpSettings,
+    /// The worker's own variables that a run may see.
+    pub env_allow: Vec<String>,
+}
+
+impl WorkerSettings {
+    /// The name that leases and logs show.
+    #[must_use]
+    pub fn name_or_host(&self) -> String {
+        self.name.clone().unwrap_or_else(host_name)
+    }
+
+    /// Where a run gets its own folder.
+    #[must_use]
+    pub fn work_dir_or_temp(&self) -> PathBuf {
+        self.work_dir.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// Between TERM and KILL when a run is ended.
+    #[must_use]
+    pub const fn kill_grace(&self) -> Duration {
+        Duration::from_secs(self.kill_grace_seconds)
+    }
+
+    /// How long running executions may go on when the worker is asked to stop.
+    #[must_use]
+    pub const fn drain(&self) -> Duration {
+        Duration::from_secs(self.drain_seconds)
+    }
+}
+
+/// The worker's lease.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerLeaseSettings {
+    /// See [`ttl`](Self::ttl).
+    pub ttl_seconds: u64,
+    /// See [`grace`](Self::grace).
+    pub grace_seconds: u64,
+}
+
+impl WorkerLeaseSettings {
+    /// How long the lease lasts unless it is renewed.
+    #[must_use]
+    pub const fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_seconds)
+    }
+
+    /// How long after the lease's end the worker's slots are given to others.
+    #[must_use]
+    pub const fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace_seconds)
+    }
+}
+
+/// Bounds of `core.http.get`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerHttpSettings {
+    /// Whether loopback, private and link-local addresses may be reached.
+    pub allow_private_addresses: bool,
+    /// See [`timeout`](Self::timeout).
+    pub timeout_seconds: u64,
+    /// What is read of a response, at most, in bytes.
+    pub max_body_bytes: usize,
+}
+
+impl WorkerHttpSettings {
+    /// For one whole request.
+    #[must_use]
+    pub const fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds)
+    }
+}
+
+/// The API role.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiSettings {
+    /// Where to listen; a loopback address.
+    pub listen: SocketAddr,
+    /// The largest request body, in bytes.
+    pub max_body_bytes: usize,
+    /// See [`submit_timeout`](Self::submit_timeout).
+    pub submit_timeout_seconds: u64,
+    /// The largest page that a list may be asked for.
+    pub max_page_size: usize,
+}
+
+impl ApiSettings {
+    /// How long a submission waits for the owner's answer.
+    #[must_use]
+    pub const fn submit_timeout(&self) -> Duration {
+        Duration::from_secs(self.submit_timeout_seconds)
+    }
+}
+
+/// What is kept of the past.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistorySettings {
+    /// See [`retention`](Self::retention).
+    pub retention_days: u32,
+    /// Where processes record what they did, for the history checker; `None`: nowhere.
+    pub dir: Option<PathBuf>,
+}
+
+impl HistorySettings {
+    /// How long finished executions are kept in the store.
+    #[must_use]
+    pub const fn retention(&self) -> Duration {
+        days(self.retention_days)
+    }
+}
+
+/// Logging.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSettings {
+    /// Levels in the syntax of `tracing_subscriber::EnvFilter`.
+    pub level: String,
+    /// How lines look.
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+}
+
+/// Metrics and health of the roles other than the API.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Where to serve them, a loopback address; `None`: nowhere.
+    pub listen: Option<SocketAddr>,
+}
+
+/// How [`Settings::print`] writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PrintFormat {
+    /// In the form of the default file.
+    Yaml,
+    /// One object.
+    Json,
+}
+
+impl Default for Settings {
+    /// What the default file says.
+    fn default() -> Self {
+        Config::builder()
+            .add_source(File::from_str(DEFAULT_FILE, FileFormat::Yaml))
+            .build()
+            .and_then(Config::try_deserialize)
+            .expect("the default file is part of the program, and a test loads it")
+    }
+}
+
+impl Settings {
+    /// What is in force, with secrets hidden.
+    #[must_use]
+    pub fn print(&self, format: PrintFormat) -> String {
+        let plain = "settings are plain data with text keys";
+        match format {
+            PrintFormat::Yaml => yaml_serde::to_string(self).expect(plain),
+            PrintFormat::Json => serde_json::to_string_pretty(self).expect(plain) + "\n",
+        }
+    }
+}
+
+const fn days(days: u32) -> Duration {
+    Duration::from_secs(days as u64 * 24 * 3600)
+}
+
+/// The name of this machine, as far as it can be known without a system call of our own.
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "localhost".to_owned())
+}

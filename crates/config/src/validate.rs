@@ -1,0 +1,137 @@
+//! What can only be judged when all values are known.
+
+use serde_json::Value;
+
+use crate::keys::KEYS;
+use crate::problem::{Problem, Problems};
+use crate::settings::Settings;
+
+impl Settings {
+    /// Checks every value and how they fit together. [`Loader`](crate::Loader) has done so
+    /// already; this is for settings that code has changed.
+    ///
+    /// # Errors
+    /// All problems, not just the first.
+    pub fn validate(&self) -> Result<(), Problems> {
+        let mut problems = self.check_values();
+        problems.extend(self.check_relations());
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Problems(problems))
+        }
+    }
+
+    fn check_values(&self) -> Vec<Problem> {
+        let tree = self.exposed();
+        KEYS.iter()
+            .filter_map(|key| {
+                let pointer = format!("/{}", key.name.replace('.', "/"));
+                let value = tree.pointer(&pointer).unwrap_or(&Value::Null);
+                key.check(value)
+                    .err()
+                    .map(|message| problem(key.name, message))
+            })
+            .collect()
+    }
+
+    /// The settings as a tree, with the secrets readable; must not leave this module.
+    fn exposed(&self) -> Value {
+        let mut tree = serde_json::to_value(self).expect("settings are plain data with text keys");
+        tree["database"]["url"] = Value::from(self.database.url.expose().as_str());
+        tree["broker"]["url"] = Value::from(self.broker.url.expose().as_str());
+        tree
+    }
+
+    /// Rules between keys, each with the reason in its message.
+    pub(crate) fn check_relations(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.worker.kill_grace_seconds > self.worker.lease.grace_seconds {
+            problems.push(problem(
+                "worker.kill_grace_seconds",
+                format!(
+                    "{} is more than worker.lease.grace_seconds ({}): a slot could be given to \
+                     another execution while this one is still being ended",
+                    self.worker.kill_grace_seconds, self.worker.lease.grace_seconds
+                ),
+            ));
+        }
+        if self.worker.output_max_bytes.saturating_mul(2) > self.broker.max_message_bytes {
+            problems.push(problem(
+                "worker.output_max_bytes",
+                format!(
+                    "{} each for stdout and stderr do not fit into one message of \
+                     broker.max_message_bytes ({})",
+                    self.worker.output_max_bytes, self.broker.max_message_bytes
+                ),
+            ));
+        }
+        if self.api.max_body_bytes > self.broker.max_message_bytes {
+            problems.push(problem(
+                "api.max_body_bytes",
+                format!(
+                    "{} is more than broker.max_message_bytes ({}): what the API accepts must fit \
+                     into one message",
+                    self.api.max_body_bytes, self.broker.max_message_bytes
+                ),
+            ));
+        }
+        if is_remote_guest(self.broker.url.expose()) {
+            problems.push(problem(
+                "broker.url",
+                "the user `guest` (also meant when none is named) is accepted on a loopback host \
+                 only; name a user of your own: amqp://USER:PASSWORD@HOST:PORT/VHOST"
+                    .to_owned(),
+            ));
+        }
+        problems
+    }
+}
+
+fn problem(key: &str, message: String) -> Problem {
+    Problem {
+        key: key.to_owned(),
+        source: None,
+        message,
+    }
+}
+
+/// Whether an AMQP URL would log in as `guest` (the client's default) on another machine.
+fn is_remote_guest(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else {
+        return false;
+    };
+    let (user, place) = rest.rsplit_once('@').unwrap_or(("guest", rest));
+    let user = user.split(':').next().unwrap_or_default();
+    let host = place.split(['/', '?']).next().unwrap_or_default();
+    let host = match host.strip_prefix('[') {
+        Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let loopback = host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_loopback());
+    matches!(user, "" | "guest") && !loopback
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guest_is_for_loopback() {
+        for (url, refused) in [
+            ("amqp://127.0.0.1:5672/%2f", false),
+            ("amqp://guest:guest@localhost:5672", false),
+            ("amqps://[::1]:5671/x", false),
+            ("amqp://attune:pw@broker:5672/x", false),
+            ("amqp://broker:5672/x", true),
+            ("amqp://guest:pw@10.0.0.1", true),
+            ("amqp://:pw@broker", true),
+            ("amqp://127.0.0.1.example.org", true),
+        ] {
+            assert_eq!(is_remote_guest(url), refused, "{url}");
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What is refused, and in which words.
+
+use attune_config::{LoadError, Loader};
+
+use crate::{MAX_LENGTH_VARIABLE, YamlFile, problem, with_variable};
+
+#[test]
+fn an_unknown_key_in_a_file_is_refused_with_file_and_suggestion() {
+    let file = YamlFile::new("executor:\n  queue:\n    max_queue_lenght: 5\n");
+    assert_eq!(
+        problem(Loader::new().file(Some(file.path()))),
+        format!(
+            "executor.queue.max_queue_lenght (file {}): unknown key; did you mean \
+             `executor.queue.max_queue_length`?",
+            file.path().display()
+        )
+    );
+    for (yaml, expected) in [
+        (
+            "Executor: {name: x}",
+            "unknown key; did you mean `executor`?",
+        ),
+        (
+            "max_queue_length: 5",
+            "did you mean `executor.queue.max_queue_length`?",
+        ),
+        (
+            "colour: red",
+            "unknown key; docs/CONFIGURATION.md lists all",
+        ),
+        ("executor.name: x", "has a dot"),
+        ("executor: 5", "this is a section"),
+        (
+            "worker: {slots: {n: 1}}",
+            "it is a section; expected a whole number",
+        ),
+    ] {
+        let file = YamlFile::new(yaml);
+        let text = problem(Loader::new().file(Some(file.path())));
+        assert!(text.contains(expected), "{yaml}: {text}");
+    }
+}
+
+#[test]
+fn an_unknown_variable_or_flag_is_refused_with_its_name_and_suggestion() {
+    assert_eq!(
+        problem(with_variable("ATTUNE__EXECUTOR__QUEUE__MAX_LENGTH", "5")),
+        "executor.queue.max_length (variable ATTUNE__EXECUTOR__QUEUE__MAX_LENGTH): unknown key; \
+         docs/CONFIGURATION.md lists all"
+    );
+    assert_eq!(
+        problem(with_variable("ATTUNE__EXECUTER__NAME", "x")),
+        "executer.name (variable ATTUNE__EXECUTER__NAME): unknown key; did you mean \
+         ATTUNE__EXECUTOR__NAME?"
+    );
+    let section = problem(with_variable("ATTUNE__EXECUTOR", "x"));
+    assert!(section.contains("this is a section"), "{section}");
+    assert_eq!(
+        problem(Loader::new().flags([("worker.slotz", "5")])),
+        "worker.slotz (flag): unknown key; did you mean `worker.slots`?"
+    );
+}
+
+#[test]
+fn impossible_values_are_refused_with_what_would_be_right() {
+    for (variable, value, expected) in [
+        (
+            MAX_LENGTH_VARIABLE,
+            "lots",
+            "\"lots\" does not fit; expected a whole number from 1 to 10000000 (executions)",
+        ),
+        (MAX_LENGTH_VARIABLE, "yes", "\"yes\" does not fit"),
+        (MAX_LENGTH_VARIABLE, "3.7", "\"3.7\" does not fit"),
+        (MAX_LENGTH_VARIABLE, "0", "0 is out of range"),
+        (MAX_LENGTH_VARIABLE, "-1", "-1 is out of range"),
+        (
+            "ATTUNE__EXECUTOR__INTAKE__PREFETCH",
+            "70000",
+            "70000 is out of range; expected a whole number from 1 to 65535 (messages)",
+        ),
+        (
+            "ATTUNE__CLUSTER__PARTITIONS",
+            "257",
+            "from 1 to 256 (partitions)",
+        ),
+        (
+            "ATTUNE__STATS__PUBLISH_INTERVAL_MS",
+            "49",
+            "from 50 to 10000 (milliseconds)",
+        ),
+        (
+            "ATTUNE__WIRING",
+            "kafka",
+            "\"kafka\" does not fit; expected one of embedded, postgres-rabbitmq",
+        ),
+        (
+            "ATTUNE__BROKER__QUEUE_TYPE",
+            "Quorum",
+            "expected one of quorum, classic",
+        ),
+        (
+            "ATTUNE__EXECUTOR__QUEUE__ENABLE_METRICS",
+            "maybe",
+            "expected true or false",
+        ),
+        (
+            "ATTUNE__API__LISTEN",
+            "0.0.0.0:8080",
+            "refused until authentication exists",
+        ),
+        (
+            "ATTUNE__API__LISTEN",
+            "localhost:8080",
+            "expected ADDRESS:PORT on loopback",
+        ),
+        (
+            "ATTUNE__METRICS__LISTEN",
+            "192.168.1.5:9000",
+            "refused until authentication exists",
+        ),
+        (
+            "ATTUNE__WORKER__POOL",
+            "a.b",
+            "expected 1 to 64 lower-case letters",
+        ),
+        (
+            "ATTUNE__WORKER__NAME",
+            "a b",
+            "letters, digits, `.`, `_` and `-`, or nothing",
+        ),
+        ("ATTUNE__BROKER__PREFIX", "t1/", "expected up to 64 letters"),
+        (
+            "ATTUNE__LOG__LEVEL",
+            "loud",
+            "\"loud\" does not fit; expected off, error",
+        ),
+        ("ATTUNE__LOG__LEVEL", "info,attune=loud", "does not fit"),
+        (
+            "ATTUNE__WORKER__ENV_ALLOW",
+            "PATH=/bin",
+            "expected a list of names of variables",
+        ),
+        (
+            "ATTUNE__WORKER__KILL_GRACE_SECONDS",
+            "6",
+            "6 is more than worker.lease.grace_seconds (5)",
+        ),
+        (
+            "ATTUNE__WORKER__OUTPUT_MAX_BYTES",
+            "600000",
+            "do not fit into one message",
+        ),
+        (
+            "ATTUNE__API__MAX_BODY_BYTES",
+            "1048577",
+            "is more than broker.max_message_bytes",
+        ),
+        (
+            "ATTUNE__BROKER__URL",
+            "amqp://broker:5672/x",
+            "name a user of your own",
+        ),
+        (
+            "ATTUNE__DATABASE__URL",
+            "mysql://u:hunter2@db/x",
+            "expected a URL that begins with postgres:// or postgresql://",
+        ),
+        ("ATTUNE__DATABASE__URL", "postgres://", "names no host"),
+    ] {
+        let text = problem(with_variable(variable, value));
+        assert!(text.contains(expected), "{variable}={value}: {text}");
+        assert!(text.contains(&format!("(variable {variable})")), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
+#[test]
+fn values_of_the_wrong_type_in_a_file_are_refused() {
+    for (yaml, expected) in [
+        ("worker: {slots: 3.7}", "3.7 is not a whole number"),
+        ("worker: {slots: true}", "true is a switch"),
+        ("worker: {slots: }", "it is empty"),
+        ("worker: {slots: [1]}", "it is a list"),
+        (
+            "worker: {slots: 99999999999999999999}",
+            "is not a whole number",
+        ),
+        ("worker: {pool: 7}", "7 is a number (a text needs quotes)"),
+        ("worker: {env_allow: [1]}", "1 is a number"),
+        ("executor: {queue: {enable_metrics: 1}}", "1 is a number"),
+        ("data_dir: ''", "it is empty; expected a folder"),
+    ] {
+        let file = YamlFile::new(yaml);
+        let text = problem(Loader::new().file(Some(file.path())));
+        assert!(text.contains(expected), "{yaml}: {text}");
+        assert!(
+            text.contains(&format!("(file {})", file.path().display())),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn all_problems_of_all_sources_are_told_at_once() {
+    let file = YamlFile::new("worker: {slots: 0, slotz: 1}\nexecutor:\n");
+    let loader = Loader::new()
+        .file(Some(file.path()))
+        .environment([
+            ("ATTUNE__WORKER__SLOTS", "5"),
+            ("ATTUNE__API__LISTEN", "nowhere"),
+        ])
+        .flags([("worker.kill_grace_seconds", "60")]);
+    let error = loader.load().unwrap_err();
+    let LoadError::Invalid(problems) = &error else {
+        panic!("{error}")
+    };
+    let keys: Vec<&str> = problems
+        .0
+        .iter()
+        .map(|problem| problem.key.as_str())
+        .collect();
+    // The file's wrong value counts although a variable overrides it.
+    assert_eq!(
+        keys,
+        [
+            "worker.slots",
+            "worker.slotz",
+            "api.listen",
+            "worker.kill_grace_seconds"
+        ]
+    );
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the configuration has 4 problems:\n  worker.slots (file "),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_their_name() {
+    let missing = Loader::new()
+        .file(Some("/nonexistent/attune.yaml"))
+        .load()
+        .unwrap_err();
+    assert!(
+        missing.to_string().contains("/nonexistent/attune.yaml"),
+        "{missing}"
+    );
+    for yaml in [
+        "a: b: c",
+        "- 1\n- 2",
+        "worker: {slots: 1}\nworker: {slots: 2}",
+        "--- 1\n--- 2",
+    ] {
+        let file = YamlFile::new(yaml);
+        let error = Loader::new().file(Some(file.path())).load().unwrap_err();
+        assert!(matches!(error, LoadError::Syntax { .. }), "{yaml}: {error}");
+        assert!(error.to_string().contains("attune.yaml"), "{error}");
+    }
+}

@@ -1,0 +1,403 @@
+//! Actions: what can be run, and under which limits.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::ids::{ActionId, PartitionId};
+use crate::input;
+use crate::reject::Reject;
+
+/// The name of an action: its pack, a dot, and its name in the pack, as in `core.http.get`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ActionRef(String);
+
+impl ActionRef {
+    /// How long a ref may be, in bytes.
+    pub const MAX_BYTES: usize = 128;
+
+    /// Checks the form of a ref without keeping it.
+    ///
+    /// # Errors
+    /// Words that say what is wrong and what would be right.
+    pub fn check(text: &str) -> Result<(), String> {
+        let well_formed = text.len() <= Self::MAX_BYTES
+            && text.split('.').count() >= 2
+            && text.split('.').all(|part| {
+                !part.is_empty()
+                    && part
+                        .bytes()
+                        .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
+            });
+        if well_formed {
+            return Ok(());
+        }
+        let shown: String = text.chars().take(64).collect();
+        Err(format!(
+            "{shown:?} is not an action ref; use pack.name in lower-case letters, digits, `_`, `-` and dots, at most {} bytes",
+            Self::MAX_BYTES
+        ))
+    }
+
+    /// The ref as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The pack: what stands before the first dot.
+    pub fn pack(&self) -> &str {
+        self.0.split('.').next().unwrap_or_default()
+    }
+}
+
+impl TryFrom<String> for ActionRef {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::check(&text).map(|()| Self(text))
+    }
+}
+
+impl std::str::FromStr for ActionRef {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::try_from(text.to_owned())
+    }
+}
+
+impl From<ActionRef> for String {
+    fn from(value: ActionRef) -> Self {
+        value.0
+    }
+}
+
+impl fmt::Display for ActionRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// What a worker runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Run {
+    /// A program and its arguments; never a shell line built from parameters.
+    Program(Vec<String>),
+    /// Something the worker knows how to do itself.
+    Builtin(Builtin),
+}
+
+/// The actions of the pack `core`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Builtin {
+    /// `core.noop`: does nothing.
+    #[serde(rename = "noop")]
+    Noop,
+    /// `core.echo`: returns its parameters.
+    #[serde(rename = "echo")]
+    Echo,
+    /// `core.sleep`: waits for `seconds`.
+    #[serde(rename = "sleep")]
+    Sleep,
+    /// `core.fail`: fails with `message`.
+    #[serde(rename = "fail")]
+    Fail,
+    /// `core.command`: runs the program and arguments in `argv`.
+    #[serde(rename = "command")]
+    Command,
+    /// `core.http.get`: fetches `url`.
+    #[serde(rename = "http.get")]
+    HttpGet,
+}
+
+/// What happens to an execution whose worker died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnWorkerLost {
+    /// It takes its place in the queue again, until its attempts are used up.
+    #[default]
+    Retry,
+    /// It ends as abandoned.
+    Fail,
+}
+
+/// How many executions of an action may hold a slot at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Concurrency {
+    /// The limit; without one it is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// Bounds of an action's queue; what is not set follows the executor's settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueBounds {
+    /// How many executions may wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u32>,
+    /// How long an execution may wait, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+}
+
+/// The policy of one action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActionPolicy {
+    /// How many may run at once.
+    #[serde(default)]
+    pub concurrency: Concurrency,
+    /// How many may wait, and how long.
+    #[serde(default)]
+    pub queue: QueueBounds,
+}
+
+/// An action as its author writes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActionSpec {
+    /// Its name.
+    #[serde(rename = "ref")]
+    pub action_ref: ActionRef,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// What a worker runs.
+    pub run: Run,
+    /// The JSON schema of its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<Value>,
+    /// How long a run may take, in seconds.
+    #[serde(default = "default_run_timeout")]
+    pub timeout_seconds: u32,
+    /// The workers that may run it.
+    #[serde(default = "default_pool")]
+    pub pool: String,
+    /// What happens when a worker dies while running it.
+    #[serde(default)]
+    pub on_worker_lost: OnWorkerLost,
+    /// How often it may be tried in all when workers die.
+    #[serde(default = "default_max_attempts")]
+    pub max_attempts: u32,
+    /// Variables that its program sees beside those that the worker lets through.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Its limits.
+    #[serde(default)]
+    pub policy: ActionPolicy,
+}
+
+fn default_run_timeout() -> u32 {
+    3600
+}
+
+fn default_pool() -> String {
+    "default".to_owned()
+}
+
+fn default_max_attempts() -> u32 {
+    3
+}
+
+impl ActionSpec {
+    /// A spec with the defaults that an action file has.
+    pub fn new(action_ref: ActionRef, run: Run) -> Self {
+        Self {
+            action_ref,
+            description: String::new(),
+            run,
+            parameters: None,
+            timeout_seconds: default_run_timeout(),
+            pool: default_pool(),
+            on_worker_lost: OnWorkerLost::default(),
+            max_attempts: default_max_attempts(),
+            env: BTreeMap::new(),
+            policy: ActionPolicy::default(),
+        }
+    }
+
+    /// Checks what the types alone do not.
+    ///
+    /// # Errors
+    /// A [`Reject`] that names the field, its problem and what would be right.
+    pub fn check(&self) -> Result<(), Reject> {
+        input::check_run_timeout(self.timeout_seconds)?;
+        input::check_text("pool", &self.pool)?;
+        if !self
+            .pool
+            .bytes()
+            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
+        {
+            return Err(Reject::field(
+                "pool",
+                "`pool` takes lower-case letters, digits, `_` and `-`",
+            ));
+        }
+        if let Run::Program(argv) = &self.run {
+            if argv.first().is_none_or(String::is_empty) {
+                return Err(Reject::field(
+                    "run.program",
+                    "`run.program` needs a program, as in [/bin/echo, hi]",
+                ));
+            }
+            if argv.iter().any(|argument| argument.contains('\0')) {
+                return Err(Reject::field(
+                    "run.program",
+                    "`run.program` contains a NUL character",
+                ));
+            }
+        }
+        if self.description.contains('\0') {
+            return Err(Reject::field(
+                "description",
+                "`description` contains a NUL character",
+            ));
+        }
+        if let Some(schema) = &self.parameters {
+            input::check_json_object("parameters", &schema.to_string())?;
+        }
+        for (key, value) in &self.env {
+            let bad = key.is_empty() || key.contains(['=', '\0']) || value.contains('\0');
+            if bad {
+                return Err(Reject::field(
+                    "env",
+                    format!("`env` has a variable that no system can set: {key:?}"),
+                ));
+            }
+        }
+        for (field, value) in [
+            ("max_attempts", Some(self.max_attempts)),
+            ("policy.concurrency.limit", self.policy.concurrency.limit),
+            ("policy.queue.max_length", self.policy.queue.max_length),
+            (
+                "policy.queue.timeout_seconds",
+                self.policy.queue.timeout_seconds,
+            ),
+        ] {
+            if value.is_some_and(|value| value == 0 || value > MAX_COUNT) {
+                return Err(Reject::field(
+                    field,
+                    format!(
+                        "`{field}` must be from 1 to {MAX_COUNT}; leave it out for no limit of its own"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The actions every installation has.
+    pub fn core_pack() -> Vec<Self> {
+        let builtin = |name: &str, description: &str, builtin| Self {
+            description: description.to_owned(),
+            ..Self::new(ActionRef(format!("core.{name}")), Run::Builtin(builtin))
+        };
+        let object = |required: &[&str], properties: Value| {
+            Some(
+                serde_json::json!({"type": "object", "required": required, "properties": properties}),
+            )
+        };
+        vec![
+            builtin("noop", "Does nothing.", Builtin::Noop),
+            builtin("echo", "Returns its parameters.", Builtin::Echo),
+            Self {
+                parameters: object(
+                    &["seconds"],
+                    serde_json::json!({"seconds": {"type": "number", "minimum": 0}}),
+                ),
+                ..builtin("sleep", "Waits for the given seconds.", Builtin::Sleep)
+            },
+            Self {
+                parameters: object(&[], serde_json::json!({"message": {"type": "string"}})),
+                ..builtin("fail", "Fails with the given message.", Builtin::Fail)
+            },
+            Self {
+                parameters: object(
+                    &["argv"],
+                    serde_json::json!({"argv": {"type": "array", "minItems": 1, "items": {"type": "string"}}}),
+                ),
+                ..builtin(
+                    "command",
+                    "Runs a program with the given arguments.",
+                    Builtin::Command,
+                )
+            },
+            Self {
+                parameters: object(
+                    &["url"],
+                    serde_json::json!({"url": {"type": "string"}, "headers": {"type": "object", "additionalProperties": {"type": "string"}}}),
+                ),
+                ..builtin("http.get", "Fetches a URL.", Builtin::HttpGet)
+            },
+        ]
+    }
+}
+
+/// The largest limit or count that a policy can name.
+const MAX_COUNT: u32 = i32::MAX as u32;
+
+/// An action as the system keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// Its number.
+    pub id: ActionId,
+    /// The partition it belongs to.
+    pub partition: PartitionId,
+    /// Rises with every change of the spec.
+    pub version: i64,
+    /// What its author wrote.
+    pub spec: ActionSpec,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refs_have_a_pack_and_a_name() {
+        assert_eq!("core.http.get".parse::<ActionRef>().unwrap().pack(), "core");
+        for bad in [
+            "",
+            "core",
+            "core.",
+            ".x",
+            "Core.echo",
+            "core echo.x",
+            "a.b\0",
+            &"a.".repeat(70),
+        ] {
+            assert!(ActionRef::check(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_core_pack_is_sound() {
+        for spec in ActionSpec::core_pack() {
+            assert_eq!(spec.check(), Ok(()), "{}", spec.action_ref);
+            let text = serde_json::to_string(&spec).unwrap();
+            assert_eq!(serde_json::from_str::<ActionSpec>(&text).unwrap(), spec);
+        }
+    }
+
+    #[test]
+    fn impossible_values_name_their_field() {
+        let mut spec = ActionSpec::core_pack().remove(0);
+        spec.policy.concurrency.limit = Some(0);
+        assert_eq!(
+            spec.check().unwrap_err().field.as_deref(),
+            Some("policy.concurrency.limit")
+        );
+        spec.policy.concurrency.limit = None;
+        spec.run = Run::Program(vec![]);
+        assert_eq!(
+            spec.check().unwrap_err().field.as_deref(),
+            Some("run.program")
+        );
+    }
+}

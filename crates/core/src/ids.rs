@@ -1,0 +1,220 @@
+//! Ids are types, so that an action cannot be passed where an execution is meant.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+macro_rules! integer_id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = std::num::ParseIntError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                text.parse().map(Self)
+            }
+        }
+    };
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl $name {
+            /// A fresh id that sorts by the time at which it was made (UUID version 7).
+            pub fn fresh() -> Self {
+                Self(Uuid::now_v7())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+integer_id! {
+    /// An action, numbered by the database when it is first applied.
+    ActionId(i64)
+}
+integer_id! {
+    /// One execution of an action. See [`ExecutionId::new`] for how it is made.
+    ExecutionId(i64)
+}
+integer_id! {
+    /// A share of the actions that one executor owns at a time.
+    PartitionId(u16)
+}
+integer_id! {
+    /// Rises by one whenever a partition changes hands; every write of an owner checks it.
+    Epoch(i64)
+}
+integer_id! {
+    /// The place of an execution in the order of its partition.
+    Seq(i64)
+}
+integer_id! {
+    /// How often an execution has been granted a slot; 0 means never. A slot is
+    /// held by `(execution, attempt)`, and so is a fencing token for what the action touches.
+    Attempt(i32)
+}
+uuid_id! {
+    /// One executor process; fresh at every start, so that an old one can never match.
+    OwnerId
+}
+uuid_id! {
+    /// One worker process; fresh at every start.
+    WorkerId
+}
+uuid_id! {
+    /// Names a submission, so that repeating it within 24 hours gives the same execution.
+    RequestId
+}
+
+impl PartitionId {
+    /// The most partitions a cluster can have: the id of an execution holds its partition in 8 bits.
+    pub const MAX_COUNT: u16 = 256;
+
+    /// The partition of an action: CRC-32 (IEEE, as in zlib) of its ref, modulo `count`.
+    ///
+    /// # Panics
+    /// When `count` is 0; settings refuse that before anything starts.
+    pub fn of(action_ref: &str, count: u16) -> Self {
+        assert!(count > 0, "a cluster has at least one partition");
+        let hash = crc32fast::hash(action_ref.as_bytes());
+        Self(u16::try_from(hash % u32::from(count)).expect("a remainder is below its divisor"))
+    }
+}
+
+impl Epoch {
+    /// The highest epoch: above it, an execution id would no longer fit into 63 bits.
+    pub const MAX: Self = Self((1 << 23) - 1);
+}
+
+impl Seq {
+    /// `epoch × 2³² + n`: needs no look-up at takeover and always rises.
+    pub fn new(epoch: Epoch, n: u32) -> Self {
+        Self(epoch.0 << 32 | i64::from(n))
+    }
+
+    /// The epoch in which this place was given out.
+    pub fn epoch(self) -> Epoch {
+        Epoch(self.0 >> 32)
+    }
+}
+
+impl ExecutionId {
+    /// The id of the execution at `seq` of `partition`: unique in the cluster because the
+    /// epoch in `seq` is, without a sequence in the database that every owner would share.
+    pub fn new(partition: PartitionId, seq: Seq) -> Self {
+        Self(seq.0 << 8 | i64::from(partition.0))
+    }
+
+    /// The partition that the id was made in.
+    pub fn partition(self) -> PartitionId {
+        PartitionId((self.0 & 0xff) as u16)
+    }
+
+    /// The place in the order of its partition.
+    pub fn seq(self) -> Seq {
+        Seq(self.0 >> 8)
+    }
+}
+
+impl Attempt {
+    /// The attempt that follows this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl RequestId {
+    /// The id of item `index` of a message: a batch has one message id, but each item
+    /// must be told apart, and a redelivered batch must give the same ids again.
+    #[must_use]
+    pub fn of_item(self, index: usize) -> Self {
+        if index == 0 {
+            return self;
+        }
+        Self(Uuid::new_v5(&self.0, index.to_string().as_bytes()))
+    }
+
+    /// The id for a client's free-form key: the key itself where it is a UUID, else a hash of it.
+    pub fn from_key(key: &str) -> Self {
+        Self(Uuid::parse_str(key).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, key.as_bytes())))
+    }
+}
+
+/// The name space of request ids that are made from clients' own keys.
+const NAMESPACE: Uuid = Uuid::from_u128(0x5f1d_6c0e_37a4_4b7b_9d52_61c1_0a77_5e0d);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partition_is_the_zlib_crc() {
+        // zlib.crc32(b"core.echo") in Python
+        assert_eq!(
+            crc32fast::hash(b"core.echo") % 16,
+            u32::from(PartitionId::of("core.echo", 16).0)
+        );
+        assert_eq!(
+            PartitionId::of("123456789", 256),
+            PartitionId((0xcbf4_3926_u32 % 256) as u16)
+        );
+    }
+
+    #[test]
+    fn an_execution_id_holds_partition_and_seq() {
+        for (partition, epoch, n) in [(0, 1, 0), (255, 8_388_607, u32::MAX), (7, 3, 41)] {
+            let seq = Seq::new(Epoch(epoch), n);
+            let id = ExecutionId::new(PartitionId(partition), seq);
+            assert!(id.0 > 0);
+            assert_eq!(
+                (id.partition(), id.seq(), seq.epoch()),
+                (PartitionId(partition), seq, Epoch(epoch))
+            );
+        }
+    }
+
+    #[test]
+    fn seq_rises_over_epochs() {
+        assert!(Seq::new(Epoch(1), u32::MAX) < Seq::new(Epoch(2), 0));
+    }
+
+    #[test]
+    fn request_ids_of_items_repeat_and_differ() {
+        let id = RequestId::fresh();
+        assert_eq!(id.of_item(0), id);
+        assert_eq!(id.of_item(3), id.of_item(3));
+        assert_ne!(id.of_item(3), id.of_item(4));
+        assert_eq!(
+            RequestId::from_key("order-7"),
+            RequestId::from_key("order-7")
+        );
+    }
+}

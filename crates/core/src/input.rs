@@ -1,0 +1,247 @@
+//! Bounds on what comes from outside.
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+
+use crate::reject::Reject;
+
+/// How deep parameters may be nested.
+pub const MAX_DEPTH: usize = 32;
+/// How long a name, key or label may be, in bytes.
+pub const MAX_TEXT_BYTES: usize = 256;
+/// How many labels an execution may have.
+pub const MAX_LABELS: usize = 32;
+/// How large a body may be unless the settings say otherwise, in bytes.
+pub const DEFAULT_MAX_BYTES: usize = 1024 * 1024;
+/// The longest a run may take, in seconds: 30 days.
+pub const MAX_RUN_SECONDS: u32 = 30 * 24 * 3600;
+
+/// Checks a short text: not empty, no NUL (PostgreSQL cannot store it), not too long.
+///
+/// # Errors
+/// A [`Reject`] that names `field`.
+pub fn check_text(field: &str, value: &str) -> Result<(), Reject> {
+    if value.is_empty() {
+        return Err(Reject::field(
+            field,
+            format!("`{field}` is empty; leave it out or fill it"),
+        ));
+    }
+    if value.len() > MAX_TEXT_BYTES {
+        return Err(Reject::field(
+            field,
+            format!(
+                "`{field}` has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
+                value.len()
+            ),
+        ));
+    }
+    if value.contains('\0') {
+        return Err(Reject::field(
+            field,
+            format!("`{field}` contains a NUL character; remove it"),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a run timeout: from 1 second to 30 days.
+///
+/// # Errors
+/// A [`Reject`] that names `timeout_seconds`.
+pub fn check_run_timeout(seconds: u32) -> Result<(), Reject> {
+    if (1..=MAX_RUN_SECONDS).contains(&seconds) {
+        return Ok(());
+    }
+    Err(Reject::field(
+        "timeout_seconds",
+        format!("`timeout_seconds` is {seconds}; it must be from 1 to {MAX_RUN_SECONDS}"),
+    ))
+}
+
+/// Checks that `text` is a JSON object, nested at most [`MAX_DEPTH`] deep, without NUL
+/// characters and with numbers that a double can hold.
+///
+/// # Errors
+/// A [`Reject`] that names the place inside `field`.
+pub fn check_json_object(field: &str, text: &str) -> Result<(), Reject> {
+    if !text.trim_start().starts_with('{') {
+        return Err(Reject::field(
+            field,
+            format!("`{field}` must be a JSON object, like {{\"key\": 1}}"),
+        ));
+    }
+    check_json(field, text)
+}
+
+/// Checks that `text` is one JSON value of any kind, within the bounds of
+/// [`check_json_object`].
+///
+/// # Errors
+/// A [`Reject`] that names the place inside `field`.
+pub fn check_json(field: &str, text: &str) -> Result<(), Reject> {
+    let mut path = vec![field.to_owned()];
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    // Our own bound is lower than the parser's and names the place.
+    let checked = Checker {
+        path: &mut path,
+        depth: 1,
+    }
+    .deserialize(&mut deserializer)
+    .and_then(|()| deserializer.end());
+    checked.map_err(|error| {
+        let place = path.join(".");
+        let message = error.to_string();
+        let problem = message.split(" at line ").next().unwrap_or(&message);
+        Reject::field(&*place, format!("`{place}`: {problem}"))
+    })
+}
+
+/// Walks a JSON value without building it; `path` is left at the place of the first problem.
+struct Checker<'a> {
+    path: &'a mut Vec<String>,
+    depth: usize,
+}
+
+impl Checker<'_> {
+    fn check_depth<E: serde::de::Error>(&self) -> Result<(), E> {
+        if self.depth > MAX_DEPTH {
+            return Err(E::custom(format_args!(
+                "nested deeper than {MAX_DEPTH} levels"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Checker<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Checker<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+        if text.contains('\0') {
+            return Err(E::custom(
+                "contains a NUL character (\\u0000), which cannot be stored",
+            ));
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        self.check_depth()?;
+        let mut index = 0_usize;
+        loop {
+            self.path.push(index.to_string());
+            let next = Checker {
+                path: &mut *self.path,
+                depth: self.depth + 1,
+            };
+            if seq.next_element_seed(next)?.is_none() {
+                self.path.pop();
+                return Ok(());
+            }
+            self.path.pop();
+            index += 1;
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        self.check_depth()?;
+        while let Some(Key(key)) = map.next_key()? {
+            if key.contains('\0') {
+                return Err(A::Error::custom("a key contains a NUL character (\\u0000)"));
+            }
+            self.path.push(key);
+            map.next_value_seed(Checker {
+                path: &mut *self.path,
+                depth: self.depth + 1,
+            })?;
+            self.path.pop();
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Key(String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(depth: usize) -> String {
+        format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
+    }
+
+    #[test]
+    fn depth_is_bounded_exactly() {
+        assert_eq!(check_json_object("parameters", &nested(MAX_DEPTH)), Ok(()));
+        assert!(check_json_object("parameters", &nested(MAX_DEPTH + 1)).is_err());
+        assert!(check_json_object("parameters", &nested(100_000)).is_err());
+    }
+
+    #[test]
+    fn the_place_of_a_problem_is_named() {
+        let reject = check_json_object("parameters", r#"{"a":[1,{"b":"\u0000"}]}"#).unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("parameters.a.1.b"));
+        let reject = check_json_object("parameters", r#"{"a":1e999}"#).unwrap_err();
+        assert!(reject.message.contains("out of range"), "{reject}");
+    }
+
+    #[test]
+    fn any_json_value_has_the_same_bounds() {
+        for good in ["1", "\"x\"", "[1, {\"a\": null}]", "{}"] {
+            assert_eq!(check_json("result", good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "1 2",
+            "1,\"x\":2",
+            "\"\\u0000\"",
+            &"[".repeat(40),
+            "1e999",
+        ] {
+            assert!(check_json("result", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn texts_are_bounded() {
+        assert!(check_text("group", "").is_err());
+        assert!(check_text("group", &"x".repeat(257)).is_err());
+        assert!(check_text("group", "a\0b").is_err());
+        assert_eq!(check_text("group", "customer-7"), Ok(()));
+    }
+}

@@ -1,0 +1,23 @@
+//! Ids, statuses, policies, limits and errors of Attune: plain data without I/O.
+//!
+//! Everything here is shared by the services, the adapters and the tools, and
+//! none of it reads a clock, a socket or a file.
+
+pub mod action;
+pub mod ids;
+pub mod input;
+pub mod priority;
+pub mod reject;
+pub mod stats;
+pub mod status;
+pub mod submission;
+
+pub use action::{Action, ActionPolicy, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run};
+pub use ids::{
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
+};
+pub use priority::Priority;
+pub use reject::{Reject, RejectCode};
+pub use stats::{QueueStats, QueueTotals};
+pub use status::{IllegalMove, Move, Status};
+pub use submission::Submission;

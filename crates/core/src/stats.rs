@@ -1,0 +1,46 @@
+//! What a queue can tell about itself.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::ActionId;
+
+/// How much has gone through a queue over its life, restarts included.
+///
+/// At every commit `enqueued = completed + cancelled + expired + waiting + active`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct QueueTotals {
+    /// Executions that were accepted.
+    pub enqueued: u64,
+    /// Executions that ran to an end: succeeded, failed, timed out or abandoned.
+    pub completed: u64,
+    /// Executions that were cancelled, waiting or running.
+    pub cancelled: u64,
+    /// Executions that waited longer than their queue allows.
+    pub expired: u64,
+}
+
+/// A queue at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueStats {
+    /// The action whose queue it is.
+    pub action_id: ActionId,
+    /// Executions that wait.
+    pub queue_length: u64,
+    /// Executions that hold a slot.
+    pub active_count: u64,
+    /// The limit; `None` is unlimited.
+    pub max_concurrent: Option<u32>,
+    /// When the execution that has waited longest was accepted.
+    pub oldest_enqueued_at: Option<DateTime<Utc>>,
+    /// Executions accepted over the queue's life.
+    pub total_enqueued: u64,
+    /// Executions that ran to an end over the queue's life.
+    pub total_completed: u64,
+    /// Executions cancelled over the queue's life.
+    #[serde(default)]
+    pub total_cancelled: u64,
+    /// Executions that waited too long over the queue's life.
+    #[serde(default)]
+    pub total_expired: u64,
+}

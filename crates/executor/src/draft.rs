@@ -1,0 +1,175 @@
+//! Gathers the effects of one round into one batch for the store, and what is to be told after.
+//!
+//! A batch names each execution at most once, so changes of the same execution in one round are
+//! folded: an execution that is accepted and granted is inserted as granted, one that is accepted
+//! and ended goes straight to the history.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use attune_bus::{DeliveryTag, Settler};
+use attune_core::{ActionId, Attempt, ExecutionId, OwnerId, PartitionId, Reject, Submission};
+use attune_messages::v1::Answer;
+use attune_store::{Batch, End, NewExecution, Outcome, Update};
+
+use crate::event::{Counter, Dispatch, Effect};
+
+/// What follows the commit.
+#[derive(Default)]
+pub(crate) struct Tell {
+    pub(crate) dispatches: Vec<Dispatch>,
+    /// Their bodies are only in the store.
+    pub(crate) redispatches: Vec<Dispatch>,
+    pub(crate) cancels: Vec<(ExecutionId, Attempt)>,
+    pub(crate) answers: Vec<(Arc<str>, Answer)>,
+    pub(crate) dead_letters: Vec<(Box<Submission>, Reject)>,
+    pub(crate) counts: Vec<Counter>,
+    pub(crate) touched: BTreeSet<ActionId>,
+    pub(crate) acks: Vec<(Settler, Vec<DeliveryTag>)>,
+}
+
+/// The effects of one round on one partition.
+#[derive(Default)]
+struct PartitionDraft {
+    inserts: Vec<NewExecution>,
+    /// Where in `inserts` an execution is.
+    inserted: HashMap<ExecutionId, usize>,
+    /// Ends of executions in `inserts`.
+    instant: HashMap<ExecutionId, Outcome>,
+    updates: BTreeMap<ExecutionId, Update>,
+    ends: Vec<End>,
+    ended: HashSet<ExecutionId>,
+    tell: Tell,
+}
+
+/// The effects of one round.
+#[derive(Default)]
+pub(crate) struct Draft {
+    partitions: BTreeMap<PartitionId, PartitionDraft>,
+}
+
+impl Draft {
+    /// Adds the effects of one event.
+    pub(crate) fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
+        let draft = self.partitions.entry(partition).or_default();
+        for effect in effects {
+            draft.add(effect);
+        }
+    }
+
+    /// Adds a delivery that is done with when the round is committed.
+    pub(crate) fn add_ack(&mut self, partition: PartitionId, settler: &Settler, tag: DeliveryTag) {
+        let acks = &mut self.partitions.entry(partition).or_default().tell.acks;
+        match acks.last_mut() {
+            Some((last, tags)) if Arc::ptr_eq(last, settler) => tags.push(tag),
+            _ => acks.push((Arc::clone(settler), vec![tag])),
+        }
+    }
+
+    /// Forgets a partition that is no longer owned: its messages come again, to its owner.
+    pub(crate) fn drop_partition(&mut self, partition: PartitionId) {
+        self.partitions.remove(&partition);
+    }
+
+    /// The queues that the round changed, by partition.
+    pub(crate) fn touched(&self) -> impl Iterator<Item = (PartitionId, &BTreeSet<ActionId>)> {
+        self.partitions.iter().map(|(partition, draft)| (*partition, &draft.tell.touched))
+    }
+
+    /// What the store is asked to write, without fences and totals.
+    pub(crate) fn batch(&self, owner: OwnerId) -> Batch {
+        let mut batch = Batch::new(owner);
+        for draft in self.partitions.values() {
+            for execution in &draft.inserts {
+                match draft.instant.get(&execution.id) {
+                    Some(outcome) => batch.instant.push((execution.clone(), outcome.clone())),
+                    None => batch.inserts.push(execution.clone()),
+                }
+            }
+            batch.updates.extend(draft.updates.values().cloned());
+            batch.ends.extend(draft.ends.iter().cloned());
+        }
+        batch
+    }
+
+    /// What is to be told, with the bodies of the executions that this round accepted.
+    pub(crate) fn into_tell(self) -> (Tell, HashMap<ExecutionId, Submission>) {
+        let mut tell = Tell::default();
+        let mut bodies = HashMap::new();
+        for draft in self.partitions.into_values() {
+            let PartitionDraft { inserts, instant, ended, tell: told, .. } = draft;
+            let alive = |id: &ExecutionId| !instant.contains_key(id) && !ended.contains(id);
+            tell.dispatches
+                .extend(told.dispatches.into_iter().filter(|told| alive(&told.execution_id)));
+            tell.redispatches
+                .extend(told.redispatches.into_iter().filter(|told| alive(&told.execution_id)));
+            tell.cancels.extend(told.cancels);
+            tell.answers.extend(told.answers);
+            tell.dead_letters.extend(told.dead_letters);
+            tell.counts.extend(told.counts);
+            tell.touched.extend(told.touched);
+            tell.acks.extend(told.acks);
+            bodies.extend(inserts.into_iter().map(|new| (new.id, new.submission)));
+        }
+        (tell, bodies)
+    }
+}
+
+impl PartitionDraft {
+    fn add(&mut self, effect: Effect) {
+        match effect {
+            Effect::Insert(new) => {
+                self.inserted.insert(new.id, self.inserts.len());
+                self.inserts.push(*new);
+            }
+            Effect::Update(update) => self.update(update),
+            Effect::End(end) => self.end(*end),
+            Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
+            Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
+            Effect::CancelRun { execution_id, attempt } => {
+                self.tell.cancels.push((execution_id, attempt));
+            }
+            Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
+            Effect::DeadLetter { submission, reject } => {
+                self.tell.dead_letters.push((submission, reject));
+            }
+            Effect::Touched(action_id) => {
+                self.tell.touched.insert(action_id);
+            }
+            Effect::Count(counter) => self.tell.counts.push(counter),
+        }
+    }
+
+    fn update(&mut self, update: Update) {
+        if let Some(index) = self.inserted.get(&update.id) {
+            // Only a grant can follow an acceptance in the same round: nobody knows the id of
+            // the execution yet, so nobody can ask to cancel it.
+            let new = &mut self.inserts[*index];
+            new.status = update.status.unwrap_or(new.status);
+            new.attempt = update.attempt;
+            new.grant_no = update.grant_no.or(new.grant_no);
+            return;
+        }
+        match self.updates.get_mut(&update.id) {
+            Some(earlier) => {
+                earlier.status = update.status.or(earlier.status);
+                earlier.attempt = update.attempt;
+                earlier.grant_no = update.grant_no.or(earlier.grant_no);
+                earlier.cancel_requested |= update.cancel_requested;
+            }
+            None => {
+                self.updates.insert(update.id, update);
+            }
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        if self.inserted.contains_key(&end.id) {
+            self.instant.insert(end.id, end.outcome);
+            return;
+        }
+        self.updates.remove(&end.id);
+        self.ended.insert(end.id);
+        self.ends.push(end);
+    }
+}

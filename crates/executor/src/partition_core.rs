@@ -1,0 +1,572 @@
+//! Every decision about the executions of one partition. Pure: state + event + `now` → effects;
+//! no I/O, no clock, no random numbers, and the same history gives the same effects.
+//!
+//! The core decides on what is *stored*: the shell commits the effects of a round before it
+//! brings the next event, or throws the core away. So memory and store never disagree by more
+//! than what is being written, and nothing is told that is not committed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionId, ActionRef, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId, QueueStats,
+    QueueTotals, Reject, RejectCode, RequestId, Seq, Status, Submission,
+};
+use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Completion, OnReject};
+use attune_store::{ActiveRow, End, KnownRequest, NewExecution, Outcome, Update};
+
+use crate::action_queue::{ActionQueue, Entered, Holder, Millis, Waiting};
+use crate::event::{Counter, Dispatch, Effect, Event};
+use crate::policy_enforcer::limits_of;
+use crate::queue_manager::ExecutionQueueManager;
+
+/// How many slots one step grants, and how many executions it expires, before it lets other
+/// events have their turn.
+const MAX_PER_STEP: usize = 1000;
+/// The owner renews its epoch when fewer places than this are left in it.
+const EPOCH_RESERVE: u32 = 1_000_000;
+
+/// The decisions about one partition, in one epoch.
+#[derive(Debug)]
+pub struct PartitionCore {
+    partition: PartitionId,
+    epoch: Epoch,
+    /// The next place in the order.
+    next_place: u32,
+    /// The next number of a grant.
+    next_grant: u32,
+    pub(crate) queues: ExecutionQueueManager,
+    pub(crate) actions: HashMap<ActionId, Arc<Action>>,
+    refs: HashMap<String, ActionId>,
+    /// The requests of this round that were accepted before, or earlier in it.
+    known: HashMap<RequestId, KnownRequest>,
+    /// When a queue has something to do by itself. A time may be too early, never too late.
+    deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
+    scheduled: HashMap<ActionId, Millis>,
+    /// Queues that may have more to grant than one step does.
+    hungry: BTreeSet<ActionId>,
+}
+
+impl PartitionCore {
+    /// A core that knows nothing yet; [`Event::Recover`] comes first.
+    pub fn new(partition: PartitionId, epoch: Epoch, queues: ExecutionQueueManager) -> Self {
+        Self {
+            partition,
+            epoch,
+            next_place: 0,
+            next_grant: 0,
+            queues,
+            actions: HashMap::new(),
+            refs: HashMap::new(),
+            known: HashMap::new(),
+            deadlines: BinaryHeap::new(),
+            scheduled: HashMap::new(),
+            hungry: BTreeSet::new(),
+        }
+    }
+
+    /// The partition it decides on.
+    pub fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    /// The epoch in which it decides.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether the action of this ref is known.
+    pub fn knows_action(&self, action_ref: &str) -> bool {
+        self.refs.contains_key(action_ref)
+    }
+
+    /// Whether the places of this epoch are nearly used up, so that a new one is needed.
+    pub fn is_exhausted(&self) -> bool {
+        self.next_place.max(self.next_grant) > u32::MAX - EPOCH_RESERVE
+    }
+
+    /// When [`Event::Tick`] has something to do; the past when there is work right now.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        if !self.hungry.is_empty() {
+            return Some(0);
+        }
+        self.deadlines.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// The totals of a queue.
+    pub fn totals(&self, action_id: ActionId) -> QueueTotals {
+        self.queues.with_existing(action_id, |queue| queue.totals()).unwrap_or_default()
+    }
+
+    /// A queue as it is now.
+    pub fn stats(&self, action_id: ActionId) -> Option<QueueStats> {
+        self.queues.get_queue_stats(action_id)
+    }
+
+    /// Forgets every queue: another executor owns the partition from now on.
+    pub fn step_down(self) {
+        for action_id in self.actions.keys() {
+            self.queues.forget(*action_id);
+        }
+    }
+
+    /// Decides what follows from an event.
+    pub fn step(&mut self, now: Millis, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let out = &mut effects;
+        match event {
+            Event::Recover { actions, totals } => self.recover(actions, totals),
+            Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
+            Event::Known(known) => {
+                self.known = known.into_iter().map(|known| (known.request_id, known)).collect();
+            }
+            Event::ActionKnown(action) => self.learn(now, action, out),
+            Event::Submit { request_id, submission, on_reject, reply_to } => {
+                self.submit(now, request_id, submission, on_reject, reply_to, out);
+            }
+            Event::Cancel { request_id, execution_id, reply_to } => {
+                let outcome = self.cancel(now, execution_id, out);
+                answer(reply_to, request_id, outcome, out);
+            }
+            Event::Completed(completion) => self.complete(now, *completion, out),
+            Event::Reconcile { slots, bounds } => self.reconcile(now, &slots, bounds, out),
+            Event::Tick => self.tick(now, out),
+        }
+        effects
+    }
+
+    fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {
+        let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
+        for action in actions {
+            let limits = limits_of(&action.spec, self.queues.config());
+            let past = totals.get(&action.id).copied().unwrap_or_default();
+            self.queues.put(action.id, ActionQueue::new(action.id, limits, past));
+            self.remember(action);
+        }
+    }
+
+    fn remember(&mut self, action: Action) -> Arc<Action> {
+        let action = Arc::new(action);
+        self.refs.insert(action.spec.action_ref.as_str().to_owned(), action.id);
+        self.actions.insert(action.id, Arc::clone(&action));
+        action
+    }
+
+    fn recover_rows(&mut self, now: Millis, rows: Vec<ActiveRow>, out: &mut Vec<Effect>) {
+        for row in rows {
+            let Some(action) = self.actions.get(&row.action_id).cloned() else { continue };
+            let age = Millis::try_from(row.age.as_millis()).unwrap_or(Millis::MAX);
+            let enqueued_at = now.saturating_sub(age);
+            let seq = row.id.seq();
+            self.queues.with_existing(row.action_id, |queue| {
+                if row.status.holds_slot() {
+                    let holder = Holder {
+                        attempt: row.attempt,
+                        priority: row.priority,
+                        seq,
+                        enqueued_at,
+                        cancel_requested: row.cancel_requested,
+                    };
+                    queue.restore_holder(row.id, holder);
+                } else {
+                    let waiting =
+                        Waiting { execution_id: row.id, seq, enqueued_at, attempt: row.attempt };
+                    let not_before = row.not_before.map(|time| time.timestamp_millis());
+                    queue.restore_waiting(
+                        row.priority,
+                        waiting,
+                        not_before.filter(|time| *time > now),
+                    );
+                }
+            });
+            if row.status == Status::Requested {
+                // The dispatch may have been lost between the commit and the message.
+                let attempt = row.attempt;
+                out.push(Effect::Redispatch(Dispatch { execution_id: row.id, attempt, action }));
+            }
+            self.hungry.insert(row.action_id);
+        }
+    }
+
+    fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
+        let limits = limits_of(&action.spec, self.queues.config());
+        let action = self.remember(action);
+        self.queues.with_queue(action.id, || limits, |queue| queue.set_limits(limits));
+        // A raised limit wakes waiters now, not when the next slot comes free.
+        self.serve(now, action.id, out);
+    }
+
+    fn submit(
+        &mut self,
+        now: Millis,
+        request_id: RequestId,
+        submission: Submission,
+        on_reject: OnReject,
+        reply_to: Option<Arc<str>>,
+        out: &mut Vec<Effect>,
+    ) {
+        let digest = submission.digest();
+        if let Some(known) = self.known.get(&request_id) {
+            let outcome = if known.digest == digest {
+                out.push(Effect::Count(Counter::Repeated));
+                AnswerOutcome::Accepted(Accepted {
+                    execution_id: Some(known.execution_id),
+                    status: Some(known.status),
+                    position: None,
+                    repeated: true,
+                })
+            } else {
+                out.push(Effect::Count(Counter::Rejected));
+                let words = format!(
+                    "request id {request_id} was used before with a different body, for execution {}",
+                    known.execution_id
+                );
+                AnswerOutcome::Rejected(Reject::new(RejectCode::Conflict, words))
+            };
+            return answer(reply_to, request_id, outcome, out);
+        }
+        match self.accept(now, request_id, digest, submission, out) {
+            Ok(accepted) => {
+                answer(reply_to, request_id, AnswerOutcome::Accepted(accepted), out);
+            }
+            Err((submission, reject)) => {
+                out.push(Effect::Count(Counter::Rejected));
+                if on_reject == OnReject::Record {
+                    self.record_rejection(request_id, digest, submission, &reject, out);
+                }
+                answer(reply_to, request_id, AnswerOutcome::Rejected(reject), out);
+            }
+        }
+    }
+
+    /// Checks what can be checked without a place in the order.
+    fn admissible(&self, submission: &Submission) -> Result<Arc<Action>, Reject> {
+        submission.check()?;
+        self.refs
+            .get(&submission.action_ref)
+            .and_then(|id| self.actions.get(id))
+            .cloned()
+            .ok_or_else(|| Reject::unknown_action(&submission.action_ref))
+    }
+
+    fn accept(
+        &mut self,
+        now: Millis,
+        request_id: RequestId,
+        digest: i64,
+        submission: Submission,
+        out: &mut Vec<Effect>,
+    ) -> Result<Accepted, (Submission, Reject)> {
+        let action = match self.admissible(&submission) {
+            Ok(action) => action,
+            Err(reject) => return Err((submission, reject)),
+        };
+        let seq = Seq::new(self.epoch, self.next_place);
+        let id = ExecutionId::new(self.partition, seq);
+        let waiting = Waiting { execution_id: id, seq, enqueued_at: now, attempt: Attempt(0) };
+        let not_before =
+            submission.not_before.map(|time| time.timestamp_millis()).filter(|time| *time > now);
+        let priority = submission.priority;
+        let limits = || limits_of(&action.spec, self.queues.config());
+        let (entered, delayed_position) = self.queues.with_queue(action.id, limits, |queue| {
+            if let Some(time) = not_before {
+                let position = queue.len() as u64;
+                return (queue.enter_delayed(priority, waiting, time).map(|()| None), position);
+            }
+            (queue.enter(priority, waiting).map(Some), 0)
+        });
+        let entered = match entered {
+            Ok(entered) => entered.unwrap_or(Entered::Queued { position: delayed_position }),
+            Err(full) => return Err((submission, Reject::queue_full(full.max_length))),
+        };
+        self.next_place += 1;
+        let (status, attempt, position) = match entered {
+            Entered::Granted(attempt) => (Status::Requested, attempt, None),
+            Entered::Queued { position } => (Status::Queued, Attempt(0), Some(position)),
+        };
+        let grant_no = (status == Status::Requested).then(|| self.number_grant());
+        self.known.insert(
+            request_id,
+            KnownRequest { request_id, execution_id: id, digest, status },
+        );
+        out.push(Effect::Insert(Box::new(NewExecution {
+            id,
+            action_id: action.id,
+            request_id,
+            digest,
+            submission,
+            status,
+            attempt,
+            grant_no,
+        })));
+        out.push(Effect::Count(Counter::Accepted));
+        if status == Status::Requested {
+            out.push(Effect::Count(Counter::Granted));
+            let action = Arc::clone(&action);
+            out.push(Effect::Dispatch(Dispatch { execution_id: id, attempt, action }));
+        }
+        out.push(Effect::Touched(action.id));
+        self.schedule(action.id);
+        Ok(Accepted { execution_id: Some(id), status: Some(status), position, repeated: false })
+    }
+
+    /// Keeps what was refused although its sender was told that it is safe: in the history when
+    /// the action is known, among the dead letters otherwise.
+    fn record_rejection(
+        &mut self,
+        request_id: RequestId,
+        digest: i64,
+        submission: Submission,
+        reject: &Reject,
+        out: &mut Vec<Effect>,
+    ) {
+        let known = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
+        let action_id = self.refs.get(&submission.action_ref).copied().filter(|_| known);
+        let Some(action_id) = action_id else {
+            let (submission, reject) = (Box::new(submission), reject.clone());
+            out.push(Effect::DeadLetter { submission, reject });
+            return;
+        };
+        let id = ExecutionId::new(self.partition, Seq::new(self.epoch, self.next_place));
+        self.next_place += 1;
+        let status = Status::Rejected;
+        self.known.insert(
+            request_id,
+            KnownRequest { request_id, execution_id: id, digest, status },
+        );
+        out.push(Effect::Insert(Box::new(NewExecution {
+            id,
+            action_id,
+            request_id,
+            digest,
+            submission,
+            status,
+            attempt: Attempt(0),
+            grant_no: None,
+        })));
+        let outcome = Outcome::of(status, Some(reject.to_string()));
+        out.push(Effect::End(Box::new(End { id, outcome })));
+    }
+
+    fn cancel(
+        &mut self,
+        now: Millis,
+        execution_id: ExecutionId,
+        out: &mut Vec<Effect>,
+    ) -> AnswerOutcome {
+        let seq = execution_id.seq();
+        let accepted = |status| {
+            AnswerOutcome::Accepted(Accepted {
+                execution_id: Some(execution_id),
+                status,
+                position: None,
+                repeated: false,
+            })
+        };
+        let ids: Vec<ActionId> = self.actions.keys().copied().collect();
+        for action_id in ids {
+            let queues = self.queues.clone();
+            let found = queues.with_existing(action_id, |queue| {
+                if let Some(attempt) = queue.request_cancel(execution_id) {
+                    return Some(Some(attempt));
+                }
+                queue.cancel_waiting(seq).map(|_| None)
+            });
+            match found.flatten() {
+                Some(Some(attempt)) => {
+                    out.push(Effect::Update(Update {
+                        id: execution_id,
+                        status: None,
+                        attempt,
+                        grant_no: None,
+                        cancel_requested: true,
+                    }));
+                    out.push(Effect::CancelRun { execution_id, attempt });
+                    return accepted(None);
+                }
+                Some(None) => {
+                    let outcome = Outcome::of(
+                        Status::Cancelled,
+                        Some("cancelled while it waited for a slot".to_owned()),
+                    );
+                    out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
+                    out.push(Effect::Count(Counter::Cancelled));
+                    self.serve(now, action_id, out);
+                    return accepted(Some(Status::Cancelled));
+                }
+                None => {}
+            }
+        }
+        let words = format!("execution {execution_id} neither waits nor runs");
+        AnswerOutcome::Rejected(Reject::new(RejectCode::AlreadyEnded, words))
+    }
+
+    fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
+        let Completion { execution_id, attempt, action_id, status, .. } = completion;
+        let cancelled = status == Status::Cancelled;
+        let released = status.is_reportable()
+            && self
+                .queues
+                .with_existing(action_id, |queue| queue.finish(execution_id, attempt, cancelled))
+                .unwrap_or(false);
+        if !released {
+            // Unknown, finished or another attempt: it changes nothing, however often it comes.
+            out.push(Effect::Count(Counter::StaleCompletion));
+            return;
+        }
+        let outcome = Outcome {
+            status,
+            result: completion.result,
+            error: completion.error,
+            exit_code: completion.exit_code,
+            stdout: completion.stdout,
+            stderr: completion.stderr,
+        };
+        out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
+        out.push(Effect::Count(if cancelled { Counter::Cancelled } else { Counter::Completed }));
+        self.serve(now, action_id, out);
+    }
+
+    /// Ends an execution that holds a slot, by the owner's own decision.
+    pub(crate) fn end_holder(
+        &mut self,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        outcome: Outcome,
+        out: &mut Vec<Effect>,
+    ) {
+        let cancelled = outcome.status == Status::Cancelled;
+        let ended = self
+            .queues
+            .with_existing(action_id, |queue| queue.finish(execution_id, attempt, cancelled));
+        if ended == Some(true) {
+            out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
+            out.push(Effect::Count(if cancelled {
+                Counter::Cancelled
+            } else {
+                Counter::Abandoned
+            }));
+        }
+    }
+
+    /// What becomes of an execution whose worker is gone.
+    pub(crate) fn lose_worker(
+        &mut self,
+        action: &Action,
+        execution_id: ExecutionId,
+        holder: Holder,
+        out: &mut Vec<Effect>,
+    ) {
+        let attempt = holder.attempt;
+        let used_up = u32::try_from(attempt.0).unwrap_or(u32::MAX) >= action.spec.max_attempts;
+        if holder.cancel_requested {
+            let words = "cancelled; its worker was lost".to_owned();
+            let outcome = Outcome::of(Status::Cancelled, Some(words));
+            self.end_holder(action.id, execution_id, attempt, outcome, out);
+        } else if used_up || action.spec.on_worker_lost == OnWorkerLost::Fail {
+            let words = format!("its worker was lost in attempt {attempt}");
+            let outcome = Outcome::of(Status::Abandoned, Some(words));
+            self.end_holder(action.id, execution_id, attempt, outcome, out);
+        } else if self.queues.with_existing(action.id, |queue| queue.revoke(execution_id, attempt))
+            == Some(true)
+        {
+            out.push(Effect::Update(Update {
+                id: execution_id,
+                status: Some(Status::Queued),
+                attempt,
+                grant_no: None,
+                cancel_requested: false,
+            }));
+            out.push(Effect::Count(Counter::Revoked));
+        }
+    }
+
+    fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
+        let mut due = std::mem::take(&mut self.hungry);
+        while let Some(Reverse((time, action_id))) = self.deadlines.peek().copied() {
+            if time > now {
+                break;
+            }
+            self.deadlines.pop();
+            if self.scheduled.get(&action_id) == Some(&time) {
+                self.scheduled.remove(&action_id);
+            }
+            due.insert(action_id);
+        }
+        for action_id in due {
+            self.serve(now, action_id, out);
+        }
+    }
+
+    /// Does for a queue what can be done now: wakes delayed executions, ends those that waited
+    /// too long, grants free slots.
+    pub(crate) fn serve(&mut self, now: Millis, action_id: ActionId, out: &mut Vec<Effect>) {
+        let Some(action) = self.actions.get(&action_id).cloned() else { return };
+        let queues = self.queues.clone();
+        let grants = queues.with_existing(action_id, |queue| {
+            queue.wake_delayed(now);
+            let timeout = queue.limits().timeout_seconds;
+            for expired in queue.expire(now, MAX_PER_STEP) {
+                let words = format!("waited longer than {timeout} s for a slot");
+                let outcome = Outcome::of(Status::Expired, Some(words));
+                out.push(Effect::End(Box::new(End { id: expired.execution_id, outcome })));
+                out.push(Effect::Count(Counter::Expired));
+            }
+            std::iter::from_fn(|| queue.grant_next()).take(MAX_PER_STEP).collect::<Vec<_>>()
+        });
+        let grants = grants.unwrap_or_default();
+        if grants.len() == MAX_PER_STEP {
+            self.hungry.insert(action_id);
+        }
+        for granted in grants {
+            let (execution_id, attempt) = (granted.execution_id, granted.attempt);
+            out.push(Effect::Update(Update {
+                id: execution_id,
+                status: Some(Status::Requested),
+                attempt,
+                grant_no: Some(self.number_grant()),
+                cancel_requested: false,
+            }));
+            out.push(Effect::Count(Counter::Granted));
+            let action = Arc::clone(&action);
+            out.push(Effect::Dispatch(Dispatch { execution_id, attempt, action }));
+        }
+        out.push(Effect::Touched(action_id));
+        self.schedule(action_id);
+    }
+
+    fn number_grant(&mut self) -> i64 {
+        let number = Seq::new(self.epoch, self.next_grant).0;
+        self.next_grant += 1;
+        number
+    }
+
+    /// Sees to it that a tick comes no later than the queue's next deadline.
+    fn schedule(&mut self, action_id: ActionId) {
+        let Some(time) = self.queues.with_existing(action_id, |queue| queue.next_deadline()).flatten()
+        else {
+            return;
+        };
+        if self.scheduled.get(&action_id).is_none_or(|scheduled| *scheduled > time) {
+            self.scheduled.insert(action_id, time);
+            self.deadlines.push(Reverse((time, action_id)));
+        }
+    }
+}
+
+fn answer(
+    reply_to: Option<Arc<str>>,
+    request_id: RequestId,
+    outcome: AnswerOutcome,
+    out: &mut Vec<Effect>,
+) {
+    if let Some(reply_to) = reply_to {
+        out.push(Effect::Answer { reply_to, answer: Answer { request_id, outcome } });
+    }
+}
+
+#[cfg(test)]
+#[path = "partition_core_tests.rs"]
+mod tests;

@@ -1,0 +1,193 @@
+//! The frame around every message.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+/// An item that travels in an [`Envelope`].
+pub trait Message: Serialize + DeserializeOwned {
+    /// The `message_type` under which it travels.
+    const TYPE: &'static str;
+    /// The version of its form.
+    const VERSION: u32;
+}
+
+/// A message as it is on the wire; the payload is not looked into yet.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Envelope<'a> {
+    /// Names the message; a redelivery has the same.
+    pub message_id: Uuid,
+    /// What the payload holds.
+    #[serde(borrow)]
+    pub message_type: std::borrow::Cow<'a, str>,
+    /// The version of the payload's form.
+    pub version: u32,
+    /// When it was made, by its sender's clock.
+    pub timestamp: DateTime<Utc>,
+    /// One item, or an array of items.
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+}
+
+/// A message that cannot be used; it belongs to the dead letters.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// It is larger than this system takes.
+    #[error("the message has {bytes} bytes; at most {max} are allowed")]
+    TooLarge {
+        /// How large it is.
+        bytes: usize,
+        /// How large it may be.
+        max: usize,
+    },
+    /// It is not an envelope.
+    #[error("not a message envelope: {0}")]
+    Envelope(serde_json::Error),
+    /// Its type does not belong here.
+    #[error("message type `{found}` is not one of those expected here: {expected}")]
+    Type {
+        /// The type it has.
+        found: String,
+        /// The types that would be right, in words.
+        expected: String,
+    },
+    /// Its version is not known.
+    #[error("version {found} of `{message_type}` is not known; this program reads up to {known}")]
+    Version {
+        /// The message's type.
+        message_type: &'static str,
+        /// The version it has.
+        found: u32,
+        /// The highest version that can be read.
+        known: u32,
+    },
+    /// Its payload does not fit its type.
+    #[error("the payload is not a `{message_type}`: {source}")]
+    Payload {
+        /// The message's type.
+        message_type: &'static str,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// Its payload has no item.
+    #[error("the payload is an empty batch")]
+    Empty,
+}
+
+impl<'a> Envelope<'a> {
+    /// Reads the frame of a message of at most `max_bytes`.
+    ///
+    /// # Errors
+    /// When it is too large or not an envelope.
+    pub fn parse(body: &'a [u8], max_bytes: usize) -> Result<Self, DecodeError> {
+        if body.len() > max_bytes {
+            return Err(DecodeError::TooLarge { bytes: body.len(), max: max_bytes });
+        }
+        serde_json::from_slice(body).map_err(DecodeError::Envelope)
+    }
+
+    /// Whether it holds items of this type, of whatever version.
+    pub fn is<M: Message>(&self) -> bool {
+        self.message_type == M::TYPE
+    }
+
+    /// The refusal of a message whose type does not belong where it arrived.
+    pub fn unexpected(&self, expected: &str) -> DecodeError {
+        DecodeError::Type {
+            found: self.message_type.chars().take(64).collect(),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// The items of the payload, at least one.
+    ///
+    /// # Errors
+    /// When the type, the version or the payload does not fit.
+    pub fn items<M: Message>(&self) -> Result<Vec<M>, DecodeError> {
+        if !self.is::<M>() {
+            return Err(self.unexpected(M::TYPE));
+        }
+        if self.version == 0 || self.version > M::VERSION {
+            return Err(DecodeError::Version {
+                message_type: M::TYPE,
+                found: self.version,
+                known: M::VERSION,
+            });
+        }
+        let text = self.payload.get();
+        let items = if text.starts_with('[') {
+            serde_json::from_str(text)
+        } else {
+            serde_json::from_str(text).map(|item| vec![item])
+        };
+        let items: Vec<M> =
+            items.map_err(|source| DecodeError::Payload { message_type: M::TYPE, source })?;
+        if items.is_empty() { Err(DecodeError::Empty) } else { Ok(items) }
+    }
+}
+
+/// Reads a whole message of one expected type.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode<M: Message>(body: &[u8], max_bytes: usize) -> Result<(Uuid, Vec<M>), DecodeError> {
+    let envelope = Envelope::parse(body, max_bytes)?;
+    Ok((envelope.message_id, envelope.items()?))
+}
+
+/// The items of a whole message of one expected type; see [`decode`].
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_batch<M: Message>(body: &[u8], max_bytes: usize) -> Result<Vec<M>, DecodeError> {
+    decode(body, max_bytes).map(|(_, items)| items)
+}
+
+/// Writes a message: one item alone, several as an array.
+///
+/// # Panics
+/// When an item cannot be written as JSON, which no message type allows.
+pub fn encode<M: Message>(message_id: Uuid, now: DateTime<Utc>, items: &[M]) -> Vec<u8> {
+    match items {
+        [item] => frame::<M, _>(message_id, now, item),
+        items => frame::<M, _>(message_id, now, items),
+    }
+}
+
+/// Writes a message whose items are written already, for senders that must know their sizes
+/// before they pack them; otherwise as [`encode`].
+pub fn encode_raw<M: Message>(
+    message_id: Uuid,
+    now: DateTime<Utc>,
+    items: &[&RawValue],
+) -> Vec<u8> {
+    match items {
+        [item] => frame::<M, _>(message_id, now, item),
+        items => frame::<M, _>(message_id, now, items),
+    }
+}
+
+fn frame<M: Message, P: Serialize>(
+    message_id: Uuid,
+    now: DateTime<Utc>,
+    payload: P,
+) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Frame<'a, P> {
+        message_id: Uuid,
+        message_type: &'a str,
+        version: u32,
+        timestamp: String,
+        payload: P,
+    }
+    serde_json::to_vec(&Frame {
+        message_id,
+        message_type: M::TYPE,
+        version: M::VERSION,
+        timestamp: now.to_rfc3339_opts(SecondsFormat::Micros, true),
+        payload,
+    })
+    .expect("messages have string keys and finite numbers")
+}

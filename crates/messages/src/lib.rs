@@ -1,0 +1,10 @@
+//! Wire messages of Attune: versioned envelopes, codecs and golden files.
+//!
+//! Every message is a JSON [`Envelope`]; its payload is one item or a batch of items of one
+//! [`Message`] type. Types live in versioned modules, old versions stay readable, and
+//! `golden/` holds one file per type and version that must decode for ever.
+
+pub mod envelope;
+pub mod v1;
+
+pub use envelope::{DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw};

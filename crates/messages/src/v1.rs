@@ -1,0 +1,204 @@
+//! Version 1 of every message.
+
+use attune_core::{
+    ActionId, Attempt, ExecutionId, PartitionId, QueueStats, Reject, RequestId, Run, Status,
+    Submission, WorkerId,
+};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::envelope::Message;
+
+macro_rules! message {
+    ($name:ident = $kind:literal) => {
+        impl Message for $name {
+            const TYPE: &'static str = $kind;
+            const VERSION: u32 = 1;
+        }
+    };
+}
+
+/// A rule fired: run an action once. Client → intake router.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EnforcementCreated(pub Submission);
+message!(EnforcementCreated = "enforcement.created");
+
+/// What an owner does with a submission that it must refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnReject {
+    /// Answer, and store nothing: someone waits for the answer.
+    #[default]
+    Answer,
+    /// Record it as rejected: its sender was told that the message is safe.
+    Record,
+}
+
+/// Accept an execution. API, SDK, router → owner.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Submit {
+    /// What is asked for; its request id is required here.
+    pub submission: Submission,
+    /// What happens when it is refused.
+    #[serde(default)]
+    pub on_reject: OnReject,
+}
+message!(Submit = "partition.submit");
+
+/// End an execution, waiting or running. API → owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+    /// Which execution.
+    pub execution_id: ExecutionId,
+}
+message!(Cancel = "partition.cancel");
+
+/// The definition or policy of an action has changed: read it again. API → owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ActionChanged {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+    /// Which action.
+    pub action_ref: String,
+}
+message!(ActionChanged = "partition.action_changed");
+
+/// What an owner answers to one command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The command's request id.
+    pub request_id: RequestId,
+    /// What became of it.
+    pub outcome: AnswerOutcome,
+}
+message!(Answer = "command.answer");
+
+/// What became of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AnswerOutcome {
+    /// It was done, and that is durable.
+    Accepted(Accepted),
+    /// It was refused.
+    Rejected(Reject),
+}
+
+/// An execution as the answer to a command shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Which execution; absent in the answer to a change of an action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<ExecutionId>,
+    /// Where it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// How many wait before it, while it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    /// Whether the request had been accepted before.
+    #[serde(default)]
+    pub repeated: bool,
+}
+
+/// Run an execution. Owner → workers of a pool.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExecutionRequested {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it; claim exactly this one.
+    pub attempt: Attempt,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The action's ref.
+    pub action_ref: String,
+    /// What it is given.
+    pub parameters: Box<RawValue>,
+    /// What to run.
+    pub run: Run,
+    /// How long it may run, in seconds.
+    pub timeout_seconds: u32,
+    /// Variables its program sees.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub env: std::collections::BTreeMap<String, String>,
+}
+message!(ExecutionRequested = "execution.requested");
+
+/// End a run. Owner → every worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutionCancel {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+}
+message!(ExecutionCancel = "execution.cancel");
+
+/// A run has ended. Worker → completion listener → owner.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Completion {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it, as it was requested.
+    pub attempt: Attempt,
+    /// Its action.
+    pub action_id: ActionId,
+    /// `succeeded`, `failed`, `timed_out` or `cancelled`.
+    pub status: Status,
+    /// What it returned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// Why it did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The exit code of its program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// What its program wrote, cut at the worker's bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    /// What its program wrote to stderr, cut at the worker's bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr: Option<String>,
+    /// The partition of the execution; where it is given it must be the one in its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionId>,
+    /// Who ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
+    /// When the run began, by the worker's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<DateTime<Utc>>,
+    /// When the run ended, by the worker's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<DateTime<Utc>>,
+}
+
+/// Completions on their way from the worker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ExecutionCompleted(pub Completion);
+message!(ExecutionCompleted = "execution.completed");
+
+/// Checked completions on their way from the listener to the owner.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SlotRelease(pub Completion);
+message!(SlotRelease = "partition.release");
+
+/// A queue at one moment. Owner → stats persister.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueSnapshot {
+    /// Rises with every snapshot of a queue, over changes of its owner too.
+    pub version: i64,
+    /// The queue at that moment.
+    pub stats: QueueStats,
+}
+message!(QueueSnapshot = "queue.stats");

@@ -1,0 +1,95 @@
+//! Health and metrics over HTTP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tracing::info;
+
+use crate::health::Health;
+use crate::metrics::Metrics;
+use crate::shutdown::Shutdown;
+
+/// How long an open request may go on after the order to stop; a scrape takes milliseconds.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on metrics.listen {listen}")]
+pub struct OpsError {
+    listen: SocketAddr,
+    source: io::Error,
+}
+
+/// Routes for any server:
+/// - `/healthz`: 200 as long as the process answers, and what it waits for;
+/// - `/readyz`: the same, but 503 unless all components are ready;
+/// - `/metrics`: Prometheus text.
+pub fn ops_router(metrics: Metrics, health: Health) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .with_state(health)
+        .route("/metrics", get(render).with_state(metrics))
+}
+
+/// Serves [`ops_router`] on `listen` until the stop, in a task of `shutdown`, and returns the
+/// address in use (port 0 takes a free one). For daemons other than the API.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub async fn ops_server(
+    listen: SocketAddr,
+    metrics: Metrics,
+    health: Health,
+    shutdown: &Shutdown,
+) -> Result<SocketAddr, OpsError> {
+    let failed = |source| OpsError { listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    info!(server.address = %address, "serving /healthz, /readyz and /metrics");
+
+    let stop = shutdown.clone();
+    shutdown.spawn("ops-server", async move {
+        let graceful = stop.clone();
+        let server = axum::serve(listener, ops_router(metrics, health))
+            .with_graceful_shutdown(async move { graceful.cancelled().await });
+        let overdue = async {
+            stop.cancelled().await;
+            tokio::time::sleep(CLOSE_TIMEOUT).await;
+        };
+        // A client that keeps its request open must not hold up the stop.
+        tokio::select! {
+            served = server => served,
+            () = overdue => Ok(()),
+        }
+    });
+    Ok(address)
+}
+
+async fn healthz(State(health): State<Health>) -> impl IntoResponse {
+    Json(health.snapshot())
+}
+
+async fn readyz(State(health): State<Health>) -> impl IntoResponse {
+    let snapshot = health.snapshot();
+    let status = if snapshot.ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, Json(snapshot))
+}
+
+async fn render(State(metrics): State<Metrics>) -> impl IntoResponse {
+    (
+        [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)],
+        metrics.render(),
+    )
+}

@@ -1,0 +1,167 @@
+//! Logging: to stderr, as text for people or JSON for machines.
+
+use std::io::{self, IsTerminal};
+
+use attune_config::LogFormat;
+use tracing::Subscriber;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Why logging cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The setting `log.level` is not a filter.
+    #[error("log.level {level:?} is not a list of log levels such as info,attune_executor=debug")]
+    Level {
+        /// The value of the setting.
+        level: String,
+        /// What the filter's parser says.
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// There is a logger already.
+    #[error("logging was started twice")]
+    Twice(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Starts logging for the whole process, from the settings `log.level` and `log.format`.
+///
+/// # Errors
+/// When the level is not a filter, or logging was started before.
+pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
+    let terminal = io::stderr().is_terminal();
+    let format = resolve(format, terminal);
+    subscriber(filter(level)?, format, terminal, io::stderr).try_init()?;
+    Ok(())
+}
+
+fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
+    EnvFilter::try_new(level).map_err(|source| TelemetryError::Level {
+        level: level.to_owned(),
+        source,
+    })
+}
+
+/// What `auto` means here.
+const fn resolve(format: LogFormat, terminal: bool) -> LogFormat {
+    match format {
+        LogFormat::Auto if terminal => LogFormat::Text,
+        LogFormat::Auto => LogFormat::Json,
+        fixed => fixed,
+    }
+}
+
+fn subscriber<W>(
+    filter: EnvFilter,
+    format: LogFormat,
+    colours: bool,
+    writer: W,
+) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(writer);
+    match format {
+        LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
+        LogFormat::Text | LogFormat::Auto => Box::new(lines.with_ansi(colours).finish()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::subscriber::DefaultGuard;
+    use tracing::{debug, info, info_span};
+
+    use super::*;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn capture_as(level: &str, format: LogFormat) -> (DefaultGuard, Log) {
+        let log = Log::default();
+        let writer = log.clone();
+        let lines = subscriber(filter(level).unwrap(), format, false, move || {
+            writer.clone()
+        });
+        (tracing::subscriber::set_default(lines), log)
+    }
+
+    /// Captures what this thread logs until the guard is dropped.
+    pub(crate) fn capture() -> (DefaultGuard, Log) {
+        capture_as("info", LogFormat::Text)
+    }
+
+    #[test]
+    fn auto_is_text_on_a_terminal_and_json_elsewhere() {
+        assert_eq!(resolve(LogFormat::Auto, true), LogFormat::Text);
+        assert_eq!(resolve(LogFormat::Auto, false), LogFormat::Json);
+        assert_eq!(resolve(LogFormat::Text, false), LogFormat::Text);
+        assert_eq!(resolve(LogFormat::Json, true), LogFormat::Json);
+    }
+
+    #[test]
+    fn json_lines_hold_fields_and_spans() {
+        let (guard, log) = capture_as("info", LogFormat::Json);
+        info_span!("task", task.name = "journal").in_scope(|| {
+            info!(execution.id = 7, "granted");
+            debug!("not shown");
+        });
+        drop(guard);
+        let lines: Vec<serde_json::Value> = log
+            .text()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0]["message"], "granted");
+        assert_eq!(lines[0]["level"], "INFO");
+        assert_eq!(lines[0]["execution.id"], 7);
+        assert_eq!(lines[0]["span"]["task.name"], "journal");
+    }
+
+    #[test]
+    fn levels_can_differ_by_crate() {
+        let (guard, log) = capture_as("warn,attune_runtime=debug", LogFormat::Text);
+        debug!("from here");
+        info!(target: "elsewhere", "from there");
+        drop(guard);
+        let text = log.text();
+        assert!(
+            text.contains("from here") && !text.contains("from there"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_level_that_is_no_filter_is_refused() {
+        let error = init("attune=loud", LogFormat::Auto).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("log.level \"attune=loud\" is not"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! Persists the snapshots of Attune's queues.

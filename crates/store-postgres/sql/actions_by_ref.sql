@@ -1,0 +1,1 @@
+SELECT id, partition, version, spec::text FROM attune.action WHERE ref = ANY($1::text[])

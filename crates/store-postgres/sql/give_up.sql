@@ -1,0 +1,12 @@
+-- The epoch stays: whoever takes the partition raises it.
+WITH mine AS (
+    SELECT l.partition
+    FROM unnest($2::integer[], $3::bigint[]) AS h (partition, epoch)
+    JOIN attune.partition_lease l ON l.partition = h.partition AND l.epoch = h.epoch
+    WHERE l.owner = $1::uuid
+    ORDER BY l.partition
+    FOR NO KEY UPDATE OF l
+)
+UPDATE attune.partition_lease l SET
+    owner = NULL, owner_name = NULL, expires_at = clock_timestamp(), updated_at = clock_timestamp()
+FROM mine WHERE l.partition = mine.partition

@@ -1,0 +1,1 @@
+SELECT attune.make_history_days($1::integer)

@@ -1,0 +1,1 @@
+DELETE FROM attune.worker_lease WHERE expires_at < now() - interval '1 day'

@@ -1,0 +1,1 @@
+SELECT to_regclass('attune.schema_migration') IS NOT NULL

@@ -1,0 +1,2 @@
+SELECT worker, name, pool, slots, expires_at, clock_timestamp() AS now
+FROM attune.worker_lease ORDER BY name, worker

@@ -1,0 +1,1 @@
+//! PostgreSQL adapter of Attune's storage ports.

@@ -1,0 +1,1 @@
+SELECT id, partition, version, spec FROM action WHERE ref = ?1

@@ -1,0 +1,8 @@
+-- Ends those leases in ?2 that ?1 still holds in the epoch it names.
+UPDATE partition_lease AS l
+   SET owner = NULL, owner_name = NULL,
+       expires_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+       updated_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+  FROM (SELECT value ->> 'partition' AS partition, value ->> 'epoch' AS epoch
+          FROM jsonb_each(?2)) AS h
+ WHERE l.partition = h.partition AND l.epoch = h.epoch AND l.owner = ?1

@@ -1,0 +1,5 @@
+-- The bodies of the grants in ?1 that had been written before.
+SELECT a.id, a.parameters, a.timeout_seconds
+  FROM jsonb_each(?1) AS g
+ CROSS JOIN execution_active AS a ON a.id = g.value ->> 'id' AND a.attempt = g.value ->> 'attempt'
+ WHERE a.status <> 'queued'

@@ -1,0 +1,6 @@
+SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
+       s.oldest_enqueued_at, s.total_enqueued, s.total_completed, s.total_cancelled,
+       s.total_expired, s.last_updated
+  FROM queue_stats AS s
+  JOIN action AS a ON a.id = s.action_id
+ ORDER BY s.queue_length DESC, a.ref

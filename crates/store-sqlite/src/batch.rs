@@ -1,0 +1,203 @@
+//! A batch in the form in which the statements take it: one JSON array for each list.
+
+use attune_core::{QueueTotals, Status};
+use attune_store::{Batch, End, NewExecution, Outcome, Update};
+use serde::Serialize;
+
+use crate::rows::{list, list_unless_empty, time_text};
+
+/// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
+/// an empty list, for which no statement runs.
+#[derive(Debug)]
+pub(crate) struct BatchLists {
+    pub(crate) owner: String,
+    pub(crate) fences: Option<String>,
+    pub(crate) inserts: Option<String>,
+    pub(crate) requests: Option<String>,
+    pub(crate) instant: Option<String>,
+    pub(crate) grants: Option<String>,
+    /// How many executions `grants` names.
+    pub(crate) grant_count: usize,
+    pub(crate) revocations: Option<String>,
+    pub(crate) marks: Option<String>,
+    pub(crate) ends: Option<String>,
+    /// The ids in `ends`.
+    pub(crate) end_ids: String,
+    pub(crate) totals: Option<String>,
+}
+
+/// The members are the columns.
+#[derive(Serialize)]
+struct ExecutionRow<'a> {
+    id: i64,
+    action: i64,
+    action_ref: &'a str,
+    priority: u8,
+    status: Status,
+    attempt: i32,
+    grant_no: Option<i64>,
+    request_id: String,
+    enforcement_id: Option<&'a str>,
+    requested_by: Option<&'a str>,
+    group_key: Option<&'a str>,
+    /// JSON inside of a JSON string, so that it is stored to the letter.
+    labels: String,
+    /// As `labels`.
+    parameters: &'a str,
+    not_before: Option<String>,
+    timeout_seconds: Option<u32>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    outcome: Option<OutcomeColumns<'a>>,
+}
+
+#[derive(Serialize)]
+struct OutcomeColumns<'a> {
+    result: Option<&'a str>,
+    error: Option<&'a str>,
+    exit_code: Option<i32>,
+    stdout: Option<&'a str>,
+    stderr: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct EndRow<'a> {
+    id: i64,
+    status: Status,
+    #[serde(flatten)]
+    outcome: OutcomeColumns<'a>,
+}
+
+#[derive(Serialize)]
+struct RequestRow {
+    request_id: String,
+    execution_id: i64,
+    digest: i64,
+}
+
+#[derive(Serialize)]
+struct UpdateRow {
+    id: i64,
+    attempt: i32,
+    grant_no: Option<i64>,
+    cancel_requested: bool,
+}
+
+#[derive(Serialize)]
+struct TotalsRow {
+    action: i64,
+    #[serde(flatten)]
+    totals: QueueTotals,
+}
+
+/// A partition and an epoch, as a fence and as what is renewed or given up.
+#[derive(Serialize)]
+pub(crate) struct HeldRow {
+    pub(crate) partition: u16,
+    pub(crate) epoch: i64,
+}
+
+impl BatchLists {
+    pub(crate) fn of(batch: &Batch) -> Self {
+        let updates = |status: Option<Status>| -> Vec<UpdateRow> {
+            let updates = batch.updates.iter();
+            updates
+                .filter(|update| update.status == status)
+                .map(update_row)
+                .collect()
+        };
+        let grants = updates(Some(Status::Requested));
+        let fences = batch.fences.iter().map(|(partition, epoch)| HeldRow {
+            partition: partition.0,
+            epoch: epoch.0,
+        });
+        let instant = batch.instant.iter();
+        let accepted = batch
+            .inserts
+            .iter()
+            .chain(instant.clone().map(|(new, _)| new));
+        Self {
+            owner: batch.owner.to_string(),
+            fences: list_unless_empty(fences.collect()),
+            inserts: list_unless_empty(batch.inserts.iter().map(|new| row(new, None)).collect()),
+            requests: list_unless_empty(accepted.map(request_row).collect()),
+            instant: list_unless_empty(
+                instant
+                    .map(|(new, outcome)| row(new, Some(outcome)))
+                    .collect(),
+            ),
+            grant_count: grants.len(),
+            grants: list_unless_empty(grants),
+            revocations: list_unless_empty(updates(Some(Status::Queued))),
+            marks: list_unless_empty(updates(None)),
+            ends: list_unless_empty(batch.ends.iter().map(end_row).collect()),
+            end_ids: list(batch.ends.iter().map(|end| end.id)),
+            totals: list_unless_empty(
+                batch
+                    .totals
+                    .iter()
+                    .map(|(action, totals)| TotalsRow {
+                        action: action.0,
+                        totals: *totals,
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<'a> {
+    let submission = &new.submission;
+    ExecutionRow {
+        id: new.id.0,
+        action: new.action_id.0,
+        action_ref: &submission.action_ref,
+        priority: submission.priority.rank(),
+        status: outcome.map_or(new.status, |outcome| outcome.status),
+        attempt: new.attempt.0,
+        grant_no: new.grant_no,
+        request_id: new.request_id.to_string(),
+        enforcement_id: submission.enforcement_id.as_deref(),
+        requested_by: submission.requested_by.as_deref(),
+        group_key: submission.group.as_deref(),
+        labels: serde_json::to_string(&submission.labels).expect("labels have only text keys"),
+        parameters: submission.parameters.get(),
+        not_before: submission.not_before.map(time_text),
+        timeout_seconds: submission.timeout_seconds,
+        outcome: outcome.map(outcome_columns),
+    }
+}
+
+fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
+    OutcomeColumns {
+        result: outcome.result.as_deref().map(|result| result.get()),
+        error: outcome.error.as_deref(),
+        exit_code: outcome.exit_code,
+        stdout: outcome.stdout.as_deref(),
+        stderr: outcome.stderr.as_deref(),
+    }
+}
+
+fn end_row(end: &End) -> EndRow<'_> {
+    EndRow {
+        id: end.id.0,
+        status: end.outcome.status,
+        outcome: outcome_columns(&end.outcome),
+    }
+}
+
+fn request_row(new: &NewExecution) -> RequestRow {
+    RequestRow {
+        request_id: new.request_id.to_string(),
+        execution_id: new.id.0,
+        digest: new.digest,
+    }
+}
+
+fn update_row(update: &Update) -> UpdateRow {
+    UpdateRow {
+        id: update.id.0,
+        attempt: update.attempt.0,
+        grant_no: update.grant_no,
+        cancel_requested: update.cancel_requested,
+    }
+}

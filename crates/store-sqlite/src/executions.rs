@@ -1,0 +1,163 @@
+//! Reading executions, and the upkeep of their history.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
+use attune_store::{
+    Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
+    StoreError,
+};
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use crate::error::Failure;
+use crate::rows::{
+    foreign_json, json, list, optional_time, priority, status, time, time_text, unsigned, uuid,
+};
+use crate::sql;
+use crate::store::{Inner, SqliteStore};
+
+/// How many rows one transaction of the upkeep removes: the owner's commits take turns with it.
+const PRUNE_CHUNK: u32 = 1_000;
+
+#[async_trait]
+impl ExecutionStore for SqliteStore {
+    async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
+        let query = sqlx::query(sql::FIND_EXECUTION).bind(id.0);
+        self.task(async move |inner: Arc<Inner>| {
+            let row = query.fetch_optional(&mut *inner.reader().await?).await?;
+            Ok(row.as_ref().map(record).transpose()?)
+        })
+        .await
+    }
+
+    async fn list_executions(
+        &self,
+        filter: &ExecutionFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<ExecutionPage, StoreError> {
+        let filter = filter.clone();
+        self.task(async move |inner: Arc<Inner>| page(&inner, filter, after, limit).await)
+            .await
+    }
+
+    /// Executions are kept for as long as their requests are, even when `keep` says less, so that
+    /// a repeated request always finds what it led to.
+    async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
+        let history = keep.history.max(keep.requests);
+        self.task(async move |inner: Arc<Inner>| {
+            prune(&inner, sql::PRUNE_REQUESTS, keep.requests).await?;
+            prune(&inner, sql::PRUNE_HISTORY, history).await?;
+            prune(&inner, sql::PRUNE_WORKERS, LOST_WORKERS_KEPT).await
+        })
+        .await
+    }
+}
+
+/// How long a worker is shown after its lease ended.
+const LOST_WORKERS_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// Removes what is older than `age`, in chunks.
+async fn prune(inner: &Inner, statement: &'static str, age: Duration) -> Result<(), Failure> {
+    loop {
+        let query = sqlx::query(statement)
+            .bind(age.as_secs_f64())
+            .bind(PRUNE_CHUNK);
+        let removed = inner
+            .writer
+            .run(move |connection| {
+                Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
+            })
+            .await?;
+        if removed < u64::from(PRUNE_CHUNK) {
+            return Ok(());
+        }
+    }
+}
+
+async fn page(
+    inner: &Inner,
+    filter: ExecutionFilter,
+    after: Option<Cursor>,
+    limit: u32,
+) -> Result<ExecutionPage, Failure> {
+    if limit == 0 {
+        return Ok(ExecutionPage::default());
+    }
+    // One more than asked for tells whether another page follows.
+    let wanted = i64::from(limit) + 1;
+    let arm = |holds: fn(&Status) -> bool| {
+        let any = filter.statuses.is_empty() || filter.statuses.iter().any(holds);
+        if any { wanted } else { 0 }
+    };
+    // Text above every time, for the first page.
+    let (created, id) = after.map_or_else(
+        || ("~".to_owned(), i64::MAX),
+        |after| (time_text(after.created), after.id.0),
+    );
+    let statement = match filter.action_ref {
+        Some(_) => sql::LIST_EXECUTIONS_OF_ACTION,
+        None => sql::LIST_EXECUTIONS,
+    };
+    let mut query = sqlx::query(statement)
+        .bind(created)
+        .bind(id)
+        .bind(list(&filter.statuses))
+        .bind(filter.requested_by.clone())
+        .bind(filter.group.clone())
+        .bind(arm(|status| !status.is_terminal()))
+        .bind(arm(|status| status.is_terminal()))
+        .bind(wanted);
+    if let Some(action_ref) = filter.action_ref {
+        query = query.bind(action_ref);
+    }
+    let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+    let mut executions: Vec<_> = rows.iter().map(record).collect::<Result<_, _>>()?;
+    let more = executions.len() > limit as usize;
+    executions.truncate(limit as usize);
+    let last = executions.last().filter(|_| more);
+    Ok(ExecutionPage {
+        next: last.map(|last| Cursor {
+            created: last.created,
+            id: last.id,
+        }),
+        executions,
+    })
+}
+
+fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
+    let worker: Option<&str> = row.try_get("worker")?;
+    let timeout: Option<i64> = row.try_get("timeout_seconds")?;
+    let result: Option<&str> = row.try_get("result")?;
+    Ok(ExecutionRecord {
+        id: ExecutionId(row.try_get("id")?),
+        action_id: ActionId(row.try_get("action")?),
+        action_ref: row.try_get("action_ref")?,
+        status: status(row.try_get("status")?)?,
+        priority: priority(row.try_get("priority")?)?,
+        attempt: Attempt(row.try_get("attempt")?),
+        grant_no: row.try_get("grant_no")?,
+        request_id: RequestId(uuid(row.try_get("request_id")?)?),
+        enforcement_id: row.try_get("enforcement_id")?,
+        requested_by: row.try_get("requested_by")?,
+        group: row.try_get("group_key")?,
+        labels: json(row.try_get("labels")?)?,
+        parameters: foreign_json(row.try_get("parameters")?),
+        not_before: optional_time(row, "not_before")?,
+        timeout_seconds: timeout.map(unsigned).transpose()?,
+        cancel_requested: row.try_get("cancel_requested")?,
+        worker: worker.map(uuid).transpose()?.map(WorkerId),
+        created: time(row.try_get("created")?)?,
+        requested_at: optional_time(row, "requested_at")?,
+        started_at: optional_time(row, "started_at")?,
+        finished_at: optional_time(row, "finished_at")?,
+        result: result.map(foreign_json),
+        error: row.try_get("error")?,
+        exit_code: row.try_get("exit_code")?,
+        stdout: row.try_get("stdout")?,
+        stderr: row.try_get("stderr")?,
+    })
+}

@@ -1,0 +1,33 @@
+//! SQLite adapter of Attune's storage ports, for the embedded single-process mode.
+//!
+//! One file, one process: [`SqliteStore::open`] takes an exclusive lock on `<file>.lock`, because
+//! two processes on one file would be two owners of every partition. Inside the process:
+//!
+//! - **One writer.** SQLite has one writer at a time, so there is one connection that writes, and
+//!   whoever writes waits for it in order. A batch is one transaction that begins as a write
+//!   (`BEGIN IMMEDIATE`): a transaction that begins as a read and then writes fails at once when
+//!   another has written meanwhile, without waiting.
+//! - **A few readers** on read-only connections; in WAL mode neither side waits for the other.
+//! - **What was committed is on the disk** (`synchronous = FULL`): in WAL mode the faster setting
+//!   loses the last commits when the power fails.
+//! - **Lists go in as JSON** and are unpacked by the statement, because a statement costs a round
+//!   trip to the connection's thread, which is more than ten rows cost.
+//! - **The clock is SQLite's**, read inside the statements.
+
+mod actions;
+mod batch;
+mod error;
+mod executions;
+mod lock;
+mod migrate;
+mod options;
+mod partitions;
+mod rows;
+pub mod sql;
+mod stats;
+mod store;
+mod workers;
+mod writer;
+
+pub use options::SqliteOptions;
+pub use store::SqliteStore;

@@ -1,0 +1,390 @@
+//! The owner's port.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
+    Status, WorkerId,
+};
+use attune_store::{
+    ActiveRow, Batch, CommitError, Committed, GrantedBody, KnownRequest, Lease, Lookup,
+    PartitionStore, SlotRow, StoreError,
+};
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::{Executor as _, Row as _};
+
+use crate::batch::{BatchLists, HeldRow};
+use crate::error::Failure;
+use crate::rows::{
+    action, body, duration, list, optional_time, partition, partition_list, priority, status,
+    unsigned, uuid,
+};
+use crate::sql;
+use crate::store::{Inner, SqliteStore};
+
+#[async_trait]
+impl PartitionStore for SqliteStore {
+    async fn ensure_partitions(&self, count: u16) -> Result<(), StoreError> {
+        if !(1..=PartitionId::MAX_COUNT).contains(&count) {
+            return Err(StoreError::Conflict(format!(
+                "a cluster has from 1 to {} partitions, not {count}",
+                PartitionId::MAX_COUNT
+            )));
+        }
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(ensure_partitions(connection, count)))
+                .await
+        })
+        .await
+    }
+
+    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let rows = sqlx::query(sql::LEASES)
+                .fetch_all(&mut *inner.reader().await?)
+                .await?;
+            Ok(rows.iter().map(lease).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn acquire(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        partitions: &[PartitionId],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        let query = sqlx::query_as::<_, (i64, i64)>(sql::ACQUIRE)
+            .bind(owner.to_string())
+            .bind(owner_name.to_owned())
+            .bind(partition_list(partitions))
+            .bind(ttl.as_secs_f64());
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.fetch_all(connection).await?) })
+                })
+                .await?;
+            let taken = rows
+                .into_iter()
+                .map(|(number, epoch)| Ok((partition(number)?, Epoch(epoch))));
+            Ok(taken.collect::<Result<_, sqlx::Error>>()?)
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        ttl: Duration,
+    ) -> Result<Vec<PartitionId>, StoreError> {
+        let query = sqlx::query_as::<_, (i64,)>(sql::RENEW)
+            .bind(owner.to_string())
+            .bind(held_list(held))
+            .bind(ttl.as_secs_f64());
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.fetch_all(connection).await?) })
+                })
+                .await?;
+            let kept = rows.into_iter().map(|(number,)| partition(number));
+            Ok(kept.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn give_up(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::GIVE_UP)
+            .bind(owner.to_string())
+            .bind(held_list(held));
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        query.execute(connection).await?;
+                        Ok(())
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    async fn load_active(
+        &self,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<ActiveRow>, StoreError> {
+        let query = sqlx::query(sql::LOAD_ACTIVE)
+            .bind(partition_list(partitions))
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(active_row).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_totals(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError> {
+        let query = sqlx::query(sql::LOAD_TOTALS).bind(partition_list(partitions));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(totals).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
+        let query = sqlx::query(sql::LOAD_ACTIONS).bind(partition_list(partitions));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(action).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let query = sqlx::query(sql::LOAD_SLOTS).bind(partition_list(partitions));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(slot_row).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
+        let query = sqlx::query(sql::LOAD_BODIES).bind(list(ids));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn look_up(
+        &self,
+        requests: &[RequestId],
+        action_refs: &[String],
+    ) -> Result<Lookup, StoreError> {
+        let request_list = (!requests.is_empty()).then(|| list(requests));
+        let ref_list = (!action_refs.is_empty()).then(|| list(action_refs));
+        self.task(async move |inner: Arc<Inner>| {
+            let mut reader = inner.reader().await?;
+            let mut found = Lookup::default();
+            if let Some(asked) = request_list {
+                let rows = sqlx::query(sql::LOOK_UP_REQUESTS).bind(asked);
+                let rows = rows.fetch_all(&mut *reader).await?;
+                found.requests = rows.iter().map(known_request).collect::<Result<_, _>>()?;
+            }
+            if let Some(asked) = ref_list {
+                let rows = sqlx::query(sql::LOOK_UP_ACTIONS).bind(asked);
+                let rows = rows.fetch_all(&mut *reader).await?;
+                found.actions = rows.iter().map(action).collect::<Result<_, _>>()?;
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<Committed, CommitError> {
+        let allowed = [None, Some(Status::Queued), Some(Status::Requested)];
+        if let Some(update) = batch
+            .updates
+            .iter()
+            .find(|update| !allowed.contains(&update.status))
+        {
+            return Err(StoreError::Conflict(format!(
+                "an update of execution {} to {:?} is not the owner's to write",
+                update.id, update.status
+            ))
+            .into());
+        }
+        let lists = BatchLists::of(batch);
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(write(connection, lists)))
+                .await
+        })
+        .await
+    }
+}
+
+async fn ensure_partitions(connection: &mut SqliteConnection, count: u16) -> Result<(), Failure> {
+    let ensure = sqlx::query(sql::ENSURE_CLUSTER).bind(i64::from(count));
+    ensure.execute(&mut *connection).await?;
+    let (made_with,) = sqlx::query_as::<_, (i64,)>(sql::CLUSTER_PARTITIONS)
+        .fetch_one(&mut *connection)
+        .await?;
+    if made_with != i64::from(count) {
+        return Err(StoreError::Conflict(format!(
+            "the cluster was made with {made_with} partitions, which stay as they are; {count} were asked for"
+        ))
+        .into());
+    }
+    let leases = sqlx::query(sql::ENSURE_LEASES).bind(i64::from(count));
+    leases.execute(connection).await?;
+    Ok(())
+}
+
+/// Writes a batch inside a transaction. Lists that are empty cost nothing.
+async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<Committed, Failure> {
+    if let Some(fences) = lists.fences {
+        check_fences(connection, lists.owner, fences).await?;
+    }
+    for (statement, items) in [
+        (sql::INSERT_ACTIVE, lists.inserts),
+        (sql::INSERT_REQUEST, lists.requests),
+        (sql::INSERT_INSTANT, lists.instant),
+        (sql::REVOKE, lists.revocations),
+        (sql::MARK_CANCELLED, lists.marks),
+    ] {
+        run(connection, statement, items).await?;
+    }
+    let mut committed = Committed::default();
+    if let Some(grants) = lists.grants {
+        committed.granted = grant(connection, grants, lists.grant_count).await?;
+    }
+    if lists.ends.is_some() {
+        run(connection, sql::END_INTO_HISTORY, lists.ends).await?;
+        committed.ended = run(connection, sql::END_DELETE, Some(lists.end_ids)).await?;
+    }
+    run(connection, sql::UPSERT_TOTALS, lists.totals).await?;
+    Ok(committed)
+}
+
+async fn check_fences(
+    connection: &mut SqliteConnection,
+    owner: String,
+    fences: String,
+) -> Result<(), Failure> {
+    let missing = sqlx::query_as::<_, (i64,)>(sql::CHECK_FENCES)
+        .bind(owner)
+        .bind(fences)
+        .fetch_all(connection)
+        .await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.into_iter().map(|(number,)| partition(number));
+    Err(Failure::Fenced(missing.collect::<Result<_, _>>()?))
+}
+
+/// Runs a statement over a list, if there is one; gives the number of rows that it changed.
+async fn run(
+    connection: &mut SqliteConnection,
+    statement: &'static str,
+    items: Option<String>,
+) -> Result<u64, Failure> {
+    let Some(items) = items else { return Ok(0) };
+    let done = connection
+        .execute(sqlx::query(statement).bind(items))
+        .await?;
+    Ok(done.rows_affected())
+}
+
+async fn grant(
+    connection: &mut SqliteConnection,
+    grants: String,
+    count: usize,
+) -> Result<Vec<GrantedBody>, Failure> {
+    let written = sqlx::query(sql::GRANT)
+        .bind(grants.clone())
+        .fetch_all(&mut *connection)
+        .await?;
+    let rows = if written.len() < count {
+        // Some had been written before: this batch is repeated. Asked now, the statement gives
+        // the bodies of both, because those that were just written look the same.
+        sqlx::query(sql::GRANTED_BODIES)
+            .bind(grants)
+            .fetch_all(connection)
+            .await?
+    } else {
+        written
+    };
+    Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
+}
+
+fn held_list(held: &[(PartitionId, Epoch)]) -> String {
+    list(held.iter().map(|(partition, epoch)| HeldRow {
+        partition: partition.0,
+        epoch: epoch.0,
+    }))
+}
+
+fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
+    let owner: Option<&str> = row.try_get("owner")?;
+    Ok(Lease {
+        partition: partition(row.try_get("partition")?)?,
+        owner: owner.map(uuid).transpose()?.map(OwnerId),
+        owner_name: row.try_get("owner_name")?,
+        epoch: Epoch(row.try_get("epoch")?),
+        remaining: duration(row.try_get("remaining")?),
+    })
+}
+
+/// By number, because a takeover may load a million of them.
+fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
+    Ok(ActiveRow {
+        id: ExecutionId(row.try_get(0)?),
+        action_id: ActionId(row.try_get(1)?),
+        priority: priority(row.try_get(2)?)?,
+        status: status(row.try_get(3)?)?,
+        attempt: Attempt(row.try_get(4)?),
+        age: duration(row.try_get(5)?),
+        not_before: optional_time(row, "not_before")?,
+        cancel_requested: row.try_get(7)?,
+    })
+}
+
+fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
+    let worker: Option<&str> = row.try_get("worker")?;
+    Ok(SlotRow {
+        id: ExecutionId(row.try_get("id")?),
+        action_id: ActionId(row.try_get("action")?),
+        attempt: Attempt(row.try_get("attempt")?),
+        status: status(row.try_get("status")?)?,
+        worker: worker.map(uuid).transpose()?.map(WorkerId),
+        worker_lost_for: duration(row.try_get("worker_lost_for")?),
+        held_for: duration(row.try_get("held_for")?),
+        cancel_requested: row.try_get("cancel_requested")?,
+    })
+}
+
+fn totals(row: &SqliteRow) -> Result<(ActionId, QueueTotals), sqlx::Error> {
+    let totals = QueueTotals {
+        enqueued: unsigned(row.try_get("enqueued")?)?,
+        completed: unsigned(row.try_get("completed")?)?,
+        cancelled: unsigned(row.try_get("cancelled")?)?,
+        expired: unsigned(row.try_get("expired")?)?,
+    };
+    Ok((ActionId(row.try_get("action")?), totals))
+}
+
+fn known_request(row: &SqliteRow) -> Result<KnownRequest, sqlx::Error> {
+    Ok(KnownRequest {
+        request_id: RequestId(uuid(row.try_get("request_id")?)?),
+        execution_id: ExecutionId(row.try_get("execution_id")?),
+        digest: row.try_get("digest")?,
+        status: status(row.try_get("status")?)?,
+    })
+}

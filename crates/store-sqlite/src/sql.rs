@@ -1,0 +1,65 @@
+//! Every statement of the adapter, each in a file of its own that explains its locking.
+//!
+//! They are public so that a test can prepare each of them on a migrated database, and so that
+//! people can read what runs.
+
+macro_rules! statements {
+    ($($name:ident = $file:literal,)*) => {
+        $(
+            #[doc = concat!("The statement in `sql/", $file, ".sql`.")]
+            pub const $name: &str = include_str!(concat!("../sql/", $file, ".sql"));
+        )*
+
+        /// Every statement with the name of its file.
+        pub const ALL: &[(&str, &str)] = &[$(($file, $name)),*];
+    };
+}
+
+statements! {
+    ACQUIRE = "acquire",
+    APPLIED_MIGRATIONS = "applied_migrations",
+    CHECK_FENCES = "check_fences",
+    CLAIM = "claim",
+    CLUSTER_PARTITIONS = "cluster_partitions",
+    END_DELETE = "end_delete",
+    END_INTO_HISTORY = "end_into_history",
+    ENSURE_CLUSTER = "ensure_cluster",
+    ENSURE_LEASES = "ensure_leases",
+    ENSURE_PACK = "ensure_pack",
+    FIND_ACTION = "find_action",
+    FIND_EXECUTION = "find_execution",
+    FIND_QUEUE_STATS = "find_queue_stats",
+    GIVE_UP = "give_up",
+    GRANT = "grant",
+    GRANTED_BODIES = "granted_bodies",
+    INSERT_ACTION = "insert_action",
+    INSERT_ACTIVE = "insert_active",
+    INSERT_INSTANT = "insert_instant",
+    INSERT_POLICY = "insert_policy",
+    INSERT_REQUEST = "insert_request",
+    LEASES = "leases",
+    LIST_ACTIONS = "list_actions",
+    LIST_EXECUTIONS = "list_executions",
+    LIST_EXECUTIONS_OF_ACTION = "list_executions_of_action",
+    LIST_QUEUE_STATS = "list_queue_stats",
+    LOAD_ACTIONS = "load_actions",
+    LOAD_ACTIVE = "load_active",
+    LOAD_BODIES = "load_bodies",
+    LOAD_SLOTS = "load_slots",
+    LOAD_TOTALS = "load_totals",
+    LOOK_UP_ACTIONS = "look_up_actions",
+    LOOK_UP_REQUESTS = "look_up_requests",
+    MARK_CANCELLED = "mark_cancelled",
+    POLICY_CHANGES = "policy_changes",
+    PRUNE_HISTORY = "prune_history",
+    PRUNE_REQUESTS = "prune_requests",
+    PRUNE_WORKERS = "prune_workers",
+    RENEW = "renew",
+    RENEW_WORKER = "renew_worker",
+    RETIRE_WORKER = "retire_worker",
+    REVOKE = "revoke",
+    UPDATE_ACTION = "update_action",
+    UPSERT_QUEUE_STATS = "upsert_queue_stats",
+    UPSERT_TOTALS = "upsert_totals",
+    WORKERS = "workers",
+}

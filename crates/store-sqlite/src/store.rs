@@ -1,0 +1,165 @@
+//! The store: its connections, and how long they live.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_store::{Store, StoreError};
+use sqlx::Sqlite;
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
+use tempfile::TempDir;
+
+use crate::error::{Failure, from_sqlx};
+use crate::lock::FileLock;
+use crate::migrate;
+use crate::options::SqliteOptions;
+use crate::writer::Writer;
+
+/// How long a call waits for one of the readers.
+const READER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The storage ports on one SQLite file. Clones share the connections.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// The fields are dropped in this order: the lock goes after the connections, and a temporary
+/// folder after everything that lies in it.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    options: SqliteOptions,
+    pub(crate) writer: Writer,
+    readers: SqlitePool,
+    lock: Mutex<Option<FileLock>>,
+    _folder: Option<TempDir>,
+}
+
+impl SqliteStore {
+    /// Locks and opens the file; [`Store::migrate`] then makes or updates its tables.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when another process uses the file or it cannot be made there;
+    /// otherwise as SQLite fails.
+    pub async fn open(options: SqliteOptions) -> Result<Self, StoreError> {
+        spawned(Self::open_in(options, None)).await
+    }
+
+    /// A migrated store in a temporary folder, which goes away with the last clone.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when there is no place for temporary folders; otherwise as
+    /// [`SqliteStore::open`].
+    pub async fn temporary() -> Result<Self, StoreError> {
+        let folder = TempDir::with_prefix("attune-")
+            .map_err(|error| StoreError::Conflict(format!("no temporary folder: {error}")))?;
+        let options = SqliteOptions::new(folder.path().join("attune.db"));
+        let store = spawned(Self::open_in(options, Some(folder))).await?;
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    async fn open_in(options: SqliteOptions, folder: Option<TempDir>) -> Result<Self, StoreError> {
+        let lock = FileLock::take(&options)?;
+        // The writer comes first: it makes the file a database, which a reader cannot.
+        let writer = Writer::open(options.writer()).await.map_err(from_sqlx)?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(options.readers.max(1))
+            .acquire_timeout(READER_TIMEOUT)
+            // The connections are in this process: there is nothing that could have gone away.
+            .test_before_acquire(false)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_lazy_with(options.reader());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                options,
+                writer,
+                readers,
+                lock: Mutex::new(Some(lock)),
+                _folder: folder,
+            }),
+        })
+    }
+
+    /// The database file.
+    pub fn path(&self) -> &Path {
+        &self.inner.options.path
+    }
+
+    /// Runs `work` on the adapter in a task of its own; see [`spawned`].
+    pub(crate) async fn task<T, E, W, F>(&self, work: W) -> Result<T, E>
+    where
+        W: FnOnce(Arc<Inner>) -> F,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Send + 'static,
+        E: From<Failure> + From<StoreError>,
+    {
+        let work = work(Arc::clone(&self.inner));
+        Ok(spawned(async move { Ok(work.await) }).await??)
+    }
+}
+
+impl Inner {
+    /// A connection that reads.
+    pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, Failure> {
+        Ok(self.readers.acquire().await?)
+    }
+}
+
+/// Runs `work` in a task, so that a caller that is dropped leaves no statement half way: a
+/// connection whose future is dropped in the middle can stay inside a transaction, and the next
+/// write on it would be acknowledged and then lost.
+pub(crate) async fn spawned<T, F>(work: F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    T: Send + 'static,
+{
+    match tokio::spawn(work).await {
+        Ok(result) => result,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(ended) => Err(StoreError::Unavailable(Box::new(ended))),
+        },
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(|connection| Box::pin(migrate::run(connection)))
+                .await
+        })
+        .await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.task(async |inner: Arc<Inner>| migrate::check(&mut *inner.reader().await?).await)
+            .await
+    }
+
+    async fn close(&self) {
+        let inner = Arc::clone(&self.inner);
+        let closed = spawned(async move {
+            // The writer goes last: the last connection that may write tidies the log away.
+            inner.readers.close().await;
+            let closed = inner.writer.close().await;
+            let lock = inner
+                .lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            drop(lock);
+            closed.map_err(from_sqlx)
+        });
+        if let Err(error) = closed.await {
+            tracing::warn!(%error, "the database did not close cleanly; nothing is lost");
+        }
+    }
+}

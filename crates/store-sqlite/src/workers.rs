@@ -1,0 +1,120 @@
+//! Worker leases and the claim.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
+use serde::Serialize;
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use crate::error::Failure;
+use crate::rows::{duration, list, unsigned, uuid};
+use crate::sql;
+use crate::store::{Inner, SqliteStore};
+
+#[derive(Serialize)]
+struct WantedRow {
+    id: i64,
+    attempt: i32,
+}
+
+#[async_trait]
+impl WorkerStore for SqliteStore {
+    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        let worker = lease.worker;
+        let query = sqlx::query(sql::RENEW_WORKER)
+            .bind(worker.to_string())
+            .bind(lease.name.clone())
+            .bind(lease.pool.clone())
+            .bind(i64::from(lease.slots))
+            .bind(lease.ttl.as_secs_f64());
+        self.task(async move |inner: Arc<Inner>| {
+            let done = inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.execute(connection).await?) })
+                })
+                .await?;
+            if done.rows_affected() == 0 {
+                return Err(Failure::Store(StoreError::Conflict(format!(
+                    "the lease of worker {worker} had expired; it must come back under a fresh id"
+                ))));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RETIRE_WORKER).bind(worker.to_string());
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        query.execute(connection).await?;
+                        Ok(())
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        wanted: &[(ExecutionId, Attempt)],
+    ) -> Result<Vec<Claim>, StoreError> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = wanted.iter().map(|(id, attempt)| WantedRow {
+            id: id.0,
+            attempt: attempt.0,
+        });
+        let query = sqlx::query(sql::CLAIM)
+            .bind(worker.to_string())
+            .bind(list(wanted));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.fetch_all(connection).await?) })
+                })
+                .await?;
+            Ok(rows.iter().map(claim).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let rows = sqlx::query(sql::WORKERS)
+                .fetch_all(&mut *inner.reader().await?)
+                .await?;
+            Ok(rows.iter().map(worker_row).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+}
+
+fn claim(row: &SqliteRow) -> Result<Claim, sqlx::Error> {
+    Ok(Claim {
+        execution_id: ExecutionId(row.try_get("id")?),
+        attempt: Attempt(row.try_get("attempt")?),
+        cancel_requested: row.try_get("cancel_requested")?,
+    })
+}
+
+fn worker_row(row: &SqliteRow) -> Result<WorkerRow, sqlx::Error> {
+    Ok(WorkerRow {
+        worker: WorkerId(uuid(row.try_get("worker")?)?),
+        name: row.try_get("name")?,
+        pool: row.try_get("pool")?,
+        slots: unsigned(row.try_get("slots")?)?,
+        remaining: duration(row.try_get("remaining")?),
+    })
+}

@@ -1,0 +1,69 @@
+//! Actions and their policies.
+
+use async_trait::async_trait;
+use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec};
+use chrono::{DateTime, Utc};
+
+use crate::error::StoreError;
+
+/// What applying an action did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Applied {
+    /// The action as it is now.
+    pub action: Action,
+    /// Whether it did not exist before.
+    pub created: bool,
+    /// Whether anything changed.
+    pub changed: bool,
+}
+
+/// One version of an action's policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PolicyChange {
+    /// Rises by one with each change.
+    pub version: i64,
+    /// The policy from then on.
+    pub policy: ActionPolicy,
+    /// Who changed it.
+    pub changed_by: String,
+    /// When.
+    pub changed_at: DateTime<Utc>,
+}
+
+/// What the API asks about actions.
+#[async_trait]
+pub trait ActionStore: Send + Sync {
+    /// Creates the action or changes it to `spec`; its policy is kept as a new version, with
+    /// who changed it. `partition_count` fixes the partition of a new action.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn apply_action(
+        &self,
+        spec: &ActionSpec,
+        partition_count: u16,
+        changed_by: &str,
+    ) -> Result<Applied, StoreError>;
+
+    /// The action with this ref.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError>;
+
+    /// Up to `limit` actions by ref, after `after`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn list_actions(
+        &self,
+        after: Option<&ActionRef>,
+        limit: u32,
+    ) -> Result<Vec<Action>, StoreError>;
+
+    /// The versions of an action's policy, the newest first.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn policy_changes(&self, action: ActionId) -> Result<Vec<PolicyChange>, StoreError>;
+}

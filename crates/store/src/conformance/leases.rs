@@ -1,0 +1,171 @@
+//! Partition leases: taken, renewed, given up, and taken over when they expire.
+
+use std::sync::Arc;
+
+use attune_core::{Epoch, OwnerId, PartitionId};
+
+use super::support::{LONG, PARTITIONS, SHORT, World, eventually, fenced, partitions};
+use crate::{Store, StoreError};
+
+const P0: PartitionId = PartitionId(0);
+const P1: PartitionId = PartitionId(1);
+const P2: PartitionId = PartitionId(2);
+
+/// The cluster keeps the number of partitions it was made with.
+pub async fn partitions_are_made_once(store: Arc<dyn Store>) {
+    assert_eq!(store.leases().await.unwrap(), vec![]);
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let other = store.ensure_partitions(PARTITIONS + 1).await;
+    assert!(matches!(other, Err(StoreError::Conflict(_))), "{other:?}");
+
+    let leases = store.leases().await.unwrap();
+    let found: Vec<_> = leases.iter().map(|lease| lease.partition).collect();
+    assert_eq!(found, partitions());
+    for lease in leases {
+        assert_eq!((lease.owner, lease.owner_name), (None, None));
+        assert_eq!(lease.epoch, Epoch(0));
+        assert!(lease.remaining.is_zero());
+    }
+}
+
+/// An execution id holds its partition in eight bits, and no cluster is without partitions.
+pub async fn a_cluster_has_from_1_to_256_partitions(store: Arc<dyn Store>) {
+    for count in [0, PartitionId::MAX_COUNT + 1] {
+        let refused = store.ensure_partitions(count).await;
+        assert!(
+            matches!(refused, Err(StoreError::Conflict(_))),
+            "{refused:?}"
+        );
+    }
+    store
+        .ensure_partitions(PartitionId::MAX_COUNT)
+        .await
+        .unwrap();
+    assert_eq!(store.leases().await.unwrap().len(), 256);
+}
+
+/// A partition that is held is refused to everyone, its holder included.
+pub async fn a_free_partition_is_taken_once(store: Arc<dyn Store>) {
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let (first, second) = (OwnerId::fresh(), OwnerId::fresh());
+    let mut taken = store
+        .acquire(first, "one", &[P1, P0, PartitionId(99)], LONG)
+        .await
+        .unwrap();
+    taken.sort_unstable();
+    assert_eq!(taken, vec![(P0, Epoch(1)), (P1, Epoch(1))]);
+    let again = store.acquire(first, "one", &[P0], LONG).await.unwrap();
+    assert_eq!(again, vec![]);
+    let rest = store
+        .acquire(second, "two", &[P0, P1, P2], LONG)
+        .await
+        .unwrap();
+    assert_eq!(rest, vec![(P2, Epoch(1))]);
+
+    let leases = store.leases().await.unwrap();
+    let seen: Vec<_> = leases
+        .iter()
+        .map(|lease| (lease.owner, lease.owner_name.as_deref(), lease.epoch))
+        .collect();
+    assert_eq!(
+        seen,
+        vec![
+            (Some(first), Some("one"), Epoch(1)),
+            (Some(first), Some("one"), Epoch(1)),
+            (Some(second), Some("two"), Epoch(1)),
+            (None, None, Epoch(0)),
+        ]
+    );
+    assert!(!leases[0].remaining.is_zero() && leases[0].remaining <= LONG);
+}
+
+/// An owner that stopped renewing loses its partition to whoever asks, with the next epoch.
+pub async fn an_expired_lease_changes_hands(store: Arc<dyn Store>) {
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let (first, second) = (OwnerId::fresh(), OwnerId::fresh());
+    store.acquire(first, "one", &[P0], SHORT).await.unwrap();
+    let taken = eventually("the lease expires", || async {
+        let taken = store.acquire(second, "two", &[P0], LONG).await.unwrap();
+        (!taken.is_empty()).then_some(taken)
+    })
+    .await;
+    assert_eq!(taken, vec![(P0, Epoch(2))]);
+    let renewed = store.renew(first, &[(P0, Epoch(1))], LONG).await.unwrap();
+    assert_eq!(renewed, vec![]);
+    let lease = store.leases().await.unwrap().remove(0);
+    assert_eq!((lease.owner, lease.epoch), (Some(second), Epoch(2)));
+}
+
+/// A renewal extends exactly what this owner holds in this epoch.
+pub async fn a_renewal_needs_owner_and_epoch(store: Arc<dyn Store>) {
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let (owner, other) = (OwnerId::fresh(), OwnerId::fresh());
+    store.acquire(owner, "one", &[P0, P1], LONG).await.unwrap();
+    store.acquire(other, "two", &[P2], LONG).await.unwrap();
+
+    let asked = [(P2, Epoch(1)), (P1, Epoch(2)), (P0, Epoch(1))];
+    let renewed = store.renew(owner, &asked, LONG * 10).await.unwrap();
+    assert_eq!(renewed, vec![P0]);
+    let leases = store.leases().await.unwrap();
+    assert!(leases[0].remaining > LONG, "the renewal counts from now");
+    assert!(leases[1].remaining <= LONG && leases[2].remaining <= LONG);
+}
+
+/// Expiry alone takes nothing away: the epoch has not changed, so nobody else has written.
+pub async fn an_expired_lease_that_nobody_took_can_be_renewed(store: Arc<dyn Store>) {
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let owner = OwnerId::fresh();
+    store.acquire(owner, "one", &[P0], SHORT).await.unwrap();
+    eventually("the lease expires", || async {
+        let lease = store.leases().await.unwrap().remove(0);
+        (lease.owner.is_none() && lease.remaining.is_zero()).then_some(())
+    })
+    .await;
+    let renewed = store.renew(owner, &[(P0, Epoch(1))], LONG).await.unwrap();
+    assert_eq!(renewed, vec![P0]);
+    let lease = store.leases().await.unwrap().remove(0);
+    assert_eq!((lease.owner, lease.epoch), (Some(owner), Epoch(1)));
+}
+
+/// Giving up needs owner and epoch, frees the partition at once and fences the giver off.
+pub async fn a_lease_given_up_is_free_at_once(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (owner, second) = (world.owner, OwnerId::fresh());
+    store.give_up(owner, &[(P0, Epoch(2))]).await.unwrap();
+    store.give_up(second, &[(P0, Epoch(1))]).await.unwrap();
+    assert_eq!(store.leases().await.unwrap()[0].owner, Some(owner));
+
+    store.give_up(owner, &[(P0, Epoch(1))]).await.unwrap();
+    let leases = store.leases().await.unwrap();
+    assert_eq!((leases[0].owner, leases[0].epoch), (None, Epoch(1)));
+    assert!(leases[0].remaining.is_zero());
+    assert_eq!(leases[1].owner, Some(owner));
+    assert_eq!(fenced(store.commit(&world.batch()).await), vec![0]);
+
+    let taken = store.acquire(second, "two", &[P0], LONG).await.unwrap();
+    assert_eq!(taken, vec![(P0, Epoch(2))]);
+}
+
+/// However many ask at once, each partition has one owner.
+pub async fn racing_owners_share_the_partitions(store: Arc<dyn Store>) {
+    store.ensure_partitions(16).await.unwrap();
+    let all: Vec<_> = (0..16).map(PartitionId).collect();
+    let racers: Vec<_> = (0..4)
+        .map(|n| {
+            let (store, mut wanted) = (Arc::clone(&store), all.clone());
+            wanted.rotate_left(n * 4);
+            tokio::spawn(async move {
+                let owner = OwnerId::fresh();
+                store.acquire(owner, "racer", &wanted, LONG).await.unwrap()
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for racer in racers {
+        taken.extend(racer.await.unwrap());
+    }
+    taken.sort_unstable();
+    let expected: Vec<_> = all.into_iter().map(|place| (place, Epoch(1))).collect();
+    assert_eq!(taken, expected);
+}

@@ -1,0 +1,110 @@
+//! What the reconciler and the dispatcher load.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_core::{Attempt, ExecutionId, PartitionId, Status, Submission};
+
+use super::support::{SHORT, World, cancel, eventually, partitions, raw, worker_lease};
+use crate::{SlotRow, Store};
+
+/// Every held slot is loaded with who holds it, and nothing that waits is.
+pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    world.insert_queued(&one).await;
+    let requested = world.insert_requested(&one).await;
+    let running = world.insert_requested(&two).await;
+    let worker = world.worker("w").await;
+    store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
+    world.update(vec![cancel(running, 1)]).await;
+
+    let mut slots = store.load_slots(&partitions()).await.unwrap();
+    slots.sort_unstable_by_key(|slot| slot.id);
+    let held: Vec<_> = slots.iter().map(|slot| slot.held_for).collect();
+    let expected = vec![
+        SlotRow {
+            id: requested,
+            action_id: one.id,
+            attempt: Attempt(1),
+            status: Status::Requested,
+            worker: None,
+            worker_lost_for: Duration::ZERO,
+            held_for: held[0],
+            cancel_requested: false,
+        },
+        SlotRow {
+            id: running,
+            action_id: two.id,
+            attempt: Attempt(1),
+            status: Status::Running,
+            worker: Some(worker),
+            worker_lost_for: Duration::ZERO,
+            held_for: held[1],
+            cancel_requested: true,
+        },
+    ];
+    assert_eq!(slots, expected);
+    assert!(held.iter().all(|held| *held < Duration::from_secs(60)));
+    let mine = store.load_slots(&[PartitionId(2)]).await.unwrap();
+    assert_eq!(mine.len(), 1);
+    assert_eq!(mine[0].id, running);
+}
+
+/// From the end of its lease on, a worker counts as lost, and for longer and longer.
+pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let (late, retired) = (
+        world.insert_requested(&action).await,
+        world.insert_requested(&action).await,
+    );
+    let gone = world.worker("gone").await;
+    store.claim(gone, &[(retired, Attempt(1))]).await.unwrap();
+    assert_eq!(lost_for(&store, retired).await, Duration::ZERO);
+    store.retire_worker(gone).await.unwrap();
+
+    let lease = worker_lease("late", SHORT * 20);
+    store.renew_worker(&lease).await.unwrap();
+    let won = store.claim(lease.worker, &[(late, Attempt(1))]).await;
+    assert_eq!(won.unwrap().len(), 1);
+
+    for id in [retired, late] {
+        let first = eventually("the worker is lost", || async {
+            let lost = lost_for(&store, id).await;
+            (!lost.is_zero()).then_some(lost)
+        })
+        .await;
+        eventually("it is lost for longer", || async {
+            (lost_for(&store, id).await > first).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Bodies are loaded for what may be dispatched again, and only for that.
+pub async fn bodies_are_loaded_while_active(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let mut submission = Submission::new(action.spec.action_ref.as_str());
+    submission.parameters = raw(r#"{"n":1}"#);
+    submission.timeout_seconds = Some(9);
+    let kept = world.queued_with(&action, submission);
+    let ended = world.requested(&action);
+    let (kept, ended) = (kept.id, world.insert(vec![kept, ended]).await[1]);
+    world.end(&[ended], Status::Succeeded).await;
+
+    let unknown = world.queued(&action).id;
+    let bodies = store.load_bodies(&[ended, kept, unknown]).await.unwrap();
+    assert_eq!(bodies.len(), 1);
+    assert_eq!(bodies[0].id, kept);
+    assert_eq!(bodies[0].parameters.get(), r#"{"n":1}"#);
+    assert_eq!(bodies[0].timeout_seconds, Some(9));
+}
+
+async fn lost_for(store: &Arc<dyn Store>, id: ExecutionId) -> Duration {
+    let slots = store.load_slots(&partitions()).await.unwrap();
+    let slot = slots.iter().find(|slot| slot.id == id).unwrap();
+    assert_eq!(slot.status, Status::Running);
+    slot.worker_lost_for
+}

@@ -1,0 +1,29 @@
+//! What can go wrong with a store.
+
+/// The reason below a [`StoreError`].
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// A store could not do what it was asked to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It cannot be reached, is shutting down or gave up waiting; whether a write happened is
+    /// unknown. Trying again is right: every write can be repeated.
+    #[error("the store cannot be reached")]
+    Unavailable(#[source] Source),
+    /// Its schema is missing, older or newer than this program needs.
+    #[error("the schema does not fit: {0}")]
+    Schema(String),
+    /// What was asked conflicts with what is stored; trying again does not help.
+    #[error("{0}")]
+    Conflict(String),
+    /// The statement itself failed; trying again does not help.
+    #[error("the store refused a statement")]
+    Statement(#[source] Source),
+}
+
+impl StoreError {
+    /// Whether the same call may succeed later.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}

@@ -1,0 +1,137 @@
+//! Reading executions, and the upkeep of their history.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status, WorkerId};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::StoreError;
+
+/// Everything that is stored about an execution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExecutionRecord {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The action's ref.
+    pub action_ref: String,
+    /// Where it stands.
+    pub status: Status,
+    /// Its priority.
+    pub priority: Priority,
+    /// How often it was granted a slot.
+    pub attempt: Attempt,
+    /// The number of its latest grant among the grants of its partition.
+    pub grant_no: Option<i64>,
+    /// The request that led to it.
+    pub request_id: RequestId,
+    /// The rule firing that asked for it.
+    pub enforcement_id: Option<String>,
+    /// The user for whom it runs.
+    pub requested_by: Option<String>,
+    /// The key that limits can be set on.
+    pub group: Option<String>,
+    /// Marks to find it by.
+    pub labels: BTreeMap<String, String>,
+    /// What it is given.
+    pub parameters: Value,
+    /// It does not start before this time.
+    pub not_before: Option<DateTime<Utc>>,
+    /// Its own run timeout, in seconds.
+    pub timeout_seconds: Option<u32>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+    /// Who runs or ran it.
+    pub worker: Option<WorkerId>,
+    /// When it was accepted.
+    pub created: DateTime<Utc>,
+    /// When it was last given a slot.
+    pub requested_at: Option<DateTime<Utc>>,
+    /// When a worker claimed it.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When its end was recorded.
+    pub finished_at: Option<DateTime<Utc>>,
+    /// What it returned.
+    pub result: Option<Value>,
+    /// Why it did not succeed.
+    pub error: Option<String>,
+    /// The exit code of its program.
+    pub exit_code: Option<i32>,
+    /// What its program wrote.
+    pub stdout: Option<String>,
+    /// What its program wrote to stderr.
+    pub stderr: Option<String>,
+}
+
+/// Which executions to list; an empty filter is all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ExecutionFilter {
+    /// Only this action's.
+    pub action_ref: Option<String>,
+    /// Only those in one of these states; empty is all.
+    pub statuses: Vec<Status>,
+    /// Only this user's.
+    pub requested_by: Option<String>,
+    /// Only this group's.
+    pub group: Option<String>,
+}
+
+/// A place in the list: the newest come first, by (created, id).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// When the last execution of the page was accepted, to the microsecond.
+    pub created: DateTime<Utc>,
+    /// Its id.
+    pub id: ExecutionId,
+}
+
+/// Part of a list.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ExecutionPage {
+    /// The executions, the newest first.
+    pub executions: Vec<ExecutionRecord>,
+    /// Where the next page starts; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// How long what has ended is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryRetention {
+    /// Executions that have ended.
+    pub history: Duration,
+    /// Request ids, within which a repeated request gives the same execution.
+    pub requests: Duration,
+}
+
+/// What the API asks about executions, and what keeps their history small.
+#[async_trait]
+pub trait ExecutionStore: Send + Sync {
+    /// The execution with this id.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError>;
+
+    /// Up to `limit` executions, the newest first, after `after`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn list_executions(
+        &self,
+        filter: &ExecutionFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<ExecutionPage, StoreError>;
+
+    /// Makes room for the days to come and drops what is older than `keep`. Safe to run by
+    /// several at once and as often as wanted.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError>;
+}

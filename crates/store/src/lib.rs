@@ -1,0 +1,53 @@
+//! Storage ports of Attune and the conformance suite every adapter passes.
+//!
+//! A port is a small trait; an adapter implements all of them ([`Store`]). Three rules
+//! hold for every method:
+//!
+//! - **The caller may be dropped, the work may not.** An adapter runs each call in a task of
+//!   its own, so that a cancelled caller never leaves a connection inside a transaction.
+//! - **A batch is one statement or one transaction**: all of it happens or none of it.
+//! - **Every time is the database's.** Callers compare ages, never clocks.
+
+pub mod actions;
+pub mod conformance;
+pub mod error;
+pub mod executions;
+pub mod partitions;
+pub mod stats;
+pub mod workers;
+
+use async_trait::async_trait;
+
+pub use actions::{ActionStore, Applied, PolicyChange};
+pub use error::StoreError;
+pub use executions::{
+    Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
+};
+pub use partitions::{
+    ActiveRow, Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lease, Lookup,
+    NewExecution, Outcome, PartitionStore, SlotRow, Update,
+};
+pub use stats::{StatsRow, StatsStore, StoredStats};
+pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
+
+/// Everything that an adapter provides.
+#[async_trait]
+pub trait Store:
+    PartitionStore + ActionStore + ExecutionStore + WorkerStore + StatsStore + Send + Sync + 'static
+{
+    /// Brings the schema to the version this program needs. Safe to run by several at once.
+    ///
+    /// # Errors
+    /// When the store cannot be reached or holds a newer schema.
+    async fn migrate(&self) -> Result<(), StoreError>;
+
+    /// Answers when the store can be used by this program.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it cannot be reached, [`StoreError::Schema`] when its
+    /// schema is not the one this program needs.
+    async fn check(&self) -> Result<(), StoreError>;
+
+    /// Finishes what is under way and closes every connection.
+    async fn close(&self);
+}

@@ -1,0 +1,348 @@
+//! The owner's port: leases, takeover, and the one fenced commit per batch.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
+    RequestId, Status, Submission, WorkerId,
+};
+use chrono::{DateTime, Utc};
+use serde_json::value::RawValue;
+
+use crate::error::StoreError;
+
+/// A partition as its lease row shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// Who owns it; `None` when nobody does or the lease has expired.
+    pub owner: Option<OwnerId>,
+    /// The owner's name for people.
+    pub owner_name: Option<String>,
+    /// Rises with every change of hands.
+    pub epoch: Epoch,
+    /// How long the lease still holds; zero when it has expired.
+    pub remaining: Duration,
+}
+
+/// What an owner must know before it decides on a batch of submissions.
+#[derive(Debug, Clone, Default)]
+pub struct Lookup {
+    /// Those of the asked requests that were accepted before.
+    pub requests: Vec<KnownRequest>,
+    /// Those of the asked actions that exist.
+    pub actions: Vec<Action>,
+}
+
+/// A request that was accepted within the last 24 hours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownRequest {
+    /// The request.
+    pub request_id: RequestId,
+    /// The execution it led to.
+    pub execution_id: ExecutionId,
+    /// The digest of its body ([`Submission::digest`]).
+    pub digest: i64,
+    /// Where the execution stands.
+    pub status: Status,
+}
+
+/// An execution to be stored for the first time.
+#[derive(Debug, Clone)]
+pub struct NewExecution {
+    /// Its id, which holds its partition and its place in the order.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The request that led to it.
+    pub request_id: RequestId,
+    /// The digest of the request's body.
+    pub digest: i64,
+    /// What the client asked for.
+    pub submission: Submission,
+    /// `Queued`, or `Requested` when a slot was free. Ignored when it ends in the same batch.
+    pub status: Status,
+    /// 0 when queued, 1 when requested.
+    pub attempt: Attempt,
+    /// The number of its grant among the grants of its partition, when it was granted.
+    pub grant_no: Option<i64>,
+}
+
+/// A change of an execution that is stored as active. Writing it twice is the same as once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Update {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// `Requested` for a grant, `Queued` for a slot taken back, the stored one (`None`) otherwise.
+    pub status: Option<Status>,
+    /// The attempt it has from now on. A row that already has a higher one is left alone.
+    pub attempt: Attempt,
+    /// The number of the grant, for a grant.
+    pub grant_no: Option<i64>,
+    /// Whether a worker that runs or claims it shall end it.
+    pub cancel_requested: bool,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// A terminal status.
+    pub status: Status,
+    /// What it returned.
+    pub result: Option<Box<RawValue>>,
+    /// Why it did not succeed, for people.
+    pub error: Option<String>,
+    /// The exit code of its program.
+    pub exit_code: Option<i32>,
+    /// What its program wrote, cut at the worker's bound.
+    pub stdout: Option<String>,
+    /// What its program wrote to stderr, cut at the worker's bound.
+    pub stderr: Option<String>,
+}
+
+impl Outcome {
+    /// An end without output.
+    pub fn of(status: Status, error: Option<String>) -> Self {
+        Self {
+            status,
+            result: None,
+            error,
+            exit_code: None,
+            stdout: None,
+            stderr: None,
+        }
+    }
+}
+
+/// The end of an execution that is stored as active: it moves into the history.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// Everything an owner decided in one round. Each execution appears at most once.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Who writes.
+    pub owner: OwnerId,
+    /// The partitions that are written and the epochs in which the writer owns them.
+    pub fences: Vec<(PartitionId, Epoch)>,
+    /// Accepted executions.
+    pub inserts: Vec<NewExecution>,
+    /// Accepted executions that ended in the same round; they go straight to the history.
+    pub instant: Vec<(NewExecution, Outcome)>,
+    /// Changes of stored executions.
+    pub updates: Vec<Update>,
+    /// Ends of stored executions.
+    pub ends: Vec<End>,
+    /// The totals of every queue that changed, as they are after this batch.
+    pub totals: Vec<(ActionId, QueueTotals)>,
+}
+
+impl Batch {
+    /// A batch that writes nothing yet.
+    pub fn new(owner: OwnerId) -> Self {
+        Self {
+            owner,
+            fences: Vec::new(),
+            inserts: Vec::new(),
+            instant: Vec::new(),
+            updates: Vec::new(),
+            ends: Vec::new(),
+            totals: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.inserts.is_empty()
+            && self.instant.is_empty()
+            && self.updates.is_empty()
+            && self.ends.is_empty()
+    }
+}
+
+/// What a dispatch needs of an execution that is only in the store.
+#[derive(Debug, Clone)]
+pub struct GrantedBody {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// Its parameters.
+    pub parameters: Box<RawValue>,
+    /// Its own run timeout in seconds, if it has one.
+    pub timeout_seconds: Option<u32>,
+}
+
+/// What a commit tells.
+#[derive(Debug, Clone, Default)]
+pub struct Committed {
+    /// The bodies of the executions that [`Batch::updates`] granted, in any order.
+    pub granted: Vec<GrantedBody>,
+    /// How many of [`Batch::ends`] found their execution. Fewer than asked happens when the
+    /// same batch is written again after its first answer was lost.
+    pub ended: u64,
+}
+
+/// A batch was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// The writer does not own these partitions in these epochs any more; nothing was written.
+    #[error("{} partition(s) have another owner", .0.len())]
+    Fenced(Vec<PartitionId>),
+    /// Anything else; when it is transient the batch may have been written, and writing it
+    /// again is right.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// An execution that waits or holds a slot, as a new owner loads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveRow {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// Its priority.
+    pub priority: Priority,
+    /// `Queued`, `Requested` or `Running`.
+    pub status: Status,
+    /// Its attempt.
+    pub attempt: Attempt,
+    /// How long ago it was accepted.
+    pub age: Duration,
+    /// When it may start, if that was delayed.
+    pub not_before: Option<DateTime<Utc>>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+}
+
+/// An execution that holds a slot, as the reconciler compares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotRow {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// Its attempt.
+    pub attempt: Attempt,
+    /// `Requested` or `Running`.
+    pub status: Status,
+    /// Who claimed it.
+    pub worker: Option<WorkerId>,
+    /// How long ago the lease of its worker ended: zero while it holds or nobody claimed it.
+    /// A worker without a lease row counts as lost since the claim.
+    pub worker_lost_for: Duration,
+    /// How long ago the slot was granted.
+    pub held_for: Duration,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+}
+
+/// What an owner asks of the store.
+#[async_trait]
+pub trait PartitionStore: Send + Sync {
+    /// Makes the lease rows of a cluster with `count` partitions, once.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when the cluster was made with another number.
+    async fn ensure_partitions(&self, count: u16) -> Result<(), StoreError>;
+
+    /// Every partition, in order.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn leases(&self) -> Result<Vec<Lease>, StoreError>;
+
+    /// Takes those of `partitions` that nobody owns, for `ttl`; their epoch rises by one.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn acquire(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        partitions: &[PartitionId],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError>;
+
+    /// Extends the leases that are still held in these epochs to `ttl` from now and returns them.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        ttl: Duration,
+    ) -> Result<Vec<PartitionId>, StoreError>;
+
+    /// Gives leases up, so that others can take them at once.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn give_up(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError>;
+
+    /// The next `limit` executions of these partitions that wait or hold a slot, by rising id,
+    /// after `after`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_active(
+        &self,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<ActiveRow>, StoreError>;
+
+    /// The totals of every queue of these partitions.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_totals(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError>;
+
+    /// The actions of these partitions.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError>;
+
+    /// Every execution of these partitions that holds a slot.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError>;
+
+    /// The bodies of those of `ids` that wait or hold a slot, to dispatch them again.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError>;
+
+    /// What is known of these requests and actions.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn look_up(
+        &self,
+        requests: &[RequestId],
+        action_refs: &[String],
+    ) -> Result<Lookup, StoreError>;
+
+    /// Writes a batch if every fence holds, all of it or nothing.
+    ///
+    /// # Errors
+    /// [`CommitError::Fenced`] when a fence does not hold; see [`CommitError`].
+    async fn commit(&self, batch: &Batch) -> Result<Committed, CommitError>;
+}

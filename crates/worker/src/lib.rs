@@ -1,0 +1,1 @@
+//! Reference worker of Attune: claims executions, runs them, reports.
