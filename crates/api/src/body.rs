@@ -5,7 +5,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use serde_json::error::Category;
 
 use crate::error::ApiError;
@@ -73,7 +73,7 @@ pub(crate) fn is_array(body: &[u8]) -> bool {
 ///
 /// # Errors
 /// 400 with line and column when it is not JSON, 422 with the field when it is not a `T`.
-pub(crate) fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn refusal<T: DeserializeOwned>(text: &str) -> (u16, String, String) {
+    fn refusal<'de, T: Deserialize<'de>>(text: &'de str) -> (u16, String, String) {
         let error = parse::<T>(text.as_bytes()).err().unwrap();
         (error.status.as_u16(), error.detail.field.unwrap_or_default(), error.detail.message)
     }

@@ -1,1 +1,39 @@
-//! x
+//! HTTP interface of Attune.
+//!
+//! What it promises:
+//! - **201 means durable.** A submission is answered when the owner of its partition has
+//!   committed it. No answer in time is 503 with `OUTCOME_UNKNOWN`, never a guess; repeating the
+//!   request with the same `Idempotency-Key` gives the same execution.
+//! - **Every refusal is the same JSON**: `{"error": {"code", "message", …}}`, with the field that
+//!   is wrong and when to try again where that applies; also for unknown paths, malformed
+//!   bodies and panics.
+//! - **A client that goes away leaves nothing half done**: steps that belong together run in a
+//!   task of their own.
+//! - **The owner decides.** Checks here (parameter schema, known action) spare the owner work and
+//!   give better words; they use a view of the actions that may be a second old.
+//!
+//! There is no authentication yet, so the server listens on loopback only and refuses requests
+//! that a browser sends on behalf of a foreign page ([`guard`]).
+//!
+//! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
+
+mod body;
+mod catalog;
+mod error;
+mod guard;
+pub mod health;
+mod options;
+mod ports;
+mod query;
+mod ready;
+mod routes;
+mod schema;
+mod server;
+pub mod wire;
+
+pub use error::ApiError;
+pub use options::{ApiOptions, QueueDefaults};
+pub use ports::{CommandError, Commands, Ports};
+pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
+pub use routes::router;
+pub use server::{ApiServer, BindError};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_core::{ExecutionId, Reject, Submission};
 use attune_messages::v1::Accepted;
+use attune_runtime::Health;
 use attune_store::{ActionStore, ExecutionStore, StatsStore, Store, WorkerStore};
 
 use crate::ready::{PartitionsProbe, Probe, StoreProbe};
@@ -74,6 +75,8 @@ pub struct Ports {
     pub commands: Arc<dyn Commands>,
     /// What `/readyz` asks, each time.
     pub probes: Vec<Arc<dyn Probe>>,
+    /// What the daemon around the server says of itself; `/readyz` shows it as well.
+    pub health: Option<Health>,
 }
 
 impl Ports {
@@ -90,7 +93,15 @@ impl Ports {
                 Arc::new(StoreProbe::new(store.clone())),
                 Arc::new(PartitionsProbe::new(store, partitions)),
             ],
+            health: None,
         }
+    }
+
+    /// Lets `/readyz` show how the daemon around the server is.
+    #[must_use]
+    pub fn with_health(mut self, health: Health) -> Self {
+        self.health = Some(health);
+        self
     }
 
     /// Adds something that `/readyz` asks.

@@ -20,9 +20,6 @@ impl ParameterSchema {
     /// # Errors
     /// A [`Reject`] that names the place in the schema.
     pub(crate) fn compile(schema: &Value) -> Result<Self, Reject> {
-        if let Some(problem) = endless_reference(schema) {
-            return Err(Reject::field("parameters", problem));
-        }
         jsonschema::options()
             .with_pattern_options(
                 PatternOptions::fancy_regex()
@@ -86,70 +83,74 @@ fn path(root: &str, pointer: &str) -> String {
     path
 }
 
-/// A chain of references inside the schema that comes back to itself without looking at any
-/// part of the value, as in `{"$ref": "#"}`: checking a value against it would never end.
-fn endless_reference(schema: &Value) -> Option<String> {
-    let mut places = vec![String::new()];
-    let mut stack = vec![(schema, String::new())];
-    while let Some((value, pointer)) = stack.pop() {
-        let children: Vec<(String, &Value)> = match value {
-            Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), value)).collect(),
-            Value::Array(list) => {
-                list.iter().enumerate().map(|(index, value)| (index.to_string(), value)).collect()
-            }
-            _ => continue,
-        };
-        for (key, child) in children {
-            let key = key.replace('~', "~0").replace('/', "~1");
-            let pointer = format!("{pointer}/{key}");
-            places.push(pointer.clone());
-            stack.push((child, pointer));
-        }
-    }
-    places.iter().find(|start| returns(schema, start)).map(|start| {
-        let place = path("parameters", start);
-        format!("`{place}` refers to itself without end")
-    })
-}
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
 
-/// Whether the schema at `start` leads back to itself through references alone.
-fn returns(schema: &Value, start: &str) -> bool {
-    let mut seen = std::collections::BTreeSet::new();
-    let mut open: Vec<String> = in_place(schema, start);
-    while let Some(pointer) = open.pop() {
-        if pointer == start {
-            return true;
-        }
-        if seen.insert(pointer.clone()) {
-            open.extend(in_place(schema, &pointer));
-        }
-    }
-    false
-}
+    use super::*;
 
-/// The schemas that the one at `pointer` applies to the very same value.
-fn in_place(schema: &Value, pointer: &str) -> Vec<String> {
-    let Some(Value::Object(map)) = schema.pointer(pointer) else { return Vec::new() };
-    let mut found = Vec::new();
-    for (keyword, value) in map {
-        match (keyword.as_str(), value) {
-            ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(target)) => {
-                // Only pointers into this document are followed; anchors are resolved by the
-                // compiler, which we do not mirror.
-                if let Some(target) = target.strip_prefix('#')
-                    && (target.is_empty() || target.starts_with('/'))
-                {
-                    found.push(target.to_owned());
-                }
-            }
-            ("allOf" | "anyOf" | "oneOf", Value::Array(list)) => {
-                found.extend((0..list.len()).map(|index| format!("{pointer}/{keyword}/{index}")));
-            }
-            ("not" | "if" | "then" | "else", Value::Object(_)) => {
-                found.push(format!("{pointer}/{keyword}"));
-            }
-            _ => {}
+    fn broken(schema: Value) -> Reject {
+        ParameterSchema::compile(&schema).err().unwrap()
+    }
+
+    #[test]
+    fn what_is_no_schema_names_the_place() {
+        for (schema, field) in [
+            (json!({"type": "objekt"}), "parameters.type"),
+            (json!({"properties": {"a": {"type": "foo"}}}), "parameters.properties.a.type"),
+            (json!({"properties": {"a": {"pattern": "("}}}), "parameters.properties.a.pattern"),
+            (json!({"$ref": "http://127.0.0.1:1/schema"}), "parameters"),
+            (json!({"$ref": "file:///etc/passwd"}), "parameters"),
+            (json!({"$ref": "#/nowhere"}), "parameters"),
+        ] {
+            assert_eq!(broken(schema.clone()).field.as_deref(), Some(field), "{schema}");
         }
     }
-    found
+
+    #[test]
+    fn the_wrong_field_is_named() {
+        let schema = ParameterSchema::compile(&json!({
+            "type": "object",
+            "required": ["url"],
+            "additionalProperties": false,
+            "properties": {
+                "url": {"type": "string"},
+                "tries": {"type": "array", "items": {"type": "integer", "minimum": 1}}
+            }
+        }))
+        .unwrap();
+        for (parameters, field) in [
+            (json!({}), "parameters.url"),
+            (json!({"url": 7}), "parameters.url"),
+            (json!({"url": "x", "a/b": 1}), "parameters.a/b"),
+            (json!({"url": "x", "tries": [1, 0]}), "parameters.tries.1"),
+        ] {
+            let reject = schema.check(&parameters).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some(field), "{reject}");
+            assert!(reject.message.contains(field), "{reject}");
+        }
+        assert_eq!(schema.check(&json!({"url": "x", "tries": [1]})), Ok(()));
+        let two = schema.check(&json!({"tries": ["a"]})).unwrap_err();
+        assert!(two.message.ends_with("(and 1 more)"), "{two}");
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_ends() {
+        for schema in [
+            json!({"$ref": "#"}),
+            json!({"allOf": [{"$ref": "#"}]}),
+            json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+            json!({"$dynamicAnchor": "x", "$dynamicRef": "#x"}),
+        ] {
+            let schema = ParameterSchema::compile(&schema).unwrap();
+            assert_eq!(schema.check(&json!({"a": {"a": 1}})), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_bad_pattern_is_cut_short() {
+        let schema = json!({"properties": {"a": {"pattern": "^(a|a)*(?=c)b$"}}});
+        let schema = ParameterSchema::compile(&schema).unwrap();
+        assert!(schema.check(&json!({"a": "a".repeat(5000)})).is_err());
+    }
 }

@@ -90,7 +90,13 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message without reply address and headers.
     pub fn new(topic: Topic, message_id: Uuid, body: impl Into<Bytes>) -> Self {
-        Self { topic, message_id, body: body.into(), reply_to: None, headers: Vec::new() }
+        Self {
+            topic,
+            message_id,
+            body: body.into(),
+            reply_to: None,
+            headers: Vec::new(),
+        }
     }
 }
 
@@ -188,7 +194,11 @@ impl Subscriber {
         settler: Settler,
         guard: Box<dyn Send + Sync>,
     ) -> Self {
-        Self { deliveries, settler, _guard: guard }
+        Self {
+            deliveries,
+            settler,
+            _guard: guard,
+        }
     }
 
     /// The next delivery; `None` only when the bus was closed. Cancel safe.

@@ -73,7 +73,9 @@ impl Draft {
 
     /// The queues that the round changed, by partition.
     pub(crate) fn touched(&self) -> impl Iterator<Item = (PartitionId, &BTreeSet<ActionId>)> {
-        self.partitions.iter().map(|(partition, draft)| (*partition, &draft.tell.touched))
+        self.partitions
+            .iter()
+            .map(|(partition, draft)| (*partition, &draft.tell.touched))
     }
 
     /// What the store is asked to write, without fences and totals.
@@ -97,12 +99,24 @@ impl Draft {
         let mut tell = Tell::default();
         let mut bodies = HashMap::new();
         for draft in self.partitions.into_values() {
-            let PartitionDraft { inserts, instant, ended, tell: told, .. } = draft;
+            let PartitionDraft {
+                inserts,
+                instant,
+                ended,
+                tell: told,
+                ..
+            } = draft;
             let alive = |id: &ExecutionId| !instant.contains_key(id) && !ended.contains(id);
-            tell.dispatches
-                .extend(told.dispatches.into_iter().filter(|told| alive(&told.execution_id)));
-            tell.redispatches
-                .extend(told.redispatches.into_iter().filter(|told| alive(&told.execution_id)));
+            tell.dispatches.extend(
+                told.dispatches
+                    .into_iter()
+                    .filter(|told| alive(&told.execution_id)),
+            );
+            tell.redispatches.extend(
+                told.redispatches
+                    .into_iter()
+                    .filter(|told| alive(&told.execution_id)),
+            );
             tell.cancels.extend(told.cancels);
             tell.answers.extend(told.answers);
             tell.dead_letters.extend(told.dead_letters);
@@ -126,7 +140,10 @@ impl PartitionDraft {
             Effect::End(end) => self.end(*end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
             Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
-            Effect::CancelRun { execution_id, attempt } => {
+            Effect::CancelRun {
+                execution_id,
+                attempt,
+            } => {
                 self.tell.cancels.push((execution_id, attempt));
             }
             Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),

@@ -120,7 +120,10 @@ pub struct Dispatch {
 
 /// What the executor counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the names say it, and `name` is what people see")]
+#[expect(
+    missing_docs,
+    reason = "the names say it, and `name` is what people see"
+)]
 pub enum Counter {
     Accepted,
     Repeated,

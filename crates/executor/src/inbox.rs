@@ -74,7 +74,8 @@ impl Feed {
                     work,
                 },
                 Err(error) => {
-                    self.bury(&topic, &settler, &delivery, &error.to_string()).await;
+                    self.bury(&topic, &settler, &delivery, &error.to_string())
+                        .await;
                     continue;
                 }
             };
@@ -88,9 +89,7 @@ impl Feed {
     async fn bury(&self, topic: &Topic, settler: &Settler, delivery: &Delivery, reason: &str) {
         self.poisoned.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it goes to the dead letters");
-        if let Err(error) =
-            dead_letter(self.bus.as_ref(), settler, topic, delivery, reason).await
-        {
+        if let Err(error) = dead_letter(self.bus.as_ref(), settler, topic, delivery, reason).await {
             // It stays unacknowledged and comes again when the bus is back.
             tracing::warn!(bus.topic = %topic, %error, "the dead letters cannot be reached");
         }
@@ -101,17 +100,26 @@ fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, 
     let envelope = Envelope::parse(&delivery.body, max_bytes)?;
     match topic {
         Topic::Control(_) => Ok(Work::Completions(
-            envelope.items::<SlotRelease>()?.into_iter().map(|SlotRelease(item)| item).collect(),
+            envelope
+                .items::<SlotRelease>()?
+                .into_iter()
+                .map(|SlotRelease(item)| item)
+                .collect(),
         )),
         _ if envelope.is::<Submit>() => {
             let message_id = RequestId(envelope.message_id);
             let items = envelope.items::<Submit>()?;
             let named = |(index, mut item): (usize, Submit)| {
-                let request_id =
-                    item.submission.request_id.take().unwrap_or_else(|| message_id.of_item(index));
+                let request_id = item
+                    .submission
+                    .request_id
+                    .take()
+                    .unwrap_or_else(|| message_id.of_item(index));
                 (request_id, item)
             };
-            Ok(Work::Submits(items.into_iter().enumerate().map(named).collect()))
+            Ok(Work::Submits(
+                items.into_iter().enumerate().map(named).collect(),
+            ))
         }
         _ if envelope.is::<Cancel>() => Ok(Work::Cancels(envelope.items()?)),
         _ if envelope.is::<ActionChanged>() => Ok(Work::Changes(envelope.items()?)),

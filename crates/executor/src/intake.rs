@@ -70,7 +70,9 @@ impl Intake {
                     let message_id = RequestId(message_id);
                     for (index, EnforcementCreated(mut submission)) in items.into_iter().enumerate()
                     {
-                        submission.request_id.get_or_insert(message_id.of_item(index));
+                        submission
+                            .request_id
+                            .get_or_insert(message_id.of_item(index));
                         match submission.check() {
                             Ok(()) => add(&mut packs, self.partitions, &delivery, submission),
                             Err(reject) => {
@@ -111,18 +113,30 @@ impl Intake {
         self.poisoned.fetch_add(1, Ordering::Relaxed);
         let (topic, reason) = (Topic::Enforcements, error.to_string());
         tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it goes to the dead letters");
-        if let Err(error) = dead_letter(self.bus.as_ref(), settler, &topic, delivery, &reason).await {
+        if let Err(error) = dead_letter(self.bus.as_ref(), settler, &topic, delivery, &reason).await
+        {
             tracing::warn!(%error, "the dead letters cannot be reached");
         }
     }
 }
 
-fn add(packs: &mut Vec<Pack>, partitions: u16, delivery: &Delivery, submission: attune_core::Submission) {
+fn add(
+    packs: &mut Vec<Pack>,
+    partitions: u16,
+    delivery: &Delivery,
+    submission: attune_core::Submission,
+) {
     let partition = PartitionId::of(&submission.action_ref, partitions);
     let bytes = submission.parameters.get().len();
-    let item = Submit { submission, on_reject: OnReject::Record };
+    let item = Submit {
+        submission,
+        on_reject: OnReject::Record,
+    };
     // Only the latest pack of a partition may grow, or order would be lost.
-    let last = packs.iter_mut().rev().find(|pack| pack.partition == partition);
+    let last = packs
+        .iter_mut()
+        .rev()
+        .find(|pack| pack.partition == partition);
     match last {
         Some(pack)
             if pack.reply_to == delivery.reply_to
@@ -143,8 +157,11 @@ fn add(packs: &mut Vec<Pack>, partitions: u16, delivery: &Delivery, submission: 
 
 fn message(pack: Pack) -> Outgoing {
     let id = Uuid::now_v7();
-    let mut message =
-        Outgoing::new(Topic::Commands(pack.partition), id, encode(id, Utc::now(), &pack.items));
+    let mut message = Outgoing::new(
+        Topic::Commands(pack.partition),
+        id,
+        encode(id, Utc::now(), &pack.items),
+    );
     message.reply_to = pack.reply_to;
     message
 }

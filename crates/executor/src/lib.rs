@@ -1,7 +1,29 @@
 //! The executor of Attune: queues, pure core, journal, dispatcher and recovery.
+//!
+//! One execution's way through this crate: [`intake`](self) or a client brings a command →
+//! `inbox` decodes it → `journal` gathers a round → [`PartitionCore::step`] decides, on the
+//! [`ActionQueue`]s → `draft` folds the decisions into one batch → the store commits it →
+//! `dispatcher` tells workers and askers. `ownership` keeps the leases beside it.
 
 pub mod action_queue;
+mod counters;
+mod dispatcher;
+mod draft;
+pub mod event;
+mod executor;
+mod inbox;
+mod intake;
+mod journal;
+mod ownership;
+mod partition_core;
+mod policy_enforcer;
 pub mod queue_manager;
+mod reconciler;
 
 pub use action_queue::{ActionQueue, QueueLimits};
+pub use counters::Counters;
+pub use event::{Counter, Dispatch, Effect, Event, ReconcileBounds};
+pub use executor::{ExecutorError, ExecutorHandle, ExecutorOptions, start};
+pub use partition_core::PartitionCore;
+pub use policy_enforcer::limits_of;
 pub use queue_manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};

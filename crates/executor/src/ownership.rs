@@ -68,11 +68,17 @@ impl Ownership {
         let margin = (self.ttl / 6).min(Duration::from_secs(2));
         let sent = Instant::now();
         if !held.is_empty() {
-            let asked: Vec<_> = held.iter().map(|(partition, epoch)| (*partition, *epoch)).collect();
+            let asked: Vec<_> = held
+                .iter()
+                .map(|(partition, epoch)| (*partition, *epoch))
+                .collect();
             match self.store.renew(self.owner, &asked, self.ttl).await {
                 Ok(renewed) => {
-                    let lost: Vec<PartitionId> =
-                        held.keys().filter(|partition| !renewed.contains(partition)).copied().collect();
+                    let lost: Vec<PartitionId> = held
+                        .keys()
+                        .filter(|partition| !renewed.contains(partition))
+                        .copied()
+                        .collect();
                     held.retain(|partition, _| renewed.contains(partition));
                     self.trusted.send_replace(sent + self.ttl - margin);
                     if !lost.is_empty() {
@@ -85,12 +91,18 @@ impl Ownership {
                 }
             }
         }
-        let missing: Vec<PartitionId> =
-            (0..self.partitions).map(PartitionId).filter(|id| !held.contains_key(id)).collect();
+        let missing: Vec<PartitionId> = (0..self.partitions)
+            .map(PartitionId)
+            .filter(|id| !held.contains_key(id))
+            .collect();
         if missing.is_empty() {
             return;
         }
-        match self.store.acquire(self.owner, &self.name, &missing, self.ttl).await {
+        match self
+            .store
+            .acquire(self.owner, &self.name, &missing, self.ttl)
+            .await
+        {
             Ok(acquired) if !acquired.is_empty() => {
                 tracing::info!(partitions = acquired.len(), "partitions acquired");
                 if held.is_empty() {

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionRef, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId, QueueStats,
-    QueueTotals, Reject, RejectCode, RequestId, Seq, Status, Submission,
+    Action, ActionId, ActionRef, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId,
+    QueueStats, QueueTotals, Reject, RejectCode, RequestId, Seq, Status, Submission,
 };
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Completion, OnReject};
 use attune_store::{ActiveRow, End, KnownRequest, NewExecution, Outcome, Update};
@@ -96,7 +96,9 @@ impl PartitionCore {
 
     /// The totals of a queue.
     pub fn totals(&self, action_id: ActionId) -> QueueTotals {
-        self.queues.with_existing(action_id, |queue| queue.totals()).unwrap_or_default()
+        self.queues
+            .with_existing(action_id, |queue| queue.totals())
+            .unwrap_or_default()
     }
 
     /// A queue as it is now.
@@ -119,13 +121,25 @@ impl PartitionCore {
             Event::Recover { actions, totals } => self.recover(actions, totals),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
             Event::Known(known) => {
-                self.known = known.into_iter().map(|known| (known.request_id, known)).collect();
+                self.known = known
+                    .into_iter()
+                    .map(|known| (known.request_id, known))
+                    .collect();
             }
             Event::ActionKnown(action) => self.learn(now, action, out),
-            Event::Submit { request_id, submission, on_reject, reply_to } => {
+            Event::Submit {
+                request_id,
+                submission,
+                on_reject,
+                reply_to,
+            } => {
                 self.submit(now, request_id, submission, on_reject, reply_to, out);
             }
-            Event::Cancel { request_id, execution_id, reply_to } => {
+            Event::Cancel {
+                request_id,
+                execution_id,
+                reply_to,
+            } => {
                 let outcome = self.cancel(now, execution_id, out);
                 answer(reply_to, request_id, outcome, out);
             }
@@ -141,21 +155,25 @@ impl PartitionCore {
         for action in actions {
             let limits = limits_of(&action.spec, self.queues.config());
             let past = totals.get(&action.id).copied().unwrap_or_default();
-            self.queues.put(action.id, ActionQueue::new(action.id, limits, past));
+            self.queues
+                .put(action.id, ActionQueue::new(action.id, limits, past));
             self.remember(action);
         }
     }
 
     fn remember(&mut self, action: Action) -> Arc<Action> {
         let action = Arc::new(action);
-        self.refs.insert(action.spec.action_ref.as_str().to_owned(), action.id);
+        self.refs
+            .insert(action.spec.action_ref.as_str().to_owned(), action.id);
         self.actions.insert(action.id, Arc::clone(&action));
         action
     }
 
     fn recover_rows(&mut self, now: Millis, rows: Vec<ActiveRow>, out: &mut Vec<Effect>) {
         for row in rows {
-            let Some(action) = self.actions.get(&row.action_id).cloned() else { continue };
+            let Some(action) = self.actions.get(&row.action_id).cloned() else {
+                continue;
+            };
             let age = Millis::try_from(row.age.as_millis()).unwrap_or(Millis::MAX);
             let enqueued_at = now.saturating_sub(age);
             let seq = row.id.seq();
@@ -170,8 +188,12 @@ impl PartitionCore {
                     };
                     queue.restore_holder(row.id, holder);
                 } else {
-                    let waiting =
-                        Waiting { execution_id: row.id, seq, enqueued_at, attempt: row.attempt };
+                    let waiting = Waiting {
+                        execution_id: row.id,
+                        seq,
+                        enqueued_at,
+                        attempt: row.attempt,
+                    };
                     let not_before = row.not_before.map(|time| time.timestamp_millis());
                     queue.restore_waiting(
                         row.priority,
@@ -183,7 +205,11 @@ impl PartitionCore {
             if row.status == Status::Requested {
                 // The dispatch may have been lost between the commit and the message.
                 let attempt = row.attempt;
-                out.push(Effect::Redispatch(Dispatch { execution_id: row.id, attempt, action }));
+                out.push(Effect::Redispatch(Dispatch {
+                    execution_id: row.id,
+                    attempt,
+                    action,
+                }));
             }
             self.hungry.insert(row.action_id);
         }
@@ -192,7 +218,8 @@ impl PartitionCore {
     fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
         let limits = limits_of(&action.spec, self.queues.config());
         let action = self.remember(action);
-        self.queues.with_queue(action.id, || limits, |queue| queue.set_limits(limits));
+        self.queues
+            .with_queue(action.id, || limits, |queue| queue.set_limits(limits));
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, action.id, out);
     }
@@ -264,20 +291,32 @@ impl PartitionCore {
         };
         let seq = Seq::new(self.epoch, self.next_place);
         let id = ExecutionId::new(self.partition, seq);
-        let waiting = Waiting { execution_id: id, seq, enqueued_at: now, attempt: Attempt(0) };
-        let not_before =
-            submission.not_before.map(|time| time.timestamp_millis()).filter(|time| *time > now);
+        let waiting = Waiting {
+            execution_id: id,
+            seq,
+            enqueued_at: now,
+            attempt: Attempt(0),
+        };
+        let not_before = submission
+            .not_before
+            .map(|time| time.timestamp_millis())
+            .filter(|time| *time > now);
         let priority = submission.priority;
         let limits = || limits_of(&action.spec, self.queues.config());
         let (entered, delayed_position) = self.queues.with_queue(action.id, limits, |queue| {
             if let Some(time) = not_before {
                 let position = queue.len() as u64;
-                return (queue.enter_delayed(priority, waiting, time).map(|()| None), position);
+                return (
+                    queue.enter_delayed(priority, waiting, time).map(|()| None),
+                    position,
+                );
             }
             (queue.enter(priority, waiting).map(Some), 0)
         });
         let entered = match entered {
-            Ok(entered) => entered.unwrap_or(Entered::Queued { position: delayed_position }),
+            Ok(entered) => entered.unwrap_or(Entered::Queued {
+                position: delayed_position,
+            }),
             Err(full) => return Err((submission, Reject::queue_full(full.max_length))),
         };
         self.next_place += 1;
@@ -288,7 +327,12 @@ impl PartitionCore {
         let grant_no = (status == Status::Requested).then(|| self.number_grant());
         self.known.insert(
             request_id,
-            KnownRequest { request_id, execution_id: id, digest, status },
+            KnownRequest {
+                request_id,
+                execution_id: id,
+                digest,
+                status,
+            },
         );
         out.push(Effect::Insert(Box::new(NewExecution {
             id,
@@ -304,11 +348,20 @@ impl PartitionCore {
         if status == Status::Requested {
             out.push(Effect::Count(Counter::Granted));
             let action = Arc::clone(&action);
-            out.push(Effect::Dispatch(Dispatch { execution_id: id, attempt, action }));
+            out.push(Effect::Dispatch(Dispatch {
+                execution_id: id,
+                attempt,
+                action,
+            }));
         }
         out.push(Effect::Touched(action.id));
         self.schedule(action.id);
-        Ok(Accepted { execution_id: Some(id), status: Some(status), position, repeated: false })
+        Ok(Accepted {
+            execution_id: Some(id),
+            status: Some(status),
+            position,
+            repeated: false,
+        })
     }
 
     /// Keeps what was refused although its sender was told that it is safe: in the history when
@@ -322,7 +375,11 @@ impl PartitionCore {
         out: &mut Vec<Effect>,
     ) {
         let known = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
-        let action_id = self.refs.get(&submission.action_ref).copied().filter(|_| known);
+        let action_id = self
+            .refs
+            .get(&submission.action_ref)
+            .copied()
+            .filter(|_| known);
         let Some(action_id) = action_id else {
             let (submission, reject) = (Box::new(submission), reject.clone());
             out.push(Effect::DeadLetter { submission, reject });
@@ -333,7 +390,12 @@ impl PartitionCore {
         let status = Status::Rejected;
         self.known.insert(
             request_id,
-            KnownRequest { request_id, execution_id: id, digest, status },
+            KnownRequest {
+                request_id,
+                execution_id: id,
+                digest,
+                status,
+            },
         );
         out.push(Effect::Insert(Box::new(NewExecution {
             id,
@@ -382,7 +444,10 @@ impl PartitionCore {
                         grant_no: None,
                         cancel_requested: true,
                     }));
-                    out.push(Effect::CancelRun { execution_id, attempt });
+                    out.push(Effect::CancelRun {
+                        execution_id,
+                        attempt,
+                    });
                     return accepted(None);
                 }
                 Some(None) => {
@@ -390,7 +455,10 @@ impl PartitionCore {
                         Status::Cancelled,
                         Some("cancelled while it waited for a slot".to_owned()),
                     );
-                    out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
+                    out.push(Effect::End(Box::new(End {
+                        id: execution_id,
+                        outcome,
+                    })));
                     out.push(Effect::Count(Counter::Cancelled));
                     self.serve(now, action_id, out);
                     return accepted(Some(Status::Cancelled));
@@ -403,12 +471,20 @@ impl PartitionCore {
     }
 
     fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
-        let Completion { execution_id, attempt, action_id, status, .. } = completion;
+        let Completion {
+            execution_id,
+            attempt,
+            action_id,
+            status,
+            ..
+        } = completion;
         let cancelled = status == Status::Cancelled;
         let released = status.is_reportable()
             && self
                 .queues
-                .with_existing(action_id, |queue| queue.finish(execution_id, attempt, cancelled))
+                .with_existing(action_id, |queue| {
+                    queue.finish(execution_id, attempt, cancelled)
+                })
                 .unwrap_or(false);
         if !released {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
@@ -423,8 +499,15 @@ impl PartitionCore {
             stdout: completion.stdout,
             stderr: completion.stderr,
         };
-        out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
-        out.push(Effect::Count(if cancelled { Counter::Cancelled } else { Counter::Completed }));
+        out.push(Effect::End(Box::new(End {
+            id: execution_id,
+            outcome,
+        })));
+        out.push(Effect::Count(if cancelled {
+            Counter::Cancelled
+        } else {
+            Counter::Completed
+        }));
         self.serve(now, action_id, out);
     }
 
@@ -438,11 +521,14 @@ impl PartitionCore {
         out: &mut Vec<Effect>,
     ) {
         let cancelled = outcome.status == Status::Cancelled;
-        let ended = self
-            .queues
-            .with_existing(action_id, |queue| queue.finish(execution_id, attempt, cancelled));
+        let ended = self.queues.with_existing(action_id, |queue| {
+            queue.finish(execution_id, attempt, cancelled)
+        });
         if ended == Some(true) {
-            out.push(Effect::End(Box::new(End { id: execution_id, outcome })));
+            out.push(Effect::End(Box::new(End {
+                id: execution_id,
+                outcome,
+            })));
             out.push(Effect::Count(if cancelled {
                 Counter::Cancelled
             } else {
@@ -469,7 +555,9 @@ impl PartitionCore {
             let words = format!("its worker was lost in attempt {attempt}");
             let outcome = Outcome::of(Status::Abandoned, Some(words));
             self.end_holder(action.id, execution_id, attempt, outcome, out);
-        } else if self.queues.with_existing(action.id, |queue| queue.revoke(execution_id, attempt))
+        } else if self
+            .queues
+            .with_existing(action.id, |queue| queue.revoke(execution_id, attempt))
             == Some(true)
         {
             out.push(Effect::Update(Update {
@@ -503,7 +591,9 @@ impl PartitionCore {
     /// Does for a queue what can be done now: wakes delayed executions, ends those that waited
     /// too long, grants free slots.
     pub(crate) fn serve(&mut self, now: Millis, action_id: ActionId, out: &mut Vec<Effect>) {
-        let Some(action) = self.actions.get(&action_id).cloned() else { return };
+        let Some(action) = self.actions.get(&action_id).cloned() else {
+            return;
+        };
         let queues = self.queues.clone();
         let grants = queues.with_existing(action_id, |queue| {
             queue.wake_delayed(now);
@@ -511,10 +601,15 @@ impl PartitionCore {
             for expired in queue.expire(now, MAX_PER_STEP) {
                 let words = format!("waited longer than {timeout} s for a slot");
                 let outcome = Outcome::of(Status::Expired, Some(words));
-                out.push(Effect::End(Box::new(End { id: expired.execution_id, outcome })));
+                out.push(Effect::End(Box::new(End {
+                    id: expired.execution_id,
+                    outcome,
+                })));
                 out.push(Effect::Count(Counter::Expired));
             }
-            std::iter::from_fn(|| queue.grant_next()).take(MAX_PER_STEP).collect::<Vec<_>>()
+            std::iter::from_fn(|| queue.grant_next())
+                .take(MAX_PER_STEP)
+                .collect::<Vec<_>>()
         });
         let grants = grants.unwrap_or_default();
         if grants.len() == MAX_PER_STEP {
@@ -531,7 +626,11 @@ impl PartitionCore {
             }));
             out.push(Effect::Count(Counter::Granted));
             let action = Arc::clone(&action);
-            out.push(Effect::Dispatch(Dispatch { execution_id, attempt, action }));
+            out.push(Effect::Dispatch(Dispatch {
+                execution_id,
+                attempt,
+                action,
+            }));
         }
         out.push(Effect::Touched(action_id));
         self.schedule(action_id);
@@ -545,11 +644,18 @@ impl PartitionCore {
 
     /// Sees to it that a tick comes no later than the queue's next deadline.
     fn schedule(&mut self, action_id: ActionId) {
-        let Some(time) = self.queues.with_existing(action_id, |queue| queue.next_deadline()).flatten()
+        let Some(time) = self
+            .queues
+            .with_existing(action_id, |queue| queue.next_deadline())
+            .flatten()
         else {
             return;
         };
-        if self.scheduled.get(&action_id).is_none_or(|scheduled| *scheduled > time) {
+        if self
+            .scheduled
+            .get(&action_id)
+            .is_none_or(|scheduled| *scheduled > time)
+        {
             self.scheduled.insert(action_id, time);
             self.deadlines.push(Reverse((time, action_id)));
         }
@@ -563,7 +669,13 @@ fn answer(
     out: &mut Vec<Effect>,
 ) {
     if let Some(reply_to) = reply_to {
-        out.push(Effect::Answer { reply_to, answer: Answer { request_id, outcome } });
+        out.push(Effect::Answer {
+            reply_to,
+            answer: Answer {
+                request_id,
+                outcome,
+            },
+        });
     }
 }
 

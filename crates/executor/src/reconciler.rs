@@ -47,7 +47,9 @@ impl PartitionCore {
                 let leaked: Vec<(ExecutionId, Holder)> = queue
                     .holders()
                     .filter(|(id, holder)| {
-                        stored.get(id).is_none_or(|row| row.attempt != holder.attempt)
+                        stored
+                            .get(id)
+                            .is_none_or(|row| row.attempt != holder.attempt)
                     })
                     .collect();
                 for (id, holder) in &leaked {
@@ -77,7 +79,9 @@ impl PartitionCore {
         bounds: ReconcileBounds,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let Some(action) = self.actions.get(&row.action_id).map(Arc::clone) else { return false };
+        let Some(action) = self.actions.get(&row.action_id).map(Arc::clone) else {
+            return false;
+        };
         let holder = self.queues.with_existing(row.action_id, |queue| {
             if let Some(holder) = queue.holder(row.id) {
                 return (holder, false);
@@ -92,7 +96,9 @@ impl PartitionCore {
             queue.restore_holder(row.id, holder);
             (holder, true)
         });
-        let Some((holder, missing)) = holder else { return false };
+        let Some((holder, missing)) = holder else {
+            return false;
+        };
         if missing {
             tracing::error!(
                 execution.id = %row.id,
@@ -102,9 +108,13 @@ impl PartitionCore {
             );
             out.push(Effect::Count(Counter::SlotMissingMended));
         }
-        let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let dispatch =
-            || Dispatch { execution_id: row.id, attempt: row.attempt, action: Arc::clone(&action) };
+        let millis =
+            |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let dispatch = || Dispatch {
+            execution_id: row.id,
+            attempt: row.attempt,
+            action: Arc::clone(&action),
+        };
         match row.status {
             Status::Running if millis(row.worker_lost_for) > bounds.worker_grace => {
                 tracing::warn!(
@@ -118,7 +128,10 @@ impl PartitionCore {
                 true
             }
             Status::Running if row.cancel_requested => {
-                out.push(Effect::CancelRun { execution_id: row.id, attempt: row.attempt });
+                out.push(Effect::CancelRun {
+                    execution_id: row.id,
+                    attempt: row.attempt,
+                });
                 false
             }
             Status::Requested if millis(row.held_for) > bounds.republish_after => {

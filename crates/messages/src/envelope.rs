@@ -83,7 +83,10 @@ impl<'a> Envelope<'a> {
     /// When it is too large or not an envelope.
     pub fn parse(body: &'a [u8], max_bytes: usize) -> Result<Self, DecodeError> {
         if body.len() > max_bytes {
-            return Err(DecodeError::TooLarge { bytes: body.len(), max: max_bytes });
+            return Err(DecodeError::TooLarge {
+                bytes: body.len(),
+                max: max_bytes,
+            });
         }
         serde_json::from_slice(body).map_err(DecodeError::Envelope)
     }
@@ -122,9 +125,15 @@ impl<'a> Envelope<'a> {
         } else {
             serde_json::from_str(text).map(|item| vec![item])
         };
-        let items: Vec<M> =
-            items.map_err(|source| DecodeError::Payload { message_type: M::TYPE, source })?;
-        if items.is_empty() { Err(DecodeError::Empty) } else { Ok(items) }
+        let items: Vec<M> = items.map_err(|source| DecodeError::Payload {
+            message_type: M::TYPE,
+            source,
+        })?;
+        if items.is_empty() {
+            Err(DecodeError::Empty)
+        } else {
+            Ok(items)
+        }
     }
 }
 
@@ -169,11 +178,7 @@ pub fn encode_raw<M: Message>(
     }
 }
 
-fn frame<M: Message, P: Serialize>(
-    message_id: Uuid,
-    now: DateTime<Utc>,
-    payload: P,
-) -> Vec<u8> {
+fn frame<M: Message, P: Serialize>(message_id: Uuid, now: DateTime<Utc>, payload: P) -> Vec<u8> {
     #[derive(Serialize)]
     struct Frame<'a, P> {
         message_id: Uuid,

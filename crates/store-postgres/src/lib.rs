@@ -1,1 +1,68 @@
 //! PostgreSQL adapter of Attune's storage ports.
+//!
+//! - **The commit is one statement** (`sql/commit.sql`): fence, inserts, grants, ends and totals
+//!   over `UNNEST` arrays, so no transaction ever waits for this program between two statements.
+//! - **Every port call runs in a task of its own**, which the caller awaits: a caller that is
+//!   dropped never leaves a connection inside a transaction.
+//! - **Four pools** keep what must not wait away from what may be slow: commits, reads and claims
+//!   by key, lease renewals, and everything else. See the module `sessions`.
+//!
+//! PostgreSQL 15 is the oldest version that is tested. All SQL is in `sql/`, one statement a
+//! file; the schema is in `migrations/postgres/`.
+
+mod actions;
+mod bind;
+mod commit;
+mod db;
+mod executions;
+mod failure;
+mod options;
+mod partitions;
+mod schema;
+mod sessions;
+pub mod sql;
+mod stats;
+mod text;
+mod workers;
+
+use async_trait::async_trait;
+use attune_store::{Store, StoreError};
+
+use crate::db::Db;
+pub use crate::options::PostgresOptions;
+
+/// The storage ports on PostgreSQL. Cheap to clone; all clones share the connections.
+#[derive(Debug, Clone)]
+pub struct PostgresStore {
+    db: Db,
+}
+
+impl PostgresStore {
+    /// Connects once to see that the server can be reached, and prepares the pools; their
+    /// connections are opened when they are first needed.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`] when the options cannot work (a URL that cannot be read, a wrong
+    /// password, a database that does not exist), [`StoreError::Unavailable`] when the server
+    /// cannot be reached. Both name host and port, never the password.
+    pub async fn connect(options: PostgresOptions) -> Result<Self, StoreError> {
+        Ok(Self {
+            db: Db::connect(&options).await?,
+        })
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn migrate(&self) -> Result<(), StoreError> {
+        self.db.migrate().await
+    }
+
+    async fn check(&self) -> Result<(), StoreError> {
+        self.db.check().await
+    }
+
+    async fn close(&self) {
+        self.db.close().await;
+    }
+}

@@ -63,7 +63,7 @@ impl SqliteOptions {
             .filename(AsRef::<Path>::as_ref(&self.path))
             .foreign_keys(true)
             .busy_timeout(self.busy_timeout)
-            .pragma("cache_size", CACHE_KIB)
+            .pragma("cache_size", CACHE_KIB).row_buffer_size(1000)
             .pragma("temp_store", "MEMORY")
             .thread_name(move |n| format!("{thread}-{n}"))
     }

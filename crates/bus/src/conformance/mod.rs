@@ -88,10 +88,16 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 async fn subscribe(bus: &dyn Bus, topic: &Topic, prefetch: u16) -> Subscriber {
-    let subscription = Subscription { topic: topic.clone(), prefetch };
-    within(&format!("subscribing to {topic}"), bus.subscribe(subscription))
-        .await
-        .unwrap_or_else(|error| panic!("subscribing to {topic}: {error}"))
+    let subscription = Subscription {
+        topic: topic.clone(),
+        prefetch,
+    };
+    within(
+        &format!("subscribing to {topic}"),
+        bus.subscribe(subscription),
+    )
+    .await
+    .unwrap_or_else(|error| panic!("subscribing to {topic}: {error}"))
 }
 
 /// A message whose body is a number.
@@ -105,12 +111,19 @@ async fn publish(bus: &dyn Bus, messages: Vec<Outgoing>) -> Result<(), PublishEr
 
 /// Publishes numbered messages in one call.
 async fn send(bus: &dyn Bus, topic: &Topic, numbers: impl IntoIterator<Item = u64>) {
-    let messages = numbers.into_iter().map(|number| numbered(topic, number)).collect();
-    publish(bus, messages).await.unwrap_or_else(|error| panic!("publishing to {topic}: {error}"));
+    let messages = numbers
+        .into_iter()
+        .map(|number| numbered(topic, number))
+        .collect();
+    publish(bus, messages)
+        .await
+        .unwrap_or_else(|error| panic!("publishing to {topic}: {error}"));
 }
 
 async fn receive(subscriber: &mut Subscriber) -> Delivery {
-    within("a delivery", subscriber.next()).await.expect("the bus is open")
+    within("a delivery", subscriber.next())
+        .await
+        .expect("the bus is open")
 }
 
 /// The next `count` deliveries, not settled.

@@ -31,7 +31,10 @@ pub async fn one_publisher_keeps_its_order(bus: Arc<dyn Bus>) {
     for expected in 0..MESSAGES {
         let delivery = receive(&mut subscriber).await;
         assert_eq!(number(&delivery), expected);
-        assert!(!delivery.redelivered, "message {expected} came for the first time");
+        assert!(
+            !delivery.redelivered,
+            "message {expected} came for the first time"
+        );
         subscriber.settler().ack(&[delivery.tag]).await;
     }
     publisher.await.expect("the publisher ends well");
@@ -46,7 +49,10 @@ pub async fn unsettled_messages_come_again_first_and_in_order(bus: Arc<dyn Bus>)
         send(&*bus, &topic, 1..=8).await;
         let deliveries = receive_many(&mut first, 8).await;
         assert_eq!(numbers(&deliveries), (1..=8).collect::<Vec<_>>(), "{topic}");
-        let settled: Vec<_> = deliveries[..3].iter().map(|delivery| delivery.tag).collect();
+        let settled: Vec<_> = deliveries[..3]
+            .iter()
+            .map(|delivery| delivery.tag)
+            .collect();
         first.settler().ack(&settled).await;
         drop(first);
         send(&*bus, &topic, 9..=10).await;
@@ -55,7 +61,11 @@ pub async fn unsettled_messages_come_again_first_and_in_order(bus: Arc<dyn Bus>)
         let again = receive_many(&mut second, 7).await;
         assert_eq!(numbers(&again), (4..=10).collect::<Vec<_>>(), "{topic}");
         for delivery in &again[..5] {
-            assert!(delivery.redelivered, "{topic}: {} came before", number(delivery));
+            assert!(
+                delivery.redelivered,
+                "{topic}: {} came before",
+                number(delivery)
+            );
         }
         let tags: Vec<_> = again.iter().map(|delivery| delivery.tag).collect();
         second.settler().ack(&tags).await;
@@ -75,8 +85,15 @@ pub async fn a_second_subscriber_of_an_ordered_topic_waits_its_turn(bus: Arc<dyn
         let mut second = subscribe(&*bus, &topic, 16).await;
         send(&*bus, &topic, 1..=10).await;
         let deliveries = receive_many(&mut first, 10).await;
-        assert_eq!(numbers(&deliveries), (1..=10).collect::<Vec<_>>(), "{topic}");
-        let settled: Vec<_> = deliveries[..5].iter().map(|delivery| delivery.tag).collect();
+        assert_eq!(
+            numbers(&deliveries),
+            (1..=10).collect::<Vec<_>>(),
+            "{topic}"
+        );
+        let settled: Vec<_> = deliveries[..5]
+            .iter()
+            .map(|delivery| delivery.tag)
+            .collect();
         first.settler().ack(&settled).await;
         assert_nothing_comes(&*bus, &mut second, "the first subscriber lives").await;
         drop(first);
@@ -91,7 +108,9 @@ pub async fn a_second_subscriber_of_an_ordered_topic_waits_its_turn(bus: Arc<dyn
 pub async fn subscribers_come_and_go_and_nothing_is_lost(bus: Arc<dyn Bus>) {
     const MESSAGES: u64 = 300;
     let topic = Topic::Commands(PartitionId(1));
-    bus.declare(&topic).await.expect("the topic can be declared");
+    bus.declare(&topic)
+        .await
+        .expect("the topic can be declared");
     let publisher = spawn(&bus, |bus| async move {
         for number in 0..MESSAGES {
             send(&*bus, &Topic::Commands(PartitionId(1)), [number]).await;
@@ -103,7 +122,10 @@ pub async fn subscribers_come_and_go_and_nothing_is_lost(bus: Arc<dyn Bus>) {
         let mut subscriber = subscribe(&*bus, &topic, 32).await;
         let count = 25.min(MESSAGES - next);
         let deliveries = receive_many(&mut subscriber, count as usize).await;
-        assert_eq!(numbers(&deliveries), (next..next + count).collect::<Vec<_>>());
+        assert_eq!(
+            numbers(&deliveries),
+            (next..next + count).collect::<Vec<_>>()
+        );
         // Two thirds are settled, one message at a time; the rest goes back.
         let settled = (count * 2).div_ceil(3);
         for delivery in &deliveries[..settled as usize] {
@@ -126,8 +148,13 @@ pub async fn concurrent_publishers_lose_nothing(bus: Arc<dyn Bus>) {
             spawn(&bus, move |bus| async move {
                 let all: Vec<_> = (0..EACH).map(|number| publisher * EACH + number).collect();
                 for pack in all.chunks(1 + publisher as usize) {
-                    let pack = pack.iter().map(|&n| numbered(&Topic::Completed, n)).collect();
-                    publish(&*bus, pack).await.expect("every publish is confirmed");
+                    let pack = pack
+                        .iter()
+                        .map(|&n| numbered(&Topic::Completed, n))
+                        .collect();
+                    publish(&*bus, pack)
+                        .await
+                        .expect("every publish is confirmed");
                 }
             })
         })
@@ -142,7 +169,9 @@ pub async fn concurrent_publishers_lose_nothing(bus: Arc<dyn Bus>) {
         subscriber.settler().ack(&[delivery.tag]).await;
     }
     for publisher in publishers {
-        within("a publisher ends", publisher).await.expect("it ends well");
+        within("a publisher ends", publisher)
+            .await
+            .expect("it ends well");
     }
     assert_eq!(next.len() as u64, PUBLISHERS);
     assert!(next.values().all(|&count| count == EACH), "{next:?}");

@@ -53,18 +53,31 @@ pub async fn only_the_unroutable_part_of_a_call_is_refused(bus: Arc<dyn Bus>) {
 
 /// A topic that was declared keeps what is published before anyone subscribes.
 pub async fn what_was_declared_is_kept(bus: Arc<dyn Bus>) {
-    for topic in keeping_topics().into_iter().chain([Topic::Enforcements, Topic::QueueStats]) {
-        bus.declare(&topic).await.expect("the topic can be declared");
+    for topic in keeping_topics()
+        .into_iter()
+        .chain([Topic::Enforcements, Topic::QueueStats])
+    {
+        bus.declare(&topic)
+            .await
+            .expect("the topic can be declared");
         send(&*bus, &topic, 1..=3).await;
-        bus.declare(&topic).await.expect("declaring again changes nothing");
+        bus.declare(&topic)
+            .await
+            .expect("declaring again changes nothing");
         let mut subscriber = subscribe(&*bus, &topic, 8).await;
-        assert_eq!(numbers(&receive_many(&mut subscriber, 3).await), [1, 2, 3], "{topic}");
+        assert_eq!(
+            numbers(&receive_many(&mut subscriber, 3).await),
+            [1, 2, 3],
+            "{topic}"
+        );
     }
 }
 
 /// A call without messages has nothing to wait for.
 pub async fn nothing_to_publish_is_confirmed(bus: Arc<dyn Bus>) {
-    publish(&*bus, Vec::new()).await.expect("nothing can go wrong");
+    publish(&*bus, Vec::new())
+        .await
+        .expect("nothing can go wrong");
     bus.check().await.expect("an open bus can be used");
 }
 
@@ -85,8 +98,14 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
     for topic in &topics {
         subscribers.push(subscribe(&*bus, topic, 8).await);
     }
-    let messages = topics.iter().zip(1..).map(|(topic, number)| numbered(topic, number)).collect();
-    publish(&*bus, messages).await.expect("everything is routed");
+    let messages = topics
+        .iter()
+        .zip(1..)
+        .map(|(topic, number)| numbered(topic, number))
+        .collect();
+    publish(&*bus, messages)
+        .await
+        .expect("everything is routed");
     for ((topic, subscriber), expected) in topics.iter().zip(&mut subscribers).zip(1..) {
         assert_eq!(number(&receive(subscriber).await), expected, "{topic}");
     }
@@ -129,7 +148,9 @@ pub async fn an_answer_reaches_its_address_only(bus: Arc<dyn Bus>) {
     let mut questions = subscribe(&*bus, &Topic::Commands(PartitionId(0)), 4).await;
     let mut question = numbered(&Topic::Commands(PartitionId(0)), 1);
     question.reply_to = Some(here.clone());
-    publish(&*bus, vec![question]).await.expect("the question is confirmed");
+    publish(&*bus, vec![question])
+        .await
+        .expect("the question is confirmed");
     let question = receive(&mut questions).await;
     assert_eq!(question.reply_to.as_deref(), Some(here.as_str()));
     let address = question.reply_to.expect("it was compared above");
@@ -154,7 +175,9 @@ pub async fn an_answer_to_nobody_is_fine(bus: Arc<dyn Bus>) {
 pub async fn properties_and_large_binary_bodies_survive(bus: Arc<dyn Bus>) {
     let mut subscriber = subscribe(&*bus, &Topic::Completed, 4).await;
     // Every byte value, in no text encoding.
-    let body: Vec<u8> = (0..1024 * 1024_u32).map(|i| (i.wrapping_mul(31) >> 3) as u8).collect();
+    let body: Vec<u8> = (0..1024 * 1024_u32)
+        .map(|i| (i.wrapping_mul(31) >> 3) as u8)
+        .collect();
     let mut large = Outgoing::new(Topic::Completed, Uuid::now_v7(), body);
     large.reply_to = Some("attune.reply.someone".to_owned());
     large.headers = vec![
@@ -162,14 +185,23 @@ pub async fn properties_and_large_binary_bodies_survive(bus: Arc<dyn Bus>) {
         ("x-attune-empty".to_owned(), String::new()),
     ];
     let bare = Outgoing::new(Topic::Completed, Uuid::now_v7(), Bytes::new());
-    publish(&*bus, vec![large.clone(), bare.clone()]).await.expect("both are confirmed");
+    publish(&*bus, vec![large.clone(), bare.clone()])
+        .await
+        .expect("both are confirmed");
 
     let delivery = receive(&mut subscriber).await;
-    assert!(delivery.body == large.body, "the body of 1 MiB is unchanged");
+    assert!(
+        delivery.body == large.body,
+        "the body of 1 MiB is unchanged"
+    );
     assert_eq!(delivery.message_id, Some(large.message_id.to_string()));
     assert_eq!(delivery.reply_to, large.reply_to);
     for header in &large.headers {
-        assert!(delivery.headers.contains(header), "{header:?} in {:?}", delivery.headers);
+        assert!(
+            delivery.headers.contains(header),
+            "{header:?} in {:?}",
+            delivery.headers
+        );
     }
     let delivery = receive(&mut subscriber).await;
     assert!(delivery.body.is_empty());

@@ -46,7 +46,11 @@ pub async fn subscribers_of_a_work_topic_share(bus: Arc<dyn Bus>) {
 
 /// No more than `prefetch` deliveries are unsettled; each acknowledgement lets one more come.
 pub async fn prefetch_bounds_what_is_unsettled(bus: Arc<dyn Bus>) {
-    for topic in [Topic::Completed, Topic::Commands(PartitionId(0)), Topic::Cancel] {
+    for topic in [
+        Topic::Completed,
+        Topic::Commands(PartitionId(0)),
+        Topic::Cancel,
+    ] {
         let mut subscriber = subscribe(&*bus, &topic, 3).await;
         send(&*bus, &topic, 1..=10).await;
         let held = receive_many(&mut subscriber, 3).await;
@@ -56,8 +60,15 @@ pub async fn prefetch_bounds_what_is_unsettled(bus: Arc<dyn Bus>) {
         let fourth = receive(&mut subscriber).await;
         assert_eq!(number(&fourth), 4, "{topic}");
         assert_nothing_comes(&*bus, &mut subscriber, "three are unsettled again").await;
-        subscriber.settler().ack(&[held[0].tag, held[2].tag, fourth.tag]).await;
-        assert_eq!(numbers(&receive_many(&mut subscriber, 3).await), [5, 6, 7], "{topic}");
+        subscriber
+            .settler()
+            .ack(&[held[0].tag, held[2].tag, fourth.tag])
+            .await;
+        assert_eq!(
+            numbers(&receive_many(&mut subscriber, 3).await),
+            [5, 6, 7],
+            "{topic}"
+        );
     }
 }
 
@@ -121,9 +132,12 @@ pub async fn a_dead_letter_moves_with_its_reason(bus: Arc<dyn Bus>) {
     publish(&*bus, vec![poison]).await.expect("it is confirmed");
     let delivery = receive(&mut subscriber).await;
     let settler = subscriber.settler();
-    within("it is buried", dead_letter(&*bus, &settler, &topic, &delivery, "not an envelope"))
-        .await
-        .expect("the dead letters can be reached");
+    within(
+        "it is buried",
+        dead_letter(&*bus, &settler, &topic, &delivery, "not an envelope"),
+    )
+    .await
+    .expect("the dead letters can be reached");
 
     let letter = receive(&mut letters).await;
     assert_eq!(number(&letter), 13);
@@ -133,12 +147,20 @@ pub async fn a_dead_letter_moves_with_its_reason(bus: Arc<dyn Bus>) {
         ("x-attune-test", "kept"),
     ] {
         let header = (name.to_owned(), value.to_owned());
-        assert!(letter.headers.contains(&header), "{header:?} in {:?}", letter.headers);
+        assert!(
+            letter.headers.contains(&header),
+            "{header:?} in {:?}",
+            letter.headers
+        );
     }
     drop(subscriber);
     let mut next = subscribe(&*bus, &topic, 4).await;
     send(&*bus, &topic, [14]).await;
-    assert_eq!(number(&receive(&mut next).await), 14, "the dead one does not come again");
+    assert_eq!(
+        number(&receive(&mut next).await),
+        14,
+        "the dead one does not come again"
+    );
 }
 
 /// After `close`, subscribers end and everything else says that the bus is closed.
@@ -150,14 +172,20 @@ pub async fn closing_ends_everything(bus: Arc<dyn Bus>) {
     within("it closes", bus.close()).await;
     for subscriber in [&mut idle, &mut busy] {
         // What had been delivered before may still be read.
-        while within("the subscriber ends", subscriber.next()).await.is_some() {}
+        while within("the subscriber ends", subscriber.next())
+            .await
+            .is_some()
+        {}
     }
     busy.settler().ack(&[unsettled.tag]).await;
     match publish(&*bus, vec![numbered(&Topic::Completed, 1)]).await {
         Err(PublishError::Closed) => {}
         other => panic!("publishing on a closed bus: {other:?}"),
     }
-    let subscription = Subscription { topic: Topic::Completed, prefetch: 1 };
+    let subscription = Subscription {
+        topic: Topic::Completed,
+        prefetch: 1,
+    };
     match within("a subscription is refused", bus.subscribe(subscription)).await {
         Err(BusError::Closed) => {}
         Err(other) => panic!("subscribing on a closed bus: {other}"),

@@ -68,7 +68,12 @@ struct Receiver {
 
 impl Mailbox {
     pub(super) fn new(sharing: Sharing, overflow: Overflow, max_kept: usize) -> Self {
-        Self { sharing, overflow, max_kept, state: Mutex::default() }
+        Self {
+            sharing,
+            overflow,
+            max_kept,
+            state: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -89,8 +94,8 @@ impl Mailbox {
         }
         for message in run {
             if state.waiting.len() + state.unsettled >= self.max_kept {
-                let dropped = self.overflow == Overflow::DropOldest
-                    && state.waiting.pop_front().is_some();
+                let dropped =
+                    self.overflow == Overflow::DropOldest && state.waiting.pop_front().is_some();
                 if !dropped {
                     // Even where messages may go nowhere the bound holds: when everything
                     // kept is unsettled, it is the new message that goes.
@@ -102,14 +107,22 @@ impl Mailbox {
             }
             let place = state.next_place;
             state.next_place += 1;
-            state.waiting.push_back(Kept { place, redelivered: false, message });
+            state.waiting.push_back(Kept {
+                place,
+                redelivered: false,
+                message,
+            });
         }
         state.deliver(self.sharing);
         Ok(())
     }
 
     /// Adds a subscriber; `None` when the bus is closed.
-    pub(super) fn attach(&self, generation: u64, prefetch: u16) -> Option<mpsc::Receiver<Delivery>> {
+    pub(super) fn attach(
+        &self,
+        generation: u64,
+        prefetch: u16,
+    ) -> Option<mpsc::Receiver<Delivery>> {
         let mut state = self.lock();
         if state.closed {
             return None;
@@ -129,7 +142,11 @@ impl Mailbox {
     /// Removes a subscriber; what it did not settle takes its old place again.
     pub(super) fn detach(&self, generation: u64) {
         let mut state = self.lock();
-        let Some(index) = state.receivers.iter().position(|r| r.generation == generation) else {
+        let Some(index) = state
+            .receivers
+            .iter()
+            .position(|r| r.generation == generation)
+        else {
             return;
         };
         let gone = state.receivers.remove(index);
@@ -142,7 +159,11 @@ impl Mailbox {
     pub(super) fn settle(&self, generation: u64, numbers: impl Iterator<Item = u64>) {
         let mut state = self.lock();
         let state = &mut *state;
-        let Some(receiver) = state.receivers.iter_mut().find(|r| r.generation == generation) else {
+        let Some(receiver) = state
+            .receivers
+            .iter_mut()
+            .find(|r| r.generation == generation)
+        else {
             return;
         };
         for number in numbers {
@@ -177,7 +198,9 @@ impl State {
                 .map(|offset| (start + offset) % candidates)
                 .find(|&index| self.receivers[index].has_room());
             let Some(index) = free else { return };
-            let Some(kept) = self.waiting.pop_front() else { return };
+            let Some(kept) = self.waiting.pop_front() else {
+                return;
+            };
             self.turn = index + 1;
             self.receivers[index].deliver(kept);
             self.unsettled += 1;
@@ -190,7 +213,9 @@ impl State {
         // them to the front. Only another subscriber's returns can stand before them.
         for mut kept in messages.rev() {
             kept.redelivered = true;
-            let index = self.waiting.partition_point(|waiting| waiting.place < kept.place);
+            let index = self
+                .waiting
+                .partition_point(|waiting| waiting.place < kept.place);
             if index == 0 {
                 self.waiting.push_front(kept);
             } else {
@@ -214,7 +239,10 @@ impl Receiver {
         let number = self.next_number;
         self.next_number += 1;
         let delivery = Delivery {
-            tag: DeliveryTag { generation: self.generation, number },
+            tag: DeliveryTag {
+                generation: self.generation,
+                number,
+            },
             body: kept.message.body.clone(),
             message_id: Some(kept.message.message_id.to_string()),
             reply_to: kept.message.reply_to.clone(),
@@ -236,14 +264,16 @@ mod tests {
 
     fn post(mailbox: &Mailbox, bodies: std::ops::Range<u8>) -> usize {
         let mut refused = Vec::new();
-        let mut run = bodies
-            .map(|body| Outgoing::new(Topic::Completed, Uuid::now_v7(), vec![body]));
+        let mut run =
+            bodies.map(|body| Outgoing::new(Topic::Completed, Uuid::now_v7(), vec![body]));
         mailbox.post(&mut run, &mut refused).unwrap();
         refused.len()
     }
 
     fn bodies(deliveries: &mut mpsc::Receiver<Delivery>) -> Vec<u8> {
-        std::iter::from_fn(|| deliveries.try_recv().ok()).map(|delivery| delivery.body[0]).collect()
+        std::iter::from_fn(|| deliveries.try_recv().ok())
+            .map(|delivery| delivery.body[0])
+            .collect()
     }
 
     #[test]
@@ -252,7 +282,10 @@ mod tests {
         let mut first = mailbox.attach(1, 3).unwrap();
         let mut second = mailbox.attach(2, 3).unwrap();
         assert_eq!(post(&mailbox, 0..10), 0);
-        assert_eq!((bodies(&mut first), bodies(&mut second)), (vec![0, 2, 4], vec![1, 3, 5]));
+        assert_eq!(
+            (bodies(&mut first), bodies(&mut second)),
+            (vec![0, 2, 4], vec![1, 3, 5])
+        );
         // The even ones go back while the second subscriber has no room, then the odd ones.
         mailbox.detach(1);
         mailbox.detach(2);
@@ -309,6 +342,9 @@ mod tests {
         assert!(deliveries.try_recv().is_err());
         assert!(mailbox.attach(2, 2).is_none());
         let mut run = std::iter::once(Outgoing::new(Topic::Completed, Uuid::nil(), vec![]));
-        assert!(matches!(mailbox.post(&mut run, &mut Vec::new()), Err(PublishError::Closed)));
+        assert!(matches!(
+            mailbox.post(&mut run, &mut Vec::new()),
+            Err(PublishError::Closed)
+        ));
     }
 }

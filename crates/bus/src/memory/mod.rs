@@ -70,7 +70,9 @@ impl MemoryBus {
             closed: AtomicBool::new(false),
             max_kept,
         };
-        let bus = Self { shared: Arc::new(shared) };
+        let bus = Self {
+            shared: Arc::new(shared),
+        };
         // There is always somewhere to put what cannot be used, as on a broker whose
         // dead-letter queue is declared together with the first topic.
         bus.shared.kept(&Topic::DeadLetters);
@@ -85,7 +87,11 @@ impl Shared {
 
     /// The mailbox of a topic, if there is one.
     fn find(&self, topic: &Topic) -> Option<Arc<Mailbox>> {
-        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(topic).map(Arc::clone)
+        self.mailboxes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(topic)
+            .map(Arc::clone)
     }
 
     /// The mailbox of an ordered or work topic, made when it is missing.
@@ -97,7 +103,10 @@ impl Shared {
             Topic::Enforcements | Topic::Commands(_) | Topic::Control(_) => Sharing::InTurn,
             _ => Sharing::Together,
         };
-        let mut mailboxes = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut mailboxes = self
+            .mailboxes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let mailbox = mailboxes
             .entry(topic.clone())
             .or_insert_with(|| Arc::new(Mailbox::new(sharing, Overflow::Refuse, self.max_kept)));
@@ -106,12 +115,19 @@ impl Shared {
 
     /// A mailbox that lives as long as its one subscriber.
     fn private(&self) -> Arc<Mailbox> {
-        Arc::new(Mailbox::new(Sharing::InTurn, Overflow::DropOldest, self.max_kept))
+        Arc::new(Mailbox::new(
+            Sharing::InTurn,
+            Overflow::DropOldest,
+            self.max_kept,
+        ))
     }
 
     /// Everyone who listens to broadcasts now.
     fn listeners(&self) -> Vec<Arc<Mailbox>> {
-        self.broadcast.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.broadcast
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The mailbox a new subscriber of `topic` receives from.
@@ -119,13 +135,19 @@ impl Shared {
         match topic {
             Topic::Cancel => {
                 let mailbox = self.private();
-                let mut listeners = self.broadcast.write().unwrap_or_else(PoisonError::into_inner);
+                let mut listeners = self
+                    .broadcast
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner);
                 listeners.push(Arc::clone(&mailbox));
                 Ok(mailbox)
             }
             Topic::Reply(address) => {
                 let mailbox = self.private();
-                let mut mailboxes = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
+                let mut mailboxes = self
+                    .mailboxes
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner);
                 if mailboxes.contains_key(topic) {
                     return Err(BusError::Refused(format!("the address {address} is taken")));
                 }
@@ -145,7 +167,10 @@ impl Shared {
                 .unwrap_or_else(PoisonError::into_inner)
                 .retain(|listener| !Arc::ptr_eq(listener, mailbox)),
             Topic::Reply(_) => {
-                self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(topic);
+                self.mailboxes
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .remove(topic);
             }
             _ => {}
         }
@@ -171,7 +196,11 @@ impl Shared {
             None => {
                 // An iterator that is only peeked into must be run dry in either case.
                 let ids = run.map(|message| message.message_id);
-                if topic.must_route() { refused.extend(ids) } else { ids.for_each(drop) }
+                if topic.must_route() {
+                    refused.extend(ids)
+                } else {
+                    ids.for_each(drop)
+                }
                 Ok(())
             }
         }
@@ -193,7 +222,11 @@ impl Bus for MemoryBus {
         // Nothing above ever waits. Without this, a publisher in a loop would keep the
         // receivers of a single-threaded runtime from running until the topic is full.
         tokio::task::coop::consume_budget().await;
-        if refused.is_empty() { Ok(()) } else { Err(PublishError::Refused(refused)) }
+        if refused.is_empty() {
+            Ok(())
+        } else {
+            Err(PublishError::Refused(refused))
+        }
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
@@ -217,7 +250,10 @@ impl Bus for MemoryBus {
         let Some(deliveries) = mailbox.attach(generation, prefetch.max(1)) else {
             return Err(BusError::Closed);
         };
-        let settler = Arc::new(MemorySettler { mailbox, generation });
+        let settler = Arc::new(MemorySettler {
+            mailbox,
+            generation,
+        });
         Ok(Subscriber::new(deliveries, settler, Box::new(lease)))
     }
 
@@ -232,7 +268,11 @@ impl Bus for MemoryBus {
     }
 
     async fn check(&self) -> Result<(), BusError> {
-        if self.shared.is_closed() { Err(BusError::Closed) } else { Ok(()) }
+        if self.shared.is_closed() {
+            Err(BusError::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     async fn close(&self) {

@@ -1,0 +1,140 @@
+//! `/api/v1/actions/{ref}/queue-stats` and `/api/v1/queue-stats`.
+
+use std::collections::HashMap;
+
+use attune_core::{ActionSpec, QueueStats};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use chrono::{DateTime, Utc};
+
+use super::App;
+use super::actions::ref_of;
+use crate::error::ApiError;
+use crate::health::{Bounds, judge};
+use crate::options::QueueDefaults;
+use crate::query::Params;
+use crate::wire::{QueueList, QueueView};
+
+/// How many actions are read at once to find the bounds of the queues of a list.
+const ACTIONS_PAGE: u32 = 1000;
+
+/// The queue of one action.
+pub(crate) async fn show(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Json<QueueView>, ApiError> {
+    let action_ref = ref_of(path)?;
+    let Some(action) = app.ports.actions.find_action(&action_ref).await? else {
+        return Err(ApiError::no_action(action_ref.as_str()));
+    };
+    let limits = Limits::of(Some(&action.spec), app.options.queue);
+    let stored = app.ports.stats.find_by_action(action.id).await?;
+    let view = match stored {
+        Some(stored) => view(
+            action_ref.as_str().to_owned(),
+            stored.stats,
+            Some(stored.last_updated),
+            limits,
+            Utc::now(),
+        ),
+        None => {
+            let stats = QueueStats {
+                action_id: action.id,
+                queue_length: 0,
+                active_count: 0,
+                max_concurrent: action.spec.policy.concurrency.limit,
+                oldest_enqueued_at: None,
+                total_enqueued: 0,
+                total_completed: 0,
+                total_cancelled: 0,
+                total_expired: 0,
+            };
+            view(action_ref.into(), stats, None, limits, Utc::now())
+        }
+    };
+    Ok(Json(view))
+}
+
+/// Every queue that ever held something, the longest first.
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueList>, ApiError> {
+    let mut params = Params::of(&uri)?;
+    let max = app.options.max_page_size;
+    let limit = params.parse("limit")?.unwrap_or(max);
+    params.end("limit")?;
+    if !(1..=max).contains(&limit) {
+        return Err(ApiError::field("limit", format!("`limit` must be from 1 to {max}")));
+    }
+    let mut stored = app.ports.stats.list_queue_stats().await?;
+    let total = stored.len() as u64;
+    stored.truncate(limit as usize);
+    let limits = if stored.is_empty() { HashMap::new() } else { limits_of_all(&app).await? };
+    let now = Utc::now();
+    let queues = stored
+        .into_iter()
+        .map(|row| {
+            let limits = limits
+                .get(&row.action_ref)
+                .copied()
+                .unwrap_or_else(|| Limits::of(None, app.options.queue));
+            view(row.action_ref, row.stats, Some(row.last_updated), limits, now)
+        })
+        .collect();
+    Ok(Json(QueueList { queues, total }))
+}
+
+/// The bounds of every action's queue.
+async fn limits_of_all(app: &App) -> Result<HashMap<String, Limits>, ApiError> {
+    let mut found = HashMap::new();
+    let mut after = None;
+    loop {
+        let page = app.ports.actions.list_actions(after.as_ref(), ACTIONS_PAGE).await?;
+        let full = page.len() == ACTIONS_PAGE as usize;
+        after = page.last().map(|action| action.spec.action_ref.clone());
+        for action in page {
+            let limits = Limits::of(Some(&action.spec), app.options.queue);
+            found.insert(action.spec.action_ref.into(), limits);
+        }
+        if !full {
+            return Ok(found);
+        }
+    }
+}
+
+/// The bounds that hold for a queue: its policy's own, else the executor's settings.
+#[derive(Clone, Copy)]
+struct Limits {
+    max_length: u32,
+    timeout_seconds: u64,
+}
+
+impl Limits {
+    fn of(spec: Option<&ActionSpec>, defaults: QueueDefaults) -> Self {
+        let own = spec.map(|spec| spec.policy.queue).unwrap_or_default();
+        Self {
+            max_length: own.max_length.unwrap_or(defaults.max_queue_length),
+            timeout_seconds: own
+                .timeout_seconds
+                .map_or(defaults.queue_timeout.as_secs(), u64::from),
+        }
+    }
+}
+
+fn view(
+    action_ref: String,
+    stats: QueueStats,
+    last_updated: Option<DateTime<Utc>>,
+    limits: Limits,
+    now: DateTime<Utc>,
+) -> QueueView {
+    let health = judge(&stats, last_updated, Bounds { max_length: limits.max_length }, now);
+    QueueView {
+        action_ref,
+        stats,
+        last_updated,
+        max_length: limits.max_length,
+        timeout_seconds: limits.timeout_seconds,
+        health,
+    }
+}

@@ -1,0 +1,174 @@
+//! `POST /api/v1/executions`: one submission or a batch of them.
+
+use attune_core::{ActionRef, Reject, RequestId, Submission};
+use attune_messages::v1::Accepted;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::value::RawValue;
+
+use super::{App, lost_task};
+use crate::body;
+use crate::error::ApiError;
+use crate::ports::CommandError;
+use crate::wire::{BatchItem, ErrorBody, Submitted};
+
+/// How many submissions one request may hold.
+const MAX_BATCH: usize = 1000;
+/// The header that names a request, so that it can be repeated.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Takes a submission, or an array of them, and answers when their owners have.
+pub(crate) async fn submit(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let key = idempotency_key(request.headers())?;
+    let body = body::read(request, app.options.max_body_bytes).await?;
+    if body::is_array(&body) {
+        return submit_batch(app, key, &body).await;
+    }
+    let mut submission: Submission = body::parse(&body)?;
+    let request_id = name_request(&mut submission, key)?;
+    prepare(&app, &submission).await.map_err(|error| error.of_request(Some(request_id)))?;
+    let answers = send(app, vec![submission]).await?;
+    let submitted = answer(answers.into_iter().next(), request_id)?;
+    let status = if submitted.repeated { StatusCode::OK } else { StatusCode::CREATED };
+    let location = format!("/api/v1/executions/{}", submitted.id);
+    Ok((status, [(header::LOCATION, location)], Json(submitted)).into_response())
+}
+
+/// Each item is accepted or refused by itself; the answer has as many items as the request.
+async fn submit_batch(
+    app: App,
+    key: Option<RequestId>,
+    text: &[u8],
+) -> Result<Response, ApiError> {
+    let items: Vec<&RawValue> = body::parse(text)?;
+    if items.is_empty() || items.len() > MAX_BATCH {
+        return Err(Reject::new(
+            attune_core::RejectCode::InvalidInput,
+            format!("a batch has from 1 to {MAX_BATCH} submissions, not {}", items.len()),
+        )
+        .into());
+    }
+    let mut prepared = Vec::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        prepared.push(prepare_item(&app, item, key.map(|key| key.of_item(index))).await);
+    }
+    let wanted: Vec<Submission> =
+        prepared.iter().filter_map(|item| item.as_ref().ok().cloned()).collect();
+    let mut answers = if wanted.is_empty() {
+        Vec::new().into_iter()
+    } else {
+        send(app, wanted).await?.into_iter()
+    };
+    let results: Vec<BatchItem> = prepared
+        .into_iter()
+        .map(|item| {
+            let result = item.and_then(|submission| {
+                let request_id = submission.request_id.expect("name_request has set it");
+                answer(answers.next(), request_id)
+            });
+            match result {
+                Ok(submitted) => BatchItem::Accepted(submitted),
+                Err(refusal) => BatchItem::Refused(ErrorBody { error: refusal.detail }),
+            }
+        })
+        .collect();
+    Ok(Json(results).into_response())
+}
+
+async fn prepare_item(
+    app: &App,
+    item: &RawValue,
+    key: Option<RequestId>,
+) -> Result<Submission, ApiError> {
+    let mut submission: Submission = body::parse(item.get().as_bytes())?;
+    let request_id = name_request(&mut submission, key)?;
+    prepare(app, &submission).await.map_err(|error| error.of_request(Some(request_id)))?;
+    Ok(submission)
+}
+
+/// The request id that the header stands for.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<RequestId>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(ApiError::field("Idempotency-Key", "`Idempotency-Key` is given twice"));
+    }
+    let text = value.to_str().map_err(|_| {
+        ApiError::field("Idempotency-Key", "`Idempotency-Key` takes visible ASCII characters")
+    })?;
+    attune_core::input::check_text("Idempotency-Key", text.trim())?;
+    Ok(Some(RequestId::from_key(text.trim())))
+}
+
+/// Gives the submission its request id: from the header, from the body, or a fresh one.
+fn name_request(
+    submission: &mut Submission,
+    key: Option<RequestId>,
+) -> Result<RequestId, ApiError> {
+    let request_id = match (key, submission.request_id) {
+        (Some(key), Some(own)) if key != own => {
+            return Err(ApiError::field(
+                "request_id",
+                "`request_id` and the header `Idempotency-Key` name different requests; \
+                 give one of them, or the same UUID in both",
+            ));
+        }
+        (Some(id), _) | (None, Some(id)) => id,
+        (None, None) => RequestId::fresh(),
+    };
+    submission.request_id = Some(request_id);
+    Ok(request_id)
+}
+
+/// Refuses what the owner would refuse, with the parameters checked against the action's schema.
+async fn prepare(app: &App, submission: &Submission) -> Result<(), ApiError> {
+    submission.check()?;
+    let action_ref: ActionRef = submission
+        .action_ref
+        .parse()
+        .map_err(|problem: String| ApiError::field("action_ref", problem))?;
+    let Some(known) = app.catalog.find(&action_ref).await? else {
+        return Err(Reject::unknown_action(action_ref.as_str()).into());
+    };
+    known.check(submission)?;
+    Ok(())
+}
+
+/// Sends submissions to their owners in a task of its own: a client that goes away while some of
+/// a batch are sent must not keep the rest from being sent.
+async fn send(
+    app: App,
+    submissions: Vec<Submission>,
+) -> Result<Vec<Result<Accepted, CommandError>>, ApiError> {
+    let task = async move {
+        app.ports.commands.submit(submissions, app.options.submit_timeout).await
+    };
+    tokio::spawn(task).await.map_err(lost_task)
+}
+
+/// What the client is told about one submission.
+fn answer(
+    outcome: Option<Result<Accepted, CommandError>>,
+    request_id: RequestId,
+) -> Result<Submitted, ApiError> {
+    let unknown = |reason: &str| CommandError::Unknown(reason.to_owned());
+    let outcome = outcome.unwrap_or_else(|| Err(unknown("the command was not answered")));
+    let accepted =
+        outcome.map_err(|error| ApiError::from(error).of_request(Some(request_id)))?;
+    let (Some(id), Some(status)) = (accepted.execution_id, accepted.status) else {
+        let error = unknown("the owner's answer names no execution");
+        return Err(ApiError::from(error).of_request(Some(request_id)));
+    };
+    Ok(Submitted {
+        id,
+        status,
+        position: accepted.position,
+        repeated: accepted.repeated,
+        request_id,
+    })
+}

@@ -1,0 +1,94 @@
+//! `/api/v1/worker`: the claim for workers that do not speak to the store themselves.
+
+use std::time::Duration;
+
+use attune_core::input::check_text;
+use attune_store::{StoreError, WorkerLease};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+
+use super::App;
+use crate::body;
+use crate::error::ApiError;
+use crate::wire::{ClaimRequest, ClaimedItem, Claims, RetireRequest};
+
+/// How many executions can be claimed at once.
+const MAX_ITEMS: usize = 1000;
+/// How many slots a worker can say it has.
+const MAX_SLOTS: u32 = 100_000;
+/// The longest lease, in seconds: so long a dead worker can hold its slots.
+const MAX_LEASE_SECONDS: u32 = 300;
+
+/// Renews the worker's lease, then claims. Both can be repeated when the answer was lost: what
+/// this worker has claimed before is answered again.
+pub(crate) async fn claims(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Json<Claims>, ApiError> {
+    let body = body::read(request, app.options.max_body_bytes).await?;
+    let asked: ClaimRequest = body::parse(&body)?;
+    check(&asked)?;
+    let lease = WorkerLease {
+        worker: asked.worker,
+        name: asked.name,
+        pool: asked.pool,
+        slots: asked.slots,
+        ttl: Duration::from_secs(asked.lease_seconds.into()),
+    };
+    app.ports.workers.renew_worker(&lease).await.map_err(|error| match error {
+        StoreError::Conflict(_) => ApiError::new(
+            StatusCode::CONFLICT,
+            "LEASE_EXPIRED",
+            "the lease of this worker has expired: end what it runs and come back under a fresh id",
+        ),
+        other => other.into(),
+    })?;
+    let claimed = if asked.items.is_empty() {
+        Vec::new()
+    } else {
+        let wanted: Vec<_> =
+            asked.items.iter().map(|item| (item.execution_id, item.attempt)).collect();
+        app.ports.workers.claim(lease.worker, &wanted).await?
+    };
+    let claimed = claimed
+        .into_iter()
+        .map(|claim| ClaimedItem {
+            execution_id: claim.execution_id,
+            attempt: claim.attempt,
+            cancel_requested: claim.cancel_requested,
+        })
+        .collect();
+    Ok(Json(Claims { claimed, lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000 }))
+}
+
+fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
+    check_text("name", &asked.name)?;
+    check_text("pool", &asked.pool)?;
+    for (field, value, max) in [
+        ("slots", asked.slots, MAX_SLOTS),
+        ("lease_seconds", asked.lease_seconds, MAX_LEASE_SECONDS),
+    ] {
+        if !(1..=max).contains(&value) {
+            return Err(ApiError::field(field, format!("`{field}` must be from 1 to {max}")));
+        }
+    }
+    if asked.items.len() > MAX_ITEMS {
+        return Err(ApiError::field(
+            "items",
+            format!("{} items; at most {MAX_ITEMS} can be claimed at once", asked.items.len()),
+        ));
+    }
+    Ok(())
+}
+
+/// Ends the lease of a worker that has nothing left to run.
+pub(crate) async fn retire(
+    State(app): State<App>,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    let body = body::read(request, app.options.max_body_bytes).await?;
+    let asked: RetireRequest = body::parse(&body)?;
+    app.ports.workers.retire_worker(asked.worker).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

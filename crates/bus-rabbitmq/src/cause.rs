@@ -1,0 +1,115 @@
+//! Why something did not work, in words for an operator.
+
+use std::fmt;
+
+use attune_bus::BusError;
+use lapin::{Error, ErrorKind};
+
+/// AMQP's reply codes that mean "not like this", by their numbers in the protocol.
+const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const RESOURCE_LOCKED: u16 = 405;
+const PRECONDITION_FAILED: u16 = 406;
+const NOT_ALLOWED: u16 = 530;
+
+/// A failure: its text, and whether the broker is away or refuses.
+#[derive(Debug, Clone)]
+pub(crate) struct Cause {
+    kind: Kind,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Trying again is right.
+    Unavailable,
+    /// The broker (or a rule of ours) says no, for one channel; its connection lives.
+    Refused,
+}
+
+impl Cause {
+    pub(crate) fn unavailable(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Unavailable, text: text.into() }
+    }
+
+    pub(crate) fn refused(text: impl Into<String>) -> Self {
+        Self { kind: Kind::Refused, text: text.into() }
+    }
+
+    /// Reads lapin's error on a connection that was open.
+    pub(crate) fn of(error: &Error) -> Self {
+        let ErrorKind::ProtocolError(protocol) = error.kind() else {
+            return Self::unavailable(plain(error));
+        };
+        let said = protocol.get_message().to_string();
+        match protocol.get_id() {
+            PRECONDITION_FAILED => Self::refused(format!(
+                "it exists with other arguments; delete it when it is empty, or set what it was \
+                 declared with ({said})"
+            )),
+            ACCESS_REFUSED => Self::refused(format!("the user lacks a permission ({said})")),
+            RESOURCE_LOCKED => {
+                Self::refused(format!("it belongs to another connection ({said})"))
+            }
+            NOT_FOUND => Self::refused(said),
+            _ => Self::unavailable(said),
+        }
+    }
+
+    /// Reads lapin's error while it was connecting.
+    pub(crate) fn of_connecting(error: &Error, place: &str, user: &str, vhost: &str) -> Self {
+        match error.kind() {
+            ErrorKind::ProtocolError(protocol) => {
+                let said = protocol.get_message();
+                match protocol.get_id() {
+                    ACCESS_REFUSED => Self::refused(format!(
+                        "{place} does not accept the user `{user}` with this password ({said})"
+                    )),
+                    NOT_ALLOWED => Self::refused(format!(
+                        "{place} does not let the user `{user}` into the virtual host `{vhost}`: \
+                         it does not exist, or there is no permission ({said})"
+                    )),
+                    _ => Self::unavailable(format!("{place}: {said}")),
+                }
+            }
+            ErrorKind::IOError(io) if io.get_ref().is_some_and(|e| e.is::<rustls::Error>()) => {
+                Self::refused(format!("{place}: TLS: {io}"))
+            }
+            _ => Self::unavailable(format!("{place}: {}", plain(error))),
+        }
+    }
+
+    /// Says during what it happened.
+    pub(crate) fn during(mut self, what: &str) -> Self {
+        self.text = format!("{what}: {}", self.text);
+        self
+    }
+
+    /// Whether only the asking channel is concerned, and asking again will not help by itself.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.kind == Kind::Refused
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Cause> for BusError {
+    fn from(cause: Cause) -> Self {
+        match cause.kind {
+            Kind::Unavailable => Self::Unavailable(cause.text),
+            Kind::Refused => Self::Refused(cause.text),
+        }
+    }
+}
+
+/// The error without lapin's own prefix.
+fn plain(error: &Error) -> String {
+    match error.kind() {
+        ErrorKind::IOError(io) => io.to_string(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,257 @@
+//! Keeps one connection to the broker, one life after the other.
+//!
+//! Whoever finds something wrong with a life (an error, a stream that ended, an answer that does
+//! not come) calls [`Life::fail`]; the supervisor then drops the whole connection and makes a new
+//! one. Nothing is repaired: what survives of a broken connection is not known well enough.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use attune_bus::BusError;
+use futures_util::StreamExt;
+use lapin::{Connection, Event};
+use tokio::sync::watch;
+use tokio::time::{Instant, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backoff::Backoff;
+use crate::cause::Cause;
+use crate::dial::{Dialed, Dialer};
+
+/// A life of at least this length counts as a success: the next wait is short again.
+const STABLE: Duration = Duration::from_secs(10);
+/// How often the state of the connection is looked at, whatever its events say.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// One connection while it lasts.
+pub(crate) struct Life {
+    /// Rises with every life of the link; the first is 1.
+    pub(crate) generation: u64,
+    dialed: Dialed,
+    broken: CancellationToken,
+    /// The first cause given. Touched by whoever fails the life, read by its supervisor.
+    cause: Mutex<Option<String>>,
+    /// What the broker said when it blocked the connection. Written by the supervisor.
+    blocked: Mutex<Option<String>>,
+}
+
+impl Life {
+    fn new(generation: u64, dialed: Dialed) -> Self {
+        let broken = CancellationToken::new();
+        let (cause, blocked) = (Mutex::default(), Mutex::default());
+        Self { generation, dialed, broken, cause, blocked }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.dialed.connection
+    }
+
+    /// Says that this connection is of no use any more. The first cause is kept.
+    pub(crate) fn fail(&self, cause: impl Into<String>) {
+        set_if_none(&self.cause, cause.into());
+        self.broken.cancel();
+    }
+
+    /// Resolves when the life has failed. Cancel safe.
+    pub(crate) async fn failed(&self) -> String {
+        self.broken.cancelled().await;
+        self.cause()
+    }
+
+    fn cause(&self) -> String {
+        let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        cause.clone().unwrap_or_else(|| "unknown".to_owned())
+    }
+
+    /// Why the broker takes nothing from this connection at the moment, if so. It says it only
+    /// to connections that publish, and only once they do.
+    pub(crate) fn blocked(&self) -> Option<String> {
+        if !self.connection().status().blocked() {
+            return None;
+        }
+        let reason = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reason = reason.unwrap_or_else(|| "low on memory or disk".to_owned());
+        Some(format!("blocked by the broker: {reason}"))
+    }
+}
+
+fn set_if_none(slot: &Mutex<Option<String>>, text: String) {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+}
+
+/// What a link is doing.
+#[derive(Clone)]
+pub(crate) enum State {
+    /// Between two lives.
+    Down(Cause),
+    /// Connected.
+    Up(Arc<Life>),
+    /// Closed for good.
+    Closed,
+}
+
+/// A handle of a supervised connection.
+#[derive(Clone)]
+pub(crate) struct Link {
+    states: watch::Receiver<State>,
+}
+
+impl Link {
+    /// Supervises a connection, beginning with one that exists, until `closing` is cancelled.
+    pub(crate) fn start(
+        dialer: Dialer,
+        first: Dialed,
+        closing: CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let life = Arc::new(Life::new(1, first));
+        let (states, receiver) = watch::channel(State::Up(Arc::clone(&life)));
+        let supervisor = Supervisor { dialer, states, closing, backoff: Backoff::default() };
+        tasks.spawn(supervisor.run(life));
+        Self { states: receiver }
+    }
+
+    /// The first life after generation `seen`; `None` when the link is closed. Cancel safe.
+    pub(crate) async fn life_after(&self, seen: u64) -> Option<Arc<Life>> {
+        let mut states = self.states.clone();
+        let state = states
+            .wait_for(|state| match state {
+                State::Up(life) => life.generation > seen,
+                State::Down(_) => false,
+                State::Closed => true,
+            })
+            .await
+            .ok()?;
+        match &*state {
+            State::Up(life) => Some(Arc::clone(life)),
+            State::Down(_) | State::Closed => None,
+        }
+    }
+
+    /// Whether the connection can be used right now, and if not, why.
+    pub(crate) fn check(&self) -> Result<(), BusError> {
+        match &*self.states.borrow() {
+            State::Closed => Err(BusError::Closed),
+            State::Down(cause) => Err(cause.clone().into()),
+            State::Up(life) if life.broken.is_cancelled() => {
+                Err(BusError::Unavailable(life.cause()))
+            }
+            State::Up(life) => match life.blocked() {
+                Some(blocked) => Err(BusError::Unavailable(blocked)),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+struct Supervisor {
+    dialer: Dialer,
+    states: watch::Sender<State>,
+    closing: CancellationToken,
+    backoff: Backoff,
+}
+
+impl Supervisor {
+    async fn run(mut self, first: Arc<Life>) {
+        let mut life = first;
+        loop {
+            let born = Instant::now();
+            let ended = self.watch(&life).await;
+            if let Some(cause) = &ended {
+                // Also for those ends that were seen here and not reported by a user.
+                life.fail(cause.as_str());
+                let place = &self.dialer.endpoint.place;
+                tracing::warn!(
+                    bus.connection = %self.dialer.name,
+                    bus.generation = life.generation,
+                    cause = %cause,
+                    "the connection to the broker at {place} is lost; connecting again"
+                );
+                let cause = Cause::unavailable(format!("{place}: {cause}"));
+                self.states.send_replace(State::Down(cause));
+            }
+            // Before the next connection: what this one still holds must have gone back, and
+            // what it has not yet sent must not come after newer messages.
+            life.dialed.hang_up("the client starts anew").await;
+            if ended.is_none() {
+                break;
+            }
+            if born.elapsed() >= STABLE {
+                self.backoff.reset();
+            }
+            let Some(dialed) = self.dial().await else { break };
+            life = Arc::new(Life::new(life.generation + 1, dialed));
+            tracing::info!(
+                bus.connection = %self.dialer.name,
+                bus.generation = life.generation,
+                "connected to the broker again"
+            );
+            self.states.send_replace(State::Up(Arc::clone(&life)));
+        }
+        self.states.send_replace(State::Closed);
+    }
+
+    /// Waits for the end of a life; answers why it ended, or `None` when the link closes.
+    async fn watch(&self, life: &Life) -> Option<String> {
+        let mut events = std::pin::pin!(life.connection().events_listener());
+        let mut look = interval(LOOK);
+        loop {
+            tokio::select! {
+                () = self.closing.cancelled() => return None,
+                cause = life.failed() => return Some(cause),
+                event = events.next() => match event {
+                    None => return Some("its events ended".to_owned()),
+                    // The broker has closed one channel; whoever uses it has been told.
+                    Some(Event::Error(error)) if error.is_amqp_soft_error() => {}
+                    Some(Event::Error(error)) => return Some(error.to_string()),
+                    Some(Event::ConnectionBlocked(reason)) => {
+                        tracing::warn!(
+                            bus.connection = %self.dialer.name,
+                            bus.reason = %reason,
+                            "the broker takes no messages for the time being"
+                        );
+                        *life.blocked.lock().unwrap_or_else(PoisonError::into_inner) =
+                            Some(reason);
+                    }
+                    Some(Event::ConnectionUnblocked) => {
+                        tracing::info!(
+                            bus.connection = %self.dialer.name,
+                            "the broker takes messages again"
+                        );
+                    }
+                    Some(_) => {}
+                },
+                // An end before the listener existed has left no event.
+                _ = look.tick() => if !life.connection().status().connected() {
+                    return Some("it is not connected any more".to_owned());
+                },
+            }
+        }
+    }
+
+    /// Connects, however long it takes; `None` when the link closes.
+    async fn dial(&mut self) -> Option<Dialed> {
+        loop {
+            tokio::select! {
+                () = self.closing.cancelled() => return None,
+                () = sleep(self.backoff.next_wait()) => {}
+            }
+            let dialed = tokio::select! {
+                () = self.closing.cancelled() => return None,
+                dialed = self.dialer.dial() => dialed,
+            };
+            match dialed {
+                Ok(dialed) => return Some(dialed),
+                Err(cause) => {
+                    tracing::warn!(
+                        bus.connection = %self.dialer.name,
+                        cause = %cause,
+                        "the broker cannot be reached; trying again"
+                    );
+                    self.states.send_replace(State::Down(cause));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What can be set, and where the broker is.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use attune_bus::BusError;
+use lapin::uri::{AMQPScheme, AMQPUri};
+use url::{Host, Url};
+
+/// What a broker's URL looks like, for messages.
+const SHAPE: &str = "amqp://USER:PASSWORD@HOST:PORT/VHOST (amqps:// for TLS)";
+
+/// Settings of a [`RabbitBus`](crate::RabbitBus).
+#[derive(Debug, Clone)]
+pub struct RabbitOptions {
+    /// Where the broker is and as whom to log in.
+    pub url: BrokerUrl,
+    /// Put before the names of exchanges and queues; may be empty.
+    pub prefix: String,
+    /// The type of the durable queues.
+    pub queue_type: QueueType,
+    /// The heartbeat to ask for; whole seconds, at least one. A dead peer is noticed after two
+    /// to three of them.
+    pub heartbeat: Duration,
+    /// For connecting, and for each answer of the broker while something is set up.
+    pub connect_timeout: Duration,
+    /// After this time without a confirm the outcome of a publish counts as unknown.
+    pub publish_timeout: Duration,
+    /// The largest body that is sent, in bytes; larger messages are refused.
+    pub max_message_bytes: usize,
+    /// What a durable queue may hold, in bytes of bodies; beyond it publishing is refused. It is
+    /// an argument of the queues: one that exists with another bound has to be deleted first.
+    pub max_queue_bytes: u64,
+    /// Shown in the broker's list of connections, with ` publish` or ` consume` after it.
+    pub connection_name: String,
+    /// Allow `amqp://` (no TLS) to another machine, for example inside a private network.
+    pub allow_plaintext: bool,
+}
+
+impl RabbitOptions {
+    /// Defaults for a URL: no prefix, quorum queues, heartbeat 10 s, 10 s to connect and to
+    /// confirm, messages to 1 MiB, queues to 1 GiB, TLS except on a loopback address.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: BrokerUrl::new(url),
+            prefix: String::new(),
+            queue_type: QueueType::Quorum,
+            heartbeat: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(10),
+            publish_timeout: Duration::from_secs(10),
+            max_message_bytes: 1 << 20,
+            max_queue_bytes: 1 << 30,
+            connection_name: "attune".to_owned(),
+            allow_plaintext: false,
+        }
+    }
+}
+
+/// The type of the durable queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueType {
+    /// Replicated between the nodes of a cluster.
+    Quorum,
+    /// On one node; somewhat faster.
+    Classic,
+}
+
+/// An AMQP URL, which holds a password: `Debug` hides it.
+#[derive(Clone)]
+pub struct BrokerUrl(String);
+
+impl BrokerUrl {
+    /// Wraps a URL; it is judged when the bus connects.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self(url.into())
+    }
+}
+
+impl fmt::Debug for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Where the broker is, judged.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    /// With credentials: for lapin only, never shown.
+    pub(crate) uri: AMQPUri,
+    /// `HOST:PORT`, for messages.
+    pub(crate) place: String,
+}
+
+impl Endpoint {
+    /// Reads and judges the URL of the options.
+    ///
+    /// # Errors
+    /// [`BusError::Refused`] when it cannot be used or would be unsafe. The texts never quote it.
+    pub(crate) fn of(options: &RabbitOptions) -> Result<Self, BusError> {
+        let refused = |why: String| BusError::Refused(format!("broker URL: {why}"));
+        let text = options.url.0.as_str();
+        let url = Url::parse(text).map_err(|error| refused(format!("{error}; use {SHAPE}")))?;
+        // lapin quotes the whole URL, password included, for those that cannot be a base.
+        if url.cannot_be_a_base() || !matches!(url.scheme(), "amqp" | "amqps") {
+            return Err(refused(format!("it is not of the shape {SHAPE}")));
+        }
+        let mut uri: AMQPUri = text.parse().map_err(refused)?;
+        // lapin takes an IPv6 address for no host at all and would go to localhost.
+        if let Some(Host::Ipv6(address)) = url.host() {
+            uri.authority.host = address.to_string();
+        }
+        let host = uri.authority.host.as_str();
+        let place = match host.contains(':') {
+            true => format!("[{host}]:{}", uri.authority.port),
+            false => format!("{host}:{}", uri.authority.port),
+        };
+        if !is_loopback(host) {
+            // lapin falls back to guest/guest where the URL names nobody.
+            if uri.authority.userinfo.username == "guest" {
+                return Err(refused(format!(
+                    "the user `guest` (also meant when none is named) is for loopback addresses \
+                     only, not for {place}; use {SHAPE}"
+                )));
+            }
+            if uri.scheme == AMQPScheme::AMQP && !options.allow_plaintext {
+                return Err(refused(format!(
+                    "amqp:// would send the password to {place} in the clear; use amqps://, or \
+                     allow plaintext if the network is private"
+                )));
+            }
+        }
+        // Without this the server's 60 s would hold, and a dead peer be noticed after 2 minutes.
+        let heartbeat = options.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
+        uri.query.heartbeat = Some(u16::try_from(heartbeat).expect("it has been clamped"));
+        Ok(Self { uri, place })
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(url: &str, allow_plaintext: bool) -> Result<Endpoint, String> {
+        let mut options = RabbitOptions::new(url);
+        options.allow_plaintext = allow_plaintext;
+        Endpoint::of(&options).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn places_are_read_from_the_url() {
+        for (url, place, vhost) in [
+            ("amqp://127.0.0.1/%2f", "127.0.0.1:5672", "/"),
+            ("amqp://u:p@localhost:7/a%2Fb", "localhost:7", "a/b"),
+            ("amqp://[::1]:8/x", "[::1]:8", "x"),
+            ("amqps://u:p@broker.example", "broker.example:5671", "/"),
+            ("amqps://u:p@[2001:db8::1]/x", "[2001:db8::1]:5671", "x"),
+        ] {
+            let endpoint = judge(url, false).unwrap();
+            assert_eq!(endpoint.place, place);
+            assert_eq!(endpoint.uri.vhost, vhost);
+            assert_eq!(endpoint.uri.query.heartbeat, Some(10));
+        }
+    }
+
+    #[test]
+    fn unsafe_and_broken_urls_are_refused_without_being_quoted() {
+        for (url, why) in [
+            ("amqps://broker.example/", "guest"),
+            ("amqps://guest:hunter2@broker.example/", "guest"),
+            ("amqp://u:hunter2@10.0.0.1/", "in the clear"),
+            ("amqp://u:hunter2@127.0.0.1.example.org/", "in the clear"),
+            ("http://u:hunter2@127.0.0.1/", "shape"),
+            ("amqp:u:hunter2", "shape"),
+            ("u:hunter2@127.0.0.1", "shape"),
+            ("amqp://u:hunter2@127.0.0.1:port/", "port"),
+            ("amqp://u:hunter2@127.0.0.1/?heartbeat=x", "digit"),
+        ] {
+            let error = judge(url, false).err().unwrap();
+            assert!(error.contains(why), "{url}: {error}");
+            assert!(!error.contains("hunter2"), "{url}: {error}");
+        }
+        assert!(judge("amqp://u:p@10.0.0.1/", true).is_ok());
+    }
+
+    #[test]
+    fn debug_hides_the_url() {
+        let shown = format!("{:?}", RabbitOptions::new("amqp://u:hunter2@h/"));
+        assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
+    }
+}

@@ -1,0 +1,332 @@
+//! Names, arguments and declarations of exchanges and queues.
+//!
+//! Every argument on which behaviour depends is given explicitly, because the defaults differ
+//! between servers (3.10 to 4.x): the type (a vhost can have its own default), the delivery limit
+//! (none before 4.0, 20 since), the overflow behaviour, the strategy of dead-lettering. Not given,
+//! because the oldest supported server does not know it: a consumer timeout per queue.
+
+use attune_bus::Topic;
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, ExchangeKind};
+use uuid::Uuid;
+
+use crate::cause::Cause;
+use crate::options::{QueueType, RabbitOptions};
+
+/// How often a message may be given back before the broker takes it for poison and moves it to
+/// the dead letters. The broker counts every unacknowledged delivery of a consumer that dies, the
+/// whole prefetch window each time, so a small number (20 is the default since 4.0) would park
+/// innocent messages after a few crashes. Setting a limit at all also makes quorum queues put
+/// returned messages back in their old place.
+const DELIVERY_LIMIT: i64 = 1_000;
+/// The dead letters have nowhere further to go: practically no limit. (Since 4.0 -1 means none,
+/// which older servers refuse.)
+const DEAD_LETTERS_DELIVERY_LIMIT: i64 = 1_000_000_000;
+/// What a queue of one subscriber (broadcasts, answers) may hold.
+const OWN_QUEUE_BYTES: i64 = 64 << 20;
+/// What the queue of statistics may hold.
+const STATS_BYTES: i64 = 16 << 20;
+
+const EXCHANGE: &str = "attune.executions";
+const DEAD_LETTERS: &str = "attune.dead-letters";
+
+/// Names and arguments for one set of options.
+#[derive(Debug, Clone)]
+pub(crate) struct Topology {
+    prefix: String,
+    queue_type: QueueType,
+    max_queue_bytes: i64,
+}
+
+/// A queue to be declared.
+struct QueuePlan {
+    name: ShortString,
+    options: QueueDeclareOptions,
+    arguments: FieldTable,
+    /// Exchange and key; none for the default exchange, where every queue is bound by its name.
+    binding: Option<(ShortString, ShortString)>,
+}
+
+impl Topology {
+    pub(crate) fn of(options: &RabbitOptions) -> Self {
+        Self {
+            prefix: options.prefix.clone(),
+            queue_type: options.queue_type,
+            max_queue_bytes: i64::try_from(options.max_queue_bytes).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// The exchange and routing key by which messages of a topic are published.
+    ///
+    /// # Errors
+    /// When a name is too long for the protocol.
+    pub(crate) fn route(&self, topic: &Topic) -> Result<(ShortString, ShortString), Cause> {
+        let exchange = match topic {
+            Topic::DeadLetters => format!("{}{DEAD_LETTERS}", self.prefix),
+            // The default exchange leads to the queue whose name is the routing key.
+            Topic::Reply(_) => String::new(),
+            _ => format!("{}{EXCHANGE}", self.prefix),
+        };
+        Ok((short(exchange)?, short(topic.routing_key())?))
+    }
+
+    /// Declares what every service needs: the exchange for messages, and the exchange and queue
+    /// of dead letters, so that no message can be dead-lettered into nothing.
+    ///
+    /// The exchange has no alternate exchange: a message that takes that way is not returned to
+    /// its publisher although it is `mandatory`, and its confirm says that all went well. Here
+    /// the publisher itself must learn that nobody has declared the topic.
+    pub(crate) async fn declare_base(&self, channel: &Channel) -> Result<(), Cause> {
+        for (name, kind) in [(EXCHANGE, ExchangeKind::Topic), (DEAD_LETTERS, ExchangeKind::Fanout)]
+        {
+            let name = short(format!("{}{name}", self.prefix))?;
+            let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+            channel
+                .exchange_declare(name.clone(), kind, options, FieldTable::default())
+                .await
+                .map_err(|error| Cause::of(&error).during(&format!("declaring exchange {name}")))?;
+        }
+        self.declare_queue(channel, self.plan(&Topic::DeadLetters)?).await
+    }
+
+    /// Declares everything that a topic needs; answers the name of the queue to consume from.
+    pub(crate) async fn declare(
+        &self,
+        channel: &Channel,
+        topic: &Topic,
+    ) -> Result<ShortString, Cause> {
+        self.declare_base(channel).await?;
+        let plan = self.plan(topic)?;
+        let name = plan.name.clone();
+        self.declare_queue(channel, plan).await?;
+        Ok(name)
+    }
+
+    /// Whether a topic has a queue that outlives its subscribers.
+    pub(crate) fn keeps(topic: &Topic) -> bool {
+        topic.must_route()
+    }
+
+    async fn declare_queue(&self, channel: &Channel, plan: QueuePlan) -> Result<(), Cause> {
+        let QueuePlan { name, options, arguments, binding } = plan;
+        let declaring = |error| Cause::of(&error).during(&format!("declaring queue {name}"));
+        channel.queue_declare(name.clone(), options, arguments).await.map_err(declaring)?;
+        if let Some((exchange, key)) = binding {
+            channel
+                .queue_bind(
+                    name.clone(),
+                    exchange,
+                    key,
+                    QueueBindOptions::default(),
+                    FieldTable::default(),
+                )
+                .await
+                .map_err(declaring)?;
+        }
+        Ok(())
+    }
+
+    fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
+        let (exchange, key) = self.route(topic)?;
+        if key.as_str().contains(['*', '#']) {
+            // In the key of a binding they are wildcards: one pool would get the work of all.
+            return Err(Cause::refused(format!("{key}: `*` and `#` are not allowed in names")));
+        }
+        let options = match Self::keeps(topic) {
+            true => QueueDeclareOptions { durable: true, ..Default::default() },
+            // `exclusive` here means that the queue belongs to this connection and dies with it.
+            // (As a flag of a *consumer* it is ignored by quorum queues, so it is never used.)
+            false => {
+                QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() }
+            }
+        };
+        Ok(QueuePlan {
+            name: short(self.queue_name(topic))?,
+            options,
+            arguments: self.arguments(topic)?,
+            binding: (!exchange.as_str().is_empty()).then_some((exchange, key)),
+        })
+    }
+
+    fn queue_name(&self, topic: &Topic) -> String {
+        let name = match topic {
+            Topic::Enforcements => "attune.enforcements".to_owned(),
+            Topic::Commands(_) | Topic::Control(_) => format!("attune.{}", topic.routing_key()),
+            Topic::Requested(pool) => format!("attune.requested.{pool}"),
+            Topic::Completed => "attune.completed".to_owned(),
+            Topic::QueueStats => "attune.queue-stats".to_owned(),
+            Topic::DeadLetters => DEAD_LETTERS.to_owned(),
+            // A new name each time: the broker may not have noticed yet that the connection of
+            // an earlier one is gone.
+            Topic::Cancel => format!("attune.cancel.{}", Uuid::now_v7()),
+            // Exactly what the asker has put into its question.
+            Topic::Reply(address) => return address.clone(),
+        };
+        format!("{}{name}", self.prefix)
+    }
+
+    fn arguments(&self, topic: &Topic) -> Result<FieldTable, Cause> {
+        let mut table = FieldTable::default();
+        let mut set = |name: &str, value: AMQPValue| {
+            table.insert(name.into(), value);
+        };
+        let text = |value: &str| AMQPValue::LongString(value.into());
+        let quorum = Self::keeps(topic) && self.queue_type == QueueType::Quorum;
+        set("x-queue-type", text(if quorum { "quorum" } else { "classic" }));
+        let (bound, overflow) = match topic {
+            // A subscriber that does not read must not make the broker refuse what is meant for
+            // all; what is dropped here is of use for a moment only, and asked for again.
+            Topic::Cancel | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
+            // A newer snapshot of a queue replaces the older ones, so the oldest are the right
+            // ones to lose, and a stopped stats daemon must never hold up an executor.
+            Topic::QueueStats => (STATS_BYTES, "drop-head"),
+            // Nothing that was confirmed is dropped; the publisher is told that it is full.
+            _ => (self.max_queue_bytes, "reject-publish"),
+        };
+        set("x-max-length-bytes", AMQPValue::LongLongInt(bound));
+        set("x-overflow", text(overflow));
+        if quorum {
+            let limit = match topic {
+                Topic::DeadLetters => DEAD_LETTERS_DELIVERY_LIMIT,
+                _ => DELIVERY_LIMIT,
+            };
+            set("x-delivery-limit", AMQPValue::LongLongInt(limit));
+        }
+        if matches!(topic, Topic::Enforcements | Topic::Commands(_) | Topic::Control(_)) {
+            // One consumer at a time, for order. It is no mutual exclusion (a stopped process
+            // wakes up and goes on with what it had prefetched): that is what epochs are for.
+            set("x-single-active-consumer", AMQPValue::Boolean(true));
+        }
+        let dead_letters =
+            Self::keeps(topic) && !matches!(topic, Topic::DeadLetters | Topic::QueueStats);
+        if dead_letters {
+            let (exchange, _) = self.route(&Topic::DeadLetters)?;
+            set("x-dead-letter-exchange", text(exchange.as_str()));
+            if quorum {
+                // The default is at-most-once. It needs `reject-publish` above, and falls back
+                // silently without.
+                set("x-dead-letter-strategy", text("at-least-once"));
+            }
+        }
+        Ok(table)
+    }
+}
+
+/// lapin's own conversion panics on more than 255 bytes.
+pub(crate) fn short(text: String) -> Result<ShortString, Cause> {
+    ShortString::try_new(text).map_err(|error| Cause::refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::PartitionId;
+
+    use super::*;
+
+    /// One line per topic: queue, binding, flags, arguments.
+    fn table(queue_type: QueueType) -> String {
+        let mut options = RabbitOptions::new("amqp://127.0.0.1");
+        options.queue_type = queue_type;
+        options.prefix = "t.".to_owned();
+        let topology = Topology::of(&options);
+        let mut lines = Vec::new();
+        for topic in [
+            Topic::Enforcements,
+            Topic::Commands(PartitionId(7)),
+            Topic::Control(PartitionId(12)),
+            Topic::Requested("gpu".to_owned()),
+            Topic::Completed,
+            Topic::QueueStats,
+            Topic::DeadLetters,
+            Topic::Reply("somebody".to_owned()),
+            Topic::Cancel,
+        ] {
+            let plan = topology.plan(&topic).unwrap();
+            let name = match topic {
+                Topic::Cancel => plan.name.as_str()[..16].to_owned(),
+                _ => plan.name.to_string(),
+            };
+            let (exchange, key) = plan.binding.unwrap_or_default();
+            let mut line = format!("{name} <- {exchange}/{key}");
+            for (flag, set) in [
+                ("durable", plan.options.durable),
+                ("exclusive", plan.options.exclusive),
+                ("auto-delete", plan.options.auto_delete),
+            ] {
+                if set {
+                    line += &format!(" {flag}");
+                }
+            }
+            for (name, value) in plan.arguments.inner() {
+                let name = name.as_str().trim_start_matches("x-");
+                line += &match value {
+                    AMQPValue::LongString(text) => format!(" {name}={text}"),
+                    AMQPValue::LongLongInt(number) => format!(" {name}={number}"),
+                    other => format!(" {name}={other:?}"),
+                };
+            }
+            lines.push(line);
+        }
+        lines.join("\n")
+    }
+
+    #[test]
+    fn quorum_queues() {
+        let work = "dead-letter-exchange=t.attune.dead-letters dead-letter-strategy=at-least-once \
+                    delivery-limit=1000 max-length-bytes=1073741824 overflow=reject-publish \
+                    queue-type=quorum";
+        let active = "single-active-consumer=Boolean(true)";
+        let own = "exclusive auto-delete max-length-bytes=67108864 overflow=drop-head \
+                   queue-type=classic";
+        let expected = [
+            format!(
+                "t.attune.enforcements <- t.attune.executions/enforcement.created durable {work} \
+                 {active}"
+            ),
+            format!(
+                "t.attune.partition.07.commands <- t.attune.executions/partition.07.commands \
+                 durable {work} {active}"
+            ),
+            format!(
+                "t.attune.partition.12.control <- t.attune.executions/partition.12.control durable \
+                 {work} {active}"
+            ),
+            format!(
+                "t.attune.requested.gpu <- t.attune.executions/execution.requested.gpu durable \
+                 {work}"
+            ),
+            format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
+            "t.attune.queue-stats <- t.attune.executions/queue.stats durable delivery-limit=1000 \
+             max-length-bytes=16777216 overflow=drop-head queue-type=quorum"
+                .to_owned(),
+            "t.attune.dead-letters <- t.attune.dead-letters/dead-letters durable \
+             delivery-limit=1000000000 max-length-bytes=1073741824 overflow=reject-publish \
+             queue-type=quorum"
+                .to_owned(),
+            format!("somebody <- / {own}"),
+            format!("t.attune.cancel. <- t.attune.executions/execution.cancel {own}"),
+        ];
+        assert_eq!(table(QueueType::Quorum), expected.join("\n"));
+    }
+
+    #[test]
+    fn classic_queues_have_no_arguments_that_only_quorum_queues_know() {
+        let quorum_only = [" dead-letter-strategy=at-least-once", " delivery-limit=1000000000",
+            " delivery-limit=1000"];
+        let mut expected = table(QueueType::Quorum).replace("queue-type=quorum", "queue-type=classic");
+        for argument in quorum_only {
+            expected = expected.replace(argument, "");
+        }
+        assert_eq!(table(QueueType::Classic), expected);
+    }
+
+    #[test]
+    fn names_that_cannot_be_used_are_refused() {
+        let topology = Topology::of(&RabbitOptions::new("amqp://127.0.0.1"));
+        for pool in ["*".to_owned(), "a.#".to_owned(), "x".repeat(300)] {
+            let cause = topology.plan(&Topic::Requested(pool)).err().unwrap();
+            assert!(cause.is_refusal(), "{cause}");
+        }
+    }
+}

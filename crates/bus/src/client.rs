@@ -1,1 +1,0 @@
-//! Sends commands to the owners of partitions and waits for their answers.

@@ -1,0 +1,36 @@
+//! What the executor counts, as plain numbers that a metrics layer reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::event::Counter;
+
+/// One number per [`Counter`]; only ever rises.
+#[derive(Debug, Default)]
+pub struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Counters {
+    pub(crate) fn add(&self, counter: Counter) {
+        self.0[counter as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_place_and_a_name_of_its_own() {
+        let counters = Counters::default();
+        let mut names = std::collections::HashSet::new();
+        for counter in Counter::ALL {
+            counters.add(counter);
+            assert_eq!(counters.get(counter), 1);
+            assert!(names.insert(counter.name()));
+        }
+    }
+}

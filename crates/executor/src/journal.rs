@@ -1,0 +1,664 @@
+//! The owner's loop: gather → look up → decide → commit → tell.
+//!
+//! While one round commits, the next gathers in the inbox: rounds are small when little arrives
+//! and large under load, without any delay of their own (group commit). Rounds follow one
+//! another strictly, so that every decision is made on what is stored.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use attune_bus::{Bus, Subscription, Topic};
+use attune_core::{ActionId, Epoch, OwnerId, PartitionId, RequestId};
+use attune_messages::v1::{Accepted, Answer, AnswerOutcome, QueueSnapshot};
+use attune_runtime::Backoff;
+use attune_store::{CommitError, Committed, Lookup, PartitionStore, StoreError};
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::action_queue::Millis;
+use crate::counters::Counters;
+use crate::dispatcher::Told;
+use crate::draft::Draft;
+use crate::event::{Effect, Event, ReconcileBounds};
+use crate::inbox::{Feed, Inbound, Work};
+use crate::ownership::{LeaseEvent, chain};
+use crate::partition_core::PartitionCore;
+use crate::queue_manager::ExecutionQueueManager;
+
+/// How many executions one page of a take-over loads.
+const LOAD_PAGE: u32 = 20_000;
+
+/// What the loop is told once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JournalOptions {
+    pub(crate) owner: OwnerId,
+    pub(crate) max_items: usize,
+    pub(crate) prefetch: u16,
+    pub(crate) stats_interval: Duration,
+    pub(crate) reconcile_interval: Duration,
+    pub(crate) bounds: ReconcileBounds,
+}
+
+/// A partition that this executor owns.
+struct Owned {
+    core: PartitionCore,
+    /// Ends its subscriptions.
+    stop: CancellationToken,
+}
+
+/// The loop and everything it touches.
+pub(crate) struct Journal {
+    pub(crate) options: JournalOptions,
+    pub(crate) store: Arc<dyn PartitionStore>,
+    pub(crate) bus: Arc<dyn Bus>,
+    pub(crate) queues: ExecutionQueueManager,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) fenced: Arc<AtomicU64>,
+    pub(crate) leases: mpsc::Receiver<LeaseEvent>,
+    pub(crate) trusted: watch::Receiver<Instant>,
+    pub(crate) dropped: mpsc::Sender<(PartitionId, Epoch)>,
+    /// Completions come before commands: a flood of requests never delays a release.
+    pub(crate) control: mpsc::Receiver<Inbound>,
+    pub(crate) commands: mpsc::Receiver<Inbound>,
+    pub(crate) control_feed: Feed,
+    pub(crate) command_feed: Feed,
+    pub(crate) told: mpsc::Sender<Told>,
+    pub(crate) owned_count: watch::Sender<usize>,
+    pub(crate) state: State,
+}
+
+/// What changes from round to round.
+pub(crate) struct State {
+    owned: BTreeMap<PartitionId, Owned>,
+    feeds: TaskTracker,
+    /// Queues whose snapshot is to be published.
+    unpublished: BTreeSet<(PartitionId, ActionId)>,
+    publish_at: Instant,
+    snapshots: u32,
+    reconcile_at: Instant,
+}
+
+impl State {
+    pub(crate) fn new() -> Self {
+        Self {
+            owned: BTreeMap::new(),
+            feeds: TaskTracker::new(),
+            unpublished: BTreeSet::new(),
+            publish_at: Instant::now(),
+            snapshots: 0,
+            reconcile_at: Instant::now(),
+        }
+    }
+}
+
+/// What woke the loop.
+enum Wake {
+    Stop,
+    Lease(LeaseEvent),
+    Work(Vec<Inbound>),
+    Timer,
+}
+
+impl Journal {
+    /// Owns until told to stop; then finishes its round and gives back what it has not begun.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        while self.step(&stop).await {}
+        for owned in self.state.owned.values() {
+            owned.stop.cancel();
+        }
+        self.control.close();
+        self.commands.close();
+        self.state.feeds.close();
+        self.state.feeds.wait().await;
+    }
+
+    /// One round; false when it was the last.
+    async fn step(&mut self, stop: &CancellationToken) -> bool {
+        match self.wake(stop).await {
+            Wake::Stop => return false,
+            Wake::Lease(LeaseEvent::Acquired(acquired)) => self.take_over(acquired, stop).await,
+            Wake::Lease(LeaseEvent::Lost(lost)) => {
+                for partition in lost {
+                    self.step_down(partition);
+                }
+            }
+            Wake::Work(work) => {
+                self.wait_for_trust(stop).await;
+                self.round(work, stop).await;
+            }
+            Wake::Timer => {
+                self.wait_for_trust(stop).await;
+                if Instant::now() >= self.state.reconcile_at {
+                    self.reconcile(stop).await;
+                }
+                self.round(Vec::new(), stop).await;
+            }
+        }
+        self.renew_exhausted().await;
+        !stop.is_cancelled()
+    }
+
+    async fn wake(&mut self, stop: &CancellationToken) -> Wake {
+        let timer = self.next_timer();
+        let first = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Wake::Stop,
+            Some(event) = self.leases.recv() => return Wake::Lease(event),
+            Some(work) = self.control.recv() => work,
+            Some(work) = self.commands.recv() => work,
+            () = tokio::time::sleep_until(timer.into()) => return Wake::Timer,
+        };
+        let mut items = first.work.len();
+        let mut work = vec![first];
+        for (inbox, share) in [(&mut self.control, 3), (&mut self.commands, 4)] {
+            while items * 4 < self.options.max_items * share
+                && let Ok(more) = inbox.try_recv()
+            {
+                items += more.work.len();
+                work.push(more);
+            }
+        }
+        Wake::Work(work)
+    }
+
+    fn next_timer(&self) -> Instant {
+        let now = Instant::now();
+        let mut timer = self.state.reconcile_at;
+        if !self.state.unpublished.is_empty() {
+            timer = timer.min(self.state.publish_at);
+        }
+        let deadline = self
+            .state
+            .owned
+            .values()
+            .filter_map(|owned| owned.core.next_deadline());
+        if let Some(time) = deadline.min() {
+            let wait = u64::try_from(time.saturating_sub(unix_millis())).unwrap_or(0);
+            timer = timer.min(now + Duration::from_millis(wait));
+        }
+        timer
+    }
+
+    /// Beyond the time for which the leases can be trusted nothing is decided.
+    async fn wait_for_trust(&mut self, stop: &CancellationToken) {
+        while Instant::now() >= *self.trusted.borrow_and_update() {
+            if self.state.owned.is_empty() {
+                return;
+            }
+            tracing::warn!(
+                "the leases were not renewed in time; nothing is decided until they are"
+            );
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.trusted.changed() => if changed.is_err() { return },
+                Some(event) = self.leases.recv() => {
+                    if let LeaseEvent::Lost(lost) = event {
+                        for partition in lost {
+                            self.step_down(partition);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decides on what was gathered, commits it, and passes on what is to be told.
+    async fn round(&mut self, work: Vec<Inbound>, stop: &CancellationToken) {
+        let Some(known) = self.look_up(&work, stop).await else {
+            return;
+        };
+        let mut draft = Draft::default();
+        let now = unix_millis();
+        for (partition, owned) in &mut self.state.owned {
+            let mut effects = owned.core.step(now, Event::Known(known.requests.clone()));
+            for action in known
+                .actions
+                .iter()
+                .filter(|action| action.partition == *partition)
+            {
+                effects.extend(owned.core.step(now, Event::ActionKnown(action.clone())));
+            }
+            effects.extend(owned.core.step(now, Event::Tick));
+            draft.add(*partition, effects);
+        }
+        for inbound in work {
+            self.decide(now, inbound, &mut draft);
+        }
+        self.write(draft, stop).await;
+    }
+
+    fn decide(&mut self, now: Millis, inbound: Inbound, draft: &mut Draft) {
+        let Inbound {
+            partition,
+            settler,
+            tag,
+            reply_to,
+            work,
+        } = inbound;
+        // What belongs to a partition that was lost comes again to its owner.
+        let Some(owned) = self.state.owned.get_mut(&partition) else {
+            return;
+        };
+        let core = &mut owned.core;
+        match work {
+            Work::Completions(items) => {
+                for item in items {
+                    draft.add(partition, core.step(now, Event::Completed(Box::new(item))));
+                }
+            }
+            Work::Submits(items) => {
+                for (request_id, item) in items {
+                    let event = Event::Submit {
+                        request_id,
+                        submission: item.submission,
+                        on_reject: item.on_reject,
+                        reply_to: reply_to.clone(),
+                    };
+                    draft.add(partition, core.step(now, event));
+                }
+            }
+            Work::Cancels(items) => {
+                for item in items {
+                    let (request_id, execution_id) = (item.request_id, item.execution_id);
+                    let reply_to = reply_to.clone();
+                    let event = Event::Cancel {
+                        request_id,
+                        execution_id,
+                        reply_to,
+                    };
+                    draft.add(partition, core.step(now, event));
+                }
+            }
+            // The look-up has brought the new definition already.
+            Work::Changes(items) => {
+                for item in items {
+                    let Some(reply_to) = reply_to.clone() else {
+                        continue;
+                    };
+                    let accepted = Accepted {
+                        execution_id: None,
+                        status: None,
+                        position: None,
+                        repeated: false,
+                    };
+                    let outcome = AnswerOutcome::Accepted(accepted);
+                    let answer = Answer {
+                        request_id: item.request_id,
+                        outcome,
+                    };
+                    draft.add(partition, vec![Effect::Answer { reply_to, answer }]);
+                }
+            }
+        }
+        draft.add_ack(partition, &settler, tag);
+    }
+
+    /// Asks the store what must be known before deciding; `None` when told to stop.
+    async fn look_up(&self, work: &[Inbound], stop: &CancellationToken) -> Option<Lookup> {
+        let mut requests: Vec<RequestId> = Vec::new();
+        let mut actions: HashSet<String> = HashSet::new();
+        for inbound in work {
+            match &inbound.work {
+                Work::Submits(items) => {
+                    let core = self
+                        .state
+                        .owned
+                        .get(&inbound.partition)
+                        .map(|owned| &owned.core);
+                    for (request_id, item) in items {
+                        requests.push(*request_id);
+                        let action_ref = &item.submission.action_ref;
+                        if core.is_some_and(|core| !core.knows_action(action_ref))
+                            && attune_core::ActionRef::check(action_ref).is_ok()
+                        {
+                            actions.insert(action_ref.clone());
+                        }
+                    }
+                }
+                Work::Changes(items) => {
+                    actions.extend(
+                        items
+                            .iter()
+                            .map(|item| item.action_ref.clone())
+                            .filter(|text| attune_core::ActionRef::check(text).is_ok()),
+                    );
+                }
+                Work::Completions(_) | Work::Cancels(_) => {}
+            }
+        }
+        if requests.is_empty() && actions.is_empty() {
+            return Some(Lookup::default());
+        }
+        let actions: Vec<String> = actions.into_iter().collect();
+        self.persist(stop, || self.store.look_up(&requests, &actions))
+            .await
+    }
+
+    /// Repeats a store call until it succeeds; `None` when told to stop, or when repeating
+    /// cannot help. A call under way is never cut short.
+    async fn persist<'a, T>(
+        &'a self,
+        stop: &CancellationToken,
+        mut call: impl FnMut() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+    ) -> Option<T> {
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
+        loop {
+            match call().await {
+                Ok(value) => return Some(value),
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "the store does not answer; trying again");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+            }
+        }
+    }
+
+    /// Commits a round and passes on what is to be told. Partitions that turn out to be lost
+    /// are left out, and the rest is written again.
+    async fn write(&mut self, mut draft: Draft, stop: &CancellationToken) {
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
+        let committed = loop {
+            let mut batch = draft.batch(self.options.owner);
+            if batch.is_empty() {
+                break Committed::default();
+            }
+            for (partition, touched) in draft.touched() {
+                let Some(owned) = self.state.owned.get(&partition) else {
+                    continue;
+                };
+                batch.fences.push((partition, owned.core.epoch()));
+                batch
+                    .totals
+                    .extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
+            }
+            match self.store.commit(&batch).await {
+                Ok(committed) => break committed,
+                Err(CommitError::Fenced(lost)) => {
+                    self.fenced.fetch_add(1, Ordering::Relaxed);
+                    for partition in lost {
+                        tracing::warn!(partition.id = %partition, "a partition has another owner");
+                        draft.drop_partition(partition);
+                        self.step_down(partition);
+                    }
+                    continue;
+                }
+                Err(CommitError::Store(error)) if error.is_transient() => {
+                    tracing::warn!(error = %chain(&error), "a round is not committed yet");
+                }
+                Err(CommitError::Store(error)) => {
+                    // Memory is ahead of the store now: only loading again brings them together.
+                    tracing::error!(error = %chain(&error), "a round cannot be committed; its partitions are loaded again");
+                    let partitions: Vec<PartitionId> =
+                        draft.touched().map(|(partition, _)| partition).collect();
+                    for partition in partitions {
+                        self.step_down(partition);
+                    }
+                    return;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+            }
+        };
+        self.tell(draft, committed, stop).await;
+    }
+
+    async fn tell(&mut self, draft: Draft, committed: Committed, stop: &CancellationToken) {
+        for (partition, touched) in draft.touched() {
+            self.state
+                .unpublished
+                .extend(touched.iter().map(|id| (partition, *id)));
+        }
+        let (mut tell, submissions) = draft.into_tell();
+        for counter in &tell.counts {
+            self.counters.add(*counter);
+        }
+        let again = std::mem::take(&mut tell.redispatches);
+        let mut told = Told::new(tell, &submissions, committed.granted);
+        if !again.is_empty() {
+            let ids: Vec<_> = again.iter().map(|dispatch| dispatch.execution_id).collect();
+            let bodies = self.persist(stop, || self.store.load_bodies(&ids)).await;
+            let mut bodies: std::collections::HashMap<_, _> = bodies
+                .unwrap_or_default()
+                .into_iter()
+                .map(|body| (body.id, body))
+                .collect();
+            for dispatch in again {
+                if let Some(body) = bodies.remove(&dispatch.execution_id) {
+                    told.request(dispatch, body.parameters, body.timeout_seconds);
+                }
+            }
+        }
+        told.snapshots = self.snapshots();
+        if self.told.send(told).await.is_err() {
+            tracing::error!("the dispatcher has stopped");
+        }
+    }
+
+    /// Snapshots of the queues that changed, at most once per interval.
+    fn snapshots(&mut self) -> Vec<QueueSnapshot> {
+        let now = Instant::now();
+        if self.state.unpublished.is_empty() || now < self.state.publish_at {
+            return Vec::new();
+        }
+        self.state.publish_at = now + self.options.stats_interval;
+        self.state.snapshots = self.state.snapshots.wrapping_add(1);
+        let number = self.state.snapshots;
+        std::mem::take(&mut self.state.unpublished)
+            .into_iter()
+            .filter_map(|(partition, action_id)| {
+                let core = &self.state.owned.get(&partition)?.core;
+                let version = attune_core::Seq::new(core.epoch(), number).0;
+                Some(QueueSnapshot {
+                    version,
+                    stats: core.stats(action_id)?,
+                })
+            })
+            .collect()
+    }
+
+    /// Compares memory with the store while nothing is being decided.
+    async fn reconcile(&mut self, stop: &CancellationToken) {
+        self.state.reconcile_at = Instant::now() + self.options.reconcile_interval;
+        let partitions: Vec<PartitionId> = self.state.owned.keys().copied().collect();
+        if partitions.is_empty() {
+            return;
+        }
+        let slots = self
+            .persist(stop, || self.store.load_slots(&partitions))
+            .await;
+        let Some(slots) = slots else { return };
+        let mut by_partition: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
+        for slot in slots {
+            by_partition
+                .entry(slot.id.partition())
+                .or_default()
+                .push(slot);
+        }
+        let (now, bounds) = (unix_millis(), self.options.bounds);
+        let mut draft = Draft::default();
+        for (partition, owned) in &mut self.state.owned {
+            let slots = by_partition.remove(partition).unwrap_or_default();
+            draft.add(
+                *partition,
+                owned.core.step(now, Event::Reconcile { slots, bounds }),
+            );
+        }
+        self.write(draft, stop).await;
+    }
+
+    /// Rebuilds the queues of partitions from the store, then receives for them. Nothing is
+    /// granted before the holders are rebuilt.
+    async fn take_over(&mut self, acquired: Vec<(PartitionId, Epoch)>, stop: &CancellationToken) {
+        let started = Instant::now();
+        let ids: Vec<PartitionId> = acquired.iter().map(|(partition, _)| *partition).collect();
+        let mut draft = Draft::default();
+        let Some(mut cores) = self.load(&acquired, &mut draft, stop).await else {
+            return;
+        };
+        for (partition, _) in &acquired {
+            let Some(core) = cores.remove(partition) else {
+                continue;
+            };
+            let token = CancellationToken::new();
+            self.state.owned.insert(
+                *partition,
+                Owned {
+                    core,
+                    stop: token.clone(),
+                },
+            );
+            if !self.receive(*partition, &token, stop).await {
+                return;
+            }
+        }
+        tracing::info!(
+            partitions = ids.len(),
+            elapsed_ms = started.elapsed().as_millis(),
+            "partitions taken over"
+        );
+        self.owned_count.send_replace(self.state.owned.len());
+        let now = unix_millis();
+        for partition in ids {
+            if let Some(owned) = self.state.owned.get_mut(&partition) {
+                draft.add(partition, owned.core.step(now, Event::Tick));
+            }
+        }
+        self.write(draft, stop).await;
+    }
+
+    async fn load(
+        &self,
+        acquired: &[(PartitionId, Epoch)],
+        draft: &mut Draft,
+        stop: &CancellationToken,
+    ) -> Option<BTreeMap<PartitionId, PartitionCore>> {
+        let ids: Vec<PartitionId> = acquired.iter().map(|(partition, _)| *partition).collect();
+        let actions = self.persist(stop, || self.store.load_actions(&ids)).await?;
+        let totals = self.persist(stop, || self.store.load_totals(&ids)).await?;
+        let now = unix_millis();
+        let mut cores = BTreeMap::new();
+        for (partition, epoch) in acquired {
+            let mut core = PartitionCore::new(*partition, *epoch, self.queues.clone());
+            let actions: Vec<_> = actions
+                .iter()
+                .filter(|action| action.partition == *partition)
+                .cloned()
+                .collect();
+            core.step(
+                now,
+                Event::Recover {
+                    actions,
+                    totals: totals.clone(),
+                },
+            );
+            cores.insert(*partition, core);
+        }
+        let mut after = None;
+        loop {
+            let load = || self.store.load_active(&ids, after, LOAD_PAGE);
+            let rows = self.persist(stop, load).await?;
+            let Some(last) = rows.last() else {
+                return Some(cores);
+            };
+            after = Some(last.id);
+            let mut by_partition: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
+            for row in rows {
+                by_partition
+                    .entry(row.id.partition())
+                    .or_default()
+                    .push(row);
+            }
+            for (partition, rows) in by_partition {
+                if let Some(core) = cores.get_mut(&partition) {
+                    draft.add(
+                        partition,
+                        core.step(unix_millis(), Event::RecoverRows(rows)),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Subscribes to the topics of a partition; false when told to stop.
+    async fn receive(
+        &self,
+        partition: PartitionId,
+        token: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> bool {
+        let topics = [
+            (Topic::Control(partition), &self.control_feed),
+            (Topic::Commands(partition), &self.command_feed),
+        ];
+        for (topic, feed) in topics {
+            let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+            let prefetch = self.options.prefetch;
+            let subscriber = loop {
+                let subscription = Subscription {
+                    topic: topic.clone(),
+                    prefetch,
+                };
+                match self.bus.subscribe(subscription).await {
+                    Ok(subscriber) => break subscriber,
+                    Err(error) => {
+                        tracing::warn!(bus.topic = %topic, %error, "a partition's topic cannot be received yet");
+                    }
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return false,
+                    () = tokio::time::sleep(backoff.next_delay()) => {}
+                }
+            };
+            let feed = feed
+                .clone()
+                .run(partition, topic, subscriber, token.clone());
+            self.state.feeds.spawn(feed);
+        }
+        true
+    }
+
+    /// Forgets a partition; its unacknowledged messages go to whoever owns it.
+    fn step_down(&mut self, partition: PartitionId) {
+        if let Some(owned) = self.state.owned.remove(&partition) {
+            let epoch = owned.core.epoch();
+            owned.stop.cancel();
+            owned.core.step_down();
+            self.owned_count.send_replace(self.state.owned.len());
+            if self.dropped.try_send((partition, epoch)).is_err() {
+                tracing::debug!(partition.id = %partition, "the lease keeper is busy or gone");
+            }
+        }
+    }
+
+    /// A partition whose epoch has no places left is given up, to be taken again in the next.
+    async fn renew_exhausted(&mut self) {
+        let exhausted: Vec<PartitionId> = self
+            .state
+            .owned
+            .iter()
+            .filter(|(_, owned)| owned.core.is_exhausted())
+            .map(|(partition, _)| *partition)
+            .collect();
+        for partition in exhausted {
+            tracing::info!(partition.id = %partition, "the epoch of a partition is used up");
+            self.step_down(partition);
+        }
+    }
+}
+
+/// The wall clock, in milliseconds since 1970.
+pub(crate) fn unix_millis() -> Millis {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Millis::try_from(since.as_millis()).unwrap_or(Millis::MAX)
+}

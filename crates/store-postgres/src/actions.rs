@@ -1,0 +1,206 @@
+//! Actions and their policies.
+
+use async_trait::async_trait;
+use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId};
+use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
+use chrono::{DateTime, Utc};
+use sqlx::postgres::{PgPool, PgTransaction};
+
+use crate::failure::{Failure, unreadable};
+use crate::partitions::place;
+use crate::{PostgresStore, sql, text};
+
+/// id, partition, version, spec.
+pub(crate) type ActionColumns = (i64, i32, i64, String);
+
+#[async_trait]
+impl ActionStore for PostgresStore {
+    async fn apply_action(
+        &self,
+        spec: &ActionSpec,
+        partition_count: u16,
+        changed_by: &str,
+    ) -> Result<Applied, StoreError> {
+        let wanted = Wanted {
+            spec: spec.clone(),
+            partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
+            changed_by: text::text(changed_by).into_owned(),
+        };
+        let pool = self.db.general.clone();
+        self.db.run(async move { apply(&pool, wanted).await }).await
+    }
+
+    async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
+        let refs = vec![action_ref.to_string()];
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move { Ok(by_ref(&pool, refs).await?.pop()) })
+            .await
+    }
+
+    async fn list_actions(
+        &self,
+        after: Option<&ActionRef>,
+        limit: u32,
+    ) -> Result<Vec<Action>, StoreError> {
+        let after = after.map_or_else(String::new, ActionRef::to_string);
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<ActionColumns> = sqlx::query_as(sql::LIST_ACTIONS)
+                    .bind(after)
+                    .bind(i64::from(limit))
+                    .fetch_all(&pool)
+                    .await?;
+                rows.into_iter().map(action).collect()
+            })
+            .await
+    }
+
+    async fn policy_changes(&self, action: ActionId) -> Result<Vec<PolicyChange>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(i64, String, String, DateTime<Utc>)> =
+                    sqlx::query_as(sql::POLICY_CHANGES)
+                        .bind(action.0)
+                        .fetch_all(&pool)
+                        .await?;
+                rows.into_iter()
+                    .map(|(version, policy, changed_by, changed_at)| {
+                        let policy: ActionPolicy = serde_json::from_str(&policy)
+                            .map_err(|error| unreadable("policy", error))?;
+                        Ok(PolicyChange {
+                            version,
+                            policy,
+                            changed_by,
+                            changed_at,
+                        })
+                    })
+                    .collect()
+            })
+            .await
+    }
+}
+
+/// The actions with these refs, in no order.
+pub(crate) async fn by_ref(pool: &PgPool, refs: Vec<String>) -> Result<Vec<Action>, Failure> {
+    if refs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<ActionColumns> = sqlx::query_as(sql::ACTIONS_BY_REF)
+        .bind(refs)
+        .fetch_all(pool)
+        .await?;
+    rows.into_iter().map(action).collect()
+}
+
+/// An action of its row.
+pub(crate) fn action((id, partition, version, spec): ActionColumns) -> Result<Action, Failure> {
+    Ok(Action {
+        id: ActionId(id),
+        partition: place(partition),
+        version,
+        spec: serde_json::from_str(&spec).map_err(|error| unreadable("action", error))?,
+    })
+}
+
+/// What an author applies.
+struct Wanted {
+    spec: ActionSpec,
+    partition: PartitionId,
+    changed_by: String,
+}
+
+async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Applied, Failure> {
+    let mut transaction = pool.begin().await?;
+    let mut found = lock(&mut transaction, &wanted.spec.action_ref).await?;
+    if found.is_none() {
+        if let Some(created) = create(&mut transaction, &wanted).await? {
+            transaction.commit().await?;
+            return Ok(created);
+        }
+        // Somebody else was faster, and has committed by now.
+        found = lock(&mut transaction, &wanted.spec.action_ref).await?;
+    }
+    let Some(mut action) = found else {
+        return Err(Failure::Store(StoreError::Conflict(format!(
+            "action {} was removed while it was applied",
+            wanted.spec.action_ref
+        ))));
+    };
+    let changed = action.spec != wanted.spec;
+    if changed {
+        action.version = sqlx::query_scalar(sql::CHANGE_ACTION)
+            .bind(action.id.0)
+            .bind(to_json(&wanted.spec))
+            .fetch_one(&mut *transaction)
+            .await?;
+        if action.spec.policy != wanted.spec.policy {
+            add_policy(&mut transaction, &wanted).await?;
+        }
+        action.spec = wanted.spec;
+    }
+    transaction.commit().await?;
+    Ok(Applied {
+        action,
+        created: false,
+        changed,
+    })
+}
+
+/// Creates the action; nothing when it exists by now.
+async fn create(
+    transaction: &mut PgTransaction<'_>,
+    wanted: &Wanted,
+) -> Result<Option<Applied>, Failure> {
+    let pack = wanted.spec.action_ref.pack();
+    sqlx::query(sql::MAKE_PACK)
+        .bind(pack)
+        .execute(&mut **transaction)
+        .await?;
+    let id: Option<i64> = sqlx::query_scalar(sql::MAKE_ACTION)
+        .bind(wanted.spec.action_ref.as_str())
+        .bind(pack)
+        .bind(i32::from(wanted.partition.0))
+        .bind(to_json(&wanted.spec))
+        .fetch_optional(&mut **transaction)
+        .await?;
+    let Some(id) = id else { return Ok(None) };
+    add_policy(transaction, wanted).await?;
+    Ok(Some(Applied {
+        action: Action {
+            id: ActionId(id),
+            partition: wanted.partition,
+            version: 1,
+            spec: wanted.spec.clone(),
+        },
+        created: true,
+        changed: true,
+    }))
+}
+
+async fn lock(
+    transaction: &mut PgTransaction<'_>,
+    action_ref: &ActionRef,
+) -> Result<Option<Action>, Failure> {
+    let row: Option<ActionColumns> = sqlx::query_as(sql::LOCK_ACTION)
+        .bind(action_ref.as_str())
+        .fetch_optional(&mut **transaction)
+        .await?;
+    row.map(action).transpose()
+}
+
+async fn add_policy(transaction: &mut PgTransaction<'_>, wanted: &Wanted) -> Result<(), Failure> {
+    sqlx::query(sql::ADD_POLICY)
+        .bind(wanted.spec.action_ref.as_str())
+        .bind(to_json(&wanted.spec.policy))
+        .bind(&wanted.changed_by)
+        .execute(&mut **transaction)
+        .await?;
+    Ok(())
+}
+
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("specs and policies have only string keys")
+}

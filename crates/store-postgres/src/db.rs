@@ -1,0 +1,109 @@
+//! The pools, and how a call runs on them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_store::StoreError;
+use sqlx::Connection as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
+
+use crate::failure::Failure;
+use crate::options::{PostgresOptions, address};
+use crate::sessions::Purpose;
+
+/// How long the first connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pools. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Db {
+    pub(crate) commit: PgPool,
+    pub(crate) key: PgPool,
+    pub(crate) lease: PgPool,
+    pub(crate) general: PgPool,
+    migrate: PgConnectOptions,
+    address: Arc<str>,
+}
+
+/// The server did not answer the first attempt to connect.
+#[derive(Debug, thiserror::Error)]
+#[error("PostgreSQL at {address} did not answer within {} s", CONNECT_TIMEOUT.as_secs())]
+struct NoAnswer {
+    address: Arc<str>,
+}
+
+/// The address of the server cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the URL of PostgreSQL cannot be used")]
+struct BadUrl {
+    source: sqlx::Error,
+}
+
+impl Db {
+    /// Connects once, and prepares the pools.
+    pub(crate) async fn connect(options: &PostgresOptions) -> Result<Self, StoreError> {
+        let base = options
+            .connect_options()
+            .map_err(|source| StoreError::Statement(Box::new(BadUrl { source })))?;
+        let address: Arc<str> = address(&base).into();
+        probe(
+            Purpose::General.connect_options(options, &base),
+            Arc::clone(&address),
+        )
+        .await?;
+        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size);
+        Ok(Self {
+            commit: pool(Purpose::Commit, options.commit_connections),
+            key: pool(Purpose::Key, options.key_connections),
+            // One for the owner's partitions, one for the worker's lease, where one process is both.
+            lease: pool(Purpose::Lease, 2),
+            general: pool(Purpose::General, options.general_connections),
+            migrate: Purpose::Migrate.connect_options(options, &base),
+            address,
+        })
+    }
+
+    /// Runs one call in a task of its own, so that a caller that is dropped never drops a
+    /// statement in flight, and makes the caller's error of what goes wrong.
+    ///
+    /// # Panics
+    /// When the work panics.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match tokio::spawn(work).await {
+            Ok(result) => result.map_err(|failure| failure.at(&self.address)),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(error) => Err(StoreError::Unavailable(Box::new(error))),
+        }
+    }
+
+    /// How to connect for changing the schema.
+    pub(crate) fn migration_options(&self) -> PgConnectOptions {
+        self.migrate.clone()
+    }
+
+    /// Finishes what is under way and closes every connection.
+    pub(crate) async fn close(&self) {
+        for pool in [&self.commit, &self.key, &self.lease, &self.general] {
+            pool.close().await;
+        }
+    }
+}
+
+/// Connects once: a pool says only that it timed out, and nothing about the reason.
+async fn probe(options: PgConnectOptions, address: Arc<str>) -> Result<(), StoreError> {
+    let attempt = tokio::spawn(async move {
+        let connection = PgConnection::connect_with(&options).await?;
+        connection.close().await
+    });
+    // The attempt goes on by itself when nobody waits any more; only the waiting is cut short.
+    match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+        Ok(Ok(result)) => result.map_err(|error| Failure::from(error).at(&address)),
+        Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Ok(Err(error)) => Err(StoreError::Unavailable(Box::new(error))),
+        Err(_) => Err(StoreError::Unavailable(Box::new(NoAnswer { address }))),
+    }
+}

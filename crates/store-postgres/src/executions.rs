@@ -1,0 +1,176 @@
+//! Reading executions, and the upkeep of their history.
+
+use async_trait::async_trait;
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
+use attune_store::{
+    Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
+    StoreError,
+};
+use sqlx::Row as _;
+use sqlx::postgres::{PgPool, PgRow};
+use uuid::Uuid;
+
+use crate::failure::{Failure, unreadable};
+use crate::partitions::{micros, priority, status};
+use crate::{PostgresStore, sql, text};
+
+/// How many days after today have a partition of the history. The upkeep runs at least daily;
+/// should it not, what ends goes to the default partition.
+pub(crate) const HISTORY_DAYS_AHEAD: i32 = 7;
+
+/// How many request ids one step of the upkeep forgets.
+const PRUNE_STEP: i64 = 10_000;
+
+/// How many steps one call of the upkeep takes; the next call goes on.
+const PRUNE_STEPS: u32 = 1_000;
+
+#[async_trait]
+impl ExecutionStore for PostgresStore {
+    async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let row = sqlx::query(sql::FIND_EXECUTION)
+                    .bind(id.0)
+                    .fetch_optional(&pool)
+                    .await?;
+                row.as_ref().map(record).transpose()
+            })
+            .await
+    }
+
+    async fn list_executions(
+        &self,
+        filter: &ExecutionFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<ExecutionPage, StoreError> {
+        let filter = filter.clone();
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { list(&pool, filter, after, limit).await })
+            .await
+    }
+
+    async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { maintain(&pool, keep).await })
+            .await
+    }
+}
+
+async fn list(
+    pool: &PgPool,
+    filter: ExecutionFilter,
+    after: Option<Cursor>,
+    limit: u32,
+) -> Result<ExecutionPage, Failure> {
+    let clean = |value: Option<String>| value.map(|value| text::text(&value).into_owned());
+    let statuses: Option<Vec<&str>> = (!filter.statuses.is_empty()).then(|| {
+        filter
+            .statuses
+            .iter()
+            .copied()
+            .map(Status::as_str)
+            .collect()
+    });
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    // One more than asked tells whether another page follows.
+    let rows = sqlx::query(sql::LIST_EXECUTIONS)
+        .bind(clean(filter.action_ref))
+        .bind(statuses)
+        .bind(clean(filter.requested_by))
+        .bind(clean(filter.group))
+        .bind(after.map(|after| after.created))
+        .bind(after.map(|after| after.id.0))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1))
+        .fetch_all(pool)
+        .await?;
+    let more = rows.len() > limit;
+    let executions: Vec<ExecutionRecord> = rows
+        .iter()
+        .take(limit)
+        .map(record)
+        .collect::<Result<_, _>>()?;
+    let next = executions.last().filter(|_| more).map(|last| Cursor {
+        created: last.created,
+        id: last.id,
+    });
+    Ok(ExecutionPage { executions, next })
+}
+
+async fn maintain(pool: &PgPool, keep: HistoryRetention) -> Result<(), Failure> {
+    sqlx::query(sql::MAKE_HISTORY_DAYS)
+        .bind(HISTORY_DAYS_AHEAD)
+        .execute(pool)
+        .await?;
+    for _ in 0..PRUNE_STEPS {
+        let pruned = sqlx::query(sql::PRUNE_REQUESTS)
+            .bind(micros(keep.requests))
+            .bind(PRUNE_STEP)
+            .execute(pool)
+            .await?;
+        if pruned.rows_affected() < PRUNE_STEP.unsigned_abs() {
+            break;
+        }
+    }
+    // A request that is still known must find its execution.
+    let history = micros(keep.history.max(keep.requests));
+    for _ in 0..PRUNE_STEPS {
+        let dropped: bool = sqlx::query_scalar(sql::DROP_HISTORY_DAY)
+            .bind(history)
+            .fetch_one(pool)
+            .await?;
+        if !dropped {
+            break;
+        }
+    }
+    sqlx::query(sql::PRUNE_DEFAULT_DAY)
+        .bind(history)
+        .execute(pool)
+        .await?;
+    sqlx::query(sql::PRUNE_WORKERS).execute(pool).await?;
+    Ok(())
+}
+
+fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
+    let labels: Option<String> = row.try_get("labels")?;
+    let labels = match labels {
+        None => Default::default(),
+        Some(json) => {
+            serde_json::from_str(&json).map_err(|error| unreadable("set of labels", error))?
+        }
+    };
+    let timeout_seconds: Option<i32> = row.try_get("timeout_seconds")?;
+    let worker: Option<Uuid> = row.try_get("worker")?;
+    let result: Option<String> = row.try_get("result")?;
+    Ok(ExecutionRecord {
+        id: ExecutionId(row.try_get("id")?),
+        action_id: ActionId(row.try_get("action")?),
+        action_ref: row.try_get("action_ref")?,
+        status: status(row.try_get("status")?)?,
+        priority: priority(row.try_get("priority")?)?,
+        attempt: Attempt(row.try_get("attempt")?),
+        grant_no: row.try_get("grant_no")?,
+        request_id: RequestId(row.try_get("request_id")?),
+        enforcement_id: row.try_get("enforcement_id")?,
+        requested_by: row.try_get("requested_by")?,
+        group: row.try_get("group_key")?,
+        labels,
+        parameters: text::value(row.try_get("parameters")?),
+        not_before: row.try_get("not_before")?,
+        timeout_seconds: timeout_seconds.map(i32::unsigned_abs),
+        cancel_requested: row.try_get("cancel_requested")?,
+        worker: worker.map(WorkerId),
+        created: row.try_get("created")?,
+        requested_at: row.try_get("requested_at")?,
+        started_at: row.try_get("started_at")?,
+        finished_at: row.try_get("finished_at")?,
+        result: result.map(text::value),
+        error: row.try_get("error")?,
+        exit_code: row.try_get("exit_code")?,
+        stdout: row.try_get("stdout")?,
+        stderr: row.try_get("stderr")?,
+    })
+}

@@ -1,0 +1,387 @@
+//! The owner's port.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
+    RequestId, Status, WorkerId,
+};
+use attune_store::{
+    ActiveRow, Batch, CommitError, Committed, GrantedBody, KnownRequest, Lease, Lookup,
+    PartitionStore, SlotRow, StoreError,
+};
+use chrono::{DateTime, Utc};
+use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{FromRow as _, Row as _};
+use uuid::Uuid;
+
+use crate::actions::{self, ActionColumns};
+use crate::commit::body;
+use crate::failure::{Failure, unreadable};
+use crate::{PostgresStore, sql};
+
+#[async_trait]
+impl PartitionStore for PostgresStore {
+    async fn ensure_partitions(&self, count: u16) -> Result<(), StoreError> {
+        if !(1..=PartitionId::MAX_COUNT).contains(&count) {
+            return Err(StoreError::Conflict(format!(
+                "a cluster has from 1 to {} partitions, not {count}",
+                PartitionId::MAX_COUNT
+            )));
+        }
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { make_partitions(&pool, i32::from(count)).await })
+            .await
+    }
+
+    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let rows = sqlx::query_as(sql::LEASES).fetch_all(&pool).await?;
+                Ok(rows.into_iter().map(lease).collect())
+            })
+            .await
+    }
+
+    async fn acquire(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        partitions: &[PartitionId],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        let query = sqlx::query_as(sql::ACQUIRE)
+            .bind(numbers(partitions))
+            .bind(owner.0)
+            .bind(crate::text::text(owner_name).into_owned())
+            .bind(micros(ttl));
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(i32, i64)> = query.fetch_all(&pool).await?;
+                Ok(rows
+                    .into_iter()
+                    .map(|(partition, epoch)| (place(partition), Epoch(epoch)))
+                    .collect())
+            })
+            .await
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        ttl: Duration,
+    ) -> Result<Vec<PartitionId>, StoreError> {
+        let (partitions, epochs) = columns(held);
+        let query = sqlx::query_scalar(sql::RENEW)
+            .bind(owner.0)
+            .bind(partitions)
+            .bind(epochs)
+            .bind(micros(ttl));
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<i32> = query.fetch_all(&pool).await?;
+                Ok(rows.into_iter().map(place).collect())
+            })
+            .await
+    }
+
+    async fn give_up(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        let (partitions, epochs) = columns(held);
+        let query = sqlx::query(sql::GIVE_UP)
+            .bind(owner.0)
+            .bind(partitions)
+            .bind(epochs);
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn load_active(
+        &self,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<ActiveRow>, StoreError> {
+        let query = sqlx::query(sql::LOAD_ACTIVE)
+            .bind(low_bytes(partitions))
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(i64::from(limit));
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(active_row).collect()
+            })
+            .await
+    }
+
+    async fn load_totals(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError> {
+        let query = sqlx::query_as(sql::LOAD_TOTALS).bind(numbers(partitions));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(i64, i64, i64, i64, i64)> = query.fetch_all(&pool).await?;
+                Ok(rows
+                    .into_iter()
+                    .map(|(action, enqueued, completed, cancelled, expired)| {
+                        let totals = QueueTotals {
+                            enqueued: enqueued.unsigned_abs(),
+                            completed: completed.unsigned_abs(),
+                            cancelled: cancelled.unsigned_abs(),
+                            expired: expired.unsigned_abs(),
+                        };
+                        (ActionId(action), totals)
+                    })
+                    .collect())
+            })
+            .await
+    }
+
+    async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
+        let query = sqlx::query_as(sql::LOAD_ACTIONS).bind(numbers(partitions));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<ActionColumns> = query.fetch_all(&pool).await?;
+                rows.into_iter().map(actions::action).collect()
+            })
+            .await
+    }
+
+    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let query = sqlx::query(sql::LOAD_SLOTS).bind(low_bytes(partitions));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(slot_row).collect()
+            })
+            .await
+    }
+
+    async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
+        let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let rows = sqlx::query(sql::LOAD_BODIES)
+                    .bind(ids)
+                    .fetch_all(&pool)
+                    .await?;
+                rows.iter().map(body).collect()
+            })
+            .await
+    }
+
+    async fn look_up(
+        &self,
+        requests: &[RequestId],
+        action_refs: &[String],
+    ) -> Result<Lookup, StoreError> {
+        let requests: Vec<Uuid> = requests.iter().map(|request| request.0).collect();
+        let refs: Vec<String> = action_refs
+            .iter()
+            .map(|text| crate::text::text(text).into_owned())
+            .collect();
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                Ok(Lookup {
+                    requests: known_requests(&pool, requests).await?,
+                    actions: actions::by_ref(&pool, refs).await?,
+                })
+            })
+            .await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<Committed, CommitError> {
+        self.db.commit_batch(batch).await
+    }
+}
+
+async fn make_partitions(pool: &PgPool, count: i32) -> Result<(), Failure> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query(sql::MAKE_CLUSTER)
+        .bind(count)
+        .execute(&mut *transaction)
+        .await?;
+    let kept: i32 = sqlx::query_scalar(sql::CLUSTER_PARTITIONS)
+        .fetch_one(&mut *transaction)
+        .await?;
+    if kept != count {
+        return Err(Failure::Store(StoreError::Conflict(format!(
+            "the cluster was made with {kept} partitions, not {count}; the number cannot change"
+        ))));
+    }
+    sqlx::query(sql::MAKE_LEASES)
+        .bind(count)
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(())
+}
+
+async fn known_requests(pool: &PgPool, asked: Vec<Uuid>) -> Result<Vec<KnownRequest>, Failure> {
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<(Uuid, i64, i64, Option<String>)> = sqlx::query_as(sql::LOOK_UP_REQUESTS)
+        .bind(asked)
+        .fetch_all(pool)
+        .await?;
+    let ended: Vec<i64> = rows
+        .iter()
+        .filter(|(.., status)| status.is_none())
+        .map(|(_, id, ..)| *id)
+        .collect();
+    // Whatever left the active executions before the first statement is in the history by now.
+    let ended: std::collections::HashMap<i64, String> = if ended.is_empty() {
+        Default::default()
+    } else {
+        let rows: Vec<(i64, String)> = sqlx::query_as(sql::LOOK_UP_HISTORY)
+            .bind(ended)
+            .fetch_all(pool)
+            .await?;
+        rows.into_iter().collect()
+    };
+    rows.into_iter()
+        .filter_map(|(request, id, digest, active)| {
+            let text = active.or_else(|| ended.get(&id).cloned())?;
+            Some(status(&text).map(|status| KnownRequest {
+                request_id: RequestId(request),
+                execution_id: ExecutionId(id),
+                digest,
+                status,
+            }))
+        })
+        .collect()
+}
+
+type LeaseColumns = (
+    i32,
+    Option<Uuid>,
+    Option<String>,
+    i64,
+    Option<DateTime<Utc>>,
+    DateTime<Utc>,
+);
+
+fn lease((partition, owner, name, epoch, expires_at, now): LeaseColumns) -> Lease {
+    let remaining = expires_at.map_or(Duration::ZERO, |end| between(now, end));
+    let held = owner.is_some() && !remaining.is_zero();
+    Lease {
+        partition: place(partition),
+        owner: owner.filter(|_| held).map(OwnerId),
+        owner_name: name.filter(|_| held),
+        epoch: Epoch(epoch),
+        remaining: if held { remaining } else { Duration::ZERO },
+    }
+}
+
+fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
+    type Columns<'r> = (
+        i64,
+        i64,
+        i16,
+        &'r str,
+        i32,
+        DateTime<Utc>,
+        Option<DateTime<Utc>>,
+        bool,
+        DateTime<Utc>,
+    );
+    let (id, action, rank, text, attempt, created, not_before, cancel_requested, now): Columns<'_> =
+        Columns::from_row(row)?;
+    Ok(ActiveRow {
+        id: ExecutionId(id),
+        action_id: ActionId(action),
+        priority: priority(rank)?,
+        status: status(text)?,
+        attempt: Attempt(attempt),
+        age: between(created, now),
+        not_before,
+        cancel_requested,
+    })
+}
+
+fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
+    let now: DateTime<Utc> = row.try_get("now")?;
+    let requested_at: Option<DateTime<Utc>> = row.try_get("requested_at")?;
+    let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
+    let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+    let worker: Option<Uuid> = row.try_get("worker")?;
+    // A worker whose row is gone was lost long ago; from the claim on, as far as is known.
+    let lost_since = worker.and(expires_at.or(started_at));
+    Ok(SlotRow {
+        id: ExecutionId(row.try_get("id")?),
+        action_id: ActionId(row.try_get("action")?),
+        attempt: Attempt(row.try_get("attempt")?),
+        status: status(row.try_get("status")?)?,
+        worker: worker.map(WorkerId),
+        worker_lost_for: lost_since.map_or(Duration::ZERO, |since| between(since, now)),
+        held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
+        cancel_requested: row.try_get("cancel_requested")?,
+    })
+}
+
+/// The time from `start` to `end`, zero when it is negative.
+pub(crate) fn between(start: DateTime<Utc>, end: DateTime<Utc>) -> Duration {
+    (end - start).to_std().unwrap_or_default()
+}
+
+/// A duration as the statements take it; what does not fit is as good as for ever.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    // A century: large enough to mean "never", small enough to be added to a time.
+    const LONGEST: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
+    i64::try_from(duration.as_micros()).map_or(LONGEST, |micros| micros.min(LONGEST))
+}
+
+/// A stored status.
+pub(crate) fn status(text: &str) -> Result<Status, Failure> {
+    text.parse().map_err(|error| unreadable("status", error))
+}
+
+/// A stored priority.
+pub(crate) fn priority(rank: i16) -> Result<Priority, Failure> {
+    u8::try_from(rank)
+        .ok()
+        .and_then(Priority::from_rank)
+        .ok_or_else(|| unreadable("priority", rank))
+}
+
+/// A partition as a number column holds it.
+pub(crate) fn place(partition: i32) -> PartitionId {
+    PartitionId(u16::try_from(partition).expect("the schema allows 0 to 255"))
+}
+
+fn numbers(partitions: &[PartitionId]) -> Vec<i32> {
+    partitions.iter().map(|place| i32::from(place.0)).collect()
+}
+
+/// Partitions as they appear in the low byte of an execution's id.
+fn low_bytes(partitions: &[PartitionId]) -> Vec<i64> {
+    partitions.iter().map(|place| i64::from(place.0)).collect()
+}
+
+fn columns(held: &[(PartitionId, Epoch)]) -> (Vec<i32>, Vec<i64>) {
+    held.iter()
+        .map(|(partition, epoch)| (i32::from(partition.0), epoch.0))
+        .unzip()
+}

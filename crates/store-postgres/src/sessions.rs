@@ -1,0 +1,136 @@
+//! What each kind of connection asks of its session.
+//!
+//! The settings travel in the start-up message, so they cost no round trip. A pooler between
+//! this program and the server must pass them on (PgBouncer: session mode).
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+
+use crate::options::PostgresOptions;
+
+/// How long a statement by key may take. It takes milliseconds; what takes longer waits for a
+/// lock or a disk, and its caller repeats it.
+const KEY_STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A renewal that takes longer than this is no use any more.
+const LEASE_STATEMENT_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How long a statement waits for a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A connection that has been idle for longer is asked whether it is sound before it is used.
+const CHECK_AFTER_IDLE: Duration = Duration::from_secs(2);
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The owner's commits.
+    Commit,
+    /// Claims, look-ups, loads by id.
+    Key,
+    /// Leases of partitions and workers: they must not wait behind anything else.
+    Lease,
+    /// Everything else.
+    General,
+    /// Changing the schema.
+    Migrate,
+}
+
+impl Purpose {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Key => "key",
+            Self::Lease => "lease",
+            Self::General => "general",
+            Self::Migrate => "migrate",
+        }
+    }
+
+    fn statement_timeout(self, options: &PostgresOptions) -> Duration {
+        match self {
+            Self::Commit | Self::Key => KEY_STATEMENT_TIMEOUT,
+            Self::Lease => LEASE_STATEMENT_TIMEOUT,
+            Self::General => options.statement_timeout,
+            // Nobody can say how long a migration takes: no bound.
+            Self::Migrate => Duration::ZERO,
+        }
+    }
+
+    /// The session's settings beside the timeouts.
+    fn settings(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            // Arrays have no statistics, so the planner guesses how many elements they have.
+            // Whatever their number, one index probe for each is the right plan; with the other
+            // ways off, the plan that is made once (and kept) is that one.
+            Self::Commit | Self::Key => &[
+                ("plan_cache_mode", "force_generic_plan"),
+                ("enable_hashjoin", "off"),
+                ("enable_mergejoin", "off"),
+                ("enable_seqscan", "off"),
+            ],
+            // A filter that is not set must cost nothing: plan with the values.
+            Self::General => &[("plan_cache_mode", "force_custom_plan")],
+            Self::Lease | Self::Migrate => &[],
+        }
+    }
+
+    /// How to connect for this purpose.
+    pub(crate) fn connect_options(
+        self,
+        options: &PostgresOptions,
+        base: &PgConnectOptions,
+    ) -> PgConnectOptions {
+        let millis = |duration: Duration| duration.as_millis().to_string();
+        let lock_timeout = match self {
+            Self::Migrate => Duration::ZERO,
+            _ => LOCK_TIMEOUT,
+        };
+        let bounds = [
+            ("statement_timeout", millis(self.statement_timeout(options))),
+            ("lock_timeout", millis(lock_timeout)),
+            // A stopped or cut-off client must not keep its locks: 10 s inside a transaction,
+            // 15 s for the network, and a look whether it is still there every 5 s meanwhile.
+            ("idle_in_transaction_session_timeout", "10000".to_owned()),
+            ("tcp_user_timeout", "15000".to_owned()),
+            ("client_connection_check_interval", "5000".to_owned()),
+            // Compiling a plan takes longer than any statement here should.
+            ("jit", "off".to_owned()),
+        ];
+        base.clone()
+            .application_name(&format!("{} {}", options.application_name, self.name()))
+            .options(bounds)
+            .options(self.settings().iter().copied())
+    }
+
+    /// A pool whose connections are opened when they are needed.
+    ///
+    /// The usual check before each use is off, because it is a round trip: it would double the
+    /// cost of a claim. What it protects from cannot happen here on the way it usually happens
+    /// (a dropped caller leaves a transaction open), since every call runs in a task of its own.
+    /// A connection that lay idle for a while is checked all the same, when a round trip costs
+    /// nothing: whether it is still there, and whether it is outside of any transaction.
+    pub(crate) fn pool(
+        self,
+        options: &PostgresOptions,
+        base: &PgConnectOptions,
+        size: u32,
+    ) -> PgPool {
+        PgPoolOptions::new()
+            .max_connections(size.max(1))
+            .acquire_timeout(options.acquire_timeout)
+            .test_before_acquire(false)
+            .before_acquire(|connection, meta| {
+                Box::pin(async move {
+                    if meta.idle_for < CHECK_AFTER_IDLE {
+                        return Ok(true);
+                    }
+                    sqlx::query_scalar(crate::sql::SESSION_IS_SOUND)
+                        .fetch_one(connection)
+                        .await
+                })
+            })
+            .connect_lazy_with(self.connect_options(options, base))
+    }
+}

@@ -1,0 +1,71 @@
+//! Every statement, each in a file of its own. The session settings that a statement needs are
+//! in the module `sessions`, its locking is explained in its file.
+
+/// Declares the statements and the list of them.
+macro_rules! statements {
+    ($($name:ident = $file:literal,)*) => {
+        $(pub(crate) const $name: &str = include_str!(concat!("../sql/", $file, ".sql"));)*
+
+        /// Every statement with the name of its file, for the test that prepares them all.
+        pub const ALL: &[(&str, &str)] = &[$(($file, $name)),*];
+    };
+}
+
+statements! {
+    ACQUIRE = "acquire",
+    ACTIONS_BY_REF = "actions_by_ref",
+    ADD_POLICY = "add_policy",
+    CHANGE_ACTION = "change_action",
+    CLAIM = "claim",
+    CLUSTER_PARTITIONS = "cluster_partitions",
+    COMMIT = "commit",
+    DROP_HISTORY_DAY = "drop_history_day",
+    FIND_EXECUTION = "find_execution",
+    FIND_QUEUE_STATS = "find_queue_stats",
+    GIVE_UP = "give_up",
+    LEASES = "leases",
+    LIST_ACTIONS = "list_actions",
+    LIST_EXECUTIONS = "list_executions",
+    LIST_QUEUE_STATS = "list_queue_stats",
+    LOAD_ACTIONS = "load_actions",
+    LOAD_ACTIVE = "load_active",
+    LOAD_BODIES = "load_bodies",
+    LOAD_SLOTS = "load_slots",
+    LOAD_TOTALS = "load_totals",
+    LOCK_ACTION = "lock_action",
+    LOOK_UP_HISTORY = "look_up_history",
+    LOOK_UP_REQUESTS = "look_up_requests",
+    MAKE_ACTION = "make_action",
+    MAKE_CLUSTER = "make_cluster",
+    MAKE_HISTORY_DAYS = "make_history_days",
+    MAKE_LEASES = "make_leases",
+    MAKE_PACK = "make_pack",
+    POLICY_CHANGES = "policy_changes",
+    PRUNE_DEFAULT_DAY = "prune_default_day",
+    PRUNE_REQUESTS = "prune_requests",
+    PRUNE_WORKERS = "prune_workers",
+    RENEW = "renew",
+    RENEW_WORKER = "renew_worker",
+    RETIRE_WORKER = "retire_worker",
+    SCHEMA_EXISTS = "schema_exists",
+    SCHEMA_VERSION = "schema_version",
+    SESSION_IS_SOUND = "session_is_sound",
+    UPSERT_QUEUE_STATS = "upsert_queue_stats",
+    WORKERS = "workers",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn every_file_is_declared() {
+        let mut files: Vec<String> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/sql"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        files.sort();
+        let declared: Vec<String> = ALL.iter().map(|(name, _)| format!("{name}.sql")).collect();
+        assert_eq!(files, declared);
+    }
+}

@@ -1,0 +1,96 @@
+//! Snapshots of queues.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use attune_core::{ActionId, QueueStats};
+use attune_store::{StatsRow, StatsStore, StoreError, StoredStats};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use crate::bind::Binds;
+use crate::commit::{counter, number};
+use crate::failure::Failure;
+use crate::{PostgresStore, sql, text};
+
+#[async_trait]
+impl StatsStore for PostgresStore {
+    async fn upsert_queue_stats(&self, rows: &[StatsRow]) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        // One statement can write a row only once; sorted, so that two writers do not deadlock.
+        let mut newest: BTreeMap<ActionId, &StatsRow> = BTreeMap::new();
+        for row in rows {
+            let kept = newest.entry(row.stats.action_id).or_insert(row);
+            if row.version > kept.version {
+                *kept = row;
+            }
+        }
+        let mut binds = Binds::default();
+        let rows = || newest.values();
+        binds.column(rows(), |row| row.stats.action_id.0);
+        binds.column(rows(), |row| counter(row.stats.queue_length));
+        binds.column(rows(), |row| counter(row.stats.active_count));
+        binds.column(rows(), |row| row.stats.max_concurrent.map(number));
+        binds.column(rows(), |row| row.stats.oldest_enqueued_at.map(text::time));
+        binds.column(rows(), |row| counter(row.stats.total_enqueued));
+        binds.column(rows(), |row| counter(row.stats.total_completed));
+        binds.column(rows(), |row| counter(row.stats.total_cancelled));
+        binds.column(rows(), |row| counter(row.stats.total_expired));
+        binds.column(rows(), |row| row.version);
+        let parameters = binds.finish()?;
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                sqlx::query_with(sql::UPSERT_QUEUE_STATS, parameters)
+                    .execute(&pool)
+                    .await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let row = sqlx::query(sql::FIND_QUEUE_STATS)
+                    .bind(action.0)
+                    .fetch_optional(&pool)
+                    .await?;
+                row.as_ref().map(stored).transpose()
+            })
+            .await
+    }
+
+    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = sqlx::query(sql::LIST_QUEUE_STATS).fetch_all(&pool).await?;
+                rows.iter().map(stored).collect()
+            })
+            .await
+    }
+}
+
+fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
+    let count = |name: &str| row.try_get::<i64, _>(name).map(i64::unsigned_abs);
+    let max_concurrent: Option<i32> = row.try_get("max_concurrent")?;
+    Ok(StoredStats {
+        action_ref: row.try_get("ref")?,
+        stats: QueueStats {
+            action_id: ActionId(row.try_get("action_id")?),
+            queue_length: count("queue_length")?,
+            active_count: count("active_count")?,
+            max_concurrent: max_concurrent.map(i32::unsigned_abs),
+            oldest_enqueued_at: row.try_get("oldest_enqueued_at")?,
+            total_enqueued: count("total_enqueued")?,
+            total_completed: count("total_completed")?,
+            total_cancelled: count("total_cancelled")?,
+            total_expired: count("total_expired")?,
+        },
+        last_updated: row.try_get("last_updated")?,
+    })
+}

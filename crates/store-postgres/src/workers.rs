@@ -1,0 +1,97 @@
+//! Worker leases and the claim.
+
+use async_trait::async_trait;
+use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::commit::number;
+use crate::partitions::{between, micros};
+use crate::{PostgresStore, sql, text};
+
+#[async_trait]
+impl WorkerStore for PostgresStore {
+    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RENEW_WORKER)
+            .bind(lease.worker.0)
+            .bind(text::text(&lease.name).into_owned())
+            .bind(text::text(&lease.pool).into_owned())
+            .bind(number(lease.slots))
+            .bind(micros(lease.ttl));
+        let pool = self.db.lease.clone();
+        let renewed = self
+            .db
+            .run(async move { Ok(query.fetch_optional(&pool).await?.is_some()) })
+            .await?;
+        if renewed {
+            return Ok(());
+        }
+        Err(StoreError::Conflict(format!(
+            "the lease of worker {} has expired",
+            lease.worker
+        )))
+    }
+
+    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                sqlx::query(sql::RETIRE_WORKER)
+                    .bind(worker.0)
+                    .execute(&pool)
+                    .await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn claim(
+        &self,
+        worker: WorkerId,
+        wanted: &[(ExecutionId, Attempt)],
+    ) -> Result<Vec<Claim>, StoreError> {
+        let mut wanted = wanted.to_vec();
+        // Rows are locked in this order; see claim.sql.
+        wanted.sort_unstable();
+        let (ids, attempts): (Vec<i64>, Vec<i32>) =
+            wanted.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip();
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(i64, i32, bool)> = sqlx::query_as(sql::CLAIM)
+                    .bind(worker.0)
+                    .bind(ids)
+                    .bind(attempts)
+                    .fetch_all(&pool)
+                    .await?;
+                let claims = rows
+                    .into_iter()
+                    .map(|(id, attempt, cancel_requested)| Claim {
+                        execution_id: ExecutionId(id),
+                        attempt: Attempt(attempt),
+                        cancel_requested,
+                    });
+                Ok(claims.collect())
+            })
+            .await
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        type Columns = (Uuid, String, String, i32, DateTime<Utc>, DateTime<Utc>);
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<Columns> = sqlx::query_as(sql::WORKERS).fetch_all(&pool).await?;
+                let row = |(worker, name, pool, slots, expires_at, now): Columns| WorkerRow {
+                    worker: WorkerId(worker),
+                    name,
+                    pool,
+                    slots: slots.unsigned_abs(),
+                    remaining: between(now, expires_at),
+                };
+                Ok(rows.into_iter().map(row).collect())
+            })
+            .await
+    }
+}

@@ -1,0 +1,158 @@
+//! The file: who may use it, and what is in it when it is opened again.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
+use attune_store_sqlite::{SqliteOptions, SqliteStore};
+use sqlx::Connection as _;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+
+use crate::children::{self, Child};
+use crate::support::{Owner, active};
+
+fn conflict(result: Result<SqliteStore, StoreError>) -> String {
+    match result {
+        Err(StoreError::Conflict(message)) => message,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_until_the_first_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let mut child = Child::start(children::HOLDS_THE_FILE, &options.path);
+    assert_eq!(child.line(), "open");
+
+    let message = conflict(SqliteStore::open(options.clone()).await);
+    assert!(
+        message.contains(options.path.to_str().unwrap()),
+        "{message}"
+    );
+    assert!(
+        message.contains(&format!("process {}", child.id())),
+        "{message}"
+    );
+    child.kill();
+    let store = SqliteStore::open(options).await.unwrap();
+    store.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_lock_ends_with_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let first = SqliteStore::open(options.clone()).await.unwrap();
+    conflict(SqliteStore::open(options.clone()).await);
+    first.close().await;
+    // Closed is closed: what comes later is told so, and the file belongs to the next one.
+    let second = SqliteStore::open(options).await.unwrap();
+    second.migrate().await.unwrap();
+    for refused in [first.migrate().await, first.check().await] {
+        assert!(
+            matches!(refused, Err(StoreError::Unavailable(_))),
+            "{refused:?}"
+        );
+    }
+    first.close().await;
+    second.check().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_place_that_does_not_exist_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing").join("attune.db");
+    let message = conflict(SqliteStore::open(SqliteOptions::new(&path)).await);
+    assert!(message.contains(path.to_str().unwrap()), "{message}");
+}
+
+#[tokio::test]
+async fn nobody_else_can_read_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(SqliteOptions::new(folder.path().join("attune.db")))
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+        names.push(entry.file_name().into_string().unwrap());
+    }
+    names.sort();
+    let expected = [
+        "attune.db",
+        "attune.db-shm",
+        "attune.db-wal",
+        "attune.db.lock",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let store = SqliteStore::open(options.clone()).await.unwrap();
+    store.migrate().await.unwrap();
+    let mut owner = Owner::of(&store).await;
+    let batch = Batch {
+        inserts: owner.queued(7),
+        ..owner.batch()
+    };
+    store.commit(&batch).await.unwrap();
+    store.close().await;
+
+    let store = SqliteStore::open(options).await.unwrap();
+    store.migrate().await.unwrap();
+    store.check().await.unwrap();
+    assert_eq!(active(&store).await, 7);
+    let leases = store.leases().await.unwrap();
+    assert!(leases.iter().all(|lease| lease.owner == Some(owner.id)));
+}
+
+#[tokio::test]
+async fn a_temporary_store_goes_away() {
+    let store = SqliteStore::temporary().await.unwrap();
+    let path = store.path().to_owned();
+    assert!(path.exists());
+    store.close().await;
+    drop(store);
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_schema_that_does_not_fit_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let store = SqliteStore::open(options.clone()).await.unwrap();
+    assert!(schema(store.check().await).contains("attune migrate"));
+    store.migrate().await.unwrap();
+    let (one, two) = tokio::join!(store.migrate(), store.migrate());
+    one.and(two).unwrap();
+    store.check().await.unwrap();
+    store.close().await;
+
+    let raw = SqliteConnectOptions::new().filename(&options.path);
+    let mut raw = SqliteConnection::connect_with(&raw).await.unwrap();
+    sqlx::query(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (9000, 'later', true, x'00', 0)",
+    )
+    .execute(&mut raw)
+    .await
+    .unwrap();
+    raw.close().await.unwrap();
+
+    let store = SqliteStore::open(options).await.unwrap();
+    assert!(schema(store.check().await).contains("9000"));
+    assert!(schema(store.migrate().await).contains("9000"));
+}
+
+fn schema(result: Result<(), StoreError>) -> String {
+    match result {
+        Err(error @ StoreError::Schema(_)) => error.to_string(),
+        other => panic!("expected the schema to be refused, got {other:?}"),
+    }
+}

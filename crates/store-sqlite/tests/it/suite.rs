@@ -1,0 +1,13 @@
+//! The suite that every adapter passes.
+
+use std::sync::Arc;
+
+use attune_store::conformance::Case;
+use attune_store_sqlite::SqliteStore;
+
+async fn on_fresh_store(case: Case) {
+    let store = SqliteStore::temporary().await.unwrap();
+    case(Arc::new(store)).await;
+}
+
+attune_store::conformance_tests!(on_fresh_store);

@@ -1,0 +1,110 @@
+//! What a worker is told when it starts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Settings of a [`Worker`](crate::Worker).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerOptions {
+    /// Its name for people; it must differ between workers that run at once.
+    pub name: String,
+    /// The pool whose executions it takes.
+    pub pool: String,
+    /// Executions that run at once.
+    pub slots: usize,
+    /// How long it counts as alive without a renewal of its lease.
+    pub lease_ttl: Duration,
+    /// How long after its lease's end its slots are given to others. What it ran must be gone
+    /// by then; it says so loudly when it is not.
+    pub lease_grace: Duration,
+    /// What is kept of stdout and of stderr, each, in bytes.
+    pub output_max_bytes: usize,
+    /// Between TERM and KILL when a run is ended.
+    pub kill_grace: Duration,
+    /// How long running executions may go on when the worker is asked to stop.
+    pub drain: Duration,
+    /// Where each run gets a folder of its own; made where it is missing.
+    pub work_dir: PathBuf,
+    /// The worker's own variables that a run may see.
+    pub env_allow: Vec<String>,
+    /// Bounds of `core.http.get`.
+    pub http: HttpOptions,
+    /// The largest message that is read or sent, in bytes.
+    pub max_message_bytes: usize,
+    /// Messages received and not yet claimed, at most. Few, so that a worker whose slots are
+    /// all taken does not keep executions from others.
+    pub prefetch: u16,
+}
+
+/// Bounds of `core.http.get`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpOptions {
+    /// Whether loopback, private, link-local and metadata addresses may be reached.
+    pub allow_private_addresses: bool,
+    /// For one whole request, redirects included.
+    pub timeout: Duration,
+    /// What is read of a response, at most, in bytes.
+    pub max_body_bytes: usize,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self {
+            name: "worker".to_owned(),
+            pool: "default".to_owned(),
+            slots: 64,
+            lease_ttl: Duration::from_secs(15),
+            lease_grace: Duration::from_secs(5),
+            output_max_bytes: 256 * 1024,
+            kill_grace: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+            work_dir: std::env::temp_dir(),
+            env_allow: ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"].map(str::to_owned).into(),
+            http: HttpOptions::default(),
+            max_message_bytes: 1024 * 1024,
+            prefetch: 4,
+        }
+    }
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            allow_private_addresses: false,
+            timeout: Duration::from_secs(30),
+            max_body_bytes: 1024 * 1024,
+        }
+    }
+}
+
+/// The smallest message bound: below it, not even a completion without any output would fit.
+const MIN_MESSAGE_BYTES: usize = 4096;
+/// The shortest lease: below it, renewals would follow each other without a pause.
+const MIN_TTL: Duration = Duration::from_millis(100);
+
+impl WorkerOptions {
+    /// How long before the end of its lease a worker no longer trusts it.
+    pub(crate) fn lease_margin(&self) -> Duration {
+        Duration::from_secs(2).min(self.lease_ttl / 6)
+    }
+
+    /// Words that say what is impossible, if anything is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        if self.name.is_empty() || self.pool.is_empty() {
+            return Some("a worker needs a name and a pool".to_owned());
+        }
+        if self.slots == 0 || u32::try_from(self.slots).is_err() {
+            return Some(format!("a worker cannot have {} slots", self.slots));
+        }
+        if self.prefetch == 0 {
+            return Some("a worker that receives nothing (prefetch 0) is of no use".to_owned());
+        }
+        if self.lease_ttl < MIN_TTL {
+            return Some(format!("the lease must last at least {MIN_TTL:?}"));
+        }
+        if self.max_message_bytes < MIN_MESSAGE_BYTES {
+            return Some(format!("messages must be allowed at least {MIN_MESSAGE_BYTES} bytes"));
+        }
+        None
+    }
+}

@@ -1,0 +1,225 @@
+//! Runs one execution and says how it ended.
+//!
+//! A run ends by itself or by one of three causes: it ran too long, it is cancelled, or the
+//! worker may not go on (its lease is lost, or its time to drain is over). After the last of
+//! these nothing is reported: whoever takes the slot back decides what happens next.
+
+mod address;
+mod capture;
+mod http;
+mod process;
+mod program;
+mod room;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use attune_core::{Builtin, Run, Status};
+use attune_messages::v1::ExecutionRequested;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::options::WorkerOptions;
+use http::HttpGet;
+use program::Programs;
+
+/// What came of a run, as it is reported.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// A status that a worker may report.
+    pub(crate) status: Status,
+    pub(crate) result: Option<Box<RawValue>>,
+    pub(crate) error: Option<String>,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) stdout: Option<String>,
+    pub(crate) stderr: Option<String>,
+}
+
+impl Outcome {
+    fn bare(status: Status, error: Option<String>) -> Self {
+        Self { status, result: None, error, exit_code: None, stdout: None, stderr: None }
+    }
+
+    fn succeeded(result: Option<Box<RawValue>>) -> Self {
+        Self { result, ..Self::bare(Status::Succeeded, None) }
+    }
+
+    pub(crate) fn failed(error: impl Into<String>) -> Self {
+        Self::bare(Status::Failed, Some(error.into()))
+    }
+
+    pub(crate) fn cancelled(error: impl Into<String>) -> Self {
+        Self::bare(Status::Cancelled, Some(error.into()))
+    }
+}
+
+/// How a run is over.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// With something to report.
+    Outcome(Outcome),
+    /// Killed because the worker may not go on: nothing is reported.
+    Killed,
+}
+
+/// Why a run is ended from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The worker may not go on.
+    Killed,
+    /// It is cancelled.
+    Cancelled,
+    /// It ran longer than it may.
+    TimedOut,
+}
+
+/// By which a run is ended from outside.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop {
+    /// The execution is cancelled.
+    pub(crate) cancel: CancellationToken,
+    /// The worker may not go on; ends the run at once.
+    pub(crate) over: CancellationToken,
+}
+
+/// How long a run may take, and what ends it earlier.
+struct Bounds {
+    stop: Stop,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+impl Bounds {
+    /// Waits until something ends the run from outside.
+    async fn cause(&self) -> Cause {
+        tokio::select! {
+            biased;
+            () = self.stop.over.cancelled() => Cause::Killed,
+            () = self.stop.cancel.cancelled() => Cause::Cancelled,
+            () = tokio::time::sleep_until(self.deadline) => Cause::TimedOut,
+        }
+    }
+
+    /// Runs something that may be dropped at any point.
+    async fn within(&self, run: impl Future<Output = Outcome>) -> Ended {
+        tokio::select! {
+            biased;
+            cause = self.cause() => self.ended_by(cause, Outcome::bare(Status::Failed, None)),
+            outcome = run => Ended::Outcome(outcome),
+        }
+    }
+
+    /// `outcome` with the status and error of a run that was ended by `cause`.
+    fn ended_by(&self, cause: Cause, outcome: Outcome) -> Ended {
+        match cause {
+            Cause::Killed => Ended::Killed,
+            Cause::Cancelled => Ended::Outcome(Outcome {
+                status: Status::Cancelled,
+                error: Some("cancelled while it ran".to_owned()),
+                ..outcome
+            }),
+            Cause::TimedOut => Ended::Outcome(Outcome {
+                status: Status::TimedOut,
+                error: Some(format!("it ran longer than {} s", self.timeout.as_secs())),
+                ..outcome
+            }),
+        }
+    }
+}
+
+/// Knows how to run everything that an action can ask for.
+pub(crate) struct Runner {
+    programs: Programs,
+    http: HttpGet,
+}
+
+impl Runner {
+    pub(crate) fn new(options: &WorkerOptions) -> Self {
+        Self { programs: Programs::new(options), http: HttpGet::new(&options.http) }
+    }
+
+    /// The outcome of what takes no time and so needs neither a task nor a way to end it.
+    pub(crate) fn instant(request: &ExecutionRequested) -> Option<Outcome> {
+        match &request.run {
+            Run::Builtin(Builtin::Noop) => Some(Outcome::succeeded(None)),
+            Run::Builtin(Builtin::Echo) => {
+                Some(Outcome::succeeded(Some(request.parameters.clone())))
+            }
+            Run::Builtin(Builtin::Fail) => Some(fail(request)),
+            _ => None,
+        }
+    }
+
+    /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
+    pub(crate) async fn run(&self, request: &ExecutionRequested, stop: Stop) -> Ended {
+        if let Some(outcome) = Self::instant(request) {
+            return Ended::Outcome(outcome);
+        }
+        let timeout = Duration::from_secs(u64::from(request.timeout_seconds));
+        let bounds = Bounds { stop, timeout, deadline: Instant::now() + timeout };
+        match &request.run {
+            Run::Program(argv) => self.programs.run(argv, request, &bounds).await,
+            Run::Builtin(Builtin::Command) => match parameters::<Command>(request) {
+                Ok(command) => self.programs.run(&command.argv, request, &bounds).await,
+                Err(outcome) => Ended::Outcome(outcome),
+            },
+            Run::Builtin(Builtin::HttpGet) => match parameters(request) {
+                Ok(get) => bounds.within(self.http.run(get)).await,
+                Err(outcome) => Ended::Outcome(outcome),
+            },
+            Run::Builtin(Builtin::Sleep) => bounds.within(sleep(request)).await,
+            Run::Builtin(Builtin::Noop | Builtin::Echo | Builtin::Fail) => {
+                unreachable!("it takes no time")
+            }
+        }
+    }
+}
+
+/// Reads the parameters of a builtin; what is wrong with them is the run's outcome.
+fn parameters<'a, P: Deserialize<'a>>(request: &'a ExecutionRequested) -> Result<P, Outcome> {
+    serde_json::from_str(request.parameters.get()).map_err(|error| {
+        let message = error.to_string();
+        let problem = message.split(" at line ").next().unwrap_or(&message);
+        Outcome::failed(format!("the parameters do not fit {}: {problem}", request.action_ref))
+    })
+}
+
+#[derive(Deserialize)]
+struct Command {
+    argv: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Fail {
+    message: Option<String>,
+}
+
+fn fail(request: &ExecutionRequested) -> Outcome {
+    match parameters::<Fail>(request) {
+        Ok(fail) => Outcome::failed(fail.message.unwrap_or_else(|| "it was to fail".to_owned())),
+        Err(outcome) => outcome,
+    }
+}
+
+#[derive(Deserialize)]
+struct Sleep {
+    seconds: f64,
+}
+
+async fn sleep(request: &ExecutionRequested) -> Outcome {
+    let seconds = match parameters::<Sleep>(request) {
+        Ok(sleep) => sleep.seconds,
+        Err(outcome) => return outcome,
+    };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) => {
+            tokio::time::sleep(duration).await;
+            Outcome::succeeded(None)
+        }
+        Err(error) => Outcome::failed(format!("`seconds` is {seconds}: {error}")),
+    }
+}

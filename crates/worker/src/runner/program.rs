@@ -1,0 +1,208 @@
+//! Runs programs.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use attune_core::{Status, input};
+use attune_messages::v1::ExecutionRequested;
+use serde_json::value::RawValue;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::capture::{Capture, Text};
+use super::process::{self, Group};
+use super::room::Room;
+use super::{Bounds, Ended, Outcome};
+use crate::options::WorkerOptions;
+
+/// Runs programs, each in a folder, a process group and an environment of its own.
+pub(crate) struct Programs {
+    work_dir: PathBuf,
+    /// The worker's own variables that programs may see.
+    env: Vec<(String, OsString)>,
+    output_max_bytes: usize,
+    kill_grace: Duration,
+}
+
+impl Programs {
+    pub(crate) fn new(options: &WorkerOptions) -> Self {
+        let allowed = options.env_allow.iter();
+        Self {
+            work_dir: options.work_dir.clone(),
+            env: allowed
+                .filter_map(|name| Some((name.clone(), std::env::var_os(name)?)))
+                .collect(),
+            output_max_bytes: options.output_max_bytes,
+            kill_grace: options.kill_grace,
+        }
+    }
+
+    /// Runs a program to its end; nothing in its process group is left when this returns.
+    pub(crate) async fn run(
+        &self,
+        argv: &[String],
+        request: &ExecutionRequested,
+        bounds: &Bounds,
+    ) -> Ended {
+        let Some((program, arguments)) = argv.split_first().filter(|(name, _)| !name.is_empty())
+        else {
+            return Ended::Outcome(Outcome::failed("`argv` names no program"));
+        };
+        let room = match Room::prepare(&self.work_dir, request.parameters.get()).await {
+            Ok(room) => room,
+            Err(error) => {
+                let place = self.work_dir.display();
+                let error = format!("a folder for the run cannot be made in {place}: {error}");
+                return Ended::Outcome(Outcome::failed(error));
+            }
+        };
+        let ended = match self.command(program, arguments, request, &room).spawn() {
+            Ok(child) => self.attend(child, request, bounds).await,
+            Err(error) => Ended::Outcome(Outcome::failed(cannot_start(program, &error))),
+        };
+        room.remove().await;
+        ended
+    }
+
+    fn command(
+        &self,
+        program: &str,
+        arguments: &[String],
+        request: &ExecutionRequested,
+        room: &Room,
+    ) -> Command {
+        // A relative path means the worker's folder, not the run's own.
+        let path = if program.contains('/') { std::path::absolute(program).ok() } else { None };
+        let mut command = Command::new(path.unwrap_or_else(|| program.into()));
+        command
+            .args(arguments)
+            .current_dir(room.path())
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .envs(&request.env)
+            .env("ATTUNE_EXECUTION_ID", request.execution_id.to_string())
+            .env("ATTUNE_ATTEMPT", request.attempt.to_string())
+            .env("ATTUNE_ACTION", &request.action_ref)
+            .env("ATTUNE_PARAMETERS_FILE", room.parameters())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn attend(
+        &self,
+        mut child: Child,
+        request: &ExecutionRequested,
+        bounds: &Bounds,
+    ) -> Ended {
+        let group = Group::led_by(&child);
+        let mut stdout = Capture::new(self.output_max_bytes);
+        let mut stderr = Capture::new(self.output_max_bytes);
+        let (status, cause) = {
+            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+            let (Some(to_stdin), Some(from_stdout), Some(from_stderr)) = pipes else {
+                unreachable!("all three were asked for");
+            };
+            let pump = async {
+                tokio::join!(
+                    feed(to_stdin, request.parameters.get()),
+                    stdout.read_from(from_stdout),
+                    stderr.read_from(from_stderr),
+                );
+            };
+            tokio::pin!(pump);
+            process::supervise(&mut child, group, pump, bounds, self.kill_grace).await
+        };
+        let outcome = outcome(status, stdout.into_text(), stderr.into_text());
+        match cause {
+            None => Ended::Outcome(outcome),
+            Some(cause) => bounds.ended_by(cause, outcome),
+        }
+    }
+}
+
+/// Gives the parameters to a program. One that does not read them has every right not to.
+async fn feed(mut stdin: ChildStdin, parameters: &str) {
+    let _ = stdin.write_all(parameters.as_bytes()).await;
+}
+
+fn cannot_start(program: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("the program `{program}` was not found, or the interpreter that it names")
+        }
+        io::ErrorKind::PermissionDenied => format!("the program `{program}` may not be executed"),
+        _ => format!("the program `{program}` cannot be started: {error}"),
+    }
+}
+
+fn outcome(status: io::Result<ExitStatus>, stdout: Text, stderr: Text) -> Outcome {
+    let mut outcome = match status {
+        Ok(status) if status.success() => Outcome::succeeded(None),
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => Outcome::failed(format!("the program exited with code {code}")),
+            (None, Some(signal)) => {
+                Outcome::failed(format!("the program was ended by {}", signal_name(signal)))
+            }
+            (None, None) => Outcome::failed(format!("the program ended: {status}")),
+        },
+        Err(ref error) => Outcome::failed(format!("the program's end was not seen: {error}")),
+    };
+    outcome.exit_code = status.ok().and_then(|status| status.code());
+    outcome.result = result(&stdout);
+    outcome.stdout = kept(stdout);
+    outcome.stderr = kept(stderr);
+    debug_assert!(matches!(outcome.status, Status::Succeeded | Status::Failed));
+    outcome
+}
+
+/// JSON on stdout is the result, else the text is, without the newline at its end. JSON that
+/// could not be stored (too deep, NUL characters, numbers out of range) counts as text.
+fn result(stdout: &Text) -> Option<Box<RawValue>> {
+    if stdout.cut == 0 {
+        let text = stdout.text.trim();
+        if input::check_json("result", text).is_ok() {
+            return RawValue::from_string(text.to_owned()).ok();
+        }
+    }
+    if stdout.text.is_empty() && stdout.cut == 0 {
+        return None;
+    }
+    let text = Text { text: stdout.text.clone(), cut: stdout.cut }.marked();
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    serde_json::value::to_raw_value(text).ok()
+}
+
+fn kept(text: Text) -> Option<String> {
+    Some(text.marked()).filter(|text| !text.is_empty())
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match number {
+        1 => "HUP",
+        2 => "INT",
+        3 => "QUIT",
+        4 => "ILL",
+        6 => "ABRT",
+        7 => "BUS",
+        8 => "FPE",
+        9 => "KILL",
+        11 => "SEGV",
+        13 => "PIPE",
+        14 => "ALRM",
+        15 => "TERM",
+        24 => "XCPU",
+        25 => "XFSZ",
+        31 => "SYS",
+        _ => return format!("signal {number}"),
+    };
+    format!("signal {number} (SIG{name})")
+}
