@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use attune_bus::{Bus, Subscription, Topic};
+use attune_bus::Bus;
 use attune_core::{ActionId, Epoch, OwnerId, PartitionId, RequestId};
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, QueueSnapshot};
 use attune_runtime::Backoff;
@@ -29,9 +29,6 @@ use crate::ownership::{LeaseEvent, chain};
 use crate::partition_core::PartitionCore;
 use crate::queue_manager::ExecutionQueueManager;
 
-/// How many executions one page of a take-over loads.
-const LOAD_PAGE: u32 = 20_000;
-
 /// What the loop is told once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JournalOptions {
@@ -44,10 +41,10 @@ pub(crate) struct JournalOptions {
 }
 
 /// A partition that this executor owns.
-struct Owned {
-    core: PartitionCore,
+pub(crate) struct Owned {
+    pub(crate) core: PartitionCore,
     /// Ends its subscriptions.
-    stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
 }
 
 /// The loop and everything it touches.
@@ -73,8 +70,8 @@ pub(crate) struct Journal {
 
 /// What changes from round to round.
 pub(crate) struct State {
-    owned: BTreeMap<PartitionId, Owned>,
-    feeds: TaskTracker,
+    pub(crate) owned: BTreeMap<PartitionId, Owned>,
+    pub(crate) feeds: TaskTracker,
     /// Queues whose snapshot is to be published.
     unpublished: BTreeSet<(PartitionId, ActionId)>,
     publish_at: Instant,
@@ -340,7 +337,7 @@ impl Journal {
 
     /// Repeats a store call until it succeeds; `None` when told to stop, or when repeating
     /// cannot help. A call under way is never cut short.
-    async fn persist<'a, T>(
+    pub(crate) async fn persist<'a, T>(
         &'a self,
         stop: &CancellationToken,
         mut call: impl FnMut() -> BoxFuture<'a, Result<T, StoreError>> + Send,
@@ -362,7 +359,7 @@ impl Journal {
 
     /// Commits a round and passes on what is to be told. Partitions that turn out to be lost
     /// are left out, and the rest is written again.
-    async fn write(&mut self, mut draft: Draft, stop: &CancellationToken) {
+    pub(crate) async fn write(&mut self, mut draft: Draft, stop: &CancellationToken) {
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         let committed = loop {
             let mut batch = draft.batch(self.options.owner);
@@ -493,165 +490,6 @@ impl Journal {
             );
         }
         self.write(draft, stop).await;
-    }
-
-    /// Rebuilds the queues of partitions from the store, then receives for them. Nothing is
-    /// granted before the holders are rebuilt.
-    async fn take_over(&mut self, acquired: Vec<(PartitionId, Epoch)>, stop: &CancellationToken) {
-        let started = Instant::now();
-        let ids: Vec<PartitionId> = acquired.iter().map(|(partition, _)| *partition).collect();
-        let mut draft = Draft::default();
-        let Some(mut cores) = self.load(&acquired, &mut draft, stop).await else {
-            return;
-        };
-        for (partition, _) in &acquired {
-            let Some(core) = cores.remove(partition) else {
-                continue;
-            };
-            let token = CancellationToken::new();
-            self.state.owned.insert(
-                *partition,
-                Owned {
-                    core,
-                    stop: token.clone(),
-                },
-            );
-            if !self.receive(*partition, &token, stop).await {
-                return;
-            }
-        }
-        tracing::info!(
-            partitions = ids.len(),
-            elapsed_ms = started.elapsed().as_millis(),
-            "partitions taken over"
-        );
-        self.owned_count.send_replace(self.state.owned.len());
-        let now = unix_millis();
-        for partition in ids {
-            if let Some(owned) = self.state.owned.get_mut(&partition) {
-                draft.add(partition, owned.core.step(now, Event::Tick));
-            }
-        }
-        self.write(draft, stop).await;
-    }
-
-    async fn load(
-        &self,
-        acquired: &[(PartitionId, Epoch)],
-        draft: &mut Draft,
-        stop: &CancellationToken,
-    ) -> Option<BTreeMap<PartitionId, PartitionCore>> {
-        let ids: Vec<PartitionId> = acquired.iter().map(|(partition, _)| *partition).collect();
-        let actions = self.persist(stop, || self.store.load_actions(&ids)).await?;
-        let totals = self.persist(stop, || self.store.load_totals(&ids)).await?;
-        let now = unix_millis();
-        let mut cores = BTreeMap::new();
-        for (partition, epoch) in acquired {
-            let mut core = PartitionCore::new(*partition, *epoch, self.queues.clone());
-            let actions: Vec<_> = actions
-                .iter()
-                .filter(|action| action.partition == *partition)
-                .cloned()
-                .collect();
-            core.step(
-                now,
-                Event::Recover {
-                    actions,
-                    totals: totals.clone(),
-                },
-            );
-            cores.insert(*partition, core);
-        }
-        let mut after = None;
-        loop {
-            let load = || self.store.load_active(&ids, after, LOAD_PAGE);
-            let rows = self.persist(stop, load).await?;
-            let Some(last) = rows.last() else {
-                return Some(cores);
-            };
-            after = Some(last.id);
-            let mut by_partition: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
-            for row in rows {
-                by_partition
-                    .entry(row.id.partition())
-                    .or_default()
-                    .push(row);
-            }
-            for (partition, rows) in by_partition {
-                if let Some(core) = cores.get_mut(&partition) {
-                    draft.add(
-                        partition,
-                        core.step(unix_millis(), Event::RecoverRows(rows)),
-                    );
-                }
-            }
-        }
-    }
-
-    /// Subscribes to the topics of a partition; false when told to stop.
-    async fn receive(
-        &self,
-        partition: PartitionId,
-        token: &CancellationToken,
-        stop: &CancellationToken,
-    ) -> bool {
-        let topics = [
-            (Topic::Control(partition), &self.control_feed),
-            (Topic::Commands(partition), &self.command_feed),
-        ];
-        for (topic, feed) in topics {
-            let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
-            let prefetch = self.options.prefetch;
-            let subscriber = loop {
-                let subscription = Subscription {
-                    topic: topic.clone(),
-                    prefetch,
-                };
-                match self.bus.subscribe(subscription).await {
-                    Ok(subscriber) => break subscriber,
-                    Err(error) => {
-                        tracing::warn!(bus.topic = %topic, %error, "a partition's topic cannot be received yet");
-                    }
-                }
-                tokio::select! {
-                    () = stop.cancelled() => return false,
-                    () = tokio::time::sleep(backoff.next_delay()) => {}
-                }
-            };
-            let feed = feed
-                .clone()
-                .run(partition, topic, subscriber, token.clone());
-            self.state.feeds.spawn(feed);
-        }
-        true
-    }
-
-    /// Forgets a partition; its unacknowledged messages go to whoever owns it.
-    fn step_down(&mut self, partition: PartitionId) {
-        if let Some(owned) = self.state.owned.remove(&partition) {
-            let epoch = owned.core.epoch();
-            owned.stop.cancel();
-            owned.core.step_down();
-            self.owned_count.send_replace(self.state.owned.len());
-            if self.dropped.try_send((partition, epoch)).is_err() {
-                tracing::debug!(partition.id = %partition, "the lease keeper is busy or gone");
-            }
-        }
-    }
-
-    /// A partition whose epoch has no places left is given up, to be taken again in the next.
-    async fn renew_exhausted(&mut self) {
-        let exhausted: Vec<PartitionId> = self
-            .state
-            .owned
-            .iter()
-            .filter(|(_, owned)| owned.core.is_exhausted())
-            .map(|(partition, _)| *partition)
-            .collect();
-        for partition in exhausted {
-            tracing::info!(partition.id = %partition, "the epoch of a partition is used up");
-            self.step_down(partition);
-        }
     }
 }
 

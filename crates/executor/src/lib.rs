@@ -19,6 +19,8 @@ mod partition_core;
 mod policy_enforcer;
 pub mod queue_manager;
 mod reconciler;
+mod requests;
+mod takeover;
 
 pub use action_queue::{ActionQueue, QueueLimits};
 pub use counters::Counters;

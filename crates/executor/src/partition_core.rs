@@ -10,16 +10,17 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionRef, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId,
-    QueueStats, QueueTotals, Reject, RejectCode, RequestId, Seq, Status, Submission,
+    Action, ActionId, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId, QueueStats,
+    QueueTotals, RequestId, Seq, Status,
 };
-use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Completion, OnReject};
-use attune_store::{ActiveRow, End, KnownRequest, NewExecution, Outcome, Update};
+use attune_messages::v1::Completion;
+use attune_store::{ActiveRow, End, KnownRequest, Outcome, Update};
 
-use crate::action_queue::{ActionQueue, Entered, Holder, Millis, Waiting};
+use crate::action_queue::{ActionQueue, Holder, Millis, Waiting};
 use crate::event::{Counter, Dispatch, Effect, Event};
 use crate::policy_enforcer::limits_of;
 use crate::queue_manager::ExecutionQueueManager;
+use crate::requests::answer;
 
 /// How many slots one step grants, and how many executions it expires, before it lets other
 /// events have their turn.
@@ -30,17 +31,17 @@ const EPOCH_RESERVE: u32 = 1_000_000;
 /// The decisions about one partition, in one epoch.
 #[derive(Debug)]
 pub struct PartitionCore {
-    partition: PartitionId,
-    epoch: Epoch,
+    pub(crate) partition: PartitionId,
+    pub(crate) epoch: Epoch,
     /// The next place in the order.
-    next_place: u32,
+    pub(crate) next_place: u32,
     /// The next number of a grant.
     next_grant: u32,
     pub(crate) queues: ExecutionQueueManager,
     pub(crate) actions: HashMap<ActionId, Arc<Action>>,
-    refs: HashMap<String, ActionId>,
+    pub(crate) refs: HashMap<String, ActionId>,
     /// The requests of this round that were accepted before, or earlier in it.
-    known: HashMap<RequestId, KnownRequest>,
+    pub(crate) known: HashMap<RequestId, KnownRequest>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
     deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
     scheduled: HashMap<ActionId, Millis>,
@@ -224,252 +225,6 @@ impl PartitionCore {
         self.serve(now, action.id, out);
     }
 
-    fn submit(
-        &mut self,
-        now: Millis,
-        request_id: RequestId,
-        submission: Submission,
-        on_reject: OnReject,
-        reply_to: Option<Arc<str>>,
-        out: &mut Vec<Effect>,
-    ) {
-        let digest = submission.digest();
-        if let Some(known) = self.known.get(&request_id) {
-            let outcome = if known.digest == digest {
-                out.push(Effect::Count(Counter::Repeated));
-                AnswerOutcome::Accepted(Accepted {
-                    execution_id: Some(known.execution_id),
-                    status: Some(known.status),
-                    position: None,
-                    repeated: true,
-                })
-            } else {
-                out.push(Effect::Count(Counter::Rejected));
-                let words = format!(
-                    "request id {request_id} was used before with a different body, for execution {}",
-                    known.execution_id
-                );
-                AnswerOutcome::Rejected(Reject::new(RejectCode::Conflict, words))
-            };
-            return answer(reply_to, request_id, outcome, out);
-        }
-        match self.accept(now, request_id, digest, submission, out) {
-            Ok(accepted) => {
-                answer(reply_to, request_id, AnswerOutcome::Accepted(accepted), out);
-            }
-            Err((submission, reject)) => {
-                out.push(Effect::Count(Counter::Rejected));
-                if on_reject == OnReject::Record {
-                    self.record_rejection(request_id, digest, submission, &reject, out);
-                }
-                answer(reply_to, request_id, AnswerOutcome::Rejected(reject), out);
-            }
-        }
-    }
-
-    /// Checks what can be checked without a place in the order.
-    fn admissible(&self, submission: &Submission) -> Result<Arc<Action>, Reject> {
-        submission.check()?;
-        self.refs
-            .get(&submission.action_ref)
-            .and_then(|id| self.actions.get(id))
-            .cloned()
-            .ok_or_else(|| Reject::unknown_action(&submission.action_ref))
-    }
-
-    fn accept(
-        &mut self,
-        now: Millis,
-        request_id: RequestId,
-        digest: i64,
-        submission: Submission,
-        out: &mut Vec<Effect>,
-    ) -> Result<Accepted, (Submission, Reject)> {
-        let action = match self.admissible(&submission) {
-            Ok(action) => action,
-            Err(reject) => return Err((submission, reject)),
-        };
-        let seq = Seq::new(self.epoch, self.next_place);
-        let id = ExecutionId::new(self.partition, seq);
-        let waiting = Waiting {
-            execution_id: id,
-            seq,
-            enqueued_at: now,
-            attempt: Attempt(0),
-        };
-        let not_before = submission
-            .not_before
-            .map(|time| time.timestamp_millis())
-            .filter(|time| *time > now);
-        let priority = submission.priority;
-        let limits = || limits_of(&action.spec, self.queues.config());
-        let (entered, delayed_position) = self.queues.with_queue(action.id, limits, |queue| {
-            if let Some(time) = not_before {
-                let position = queue.len() as u64;
-                return (
-                    queue.enter_delayed(priority, waiting, time).map(|()| None),
-                    position,
-                );
-            }
-            (queue.enter(priority, waiting).map(Some), 0)
-        });
-        let entered = match entered {
-            Ok(entered) => entered.unwrap_or(Entered::Queued {
-                position: delayed_position,
-            }),
-            Err(full) => return Err((submission, Reject::queue_full(full.max_length))),
-        };
-        self.next_place += 1;
-        let (status, attempt, position) = match entered {
-            Entered::Granted(attempt) => (Status::Requested, attempt, None),
-            Entered::Queued { position } => (Status::Queued, Attempt(0), Some(position)),
-        };
-        let grant_no = (status == Status::Requested).then(|| self.number_grant());
-        self.known.insert(
-            request_id,
-            KnownRequest {
-                request_id,
-                execution_id: id,
-                digest,
-                status,
-            },
-        );
-        out.push(Effect::Insert(Box::new(NewExecution {
-            id,
-            action_id: action.id,
-            request_id,
-            digest,
-            submission,
-            status,
-            attempt,
-            grant_no,
-        })));
-        out.push(Effect::Count(Counter::Accepted));
-        if status == Status::Requested {
-            out.push(Effect::Count(Counter::Granted));
-            let action = Arc::clone(&action);
-            out.push(Effect::Dispatch(Dispatch {
-                execution_id: id,
-                attempt,
-                action,
-            }));
-        }
-        out.push(Effect::Touched(action.id));
-        self.schedule(action.id);
-        Ok(Accepted {
-            execution_id: Some(id),
-            status: Some(status),
-            position,
-            repeated: false,
-        })
-    }
-
-    /// Keeps what was refused although its sender was told that it is safe: in the history when
-    /// the action is known, among the dead letters otherwise.
-    fn record_rejection(
-        &mut self,
-        request_id: RequestId,
-        digest: i64,
-        submission: Submission,
-        reject: &Reject,
-        out: &mut Vec<Effect>,
-    ) {
-        let known = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
-        let action_id = self
-            .refs
-            .get(&submission.action_ref)
-            .copied()
-            .filter(|_| known);
-        let Some(action_id) = action_id else {
-            let (submission, reject) = (Box::new(submission), reject.clone());
-            out.push(Effect::DeadLetter { submission, reject });
-            return;
-        };
-        let id = ExecutionId::new(self.partition, Seq::new(self.epoch, self.next_place));
-        self.next_place += 1;
-        let status = Status::Rejected;
-        self.known.insert(
-            request_id,
-            KnownRequest {
-                request_id,
-                execution_id: id,
-                digest,
-                status,
-            },
-        );
-        out.push(Effect::Insert(Box::new(NewExecution {
-            id,
-            action_id,
-            request_id,
-            digest,
-            submission,
-            status,
-            attempt: Attempt(0),
-            grant_no: None,
-        })));
-        let outcome = Outcome::of(status, Some(reject.to_string()));
-        out.push(Effect::End(Box::new(End { id, outcome })));
-    }
-
-    fn cancel(
-        &mut self,
-        now: Millis,
-        execution_id: ExecutionId,
-        out: &mut Vec<Effect>,
-    ) -> AnswerOutcome {
-        let seq = execution_id.seq();
-        let accepted = |status| {
-            AnswerOutcome::Accepted(Accepted {
-                execution_id: Some(execution_id),
-                status,
-                position: None,
-                repeated: false,
-            })
-        };
-        let ids: Vec<ActionId> = self.actions.keys().copied().collect();
-        for action_id in ids {
-            let queues = self.queues.clone();
-            let found = queues.with_existing(action_id, |queue| {
-                if let Some(attempt) = queue.request_cancel(execution_id) {
-                    return Some(Some(attempt));
-                }
-                queue.cancel_waiting(seq).map(|_| None)
-            });
-            match found.flatten() {
-                Some(Some(attempt)) => {
-                    out.push(Effect::Update(Update {
-                        id: execution_id,
-                        status: None,
-                        attempt,
-                        grant_no: None,
-                        cancel_requested: true,
-                    }));
-                    out.push(Effect::CancelRun {
-                        execution_id,
-                        attempt,
-                    });
-                    return accepted(None);
-                }
-                Some(None) => {
-                    let outcome = Outcome::of(
-                        Status::Cancelled,
-                        Some("cancelled while it waited for a slot".to_owned()),
-                    );
-                    out.push(Effect::End(Box::new(End {
-                        id: execution_id,
-                        outcome,
-                    })));
-                    out.push(Effect::Count(Counter::Cancelled));
-                    self.serve(now, action_id, out);
-                    return accepted(Some(Status::Cancelled));
-                }
-                None => {}
-            }
-        }
-        let words = format!("execution {execution_id} neither waits nor runs");
-        AnswerOutcome::Rejected(Reject::new(RejectCode::AlreadyEnded, words))
-    }
-
     fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
         let Completion {
             execution_id,
@@ -636,14 +391,14 @@ impl PartitionCore {
         self.schedule(action_id);
     }
 
-    fn number_grant(&mut self) -> i64 {
+    pub(crate) fn number_grant(&mut self) -> i64 {
         let number = Seq::new(self.epoch, self.next_grant).0;
         self.next_grant += 1;
         number
     }
 
     /// Sees to it that a tick comes no later than the queue's next deadline.
-    fn schedule(&mut self, action_id: ActionId) {
+    pub(crate) fn schedule(&mut self, action_id: ActionId) {
         let Some(time) = self
             .queues
             .with_existing(action_id, |queue| queue.next_deadline())
@@ -659,23 +414,6 @@ impl PartitionCore {
             self.scheduled.insert(action_id, time);
             self.deadlines.push(Reverse((time, action_id)));
         }
-    }
-}
-
-fn answer(
-    reply_to: Option<Arc<str>>,
-    request_id: RequestId,
-    outcome: AnswerOutcome,
-    out: &mut Vec<Effect>,
-) {
-    if let Some(reply_to) = reply_to {
-        out.push(Effect::Answer {
-            reply_to,
-            answer: Answer {
-                request_id,
-                outcome,
-            },
-        });
     }
 }
 

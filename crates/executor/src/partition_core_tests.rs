@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionSpec, OwnerId, Priority};
+use attune_core::{ActionSpec, OwnerId, Priority, RejectCode, Submission};
+use attune_messages::v1::{AnswerOutcome, OnReject};
 use attune_store::SlotRow;
 use std::time::Duration;
 

@@ -24,5 +24,5 @@ pub mod telemetry;
 pub use backoff::{Backoff, Stopped, retry_until_ready};
 pub use health::{Component, ComponentState, Health, HealthSnapshot};
 pub use metrics::{DURATION_SECONDS_BUCKETS, Metrics};
-pub use ops::{OpsError, ops_router, ops_server};
+pub use ops::{OpsError, metrics_router, ops_router, ops_server};
 pub use shutdown::{Shutdown, StopError, TaskOutcome};

@@ -36,7 +36,12 @@ pub fn ops_router(metrics: Metrics, health: Health) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
-        .route("/metrics", get(render).with_state(metrics))
+        .merge(metrics_router(metrics))
+}
+
+/// `/metrics` alone, for a server that has probes of its own.
+pub fn metrics_router(metrics: Metrics) -> Router {
+    Router::new().route("/metrics", get(render).with_state(metrics))
 }
 
 /// Serves [`ops_router`] on `listen` until the stop, in a task of `shutdown`, and returns the

@@ -174,6 +174,12 @@ impl Mailbox {
         state.deliver(self.sharing);
     }
 
+    /// How many messages wait or are with receivers, unsettled.
+    pub(super) fn kept(&self) -> usize {
+        let state = self.lock();
+        state.waiting.len() + state.unsettled
+    }
+
     /// Ends all subscribers and takes nothing any more.
     pub(super) fn close(&self) {
         let mut state = self.lock();

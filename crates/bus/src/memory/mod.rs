@@ -78,6 +78,12 @@ impl MemoryBus {
         bus.shared.kept(&Topic::DeadLetters);
         bus
     }
+
+    /// How many messages of a topic are not settled yet, delivered or not. A process that stops
+    /// looks at it: unlike a broker's, these messages end with the process.
+    pub fn unsettled(&self, topic: &Topic) -> usize {
+        self.shared.find(topic).map_or(0, |mailbox| mailbox.kept())
+    }
 }
 
 impl Shared {

@@ -1,0 +1,75 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::bench::BenchArguments;
+use crate::client::ClientCommand;
+use crate::demo::DemoArguments;
+use crate::demo::program::DemoProgram;
+
+/// Attune decides when each execution of an action may start: in order, within its limits,
+/// losing nothing.
+#[derive(Debug, Parser)]
+#[command(name = "attune", version, propagate_version = true)]
+pub(crate) struct Cli {
+    /// A YAML file with settings; `attune config default` prints one with every key.
+    #[arg(long, global = true, value_name = "FILE", env = "ATTUNE_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// One setting, over file and variables: `--set worker.slots=8`.
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) set: Vec<(String, String)>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the main job in this process: real programs under limits, then a table. Ends by itself.
+    Demo(DemoArguments),
+    /// Serve everything in one process on SQLite.
+    Standalone,
+    /// Decide which execution may start (PostgreSQL and RabbitMQ).
+    Executor,
+    /// Pass completions to the owners of their partitions.
+    CompletionListener,
+    /// Keep the snapshots of the queues.
+    Stats,
+    /// Serve HTTP.
+    Api,
+    /// Run executions.
+    Worker,
+    /// Bring the database's schema up to date.
+    Migrate,
+    /// Measure throughput and delays with limits on, and check order and limits.
+    Bench(BenchArguments),
+    /// Look at the settings.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    #[command(flatten)]
+    Client(ClientCommand),
+    /// The program that the demo runs.
+    #[command(name = "demo-program", hide = true)]
+    DemoProgram(DemoProgram),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print what is in force, secrets hidden.
+    Print {
+        /// As one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the commented default file.
+    Default,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.to_owned()))
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| format!("`{text}` is not KEY=VALUE, as in worker.slots=8"))
+}
+

@@ -1,0 +1,103 @@
+//! Tables and times for people.
+
+use std::io::{self, Write};
+
+use chrono::TimeDelta;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
+/// How a column is aligned: words to the left, figures to the right.
+#[derive(Clone, Copy)]
+pub(super) enum Column {
+    Words(&'static str),
+    Figures(&'static str),
+}
+
+/// A table without lines, as wide as its content, so that it can also be cut with other tools.
+pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(columns.iter().map(|column| match column {
+        Column::Words(name) | Column::Figures(name) => *name,
+    }));
+    for row in rows {
+        // A line break in a cell would look like a row.
+        table.add_row(row.into_iter().map(|cell| cell.replace(['\n', '\r', '\t'], " ")));
+    }
+    for (index, column) in columns.iter().enumerate() {
+        let Some(target) = table.column_mut(index) else { continue };
+        target.set_padding((0, 2));
+        if let Column::Figures(_) = column {
+            target.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// A duration in the two largest units that say something: `2d 3h`, `4m 5s`, `6.7s`, `89ms`.
+pub(super) fn duration(time: TimeDelta) -> String {
+    let millis = time.num_milliseconds().max(0);
+    let seconds = millis / 1000;
+    match seconds {
+        0 => format!("{millis}ms"),
+        1..60 => format!("{seconds}.{}s", millis % 1000 / 100),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// What stands for a value that is not there.
+pub(super) fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A limit, or the word for its absence.
+pub(super) fn limit(limit: Option<u32>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
+/// Prints to stdout. A reader that has seen enough, as `head` has, is no error.
+pub(super) fn to_stdout(text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let mut stdout = io::stdout().lock();
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| if text.ends_with('\n') { Ok(()) } else { stdout.write_all(b"\n") })
+        .and_then(|()| stdout.flush());
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        for (millis, text) in [
+            (-5, "0ms"),
+            (89, "89ms"),
+            (6_789, "6.7s"),
+            (245_000, "4m 5s"),
+            (7_440_000, "2h 4m"),
+            (183_600_000, "2d 3h"),
+        ] {
+            assert_eq!(duration(TimeDelta::milliseconds(millis)), text);
+        }
+    }
+
+    #[test]
+    fn tables_align_figures_and_stay_on_one_line() {
+        let rows = vec![
+            vec!["core.echo".to_owned(), "7".to_owned()],
+            vec!["a\nb".to_owned(), "12345".to_owned()],
+        ];
+        let text = table(&[Column::Words("action"), Column::Figures("waiting")], rows);
+        assert_eq!(text, "action     waiting\ncore.echo        7\na b          12345");
+    }
+}

@@ -1,0 +1,160 @@
+//! Opens the store and the bus that the settings name: the only place that knows the adapters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use attune_bus::{Bus, BusError, MemoryBus, Topic};
+use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
+use attune_config::{Settings, Wiring};
+use attune_core::PartitionId;
+use attune_runtime::{Shutdown, retry_until_ready};
+use attune_store::{Store, StoreError};
+use attune_store_postgres::{PostgresOptions, PostgresStore};
+use attune_store_sqlite::{SqliteOptions, SqliteStore};
+
+/// What the services work on.
+#[derive(Clone)]
+pub(crate) struct Parts {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) bus: Arc<dyn Bus>,
+    /// The same bus, when it is inside this process.
+    memory: Option<Arc<MemoryBus>>,
+    partitions: u16,
+}
+
+/// How long a stopping process waits for its last completions to be recorded.
+const DRAIN: Duration = Duration::from_secs(10);
+
+impl Parts {
+    /// Opens both, waiting for servers that are not there yet.
+    pub(crate) async fn open(
+        settings: &Settings,
+        role: &str,
+        shutdown: &Shutdown,
+    ) -> anyhow::Result<Self> {
+        let store = store(settings, role, shutdown).await?;
+        if settings.wiring == Wiring::Embedded {
+            // The file belongs to this process alone.
+            store.migrate().await.context("the tables could not be made")?;
+        } else {
+            wait_for_schema(store.as_ref(), shutdown).await?;
+        }
+        let partitions = settings.cluster.partitions;
+        if settings.wiring == Wiring::Embedded {
+            let memory = Arc::new(MemoryBus::new());
+            return Ok(Self { store, bus: memory.clone(), memory: Some(memory), partitions });
+        }
+        let bus = rabbit(settings, role, shutdown).await?;
+        Ok(Self { store, bus, memory: None, partitions })
+    }
+
+    /// Waits until the completions on the bus inside this process are recorded: nobody would
+    /// bring them again. A broker keeps them.
+    pub(crate) async fn drain(&self) {
+        let Some(bus) = &self.memory else { return };
+        let deadline = tokio::time::Instant::now() + DRAIN;
+        while bus.unsettled(&Topic::Completed) > 0
+            || (0..self.partitions).any(|id| bus.unsettled(&Topic::Control(PartitionId(id))) > 0)
+        {
+            if tokio::time::Instant::now() > deadline {
+                tracing::warn!("completions were left unrecorded; their executions run again");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Closes both, the bus first: what it has not acknowledged comes again.
+    pub(crate) async fn close(&self) {
+        self.bus.close().await;
+        self.store.close().await;
+    }
+}
+
+/// Opens the store.
+pub(crate) async fn store(
+    settings: &Settings,
+    role: &str,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Arc<dyn Store>> {
+    match settings.wiring {
+        Wiring::Embedded => {
+            let folder = &settings.data_dir;
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("data_dir {} cannot be made", folder.display()))?;
+            let path = folder.join("attune.db");
+            let store = SqliteStore::open(SqliteOptions::new(&path))
+                .await
+                .with_context(|| format!("{} cannot be opened", path.display()))?;
+            Ok(Arc::new(store))
+        }
+        Wiring::PostgresRabbitmq => {
+            let database = &settings.database;
+            let mut options = PostgresOptions::new(database.url.expose());
+            options.application_name = format!("attune-{role}");
+            options.general_connections = database.max_connections;
+            options.acquire_timeout = database.acquire_timeout();
+            options.statement_timeout = database.statement_timeout();
+            let what = format!("PostgreSQL at {}", database.url.endpoint());
+            let opened = retry_until_ready(&what, shutdown, || async {
+                settle(PostgresStore::connect(options.clone()).await, StoreError::is_transient)
+            });
+            Ok(Arc::new(opened.await??))
+        }
+    }
+}
+
+/// Connects to the broker.
+async fn rabbit(
+    settings: &Settings,
+    role: &str,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Arc<dyn Bus>> {
+    let options = rabbit_options(settings, role);
+    let what = format!("RabbitMQ at {}", settings.broker.url.endpoint());
+    let opened = retry_until_ready(&what, shutdown, || async {
+        settle(RabbitBus::connect(options.clone()).await, |error| {
+            matches!(error, BusError::Unavailable(_))
+        })
+    });
+    Ok(Arc::new(opened.await??))
+}
+
+/// How to reach the broker that the settings name.
+pub(crate) fn rabbit_options(settings: &Settings, role: &str) -> RabbitOptions {
+    let broker = &settings.broker;
+    let mut options = RabbitOptions::new(broker.url.expose());
+    options.prefix = broker.prefix.clone();
+    options.queue_type = match broker.queue_type {
+        attune_config::QueueType::Quorum => QueueType::Quorum,
+        attune_config::QueueType::Classic => QueueType::Classic,
+    };
+    options.heartbeat = broker.heartbeat();
+    options.publish_timeout = broker.publish_timeout();
+    options.max_message_bytes = broker.max_message_bytes;
+    options.connection_name = format!("attune-{role}");
+    options
+}
+
+/// Lets only errors that may pass be tried again.
+fn settle<T, E>(outcome: Result<T, E>, transient: impl Fn(&E) -> bool) -> Result<Result<T, E>, E> {
+    match outcome {
+        Err(error) if transient(&error) => Err(error),
+        settled => Ok(settled),
+    }
+}
+
+/// The schema is made by `attune migrate`, which may still run while the daemons start.
+async fn wait_for_schema(store: &dyn Store, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let checked = retry_until_ready("the schema (`attune migrate` makes it)", shutdown, || async {
+        match store.check().await {
+            Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => Err(error),
+            settled => Ok(settled),
+        }
+    });
+    match checked.await? {
+        Ok(()) => Ok(()),
+        Err(error) => bail!("the store cannot be used: {error}"),
+    }
+}

@@ -1,0 +1,390 @@
+//! The roles: each is a service on a store and a bus, alone in a daemon or all in one process.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use attune_api::{ApiOptions, ApiServer, BusProbe, Ports, QueueDefaults};
+use attune_bus::{ClientOptions, CommandClient};
+use attune_completion_listener::{CompletionListener, ListenerOptions};
+use attune_config::Settings;
+use attune_core::ActionSpec;
+use attune_executor::{Counter, ExecutorHandle, ExecutorOptions, QueueConfig};
+use attune_history::Recorder;
+use attune_runtime::{Health, Metrics, Shutdown, metrics_router, ops_server, systemd};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use attune_stats::{StatsOptions, StatsPersister};
+use attune_store::{HistoryRetention, Store};
+use attune_worker::{HttpOptions, Worker, WorkerOptions};
+
+use crate::parts::Parts;
+
+/// How long the parts of a stopping process may take, beside the worker's own drain.
+const DRAIN: Duration = Duration::from_secs(20);
+/// How long a request id is remembered.
+const REQUEST_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// A service of the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Executor,
+    CompletionListener,
+    Stats,
+    Worker,
+    Api,
+}
+
+impl Role {
+    /// All of them, in the order in which one process starts them: who receives comes before
+    /// who sends.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Stats, Self::CompletionListener, Self::Executor, Self::Worker, Self::Api];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Executor => "executor",
+            Self::CompletionListener => "completion-listener",
+            Self::Stats => "stats",
+            Self::Worker => "worker",
+            Self::Api => "api",
+        }
+    }
+}
+
+/// Services that run.
+#[derive(Default)]
+pub(crate) struct Running {
+    /// The executor's figures and queues, when it is one of the roles.
+    pub(crate) executor: Option<ExecutorView>,
+    /// Where the API listens, when it is one of the roles.
+    pub(crate) api: Option<SocketAddr>,
+}
+
+/// What can be seen of an executor from outside.
+pub(crate) struct ExecutorView {
+    pub(crate) queues: attune_executor::ExecutionQueueManager,
+    pub(crate) owned: tokio::sync::watch::Receiver<usize>,
+}
+
+/// Runs roles as a daemon until it is told to stop.
+pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result<ExitCode> {
+    let shutdown = Shutdown::new();
+    shutdown.listen_for_signals()?;
+    let name = if let [role] = roles { role.name() } else { "standalone" };
+    let health = Health::new();
+    let metrics = Metrics::new();
+    let process = health.component(name);
+    process.waiting("starting");
+    let parts = match Parts::open(settings, name, &shutdown).await {
+        Ok(parts) => parts,
+        Err(_) if shutdown.is_cancelled() => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error),
+    };
+    if settings.wiring == attune_config::Wiring::Embedded {
+        apply_core_pack(parts.store.as_ref(), settings).await?;
+    }
+    if let Some(listen) = settings.metrics.listen {
+        ops_server(listen, metrics.clone(), health.clone(), &shutdown).await?;
+    }
+    let running = start(settings, roles, &parts, &health, &metrics, &shutdown).await?;
+    process.ready();
+    systemd::ready();
+    if let Some(address) = running.api {
+        println!("Attune listens on http://{address}");
+    }
+    tracing::info!(role = name, "ready");
+    let stopped = shutdown.wait(DRAIN + settings.worker.drain()).await;
+    systemd::stopping();
+    parts.close().await;
+    stopped?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The actions that every installation has.
+pub(crate) async fn apply_core_pack(store: &dyn Store, settings: &Settings) -> anyhow::Result<()> {
+    for spec in ActionSpec::core_pack() {
+        // A core action whose policy was changed keeps it.
+        if store.find_action(&spec.action_ref).await?.is_none() {
+            store.apply_action(&spec, settings.cluster.partitions, "attune").await?;
+        }
+    }
+    Ok(())
+}
+
+/// Stops services in the order of the data: who brings work first, who records its end last, so
+/// that what has run is recorded before the process ends.
+struct Stops {
+    parts: Parts,
+    /// Bring work: the API and the worker.
+    early: Vec<(CancellationToken, oneshot::Receiver<()>)>,
+    /// Record its end.
+    late: Vec<CancellationToken>,
+}
+
+impl Stops {
+    /// A token for a service, and what to drop when the service has ended.
+    fn token(&mut self, role: Role) -> (CancellationToken, oneshot::Sender<()>) {
+        let token = CancellationToken::new();
+        let (ended, end) = oneshot::channel();
+        if matches!(role, Role::Api | Role::Worker) {
+            self.early.push((token.clone(), end));
+        } else {
+            self.late.push(token.clone());
+        }
+        (token, ended)
+    }
+
+    async fn run(self, shutdown: Shutdown) {
+        shutdown.cancelled().await;
+        let mut ends = Vec::new();
+        for (token, end) in self.early {
+            token.cancel();
+            ends.push(end);
+        }
+        for end in ends {
+            // An error is the end of the service: its side of the channel is dropped.
+            let _ended = end.await;
+        }
+        self.parts.drain().await;
+        for token in self.late {
+            token.cancel();
+        }
+    }
+}
+
+/// Starts roles on a store and a bus; they stop with `shutdown`.
+pub(crate) async fn start(
+    settings: &Settings,
+    roles: &[Role],
+    parts: &Parts,
+    health: &Health,
+    metrics: &Metrics,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Running> {
+    let mut running = Running::default();
+    let mut stops = Stops { parts: parts.clone(), early: Vec::new(), late: Vec::new() };
+    for role in roles {
+        let stop = stops.token(*role);
+        let context = || format!("the role {} could not start", role.name());
+        match role {
+            Role::Executor => {
+                let view = start_executor(settings, parts, metrics, stop, shutdown);
+                running.executor = Some(view.await.with_context(context)?);
+            }
+            Role::CompletionListener => {
+                start_listener(settings, parts, stop, shutdown).await.with_context(context)?;
+            }
+            Role::Stats => start_stats(settings, parts, stop, shutdown).await.with_context(context)?,
+            Role::Worker => start_worker(settings, parts, stop, shutdown).await.with_context(context)?,
+            Role::Api => {
+                let address = start_api(settings, parts, (health, metrics), stop, shutdown);
+                running.api = Some(address.await.with_context(context)?);
+            }
+        }
+    }
+    shutdown.spawn("stops", stops.run(shutdown.clone()));
+    Ok(running)
+}
+
+/// A service's own order to stop, and what it drops when it has ended.
+type Stop = (CancellationToken, oneshot::Sender<()>);
+
+async fn start_executor(
+    settings: &Settings,
+    parts: &Parts,
+    metrics: &Metrics,
+    (stop, ended): Stop,
+    shutdown: &Shutdown,
+) -> anyhow::Result<ExecutorView> {
+    let executor = &settings.executor;
+    let options = ExecutorOptions {
+        name: executor.name_or_host(),
+        partitions: settings.cluster.partitions,
+        lease_ttl: executor.lease.ttl(),
+        queue: QueueConfig {
+            max_queue_length: clamp(executor.queue.max_queue_length),
+            queue_timeout_seconds: clamp(executor.queue.queue_timeout_seconds),
+        },
+        batch_max_items: executor.batch.max_items,
+        dispatch_max_pack: executor.dispatch.max_pack,
+        prefetch: executor.intake.prefetch,
+        reconcile_interval: executor.reconcile.interval(),
+        republish_after: executor.reconcile.republish_after(),
+        worker_grace: settings.worker.lease.grace(),
+        stats_interval: settings.stats.publish_interval(),
+        max_message_bytes: settings.broker.max_message_bytes,
+    };
+    let handle =
+        attune_executor::start(options, parts.store.clone(), parts.bus.clone(), stop).await?;
+    if executor.queue.enable_metrics {
+        export(&handle, metrics);
+    }
+    let view = ExecutorView { queues: handle.queues().clone(), owned: handle.owned() };
+    let mut owned = handle.owned();
+    shutdown.spawn_finite("executor.status", async move {
+        while owned.changed().await.is_ok() {
+            systemd::status(&format!("{} partitions owned", *owned.borrow_and_update()));
+        }
+    });
+    spawn(shutdown, "executor", handle.stopped(), ended);
+    Ok(view)
+}
+
+/// Shows what the executor counts under the names of the metrics.
+fn export(handle: &ExecutorHandle, metrics: &Metrics) {
+    let meter = metrics.meter("executor");
+    for counter in Counter::ALL {
+        let counters = handle.counters();
+        meter
+            .u64_observable_counter(counter.name())
+            .with_callback(move |observer| observer.observe(counters.get(counter), &[]))
+            .build();
+    }
+    let sum = |pick: fn(&attune_core::QueueStats) -> u64| {
+        let queues = handle.queues().clone();
+        move || queues.get_all_queue_stats().iter().map(pick).sum::<u64>()
+    };
+    let (depth, active) = (sum(|stats| stats.queue_length), sum(|stats| stats.active_count));
+    meter
+        .u64_observable_gauge("queue.depth")
+        .with_callback(move |observer| observer.observe(depth(), &[]))
+        .build();
+    meter
+        .u64_observable_gauge("queue.active")
+        .with_callback(move |observer| observer.observe(active(), &[]))
+        .build();
+}
+
+async fn start_listener(
+    settings: &Settings,
+    parts: &Parts,
+    (stop, ended): Stop,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let options = ListenerOptions {
+        partitions: settings.cluster.partitions,
+        prefetch: settings.completion_listener.prefetch,
+        max_batch: settings.completion_listener.max_batch,
+        max_message_bytes: settings.broker.max_message_bytes,
+    };
+    let handle = CompletionListener::start(options, parts.bus.clone(), stop).await?;
+    spawn(shutdown, "completion-listener", handle.stopped(), ended);
+    Ok(())
+}
+
+async fn start_stats(
+    settings: &Settings,
+    parts: &Parts,
+    (stop, ended): Stop,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let options = StatsOptions {
+        min_interval: settings.stats.publish_interval(),
+        max_message_bytes: settings.broker.max_message_bytes,
+        retention: HistoryRetention {
+            history: settings.history.retention(),
+            requests: REQUEST_RETENTION,
+        },
+        ..StatsOptions::default()
+    };
+    let handle =
+        StatsPersister::start(options, parts.bus.clone(), parts.store.clone(), stop).await?;
+    spawn(shutdown, "stats", handle.stopped(), ended);
+    Ok(())
+}
+
+async fn start_worker(
+    settings: &Settings,
+    parts: &Parts,
+    (stop, ended): Stop,
+    shutdown: &Shutdown,
+) -> anyhow::Result<()> {
+    let worker = &settings.worker;
+    let options = WorkerOptions {
+        name: worker.name_or_host(),
+        pool: worker.pool.clone(),
+        slots: worker.slots,
+        lease_ttl: worker.lease.ttl(),
+        lease_grace: worker.lease.grace(),
+        output_max_bytes: worker.output_max_bytes,
+        kill_grace: worker.kill_grace(),
+        drain: worker.drain(),
+        work_dir: worker.work_dir_or_temp(),
+        env_allow: worker.env_allow.clone(),
+        http: HttpOptions {
+            allow_private_addresses: worker.http.allow_private_addresses,
+            timeout: worker.http.timeout(),
+            max_body_bytes: worker.http.max_body_bytes,
+        },
+        max_message_bytes: settings.broker.max_message_bytes,
+        ..WorkerOptions::default()
+    };
+    let recorder = match &settings.history.dir {
+        Some(dir) => Some(Recorder::create(dir, "worker")?),
+        None => None,
+    };
+    let handle =
+        Worker::start(options, parts.bus.clone(), parts.store.clone(), recorder, stop).await?;
+    spawn(shutdown, "worker", handle.stopped(), ended);
+    Ok(())
+}
+
+async fn start_api(
+    settings: &Settings,
+    parts: &Parts,
+    (health, metrics): (&Health, &Metrics),
+    (stop, ended): Stop,
+    shutdown: &Shutdown,
+) -> anyhow::Result<SocketAddr> {
+    let partitions = settings.cluster.partitions;
+    let mut client = ClientOptions::new(partitions);
+    client.max_message_bytes = settings.broker.max_message_bytes;
+    let commands = CommandClient::start(parts.bus.clone(), client).await?;
+    let api = &settings.api;
+    let mut options = ApiOptions::new(api.listen, partitions);
+    options.max_body_bytes = api.max_body_bytes;
+    options.submit_timeout = api.submit_timeout();
+    options.max_page_size = clamp(api.max_page_size);
+    options.queue = QueueDefaults {
+        max_queue_length: clamp(settings.executor.queue.max_queue_length),
+        queue_timeout: settings.executor.queue.queue_timeout(),
+    };
+    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
+        .with_health(health.clone());
+    ports.probes.push(Arc::new(BusProbe::new(parts.bus.clone())));
+    let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
+    let address = server.local_addr()?;
+    spawn(shutdown, "api", server.serve(stop), ended);
+    Ok(address)
+}
+
+/// Supervises a service, and tells when it has ended.
+fn spawn(
+    shutdown: &Shutdown,
+    name: &str,
+    service: impl Future<Output = ()> + Send + 'static,
+    ended: oneshot::Sender<()>,
+) {
+    shutdown.spawn(name, async move {
+        service.await;
+        drop(ended);
+    });
+}
+
+/// Waits until every partition is owned by the executor of this process.
+pub(crate) async fn all_owned(view: &ExecutorView, partitions: u16) -> anyhow::Result<()> {
+    let mut owned = view.owned.clone();
+    let all = owned.wait_for(|owned| *owned == usize::from(partitions));
+    tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .context("the executor did not take its partitions within 60 s")?
+        .context("the executor has stopped")?;
+    Ok(())
+}
+
+fn clamp(value: impl TryInto<u32>) -> u32 {
+    value.try_into().unwrap_or(u32::MAX)
+}

@@ -1,0 +1,183 @@
+//! Rules of the whole workspace that people forget, as checks.
+
+#![cfg(test)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Which crates a crate may use; what is not named here may use nothing of the workspace.
+/// Services depend on ports, never on adapters or on each other; only the binary sees all.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("core", &[]),
+    ("messages", &["core"]),
+    ("config", &["core"]),
+    ("runtime", &["config"]),
+    ("store", &["core"]),
+    ("store-postgres", &["store", "core"]),
+    ("store-sqlite", &["store", "core"]),
+    ("bus", &["messages", "core"]),
+    ("bus-rabbitmq", &["bus", "messages", "core"]),
+    ("executor", &["store", "bus", "messages", "runtime", "core"]),
+    (
+        "completion-listener",
+        &["bus", "messages", "runtime", "core"],
+    ),
+    ("stats", &["store", "bus", "messages", "runtime", "core"]),
+    (
+        "worker",
+        &["store", "bus", "messages", "runtime", "core", "history"],
+    ),
+    ("api", &["store", "bus", "messages", "runtime", "core"]),
+    ("history", &["core"]),
+    ("bench", &["bus", "messages", "store", "history", "core"]),
+    ("testkit", &["core", "history", "bus", "messages"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
+}
+
+/// The workspace's crates and what each uses of the workspace outside of its tests.
+fn edges() -> BTreeMap<String, BTreeSet<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let short = |name: &str| name.strip_prefix("attune-").unwrap_or(name).to_owned();
+    metadata["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|package| {
+            let used = package["dependencies"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|dependency| dependency["kind"].is_null() && !dependency["path"].is_null())
+                .map(|dependency| short(dependency["name"].as_str().unwrap()))
+                .collect();
+            (short(package["name"].as_str().unwrap()), used)
+        })
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_they_may() {
+    let allowed: BTreeMap<&str, BTreeSet<&str>> = MAY_USE
+        .iter()
+        .map(|(name, may)| (*name, may.iter().copied().collect()))
+        .collect();
+    let edges = edges();
+    assert!(edges.len() > 10, "the workspace was not found: {edges:?}");
+    let forbidden: Vec<String> = edges
+        .iter()
+        .filter(|(name, _)| *name != "attune")
+        .flat_map(|(name, used)| {
+            let may = allowed.get(name.as_str());
+            used.iter()
+                .filter(move |other| !may.is_some_and(|may| may.contains(other.as_str())))
+                .map(move |other| format!("{name} -> {other}"))
+        })
+        .collect();
+    assert!(
+        forbidden.is_empty(),
+        "forbidden dependencies: {forbidden:?}"
+    );
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn all_sources() -> Vec<(String, String)> {
+    let root = root();
+    let mut found = Vec::new();
+    sources(&root.join("crates"), &mut found);
+    found
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(&root).unwrap().display().to_string();
+            (name, std::fs::read_to_string(&path).unwrap())
+        })
+        .collect()
+}
+
+/// A database future that is dropped half-way can leave a connection inside a transaction, and
+/// the next user of that connection writes what is never committed. So nothing in the adapters
+/// may race against a call: bounds are set on the server's side.
+#[test]
+fn no_store_adapter_drops_a_database_future() {
+    let adapters: Vec<_> = all_sources()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("crates/store-") && name.contains("/src/"))
+        .collect();
+    assert!(adapters.len() > 5);
+    for (name, text) in adapters {
+        for word in ["select!", "time::timeout", "timeout_at", "timeout("] {
+            let used = text.lines().any(|line| {
+                line.contains(word)
+                    && !line.trim_start().starts_with("//")
+                    && !line.contains("_timeout(")
+                    && !line.contains("// waiting only")
+            });
+            assert!(
+                !used,
+                "{name} uses {word}: run the call to its end in a task of its own"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_stay_small() {
+    let large: Vec<String> = all_sources()
+        .into_iter()
+        .filter(|(_, text)| text.lines().count() > 550)
+        .map(|(name, text)| format!("{name}: {} lines", text.lines().count()))
+        .collect();
+    assert!(large.is_empty(), "split these: {large:?}");
+}
+
+/// Tests wait for what they need to see; a pause hopes for it.
+#[test]
+fn tests_do_not_sleep() {
+    let sleepers: Vec<String> = all_sources()
+        .into_iter()
+        .filter(|(name, _)| name.contains("/tests/") && !name.ends_with("architecture.rs"))
+        .flat_map(|(name, text)| {
+            text.lines()
+                .enumerate()
+                .filter(|(_, line)| line.contains("sleep(") && !line.contains("// poll"))
+                .map(|(number, line)| format!("{name}:{}: {}", number + 1, line.trim()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(
+        sleepers.is_empty(),
+        "a pause between two looks at a condition is marked `// poll`; others: {sleepers:#?}"
+    );
+}
