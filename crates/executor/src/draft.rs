@@ -51,6 +51,9 @@ pub(crate) struct Draft {
 impl Draft {
     /// Adds the effects of one event.
     pub(crate) fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
+        if effects.is_empty() {
+            return;
+        }
         let draft = self.partitions.entry(partition).or_default();
         for effect in effects {
             draft.add(effect);
@@ -66,66 +69,98 @@ impl Draft {
         }
     }
 
+    /// The round, folded.
+    pub(crate) fn into_round(self, owner: OwnerId) -> Round {
+        let mut batch = Batch::new(owner);
+        let mut tells = BTreeMap::new();
+        for (partition, draft) in self.partitions {
+            let PartitionDraft {
+                inserts,
+                mut instant,
+                updates,
+                ends,
+                ended,
+                mut tell,
+                ..
+            } = draft;
+            let alive = |dispatch: &Dispatch| {
+                let id = dispatch.execution_id;
+                !instant.contains_key(&id) && !ended.contains(&id)
+            };
+            tell.dispatches.retain(alive);
+            tell.redispatches.retain(alive);
+            for new in inserts {
+                match instant.remove(&new.id) {
+                    Some(outcome) => batch.instant.push((new, outcome)),
+                    None => batch.inserts.push(new),
+                }
+            }
+            batch.updates.extend(updates.into_values());
+            batch.ends.extend(ends);
+            tells.insert(partition, tell);
+        }
+        Round { batch, tells }
+    }
+}
+
+/// One round, ready to be committed.
+pub(crate) struct Round {
+    /// Without fences and totals, which its owner adds.
+    pub(crate) batch: Batch,
+    tells: BTreeMap<PartitionId, Tell>,
+}
+
+impl Round {
     /// Forgets a partition that is no longer owned: its messages come again, to its owner.
     pub(crate) fn drop_partition(&mut self, partition: PartitionId) {
-        self.partitions.remove(&partition);
+        self.tells.remove(&partition);
+        self.batch
+            .inserts
+            .retain(|new| new.id.partition() != partition);
+        self.batch
+            .instant
+            .retain(|(new, _)| new.id.partition() != partition);
+        self.batch
+            .updates
+            .retain(|update| update.id.partition() != partition);
+        self.batch
+            .ends
+            .retain(|end| end.id.partition() != partition);
+    }
+
+    /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
+    /// commit too: an owner that lost its partition must not make messages vanish.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty() && self.tells.values().all(|tell| tell.acks.is_empty())
     }
 
     /// The queues that the round changed, by partition.
     pub(crate) fn touched(&self) -> impl Iterator<Item = (PartitionId, &BTreeSet<ActionId>)> {
-        self.partitions
+        self.tells
             .iter()
-            .map(|(partition, draft)| (*partition, &draft.tell.touched))
-    }
-
-    /// What the store is asked to write, without fences and totals.
-    pub(crate) fn batch(&self, owner: OwnerId) -> Batch {
-        let mut batch = Batch::new(owner);
-        for draft in self.partitions.values() {
-            for execution in &draft.inserts {
-                match draft.instant.get(&execution.id) {
-                    Some(outcome) => batch.instant.push((execution.clone(), outcome.clone())),
-                    None => batch.inserts.push(execution.clone()),
-                }
-            }
-            batch.updates.extend(draft.updates.values().cloned());
-            batch.ends.extend(draft.ends.iter().cloned());
-        }
-        batch
+            .map(|(partition, tell)| (*partition, &tell.touched))
     }
 
     /// What is to be told, with the bodies of the executions that this round accepted.
     pub(crate) fn into_tell(self) -> (Tell, HashMap<ExecutionId, Submission>) {
-        let mut tell = Tell::default();
-        let mut bodies = HashMap::new();
-        for draft in self.partitions.into_values() {
-            let PartitionDraft {
-                inserts,
-                instant,
-                ended,
-                tell: told,
-                ..
-            } = draft;
-            let alive = |id: &ExecutionId| !instant.contains_key(id) && !ended.contains(id);
-            tell.dispatches.extend(
-                told.dispatches
-                    .into_iter()
-                    .filter(|told| alive(&told.execution_id)),
-            );
-            tell.redispatches.extend(
-                told.redispatches
-                    .into_iter()
-                    .filter(|told| alive(&told.execution_id)),
-            );
-            tell.cancels.extend(told.cancels);
-            tell.answers.extend(told.answers);
-            tell.dead_letters.extend(told.dead_letters);
-            tell.counts.extend(told.counts);
-            tell.touched.extend(told.touched);
-            tell.acks.extend(told.acks);
-            bodies.extend(inserts.into_iter().map(|new| (new.id, new.submission)));
+        let mut all = Tell::default();
+        for tell in self.tells.into_values() {
+            all.dispatches.extend(tell.dispatches);
+            all.redispatches.extend(tell.redispatches);
+            all.cancels.extend(tell.cancels);
+            all.answers.extend(tell.answers);
+            all.dead_letters.extend(tell.dead_letters);
+            all.counts.extend(tell.counts);
+            all.touched.extend(tell.touched);
+            all.acks.extend(tell.acks);
         }
-        (tell, bodies)
+        let bodies = self
+            .batch
+            .inserts
+            .into_iter()
+            .map(|new| (new.id, new.submission))
+            .collect();
+        (all, bodies)
     }
 }
 

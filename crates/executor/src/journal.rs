@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::action_queue::Millis;
 use crate::counters::Counters;
 use crate::dispatcher::Told;
-use crate::draft::Draft;
+use crate::draft::{Draft, Round};
 use crate::event::{Effect, Event, ReconcileBounds};
 use crate::inbox::{Feed, Inbound, Work};
 use crate::ownership::{LeaseEvent, chain};
@@ -359,29 +359,21 @@ impl Journal {
 
     /// Commits a round and passes on what is to be told. Partitions that turn out to be lost
     /// are left out, and the rest is written again.
-    pub(crate) async fn write(&mut self, mut draft: Draft, stop: &CancellationToken) {
+    pub(crate) async fn write(&mut self, draft: Draft, stop: &CancellationToken) {
+        let mut round = draft.into_round(self.options.owner);
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         let committed = loop {
-            let mut batch = draft.batch(self.options.owner);
-            if batch.is_empty() {
+            if round.is_empty() {
                 break Committed::default();
             }
-            for (partition, touched) in draft.touched() {
-                let Some(owned) = self.state.owned.get(&partition) else {
-                    continue;
-                };
-                batch.fences.push((partition, owned.core.epoch()));
-                batch
-                    .totals
-                    .extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
-            }
-            match self.store.commit(&batch).await {
+            self.add_fences(&mut round);
+            match self.store.commit(&round.batch).await {
                 Ok(committed) => break committed,
                 Err(CommitError::Fenced(lost)) => {
                     self.fenced.fetch_add(1, Ordering::Relaxed);
                     for partition in lost {
                         tracing::warn!(partition.id = %partition, "a partition has another owner");
-                        draft.drop_partition(partition);
+                        round.drop_partition(partition);
                         self.step_down(partition);
                     }
                     continue;
@@ -393,7 +385,7 @@ impl Journal {
                     // Memory is ahead of the store now: only loading again brings them together.
                     tracing::error!(error = %chain(&error), "a round cannot be committed; its partitions are loaded again");
                     let partitions: Vec<PartitionId> =
-                        draft.touched().map(|(partition, _)| partition).collect();
+                        round.touched().map(|(partition, _)| partition).collect();
                     for partition in partitions {
                         self.step_down(partition);
                     }
@@ -405,16 +397,31 @@ impl Journal {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
             }
         };
-        self.tell(draft, committed, stop).await;
+        self.tell(round, committed, stop).await;
     }
 
-    async fn tell(&mut self, draft: Draft, committed: Committed, stop: &CancellationToken) {
-        for (partition, touched) in draft.touched() {
+    /// Every commit checks the epoch of each partition it writes, and carries the totals of each
+    /// queue it changes.
+    fn add_fences(&self, round: &mut Round) {
+        let (mut fences, mut totals) = (Vec::new(), Vec::new());
+        for (partition, touched) in round.touched() {
+            let Some(owned) = self.state.owned.get(&partition) else {
+                continue;
+            };
+            fences.push((partition, owned.core.epoch()));
+            totals.extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
+        }
+        round.batch.fences = fences;
+        round.batch.totals = totals;
+    }
+
+    async fn tell(&mut self, round: Round, committed: Committed, stop: &CancellationToken) {
+        for (partition, touched) in round.touched() {
             self.state
                 .unpublished
                 .extend(touched.iter().map(|id| (partition, *id)));
         }
-        let (mut tell, submissions) = draft.into_tell();
+        let (mut tell, submissions) = round.into_tell();
         for counter in &tell.counts {
             self.counters.add(*counter);
         }

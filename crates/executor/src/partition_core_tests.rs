@@ -79,7 +79,8 @@ impl World {
     }
 
     fn commit(&mut self, draft: Draft) {
-        let batch = draft.batch(OwnerId::fresh());
+        let round = draft.into_round(OwnerId::fresh());
+        let batch = &round.batch;
         let stored = &mut self.stored;
         for new in &batch.inserts {
             let earlier = stored
@@ -117,7 +118,7 @@ impl World {
             status.after(attune_move(end.outcome.status)).unwrap();
             assert_eq!(stored.history.insert(end.id, end.outcome.status), None);
         }
-        let (tell, _) = draft.into_tell();
+        let (tell, _) = round.into_tell();
         for dispatch in tell.dispatches.iter().chain(&tell.redispatches) {
             let (status, attempt, _) = stored.active[&dispatch.execution_id];
             assert!(
