@@ -67,9 +67,9 @@ CREATE TABLE attune.policy (
 -- What waits and what holds a slot.
 --
 -- A row is inserted, updated twice (grant, claim) and deleted. Updates stay HOT because no index
--- covers a column that they change (so none on status, ever) and because half of each page is
+-- covers a column that they change (so none on status, ever) and because most of each page is
 -- kept free: one batch updates every row of a page in one statement, which needs room for a
--- second version of all of them.
+-- second, longer version of all of them.
 -- No foreign keys: actions are never deleted, and the check would lock the action's row for
 -- every execution. `json` keeps the text that the client sent and accepts all JSON, where
 -- `jsonb` refuses some; what cannot be stored would hold a whole batch back.
@@ -95,7 +95,7 @@ CREATE TABLE attune.execution_active (
     labels           json,
     parameters       json NOT NULL
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 40,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1,

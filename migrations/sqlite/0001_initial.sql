@@ -173,7 +173,8 @@ CREATE TABLE partition_lease (
     epoch        INTEGER NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 8388607),
     expires_at   TEXT,
     wanted_owner TEXT,
-    updated_at   TEXT NOT NULL
+    updated_at   TEXT NOT NULL,
+    CHECK (owner IS NULL OR expires_at IS NOT NULL)
 ) STRICT;
 
 CREATE TABLE worker_lease (

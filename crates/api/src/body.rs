@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use serde::Deserialize;
 use serde_json::error::Category;
+use serde_path_to_error::{Path, Segment};
 
 use crate::error::ApiError;
 
@@ -24,8 +25,15 @@ pub(crate) async fn read(request: Request, max_bytes: usize) -> Result<Bytes, Ap
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let value = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let value = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let essence = value
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     let essence = essence.to_ascii_lowercase();
     if essence == "application/json"
         || (essence.starts_with("application/") && essence.ends_with("+json"))
@@ -45,7 +53,11 @@ async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
     let mut seen = 0_usize;
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| {
-            ApiError::new(StatusCode::BAD_REQUEST, "BODY_INCOMPLETE", "the body breaks off")
+            ApiError::new(
+                StatusCode::BAD_REQUEST,
+                "BODY_INCOMPLETE",
+                "the body breaks off",
+            )
         })?;
         seen += chunk.len();
         if seen <= max_bytes {
@@ -76,11 +88,22 @@ pub(crate) fn is_array(body: &[u8]) -> bool {
 pub(crate) fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
+        let path = dotted(error.path());
         explain(&path, error.inner())
     })?;
-    deserializer.end().map_err(|error| explain(".", &error))?;
+    deserializer.end().map_err(|error| explain("", &error))?;
     Ok(value)
+}
+
+/// A place in the form in which fields are named everywhere: `items.0.attempt`.
+fn dotted(path: &Path) -> String {
+    let segments = path.iter().filter_map(|segment| match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } => Some(key.clone()),
+        Segment::Enum { variant } => Some(variant.clone()),
+        Segment::Unknown => None,
+    });
+    segments.collect::<Vec<_>>().join(".")
 }
 
 /// The refusal for what the parser said about the place `path`.
@@ -91,7 +114,11 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
         Category::Syntax | Category::Eof | Category::Io => ApiError::new(
             StatusCode::BAD_REQUEST,
             "MALFORMED_JSON",
-            format!("not JSON: {problem} at line {}, column {}", error.line(), error.column()),
+            format!(
+                "not JSON: {problem} at line {}, column {}",
+                error.line(),
+                error.column()
+            ),
         ),
         Category::Data => {
             let field = field_of(path, problem);
@@ -107,7 +134,6 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
 
 /// The place of a problem: where the parser stood, and the field it missed or did not know there.
 fn field_of(path: &str, problem: &str) -> String {
-    let path = if path == "." { "" } else { path };
     let named = ["missing field `", "unknown field `", "duplicate field `"]
         .iter()
         .find_map(|start| problem.strip_prefix(start))
@@ -129,7 +155,11 @@ mod tests {
 
     fn refusal<'de, T: Deserialize<'de>>(text: &'de str) -> (u16, String, String) {
         let error = parse::<T>(text.as_bytes()).err().unwrap();
-        (error.status.as_u16(), error.detail.field.unwrap_or_default(), error.detail.message)
+        (
+            error.status.as_u16(),
+            error.detail.field.unwrap_or_default(),
+            error.detail.message,
+        )
     }
 
     #[test]
@@ -139,7 +169,10 @@ mod tests {
             ("{", "line 1, column 1"),
             ("{\"action_ref\": \"a.b\",\n oops}", "line 2, column 2"),
             ("{\"action_ref\": \"a.b\"} {}", "line 1, column 23"),
-            ("{\"action_ref\": \"a.b\", \"parameters\": {\"a\": 1,}}", "column"),
+            (
+                "{\"action_ref\": \"a.b\", \"parameters\": {\"a\": 1,}}",
+                "column",
+            ),
         ] {
             let (status, field, message) = refusal::<Submission>(text);
             assert_eq!((status, &*field), (400, ""), "{text}");
@@ -155,8 +188,14 @@ mod tests {
             (r#"{"action_ref":"a.b","priorty":"high"}"#, "priorty"),
             (r#"{"action_ref":"a.b","priority":"urgent"}"#, "priority"),
             (r#"{"action_ref":"a.b","labels":{"k":1}}"#, "labels.k"),
-            (r#"{"action_ref":"a.b","timeout_seconds":-1}"#, "timeout_seconds"),
-            (r#"{"action_ref":"a.b","timeout_seconds":99999999999}"#, "timeout_seconds"),
+            (
+                r#"{"action_ref":"a.b","timeout_seconds":-1}"#,
+                "timeout_seconds",
+            ),
+            (
+                r#"{"action_ref":"a.b","timeout_seconds":99999999999}"#,
+                "timeout_seconds",
+            ),
             (r#"{"action_ref":"a.b","request_id":"x"}"#, "request_id"),
             (r#"{"action_ref":"a.b","not_before":"soon"}"#, "not_before"),
             (r#"{"action_ref":"a.b","action_ref":"a.b"}"#, "action_ref"),
@@ -188,6 +227,9 @@ mod tests {
     fn parameters_stay_as_they_were_written() {
         let text = br#"{"action_ref":"a.b","parameters":{"big": 12345678901234567890123, "a" :1}}"#;
         let submission: Submission = parse(text).unwrap();
-        assert_eq!(submission.parameters.get(), r#"{"big": 12345678901234567890123, "a" :1}"#);
+        assert_eq!(
+            submission.parameters.get(),
+            r#"{"big": 12345678901234567890123, "a" :1}"#
+        );
     }
 }

@@ -27,7 +27,11 @@ pub(crate) struct Known {
 
 impl Known {
     fn new(action: Action) -> Self {
-        let schema = action.spec.parameters.as_ref().map(ParameterSchema::compile);
+        let schema = action
+            .spec
+            .parameters
+            .as_ref()
+            .map(ParameterSchema::compile);
         if let Some(Err(reject)) = &schema {
             error!(
                 action.r#ref = %action.spec.action_ref,
@@ -49,7 +53,10 @@ impl Known {
             Some(Err(reject)) => {
                 return Err(Reject::field(
                     "action_ref",
-                    format!("the stored schema of `{}` is broken: {reject}", submission.action_ref),
+                    format!(
+                        "the stored schema of `{}` is broken: {reject}",
+                        submission.action_ref
+                    ),
                 ));
             }
         };
@@ -107,8 +114,13 @@ impl Cache {
             entry.ask_after = now + FRESH;
             return Arc::clone(&entry.known);
         }
-        self.entries
-            .insert(action_ref, Entry { known: Arc::clone(&known), ask_after: now + FRESH });
+        self.entries.insert(
+            action_ref,
+            Entry {
+                known: Arc::clone(&known),
+                ask_after: now + FRESH,
+            },
+        );
         known
     }
 }
@@ -128,7 +140,10 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     pub(crate) fn new(store: Arc<dyn ActionStore>) -> Self {
-        Self { store, cache: Mutex::default() }
+        Self {
+            store,
+            cache: Mutex::default(),
+        }
     }
 
     /// The action with this ref. That there is none is asked each time, so that a new action can
@@ -185,7 +200,12 @@ mod tests {
 
     fn known(version: i64) -> Arc<Known> {
         let spec = ActionSpec::new("a.b".parse().unwrap(), Run::Builtin(Builtin::Noop));
-        let action = Action { id: ActionId(1), partition: PartitionId(0), version, spec };
+        let action = Action {
+            id: ActionId(1),
+            partition: PartitionId(0),
+            version,
+            spec,
+        };
         Arc::new(Known::new(action))
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use attune_bus::client::ClientError;
 use attune_core::{Reject, RejectCode, RequestId};
 use attune_store::StoreError;
 use axum::Json;
@@ -9,7 +10,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tracing::{error, warn};
 
-use crate::ports::CommandError;
 use crate::wire::{ErrorBody, ErrorDetail};
 
 /// When a client is told to try again after something that mends itself, in seconds.
@@ -26,11 +26,7 @@ pub struct ApiError {
 
 impl ApiError {
     /// An error with a code and words.
-    pub(crate) fn new(
-        status: StatusCode,
-        code: &'static str,
-        message: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
             detail: ErrorDetail {
@@ -89,10 +85,11 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let retry_after = self.detail.retry_after_seconds;
-        let mut response =
-            (self.status, Json(ErrorBody { error: self.detail })).into_response();
+        let mut response = (self.status, Json(ErrorBody { error: self.detail })).into_response();
         if let Some(seconds) = retry_after {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -130,8 +127,13 @@ impl From<Reject> for ApiError {
             }
         };
         let mut detail = ErrorDetail::from(reject);
-        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            detail.retry_after_seconds.get_or_insert(RETRY_AFTER_SECONDS);
+        if matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            detail
+                .retry_after_seconds
+                .get_or_insert(RETRY_AFTER_SECONDS);
         }
         Self { status, detail }
     }
@@ -146,7 +148,10 @@ impl From<StoreError> for ApiError {
             }
             StoreError::Schema(problem) => {
                 error!(error.message = %problem, "a request failed: the store's schema does not fit");
-                Self::unavailable("STORE_UNAVAILABLE", "the store is not ready for this server")
+                Self::unavailable(
+                    "STORE_UNAVAILABLE",
+                    "the store is not ready for this server",
+                )
             }
             StoreError::Conflict(message) => {
                 Self::new(StatusCode::CONFLICT, "CONFLICT", message.clone())
@@ -159,25 +164,35 @@ impl From<StoreError> for ApiError {
     }
 }
 
-impl From<CommandError> for ApiError {
-    fn from(error: CommandError) -> Self {
+impl From<ClientError> for ApiError {
+    fn from(error: ClientError) -> Self {
         match error {
-            CommandError::Rejected(reject) => reject.into(),
-            CommandError::Unknown(reason) => Self::unavailable(
+            ClientError::Rejected(reject) => reject.into(),
+            ClientError::NotConfirmed { reason, .. } => Self::unavailable(
                 "OUTCOME_UNKNOWN",
                 format!(
-                    "no answer in time ({reason}), so whether it was done is unknown; repeating \
-                     the request is safe, a submission with the Idempotency-Key `request_id`"
+                    "no answer in time ({reason}), so whether it was done is unknown; repeat a \
+                     submission with the Idempotency-Key `request_id`, anything else as it is"
                 ),
             ),
-            CommandError::NoOwner => Self::unavailable(
+            ClientError::Unroutable(partition) => Self::unavailable(
                 "NO_OWNER",
-                "no executor has taken the partition of this action yet; nothing was done",
+                format!(
+                    "partition {partition} takes no commands now: no executor has started yet, \
+                     or it is full; nothing was done"
+                ),
             ),
-            CommandError::Overloaded => Self::unavailable(
-                "OVERLOADED",
-                "too many commands are under way; nothing was done",
-            ),
+            ClientError::Overloaded {
+                retry_after_seconds,
+                ..
+            } => {
+                let mut error = Self::unavailable(
+                    "OVERLOADED",
+                    "too many commands wait for an answer; nothing was done",
+                );
+                error.detail.retry_after_seconds = Some(retry_after_seconds);
+                error
+            }
         }
     }
 }

@@ -29,14 +29,21 @@ pub(crate) async fn loopback_only(request: Request, next: Next) -> Response {
 }
 
 fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).map(|value: &HeaderValue| value.to_str().unwrap_or(""));
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|value: &HeaderValue| value.to_str().unwrap_or(""))
+    };
     // A request without any host (HTTP/1.0) cannot come from a browser.
     let host = text(header::HOST).or_else(|| uri.authority().map(Authority::as_str));
     if host.is_some_and(|host| !names_loopback(host)) {
         return Err(foreign("Host"));
     }
     let origin = text(header::ORIGIN).map(|origin| {
-        origin.parse::<Uri>().ok().and_then(|uri| uri.authority().map(ToString::to_string))
+        origin
+            .parse::<Uri>()
+            .ok()
+            .and_then(|uri| uri.authority().map(ToString::to_string))
     });
     match origin {
         Some(Some(authority)) if names_loopback(&authority) => Ok(()),
@@ -58,11 +65,18 @@ fn foreign(header: &str) -> ApiError {
 
 /// Whether `host` or `host:port` means this machine.
 fn names_loopback(authority: &str) -> bool {
-    let Ok(authority) = authority.parse::<Authority>() else { return false };
-    let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
+    let Ok(authority) = authority.parse::<Authority>() else {
+        return false;
+    };
+    let host = authority
+        .host()
+        .trim_matches(['[', ']'])
+        .to_ascii_lowercase();
     host == "localhost"
         || host.ends_with(".localhost")
-        || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Answers with 503 when so many requests are under way that another would only wait.
@@ -120,7 +134,10 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     );
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
@@ -150,14 +167,31 @@ mod tests {
     #[test]
     fn this_machine_may_and_foreign_pages_may_not() {
         assert!(allowed(&[]));
-        for host in ["127.0.0.1:8080", "localhost", "[::1]:80", "127.8.8.8", "a.localhost:1"] {
+        for host in [
+            "127.0.0.1:8080",
+            "localhost",
+            "[::1]:80",
+            "127.8.8.8",
+            "a.localhost:1",
+        ] {
             assert!(allowed(&[("host", host)]), "{host}");
-            assert!(allowed(&[("host", host), ("origin", &format!("http://{host}"))]), "{host}");
+            assert!(
+                allowed(&[("host", host), ("origin", &format!("http://{host}"))]),
+                "{host}"
+            );
         }
-        for host in ["example.com", "127.0.0.1.example.com", "10.0.0.1:8080", "localhost.example"] {
+        for host in [
+            "example.com",
+            "127.0.0.1.example.com",
+            "10.0.0.1:8080",
+            "localhost.example",
+        ] {
             assert!(!allowed(&[("host", host)]), "{host}");
             let origin = format!("https://{host}");
-            assert!(!allowed(&[("host", "localhost"), ("origin", &origin)]), "{host}");
+            assert!(
+                !allowed(&[("host", "localhost"), ("origin", &origin)]),
+                "{host}"
+            );
         }
         assert!(!allowed(&[("host", "localhost"), ("origin", "null")]));
         assert!(!allowed(&[("host", "")]));

@@ -39,7 +39,11 @@ pub fn judge(
     judge_slots(stats, waited, &mut found);
     judge_freshness(stats, last_updated, now, &mut found);
     QueueHealth {
-        state: found.iter().map(|(state, _)| *state).max().unwrap_or(HealthState::Healthy),
+        state: found
+            .iter()
+            .map(|(state, _)| *state)
+            .max()
+            .unwrap_or(HealthState::Healthy),
         reasons: found.into_iter().map(|(_, reason)| reason).collect(),
     }
 }
@@ -50,29 +54,50 @@ fn judge_length(stats: &QueueStats, bounds: Bounds, found: &mut Found) {
     let (length, max) = (stats.queue_length, u64::from(bounds.max_length));
     // Each bound in tenths, so that small maxima are not rounded away.
     if length * 10 >= max * 9 {
-        found.push((HealthState::Unhealthy, format!("the queue is nearly full: {length} of {max}")));
+        found.push((
+            HealthState::Unhealthy,
+            format!("the queue is nearly full: {length} of {max}"),
+        ));
     } else if length * 2 > max {
-        found.push((HealthState::Unhealthy, format!("more than half full: {length} of {max}")));
+        found.push((
+            HealthState::Unhealthy,
+            format!("more than half full: {length} of {max}"),
+        ));
     } else if length * 10 >= max {
-        found.push((HealthState::Degraded, format!("a tenth full or more: {length} of {max}")));
+        found.push((
+            HealthState::Degraded,
+            format!("a tenth full or more: {length} of {max}"),
+        ));
     }
 }
 
 fn judge_age(waited: Option<TimeDelta>, found: &mut Found) {
-    let Some(waited) = waited.filter(|waited| *waited >= OLDEST_HEALTHY) else { return };
-    let state =
-        if waited > OLDEST_UNHEALTHY { HealthState::Unhealthy } else { HealthState::Degraded };
-    found.push((state, format!("the oldest has waited {} minutes", waited.num_minutes())));
+    let Some(waited) = waited.filter(|waited| *waited >= OLDEST_HEALTHY) else {
+        return;
+    };
+    let state = if waited > OLDEST_UNHEALTHY {
+        HealthState::Unhealthy
+    } else {
+        HealthState::Degraded
+    };
+    found.push((
+        state,
+        format!("the oldest has waited {} minutes", waited.num_minutes()),
+    ));
 }
 
 /// Executions that wait while a slot is free: the queue is stuck.
 fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found) {
-    let free = stats.max_concurrent.is_none_or(|limit| stats.active_count < u64::from(limit));
+    let free = stats
+        .max_concurrent
+        .is_none_or(|limit| stats.active_count < u64::from(limit));
     if stats.queue_length == 0 || !free || waited.is_some_and(|waited| waited < SETTLE) {
         return;
     }
     let (waiting, active) = (stats.queue_length, stats.active_count);
-    let limit = stats.max_concurrent.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let limit = stats
+        .max_concurrent
+        .map_or("unlimited".to_owned(), |limit| limit.to_string());
     found.push((
         HealthState::Unhealthy,
         format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
@@ -91,7 +116,10 @@ fn judge_freshness(
     }
     let age = last_updated.map(|at| now - at);
     if let Some(age) = age.filter(|age| *age > STALE) {
-        found.push((HealthState::Unhealthy, format!("no update for {} minutes", age.num_minutes())));
+        found.push((
+            HealthState::Unhealthy,
+            format!("no update for {} minutes", age.num_minutes()),
+        ));
     }
 }
 
@@ -133,12 +161,28 @@ mod tests {
             ((10, 2, 10, 0), Degraded, "a tenth full or more: 10 of 100"),
             ((50, 2, 10, 0), Degraded, "a tenth full or more: 50 of 100"),
             ((51, 2, 10, 0), Unhealthy, "more than half full: 51 of 100"),
-            ((90, 2, 10, 0), Unhealthy, "the queue is nearly full: 90 of 100"),
+            (
+                (90, 2, 10, 0),
+                Unhealthy,
+                "the queue is nearly full: 90 of 100",
+            ),
             ((1, 2, 299, 0), Healthy, ""),
             ((1, 2, 300, 0), Degraded, "the oldest has waited 5 minutes"),
-            ((1, 2, 1800, 0), Degraded, "the oldest has waited 30 minutes"),
-            ((1, 2, 1801, 0), Unhealthy, "the oldest has waited 30 minutes"),
-            ((1, 1, 10, 0), Unhealthy, "stuck: 1 wait, but only 1 of 2 slots are taken"),
+            (
+                (1, 2, 1800, 0),
+                Degraded,
+                "the oldest has waited 30 minutes",
+            ),
+            (
+                (1, 2, 1801, 0),
+                Unhealthy,
+                "the oldest has waited 30 minutes",
+            ),
+            (
+                (1, 1, 10, 0),
+                Unhealthy,
+                "stuck: 1 wait, but only 1 of 2 slots are taken",
+            ),
             ((1, 1, 1, 0), Healthy, ""),
             ((0, 1, 0, 600), Healthy, ""),
             ((0, 1, 0, 601), Unhealthy, "no update for 10 minutes"),

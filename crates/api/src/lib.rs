@@ -33,7 +33,7 @@ pub mod wire;
 
 pub use error::ApiError;
 pub use options::{ApiOptions, QueueDefaults};
-pub use ports::{CommandError, Commands, Ports};
+pub use ports::{Commands, Ports};
 pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 pub use routes::router;
 pub use server::{ApiServer, BindError};

@@ -35,7 +35,10 @@ pub struct QueueDefaults {
 
 impl Default for QueueDefaults {
     fn default() -> Self {
-        Self { max_queue_length: 10_000, queue_timeout: Duration::from_secs(3600) }
+        Self {
+            max_queue_length: 10_000,
+            queue_timeout: Duration::from_secs(3600),
+        }
     }
 }
 

@@ -4,29 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::{ExecutionId, Reject, Submission};
+use attune_bus::client::{ClientError, CommandClient};
+use attune_core::{ExecutionId, Submission};
 use attune_messages::v1::Accepted;
 use attune_runtime::Health;
 use attune_store::{ActionStore, ExecutionStore, StatsStore, Store, WorkerStore};
 
 use crate::ready::{PartitionsProbe, Probe, StoreProbe};
-
-/// A command was not confirmed as done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommandError {
-    /// The owner refused it.
-    #[error("{0}")]
-    Rejected(Reject),
-    /// No answer in time, for this reason; it may have been done.
-    #[error("no answer in time: {0}")]
-    Unknown(String),
-    /// The partition never had an owner; nothing was done.
-    #[error("the partition has no owner yet")]
-    NoOwner,
-    /// Too many commands are under way; nothing was done.
-    #[error("too many commands are under way")]
-    Overloaded,
-}
 
 /// Commands to the owners of partitions, each answered by its owner.
 #[async_trait]
@@ -37,27 +21,54 @@ pub trait Commands: Send + Sync + 'static {
         &self,
         submissions: Vec<Submission>,
         deadline: Duration,
-    ) -> Vec<Result<Accepted, CommandError>>;
+    ) -> Vec<Result<Accepted, ClientError>>;
 
     /// Ends an execution, waiting or running.
     ///
     /// # Errors
-    /// See [`CommandError`].
+    /// See [`ClientError`].
     async fn cancel(
         &self,
         execution_id: ExecutionId,
         deadline: Duration,
-    ) -> Result<Accepted, CommandError>;
+    ) -> Result<Accepted, ClientError>;
 
     /// Makes the owner read an action again.
     ///
     /// # Errors
-    /// See [`CommandError`].
+    /// See [`ClientError`].
     async fn action_changed(
         &self,
         action_ref: &str,
         deadline: Duration,
-    ) -> Result<Accepted, CommandError>;
+    ) -> Result<Accepted, ClientError>;
+}
+
+#[async_trait]
+impl Commands for CommandClient {
+    async fn submit(
+        &self,
+        submissions: Vec<Submission>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.submit_many(submissions, deadline).await
+    }
+
+    async fn cancel(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        Self::cancel(self, execution_id, deadline).await
+    }
+
+    async fn action_changed(
+        &self,
+        action_ref: &str,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        Self::action_changed(self, action_ref, deadline).await
+    }
 }
 
 /// Everything the server talks to.

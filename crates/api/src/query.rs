@@ -32,7 +32,10 @@ impl Params {
     /// # Errors
     /// 422 when it is given twice or empty.
     pub(crate) fn take(&mut self, name: &str) -> Result<Option<String>, ApiError> {
-        let mut found = self.0.extract_if(.., |(key, _)| key == name).map(|(_, value)| value);
+        let mut found = self
+            .0
+            .extract_if(.., |(key, _)| key == name)
+            .map(|(_, value)| value);
         let value = found.next();
         if found.next().is_some() {
             return Err(ApiError::field(name, format!("`{name}` is given twice")));
@@ -82,7 +85,10 @@ impl Params {
         if (1..=max).contains(&limit) {
             return Ok(limit);
         }
-        Err(ApiError::field("limit", format!("`limit` must be from 1 to {max}")))
+        Err(ApiError::field(
+            "limit",
+            format!("`limit` must be from 1 to {max}"),
+        ))
     }
 
     /// Refuses what nobody took, so that a misspelt filter does not show everything.
@@ -90,7 +96,9 @@ impl Params {
     /// # Errors
     /// 422 that names the parameter and those that exist.
     pub(crate) fn end(self, known: &str) -> Result<(), ApiError> {
-        let Some((name, _)) = self.0.into_iter().next() else { return Ok(()) };
+        let Some((name, _)) = self.0.into_iter().next() else {
+            return Ok(());
+        };
         let shown: String = name.chars().take(64).collect();
         Err(ApiError::field(
             &*shown,
@@ -104,7 +112,8 @@ where
     T: FromStr,
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|error: T::Err| ApiError::field(name, format!("`{name}`: {error}")))
+    text.parse()
+        .map_err(|error: T::Err| ApiError::field(name, format!("`{name}`: {error}")))
 }
 
 /// The words of a cursor. Clients must not look inside.
@@ -124,7 +133,10 @@ pub(crate) fn decode_cursor(text: &str) -> Result<Cursor, ApiError> {
         })
     });
     decoded.ok_or_else(|| {
-        ApiError::field("cursor", "`cursor` must be the `next` of an earlier page, unchanged")
+        ApiError::field(
+            "cursor",
+            "`cursor` must be the `next` of an earlier page, unchanged",
+        )
     })
 }
 
@@ -135,7 +147,9 @@ mod tests {
     use super::*;
 
     fn params(query: &str) -> Params {
-        Params::of(&format!("/x?{query}").parse().unwrap()).ok().unwrap()
+        Params::of(&format!("/x?{query}").parse().unwrap())
+            .ok()
+            .unwrap()
     }
 
     #[test]
@@ -145,7 +159,15 @@ mod tests {
             id: ExecutionId(1 << 40 | 7),
         };
         assert_eq!(decode_cursor(&encode_cursor(cursor)).ok(), Some(cursor));
-        for bad in ["", "-", "zz-1", "1", "7fffffffffffffff-1", "1-1-1", "1-fffffffffffffffff"] {
+        for bad in [
+            "",
+            "-",
+            "zz-1",
+            "1",
+            "7fffffffffffffff-1",
+            "1-1-1",
+            "1-fffffffffffffffff",
+        ] {
             assert!(decode_cursor(bad).is_err(), "{bad}");
         }
     }
@@ -153,16 +175,29 @@ mod tests {
     #[test]
     fn lists_limits_and_leftovers() {
         let mut given = params("status=queued,%20running&limit=5&x=1");
-        assert_eq!(given.list::<Status>("status").unwrap(), [Status::Queued, Status::Running]);
+        assert_eq!(
+            given.list::<Status>("status").unwrap(),
+            [Status::Queued, Status::Running]
+        );
         assert_eq!(given.limit(10).unwrap(), 5);
         let left = given.end("status, limit").unwrap_err();
         assert_eq!(left.detail.field.as_deref(), Some("x"));
 
         assert_eq!(params("").limit(10).unwrap(), 10);
         assert_eq!(params("").limit(1000).unwrap(), DEFAULT_PAGE);
-        for bad in ["limit=0", "limit=11", "limit=x", "limit=", "limit=1&limit=2"] {
+        for bad in [
+            "limit=0",
+            "limit=11",
+            "limit=x",
+            "limit=",
+            "limit=1&limit=2",
+        ] {
             assert!(params(bad).limit(10).is_err(), "{bad}");
         }
-        assert!(params("status=queued,gone").list::<Status>("status").is_err());
+        assert!(
+            params("status=queued,gone")
+                .list::<Status>("status")
+                .is_err()
+        );
     }
 }

@@ -95,7 +95,10 @@ impl Probe for PartitionsProbe {
 
 /// Whether each of `partitions` partitions has a live owner.
 fn owned(leases: &[Lease], partitions: u16) -> Result<(), String> {
-    let beyond = leases.iter().filter(|lease| lease.partition.0 >= partitions).count();
+    let beyond = leases
+        .iter()
+        .filter(|lease| lease.partition.0 >= partitions)
+        .count();
     if beyond > 0 {
         return Err(format!(
             "the store has {} partitions and this server's settings say {partitions}; make \

@@ -44,7 +44,9 @@ impl ParameterSchema {
             return Ok(());
         }
         let mut errors = self.0.iter_errors(parameters);
-        let Some(first) = errors.next() else { return Ok(()) };
+        let Some(first) = errors.next() else {
+            return Ok(());
+        };
         let more = errors.count();
         let place = path("parameters", &place_of(&first));
         let mut message = format!("`{place}`: {first}");
@@ -97,13 +99,23 @@ mod tests {
     fn what_is_no_schema_names_the_place() {
         for (schema, field) in [
             (json!({"type": "objekt"}), "parameters.type"),
-            (json!({"properties": {"a": {"type": "foo"}}}), "parameters.properties.a.type"),
-            (json!({"properties": {"a": {"pattern": "("}}}), "parameters.properties.a.pattern"),
+            (
+                json!({"properties": {"a": {"type": "foo"}}}),
+                "parameters.properties.a.type",
+            ),
+            (
+                json!({"properties": {"a": {"pattern": "("}}}),
+                "parameters.properties.a.pattern",
+            ),
             (json!({"$ref": "http://127.0.0.1:1/schema"}), "parameters"),
             (json!({"$ref": "file:///etc/passwd"}), "parameters"),
             (json!({"$ref": "#/nowhere"}), "parameters"),
         ] {
-            assert_eq!(broken(schema.clone()).field.as_deref(), Some(field), "{schema}");
+            assert_eq!(
+                broken(schema.clone()).field.as_deref(),
+                Some(field),
+                "{schema}"
+            );
         }
     }
 

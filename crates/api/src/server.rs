@@ -6,10 +6,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -69,11 +69,7 @@ impl ApiServer {
     ///
     /// # Panics
     /// When `extra` has a path of the API.
-    pub async fn bind(
-        options: ApiOptions,
-        ports: Ports,
-        extra: Router,
-    ) -> Result<Self, BindError> {
+    pub async fn bind(options: ApiOptions, ports: Ports, extra: Router) -> Result<Self, BindError> {
         let listen = options.listen;
         if !listen.ip().to_canonical().is_loopback() {
             return Err(BindError::NotLoopback(listen));
@@ -85,7 +81,12 @@ impl ApiServer {
         let requests = TaskTracker::new();
         let router = router(options, ports, extra)
             .layer(middleware::from_fn_with_state(requests.clone(), count));
-        Ok(Self { listener, router, max_connections, requests })
+        Ok(Self {
+            listener,
+            router,
+            max_connections,
+            requests,
+        })
     }
 
     /// The address in use.
@@ -110,12 +111,24 @@ impl ApiServer {
         drop(self.listener);
         connections.close();
         self.requests.close();
-        if tokio::time::timeout(DRAIN_TIMEOUT, self.requests.wait()).await.is_err() {
-            warn!(requests.open = self.requests.len(), "the API stops in the middle of requests");
+        if tokio::time::timeout(DRAIN_TIMEOUT, self.requests.wait())
+            .await
+            .is_err()
+        {
+            warn!(
+                requests.open = self.requests.len(),
+                "the API stops in the middle of requests"
+            );
         }
         // Answers are on their way out; a connection that never asked anything is not waited for.
-        if tokio::time::timeout(CLOSE_TIMEOUT, connections.wait()).await.is_err() {
-            debug!(connections.open = connections.len(), "the API leaves idle connections");
+        if tokio::time::timeout(CLOSE_TIMEOUT, connections.wait())
+            .await
+            .is_err()
+        {
+            debug!(
+                connections.open = connections.len(),
+                "the API leaves idle connections"
+            );
         }
     }
 
@@ -126,8 +139,10 @@ impl ApiServer {
         shutdown: &CancellationToken,
     ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
         let next = async {
-            let permit =
-                Arc::clone(permits).acquire_owned().await.expect("nobody closes this semaphore");
+            let permit = Arc::clone(permits)
+                .acquire_owned()
+                .await
+                .expect("nobody closes this semaphore");
             loop {
                 match self.listener.accept().await {
                     Ok((stream, _)) => return (stream, permit),

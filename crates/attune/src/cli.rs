@@ -72,4 +72,3 @@ fn key_value(text: &str) -> Result<(String, String), String> {
         .filter(|(key, _)| !key.is_empty())
         .ok_or_else(|| format!("`{text}` is not KEY=VALUE, as in worker.slots=8"))
 }
-

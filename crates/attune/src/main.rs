@@ -20,10 +20,16 @@ use crate::roles::Role;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Two providers in one program would make every TLS connection panic: name ours first.
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
         eprintln!("attune: another TLS provider was installed first; going on with it");
     }
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("attune: no runtime: {error}");
@@ -33,7 +39,10 @@ fn main() -> ExitCode {
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("attune: {}", attune_config::redact_urls(&format!("{error:#}")));
+            eprintln!(
+                "attune: {}",
+                attune_config::redact_urls(&format!("{error:#}"))
+            );
             ExitCode::FAILURE
         }
     }
@@ -49,7 +58,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let loaded = load(&cli, embedded)?;
     let settings = &loaded.settings;
     let quiet = matches!(cli.command, Command::Demo(_) | Command::Bench(_));
-    let level = if quiet && !was_set(&loaded, "log.level") { "warn" } else { &settings.log.level };
+    let level = if quiet && !was_set(&loaded, "log.level") {
+        "warn"
+    } else {
+        &settings.log.level
+    };
     telemetry::init(level, settings.log.format)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -65,7 +78,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let shutdown = Shutdown::new();
             shutdown.listen_for_signals()?;
             let store = parts::store(settings, "migrate", &shutdown).await?;
-            store.migrate().await.context("the schema could not be brought up to date")?;
+            store
+                .migrate()
+                .await
+                .context("the schema could not be brought up to date")?;
             store.close().await;
             println!("the schema is up to date");
             Ok(ExitCode::SUCCESS)
@@ -94,7 +110,10 @@ fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
     if embedded {
         loader = loader.command_defaults([("wiring", "embedded")]);
     }
-    let flags = cli.set.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let flags = cli
+        .set
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()));
     Ok(loader.file(cli.config.clone()).flags(flags).load()?)
 }
 

@@ -36,17 +36,30 @@ impl Parts {
         let store = store(settings, role, shutdown).await?;
         if settings.wiring == Wiring::Embedded {
             // The file belongs to this process alone.
-            store.migrate().await.context("the tables could not be made")?;
+            store
+                .migrate()
+                .await
+                .context("the tables could not be made")?;
         } else {
             wait_for_schema(store.as_ref(), shutdown).await?;
         }
         let partitions = settings.cluster.partitions;
         if settings.wiring == Wiring::Embedded {
             let memory = Arc::new(MemoryBus::new());
-            return Ok(Self { store, bus: memory.clone(), memory: Some(memory), partitions });
+            return Ok(Self {
+                store,
+                bus: memory.clone(),
+                memory: Some(memory),
+                partitions,
+            });
         }
         let bus = rabbit(settings, role, shutdown).await?;
-        Ok(Self { store, bus, memory: None, partitions })
+        Ok(Self {
+            store,
+            bus,
+            memory: None,
+            partitions,
+        })
     }
 
     /// Waits until the completions on the bus inside this process are recorded: nobody would
@@ -98,7 +111,10 @@ pub(crate) async fn store(
             options.statement_timeout = database.statement_timeout();
             let what = format!("PostgreSQL at {}", database.url.endpoint());
             let opened = retry_until_ready(&what, shutdown, || async {
-                settle(PostgresStore::connect(options.clone()).await, StoreError::is_transient)
+                settle(
+                    PostgresStore::connect(options.clone()).await,
+                    StoreError::is_transient,
+                )
             });
             Ok(Arc::new(opened.await??))
         }
@@ -130,7 +146,7 @@ pub(crate) fn rabbit_options(settings: &Settings, role: &str) -> RabbitOptions {
         attune_config::QueueType::Quorum => QueueType::Quorum,
         attune_config::QueueType::Classic => QueueType::Classic,
     };
-    options.heartbeat = broker.heartbeat();
+    options.heartbeat = Duration::from_secs(u64::from(broker.heartbeat_seconds));
     options.publish_timeout = broker.publish_timeout();
     options.max_message_bytes = broker.max_message_bytes;
     options.connection_name = format!("attune-{role}");
@@ -147,12 +163,16 @@ fn settle<T, E>(outcome: Result<T, E>, transient: impl Fn(&E) -> bool) -> Result
 
 /// The schema is made by `attune migrate`, which may still run while the daemons start.
 async fn wait_for_schema(store: &dyn Store, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let checked = retry_until_ready("the schema (`attune migrate` makes it)", shutdown, || async {
-        match store.check().await {
-            Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => Err(error),
-            settled => Ok(settled),
-        }
-    });
+    let checked = retry_until_ready(
+        "the schema (`attune migrate` makes it)",
+        shutdown,
+        || async {
+            match store.check().await {
+                Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => Err(error),
+                settled => Ok(settled),
+            }
+        },
+    );
     match checked.await? {
         Ok(()) => Ok(()),
         Err(error) => bail!("the store cannot be used: {error}"),

@@ -13,12 +13,12 @@ use attune_config::Settings;
 use attune_core::ActionSpec;
 use attune_executor::{Counter, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_history::Recorder;
-use attune_runtime::{Health, Metrics, Shutdown, metrics_router, ops_server, systemd};
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
+use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, systemd};
 use attune_stats::{StatsOptions, StatsPersister};
 use attune_store::{HistoryRetention, Store};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::parts::Parts;
 
@@ -40,8 +40,13 @@ pub(crate) enum Role {
 impl Role {
     /// All of them, in the order in which one process starts them: who receives comes before
     /// who sends.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Stats, Self::CompletionListener, Self::Executor, Self::Worker, Self::Api];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Stats,
+        Self::CompletionListener,
+        Self::Executor,
+        Self::Worker,
+        Self::Api,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -73,7 +78,11 @@ pub(crate) struct ExecutorView {
 pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result<ExitCode> {
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
-    let name = if let [role] = roles { role.name() } else { "standalone" };
+    let name = if let [role] = roles {
+        role.name()
+    } else {
+        "standalone"
+    };
     let health = Health::new();
     let metrics = Metrics::new();
     let process = health.component(name);
@@ -108,7 +117,9 @@ pub(crate) async fn apply_core_pack(store: &dyn Store, settings: &Settings) -> a
     for spec in ActionSpec::core_pack() {
         // A core action whose policy was changed keeps it.
         if store.find_action(&spec.action_ref).await?.is_none() {
-            store.apply_action(&spec, settings.cluster.partitions, "attune").await?;
+            store
+                .apply_action(&spec, settings.cluster.partitions, "attune")
+                .await?;
         }
     }
     Ok(())
@@ -165,7 +176,11 @@ pub(crate) async fn start(
     shutdown: &Shutdown,
 ) -> anyhow::Result<Running> {
     let mut running = Running::default();
-    let mut stops = Stops { parts: parts.clone(), early: Vec::new(), late: Vec::new() };
+    let mut stops = Stops {
+        parts: parts.clone(),
+        early: Vec::new(),
+        late: Vec::new(),
+    };
     for role in roles {
         let stop = stops.token(*role);
         let context = || format!("the role {} could not start", role.name());
@@ -175,10 +190,16 @@ pub(crate) async fn start(
                 running.executor = Some(view.await.with_context(context)?);
             }
             Role::CompletionListener => {
-                start_listener(settings, parts, stop, shutdown).await.with_context(context)?;
+                start_listener(settings, parts, stop, shutdown)
+                    .await
+                    .with_context(context)?;
             }
-            Role::Stats => start_stats(settings, parts, stop, shutdown).await.with_context(context)?,
-            Role::Worker => start_worker(settings, parts, stop, shutdown).await.with_context(context)?,
+            Role::Stats => start_stats(settings, parts, stop, shutdown)
+                .await
+                .with_context(context)?,
+            Role::Worker => start_worker(settings, parts, stop, shutdown)
+                .await
+                .with_context(context)?,
             Role::Api => {
                 let address = start_api(settings, parts, (health, metrics), stop, shutdown);
                 running.api = Some(address.await.with_context(context)?);
@@ -222,7 +243,10 @@ async fn start_executor(
     if executor.queue.enable_metrics {
         export(&handle, metrics);
     }
-    let view = ExecutorView { queues: handle.queues().clone(), owned: handle.owned() };
+    let view = ExecutorView {
+        queues: handle.queues().clone(),
+        owned: handle.owned(),
+    };
     let mut owned = handle.owned();
     shutdown.spawn_finite("executor.status", async move {
         while owned.changed().await.is_ok() {
@@ -247,7 +271,10 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
         let queues = handle.queues().clone();
         move || queues.get_all_queue_stats().iter().map(pick).sum::<u64>()
     };
-    let (depth, active) = (sum(|stats| stats.queue_length), sum(|stats| stats.active_count));
+    let (depth, active) = (
+        sum(|stats| stats.queue_length),
+        sum(|stats| stats.active_count),
+    );
     meter
         .u64_observable_gauge("queue.depth")
         .with_callback(move |observer| observer.observe(depth(), &[]))
@@ -281,15 +308,12 @@ async fn start_stats(
     (stop, ended): Stop,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let options = StatsOptions {
-        min_interval: settings.stats.publish_interval(),
-        max_message_bytes: settings.broker.max_message_bytes,
-        retention: HistoryRetention {
-            history: settings.history.retention(),
-            requests: REQUEST_RETENTION,
-        },
-        ..StatsOptions::default()
-    };
+    let mut options = StatsOptions::new(HistoryRetention {
+        history: settings.history.retention(),
+        requests: REQUEST_RETENTION,
+    });
+    options.min_interval = settings.stats.publish_interval();
+    options.max_message_bytes = settings.broker.max_message_bytes;
     let handle =
         StatsPersister::start(options, parts.bus.clone(), parts.store.clone(), stop).await?;
     spawn(shutdown, "stats", handle.stopped(), ended);
@@ -326,9 +350,15 @@ async fn start_worker(
         Some(dir) => Some(Recorder::create(dir, "worker")?),
         None => None,
     };
-    let handle =
-        Worker::start(options, parts.bus.clone(), parts.store.clone(), recorder, stop).await?;
-    spawn(shutdown, "worker", handle.stopped(), ended);
+    let handle = Worker::start(
+        options,
+        parts.bus.clone(),
+        parts.store.clone(),
+        recorder,
+        stop,
+    )
+    .await?;
+    spawn(shutdown, "worker", handle, ended);
     Ok(())
 }
 
@@ -352,9 +382,11 @@ async fn start_api(
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
-    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
-        .with_health(health.clone());
-    ports.probes.push(Arc::new(BusProbe::new(parts.bus.clone())));
+    let mut ports =
+        Ports::new(parts.store.clone(), Arc::new(commands), partitions).with_health(health.clone());
+    ports
+        .probes
+        .push(Arc::new(BusProbe::new(parts.bus.clone())));
     let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
     let address = server.local_addr()?;
     spawn(shutdown, "api", server.serve(stop), ended);
@@ -362,15 +394,16 @@ async fn start_api(
 }
 
 /// Supervises a service, and tells when it has ended.
-fn spawn(
+fn spawn<O: TaskOutcome>(
     shutdown: &Shutdown,
     name: &str,
-    service: impl Future<Output = ()> + Send + 'static,
+    service: impl Future<Output = O> + Send + 'static,
     ended: oneshot::Sender<()>,
 ) {
     shutdown.spawn(name, async move {
-        service.await;
+        let outcome = service.await;
         drop(ended);
+        outcome
     });
 }
 

@@ -29,11 +29,17 @@ enum Kind {
 
 impl Cause {
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Unavailable, text: text.into() }
+        Self {
+            kind: Kind::Unavailable,
+            text: text.into(),
+        }
     }
 
     pub(crate) fn refused(text: impl Into<String>) -> Self {
-        Self { kind: Kind::Refused, text: text.into() }
+        Self {
+            kind: Kind::Refused,
+            text: text.into(),
+        }
     }
 
     /// Reads lapin's error on a connection that was open.
@@ -48,9 +54,7 @@ impl Cause {
                  declared with ({said})"
             )),
             ACCESS_REFUSED => Self::refused(format!("the user lacks a permission ({said})")),
-            RESOURCE_LOCKED => {
-                Self::refused(format!("it belongs to another connection ({said})"))
-            }
+            RESOURCE_LOCKED => Self::refused(format!("it belongs to another connection ({said})")),
             NOT_FOUND => Self::refused(said),
             _ => Self::unavailable(said),
         }

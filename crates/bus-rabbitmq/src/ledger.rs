@@ -36,7 +36,10 @@ impl Ledger {
     /// Notes a delivery; the broker's numbers rise.
     pub(crate) fn delivered(&mut self, number: u64) -> DeliveryTag {
         self.outstanding.insert(number);
-        DeliveryTag { generation: self.generation, number }
+        DeliveryTag {
+            generation: self.generation,
+            number,
+        }
     }
 
     /// Notes that messages are done with; answers whether there is anything new to tell. Tags of
@@ -81,7 +84,9 @@ mod tests {
     fn ledger(deliveries: u64) -> (Ledger, Vec<DeliveryTag>) {
         let mut ledger = Ledger::default();
         ledger.begin();
-        let tags = (1..=deliveries).map(|number| ledger.delivered(number)).collect();
+        let tags = (1..=deliveries)
+            .map(|number| ledger.delivered(number))
+            .collect();
         (ledger, tags)
     }
 
@@ -89,11 +94,23 @@ mod tests {
     fn the_lowest_collapse_and_the_rest_is_named() {
         let (mut ledger, tags) = ledger(8);
         assert!(ledger.settle(&[tags[2], tags[0], tags[1], tags[5]]));
-        assert_eq!(ledger.take(), Acks { up_to: Some(3), single: vec![6] });
+        assert_eq!(
+            ledger.take(),
+            Acks {
+                up_to: Some(3),
+                single: vec![6]
+            }
+        );
         assert_eq!(ledger.take(), Acks::default());
         // 6 is settled already, so the run goes on past it.
         assert!(ledger.settle(&[tags[4], tags[3], tags[6]]));
-        assert_eq!(ledger.take(), Acks { up_to: Some(7), single: vec![] });
+        assert_eq!(
+            ledger.take(),
+            Acks {
+                up_to: Some(7),
+                single: vec![]
+            }
+        );
     }
 
     #[test]
@@ -103,7 +120,10 @@ mod tests {
         assert!(!ledger.settle(&tags[..1]));
         assert_eq!(ledger.take().up_to, Some(1));
         assert!(!ledger.settle(&tags[..1]), "told already");
-        assert!(!ledger.settle(&[DeliveryTag { generation: 1, number: 99 }]));
+        assert!(!ledger.settle(&[DeliveryTag {
+            generation: 1,
+            number: 99
+        }]));
         ledger.begin();
         ledger.delivered(1);
         ledger.delivered(2);

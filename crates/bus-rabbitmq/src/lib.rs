@@ -1,1 +1,306 @@
 //! RabbitMQ adapter of Attune's message ports.
+//!
+//! [`RabbitBus`] keeps two connections: one publishes, the other consumes and acknowledges. A
+//! broker that is low on memory or disk stops reading from connections that publish, and with
+//! one connection for both no acknowledgement would get through either. Each subscription has a
+//! channel of its own. Whatever breaks is rebuilt from scratch; lapin's recovery is not used.
+//!
+//! What holds:
+//! - `publish` returns `Ok` when the broker has taken responsibility for every message. Messages
+//!   that no queue takes are named by their ids ([`PublishError::Refused`]).
+//! - Messages of one publisher on one topic are delivered in order. After a lost connection some
+//!   come again: the order holds for the first time that each is seen.
+//! - What was not acknowledged comes again, before anything newer, to the next subscriber.
+//! - A subscriber never notices a reconnection, except by redeliveries.
+//!
+//! An acknowledgement is not confirmed by anybody. What was acknowledged shortly before a channel
+//! ends may come again: a connection can break with the frame on its way, and a quorum queue
+//! takes 32 acknowledgements at a time and forgets those that wait when the channel closes.
+//!
+//! lapin logs returned messages with their content (`lapin::returned_messages`) and every lost
+//! connection as an error; this crate logs what is of interest itself, without content. Filters
+//! of logs should turn `lapin` off.
+
+mod backoff;
+mod cause;
+mod consumer;
+mod dial;
+mod ledger;
+mod link;
+mod message;
+mod options;
+mod publisher;
+mod removal;
+mod topology;
+mod window;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::cause::Cause;
+use crate::consumer::{Acknowledger, SubscriptionTask, Trouble};
+use crate::dial::Dialer;
+use crate::link::Link;
+use crate::options::Endpoint;
+use crate::publisher::Publisher;
+use crate::topology::Topology;
+
+pub use crate::options::{BrokerUrl, QueueType, RabbitOptions};
+
+/// A bus on RabbitMQ 3.10 or newer. Dropping it closes it without waiting.
+pub struct RabbitBus {
+    publisher: Publisher,
+    publishing: Link,
+    consuming: Link,
+    topology: Arc<Topology>,
+    connect_timeout: Duration,
+    /// Those that live, and those that end at the moment. Touched by `subscribe` and `check`.
+    subscriptions: Mutex<Vec<Entry>>,
+    phases: Phases,
+    _end: DropGuard,
+}
+
+/// A subscription, as the bus sees it.
+struct Entry {
+    topic: Topic,
+    stop: CancellationToken,
+    /// Cancelled when its channel is closed.
+    ended: CancellationToken,
+    trouble: Trouble,
+}
+
+/// Closing goes from the outside in: subscriptions, the publisher, connections.
+#[derive(Default)]
+struct Phases {
+    subscriptions: Phase,
+    publisher: Phase,
+    links: Phase,
+}
+
+/// Tasks that end when their token is cancelled.
+#[derive(Default)]
+struct Phase {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Phase {
+    async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl RabbitBus {
+    /// Connects both ways and declares the exchanges.
+    ///
+    /// # Errors
+    /// [`BusError::Unavailable`] when the broker cannot be reached: trying again is right.
+    /// [`BusError::Refused`] when the options are unsafe (`guest`, or a password in the clear, to
+    /// another machine), the broker does not accept user, password or virtual host, or something
+    /// exists with other arguments.
+    pub async fn connect(options: RabbitOptions) -> Result<Self, BusError> {
+        let endpoint = Endpoint::of(&options)?;
+        let dialer = |direction: &str| Dialer {
+            endpoint: endpoint.clone(),
+            name: format!("{} {direction}", options.connection_name),
+            timeout: options.connect_timeout,
+        };
+        let (publish, consume) = (dialer("publish"), dialer("consume"));
+        let (for_publishing, for_consuming) = tokio::try_join!(publish.dial(), consume.dial())?;
+
+        let topology = Arc::new(Topology::of(&options));
+        let end = CancellationToken::new();
+        let phase = || Phase {
+            stop: end.child_token(),
+            tasks: TaskTracker::new(),
+        };
+        let phases = Phases {
+            subscriptions: phase(),
+            publisher: phase(),
+            links: phase(),
+        };
+        let start = |dialer, first| {
+            Link::start(
+                dialer,
+                first,
+                phases.links.stop.clone(),
+                &phases.links.tasks,
+            )
+        };
+        let publishing = start(publish, for_publishing);
+        let consuming = start(consume, for_consuming);
+        let (publisher, task) = Publisher::new(
+            publishing.clone(),
+            Arc::clone(&topology),
+            &options,
+            phases.publisher.stop.clone(),
+        );
+        phases.publisher.tasks.spawn(task.run());
+        let bus = Self {
+            publisher,
+            publishing,
+            consuming,
+            topology,
+            connect_timeout: options.connect_timeout,
+            subscriptions: Mutex::default(),
+            phases,
+            _end: end.drop_guard(),
+        };
+        // Now, and not with the first use: what is wrong with them is wrong for good.
+        bus.declare(&Topic::DeadLetters).await?;
+        Ok(bus)
+    }
+
+    fn closed(&self) -> bool {
+        self.phases.subscriptions.stop.is_cancelled()
+    }
+
+    fn entries<T>(&self, act: impl FnOnce(&mut Vec<Entry>) -> T) -> T {
+        act(&mut self
+            .subscriptions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits for subscriptions of a topic that were dropped here and are still closing: what they
+    /// held has gone back then, and the next one begins with it.
+    async fn wait_for_dropped(&self, topic: &Topic) {
+        let dropped: Vec<_> = self.entries(|entries| {
+            entries.retain(|entry| !entry.ended.is_cancelled());
+            let ending = |entry: &&Entry| entry.topic == *topic && entry.stop.is_cancelled();
+            entries
+                .iter()
+                .filter(ending)
+                .map(|entry| entry.ended.clone())
+                .collect()
+        });
+        for ended in dropped {
+            // Bounded: closing a channel has a deadline, after which its connection is dropped.
+            ended.cancelled().await;
+        }
+    }
+
+    /// Starts the task of a subscription.
+    fn spawn(
+        &self,
+        subscription: Subscription,
+        ready: oneshot::Sender<Result<(), Cause>>,
+    ) -> Subscriber {
+        let (sender, deliveries) = mpsc::channel(usize::from(subscription.prefetch.max(1)));
+        let stop = self.phases.subscriptions.stop.child_token();
+        let ended = CancellationToken::new();
+        let acknowledger = Arc::new(Acknowledger::default());
+        let trouble = Trouble::default();
+        self.entries(|entries| {
+            entries.push(Entry {
+                topic: subscription.topic.clone(),
+                stop: stop.clone(),
+                ended: ended.clone(),
+                trouble: Arc::clone(&trouble),
+            });
+        });
+        let task = SubscriptionTask {
+            subscription,
+            link: self.consuming.clone(),
+            topology: Arc::clone(&self.topology),
+            stop: stop.clone(),
+            deliveries: sender,
+            acknowledger: Arc::clone(&acknowledger) as _,
+            trouble,
+            setup_timeout: self.connect_timeout,
+        };
+        let ended = ended.drop_guard();
+        self.phases.subscriptions.tasks.spawn(async move {
+            task.run(ready).await;
+            drop(ended);
+        });
+        Subscriber::new(deliveries, acknowledger, Box::new(stop.drop_guard()))
+    }
+}
+
+#[async_trait]
+impl Bus for RabbitBus {
+    async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
+        if self.closed() {
+            return Err(PublishError::Closed);
+        }
+        self.publisher.publish(messages).await
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
+        if self.closed() {
+            return Err(BusError::Closed);
+        }
+        self.wait_for_dropped(&subscription.topic).await;
+        let (ready, subscribed) = oneshot::channel();
+        // Dropped on every way out but the last, which ends the task.
+        let subscriber = self.spawn(subscription, ready);
+        match timeout(self.connect_timeout, subscribed).await {
+            Ok(Ok(Ok(()))) => Ok(subscriber),
+            Ok(Ok(Err(cause))) => Err(cause.into()),
+            Ok(Err(_)) => Err(BusError::Closed),
+            Err(_) => Err(self.unavailable()),
+        }
+    }
+
+    async fn declare(&self, topic: &Topic) -> Result<(), BusError> {
+        if self.closed() {
+            return Err(BusError::Closed);
+        }
+        if !Topology::keeps(topic) {
+            // Nothing can be kept before somebody is there.
+            return Ok(());
+        }
+        match timeout(self.connect_timeout, self.consuming.life_after(0)).await {
+            Ok(Some(life)) => {
+                consumer::declare(&life, &self.topology, topic, self.connect_timeout).await?;
+                Ok(())
+            }
+            Ok(None) => Err(BusError::Closed),
+            Err(_) => Err(self.unavailable()),
+        }
+    }
+
+    async fn check(&self) -> Result<(), BusError> {
+        if self.closed() {
+            return Err(BusError::Closed);
+        }
+        self.publishing.check()?;
+        self.consuming.check()?;
+        let trouble = self.entries(|entries| {
+            entries.iter().find_map(|entry| {
+                entry
+                    .trouble
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone()
+            })
+        });
+        trouble.map_or(Ok(()), |cause| Err(cause.into()))
+    }
+
+    async fn close(&self) {
+        self.phases.subscriptions.end().await;
+        self.phases.publisher.end().await;
+        self.phases.links.end().await;
+    }
+}
+
+impl RabbitBus {
+    /// The link for consuming did not come up in time; why.
+    fn unavailable(&self) -> BusError {
+        match self.consuming.check() {
+            Ok(()) => BusError::Unavailable("the broker does not answer".to_owned()),
+            Err(error) => error,
+        }
+    }
+}

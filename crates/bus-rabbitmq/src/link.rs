@@ -40,7 +40,13 @@ impl Life {
     fn new(generation: u64, dialed: Dialed) -> Self {
         let broken = CancellationToken::new();
         let (cause, blocked) = (Mutex::default(), Mutex::default());
-        Self { generation, dialed, broken, cause, blocked }
+        Self {
+            generation,
+            dialed,
+            broken,
+            cause,
+            blocked,
+        }
     }
 
     pub(crate) fn connection(&self) -> &Connection {
@@ -70,14 +76,20 @@ impl Life {
         if !self.connection().status().blocked() {
             return None;
         }
-        let reason = self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reason = self
+            .blocked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let reason = reason.unwrap_or_else(|| "low on memory or disk".to_owned());
         Some(format!("blocked by the broker: {reason}"))
     }
 }
 
 fn set_if_none(slot: &Mutex<Option<String>>, text: String) {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+    slot.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get_or_insert(text);
 }
 
 /// What a link is doing.
@@ -107,7 +119,12 @@ impl Link {
     ) -> Self {
         let life = Arc::new(Life::new(1, first));
         let (states, receiver) = watch::channel(State::Up(Arc::clone(&life)));
-        let supervisor = Supervisor { dialer, states, closing, backoff: Backoff::default() };
+        let supervisor = Supervisor {
+            dialer,
+            states,
+            closing,
+            backoff: Backoff::default(),
+        };
         tasks.spawn(supervisor.run(life));
         Self { states: receiver }
     }
@@ -180,7 +197,9 @@ impl Supervisor {
             if born.elapsed() >= STABLE {
                 self.backoff.reset();
             }
-            let Some(dialed) = self.dial().await else { break };
+            let Some(dialed) = self.dial().await else {
+                break;
+            };
             life = Arc::new(Life::new(life.generation + 1, dialed));
             tracing::info!(
                 bus.connection = %self.dialer.name,

@@ -34,7 +34,13 @@ pub(crate) fn prepare(
     message: Outgoing,
     max_bytes: usize,
 ) -> Result<Prepared, Cause> {
-    let Outgoing { topic, message_id, body, reply_to, headers } = message;
+    let Outgoing {
+        topic,
+        message_id,
+        body,
+        reply_to,
+        headers,
+    } = message;
     let dead_letter = topic == Topic::DeadLetters;
     // A dead letter has come through the broker, so it fits; were it refused here for its size,
     // it would come again for ever.
@@ -44,10 +50,19 @@ pub(crate) fn prepare(
             body.len()
         )));
     }
-    let headers = if dead_letter { fitted(headers) } else { headers };
-    let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let headers = if dead_letter {
+        fitted(headers)
+    } else {
+        headers
+    };
+    let size: usize = headers
+        .iter()
+        .map(|(name, value)| name.len() + value.len())
+        .sum();
     if size > HEADERS_BYTES {
-        return Err(Cause::refused(format!("{size} bytes of headers are too many")));
+        return Err(Cause::refused(format!(
+            "{size} bytes of headers are too many"
+        )));
     }
     let (exchange, routing_key) = topology.route(&topic)?;
     let must_route = topic.must_route();
@@ -66,7 +81,14 @@ pub(crate) fn prepare(
         }
         properties = properties.with_headers(table);
     }
-    Ok(Prepared { id: message_id, exchange, routing_key, mandatory: must_route, properties, body })
+    Ok(Prepared {
+        id: message_id,
+        exchange,
+        routing_key,
+        mandatory: must_route,
+        properties,
+        body,
+    })
 }
 
 /// The headers of a dead letter, as far as there is room: why and from where first.
@@ -87,16 +109,18 @@ fn fitted(mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
 pub(crate) fn received(delivery: lapin::message::Delivery, tag: DeliveryTag) -> Delivery {
     let properties = &delivery.properties;
     let text = |value: &Option<ShortString>| value.as_ref().map(ToString::to_string);
-    let headers = properties.headers().iter().flat_map(FieldTable::inner).filter_map(
-        |(name, value)| {
+    let headers = properties
+        .headers()
+        .iter()
+        .flat_map(FieldTable::inner)
+        .filter_map(|(name, value)| {
             let value = match value {
                 AMQPValue::LongString(value) => std::str::from_utf8(value.as_bytes()).ok()?,
                 AMQPValue::ShortString(value) => value.as_str(),
                 _ => return None,
             };
             Some((name.to_string(), value.to_owned()))
-        },
-    );
+        });
     Delivery {
         tag,
         message_id: text(properties.message_id()),
@@ -125,16 +149,34 @@ mod tests {
     #[test]
     fn only_what_must_be_kept_is_mandatory_and_persistent() {
         for (topic, exchange, key, kept) in [
-            (Topic::Completed, "attune.executions", "execution.completed", true),
-            (Topic::Cancel, "attune.executions", "execution.cancel", false),
+            (
+                Topic::Completed,
+                "attune.executions",
+                "execution.completed",
+                true,
+            ),
+            (
+                Topic::Cancel,
+                "attune.executions",
+                "execution.cancel",
+                false,
+            ),
             (Topic::Reply("there".to_owned()), "", "there", false),
-            (Topic::DeadLetters, "attune.dead-letters", "dead-letters", true),
+            (
+                Topic::DeadLetters,
+                "attune.dead-letters",
+                "dead-letters",
+                true,
+            ),
         ] {
             let prepared = prepared(message(topic, 3), 3).unwrap();
             assert_eq!(prepared.exchange.as_str(), exchange);
             assert_eq!(prepared.routing_key.as_str(), key);
             assert_eq!(prepared.mandatory, kept);
-            assert_eq!(prepared.properties.delivery_mode(), &Some(if kept { 2 } else { 1 }));
+            assert_eq!(
+                prepared.properties.delivery_mode(),
+                &Some(if kept { 2 } else { 1 })
+            );
             let id = prepared.properties.message_id().as_ref().unwrap();
             assert_eq!(id.as_str(), prepared.id.to_string());
         }
@@ -158,10 +200,18 @@ mod tests {
     #[test]
     fn a_dead_letter_can_always_be_sent_and_keeps_its_reason() {
         let mut letter = message(Topic::DeadLetters, 11);
-        letter.headers = (0..20).map(|n| (format!("h{n}"), "ä".repeat(6_000))).collect();
-        letter.headers.push(("n".repeat(256), "unusable".to_owned()));
-        letter.headers.push((DEAD_LETTER_REASON.to_owned(), "why ".repeat(10_000)));
-        letter.headers.push((DEAD_LETTER_TOPIC.to_owned(), "from.where".to_owned()));
+        letter.headers = (0..20)
+            .map(|n| (format!("h{n}"), "ä".repeat(6_000)))
+            .collect();
+        letter
+            .headers
+            .push(("n".repeat(256), "unusable".to_owned()));
+        letter
+            .headers
+            .push((DEAD_LETTER_REASON.to_owned(), "why ".repeat(10_000)));
+        letter
+            .headers
+            .push((DEAD_LETTER_TOPIC.to_owned(), "from.where".to_owned()));
         let prepared = prepared(letter, 10).unwrap();
         let headers = prepared.properties.headers().as_ref().unwrap().inner();
         let size = |name: &str| match headers.get(name) {
@@ -171,7 +221,11 @@ mod tests {
         assert_eq!(size(DEAD_LETTER_REASON), DEAD_LETTER_HEADER_BYTES);
         assert_eq!(size(DEAD_LETTER_TOPIC), "from.where".len());
         assert_eq!(size("h0"), DEAD_LETTER_HEADER_BYTES);
-        assert!(headers.len() < 10, "the rest did not fit: {}", headers.len());
+        assert!(
+            headers.len() < 10,
+            "the rest did not fit: {}",
+            headers.len()
+        );
     }
 
     #[test]
@@ -181,18 +235,16 @@ mod tests {
         headers.insert("short".into(), AMQPValue::ShortString("b".into()));
         headers.insert("bytes".into(), AMQPValue::LongString(vec![0xff].into()));
         headers.insert("number".into(), AMQPValue::LongLongInt(1));
-        let mut delivery = lapin::message::Delivery::mock(
-            7,
-            "e".into(),
-            "k".into(),
-            true,
-            b"body".to_vec(),
-        );
+        let mut delivery =
+            lapin::message::Delivery::mock(7, "e".into(), "k".into(), true, b"body".to_vec());
         delivery.properties = BasicProperties::default()
             .with_headers(headers)
             .with_user_id("somebody".into())
             .with_reply_to("there".into());
-        let tag = DeliveryTag { generation: 2, number: 7 };
+        let tag = DeliveryTag {
+            generation: 2,
+            number: 7,
+        };
         let delivery = received(delivery, tag);
         assert_eq!(delivery.tag, tag);
         assert_eq!(&delivery.body[..], b"body");

@@ -193,6 +193,9 @@ mod tests {
     #[test]
     fn debug_hides_the_url() {
         let shown = format!("{:?}", RabbitOptions::new("amqp://u:hunter2@h/"));
-        assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
+        assert!(
+            shown.contains("***") && !shown.contains("hunter2"),
+            "{shown}"
+        );
     }
 }

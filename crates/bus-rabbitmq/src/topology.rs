@@ -39,6 +39,12 @@ pub(crate) struct Topology {
     max_queue_bytes: i64,
 }
 
+/// What stays on the broker when nobody is connected any more.
+pub(crate) struct Declared {
+    pub(crate) queues: Vec<ShortString>,
+    pub(crate) exchanges: Vec<ShortString>,
+}
+
 /// A queue to be declared.
 struct QueuePlan {
     name: ShortString,
@@ -78,16 +84,22 @@ impl Topology {
     /// its publisher although it is `mandatory`, and its confirm says that all went well. Here
     /// the publisher itself must learn that nobody has declared the topic.
     pub(crate) async fn declare_base(&self, channel: &Channel) -> Result<(), Cause> {
-        for (name, kind) in [(EXCHANGE, ExchangeKind::Topic), (DEAD_LETTERS, ExchangeKind::Fanout)]
-        {
+        for (name, kind) in [
+            (EXCHANGE, ExchangeKind::Topic),
+            (DEAD_LETTERS, ExchangeKind::Fanout),
+        ] {
             let name = short(format!("{}{name}", self.prefix))?;
-            let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+            let options = ExchangeDeclareOptions {
+                durable: true,
+                ..Default::default()
+            };
             channel
                 .exchange_declare(name.clone(), kind, options, FieldTable::default())
                 .await
                 .map_err(|error| Cause::of(&error).during(&format!("declaring exchange {name}")))?;
         }
-        self.declare_queue(channel, self.plan(&Topic::DeadLetters)?).await
+        self.declare_queue(channel, self.plan(&Topic::DeadLetters)?)
+            .await
     }
 
     /// Declares everything that a topic needs; answers the name of the queue to consume from.
@@ -103,15 +115,38 @@ impl Topology {
         Ok(name)
     }
 
+    /// The names of what [`declare`](Self::declare) leaves behind for these topics.
+    pub(crate) fn declared(&self, topics: &[Topic]) -> Result<Declared, Cause> {
+        let kept = topics
+            .iter()
+            .filter(|topic| Self::keeps(topic))
+            .chain([&Topic::DeadLetters]);
+        let queues = kept.map(|topic| short(self.queue_name(topic)));
+        let exchanges =
+            [EXCHANGE, DEAD_LETTERS].map(|name| short(format!("{}{name}", self.prefix)));
+        Ok(Declared {
+            queues: queues.collect::<Result<_, _>>()?,
+            exchanges: exchanges.into_iter().collect::<Result<_, _>>()?,
+        })
+    }
+
     /// Whether a topic has a queue that outlives its subscribers.
     pub(crate) fn keeps(topic: &Topic) -> bool {
         topic.must_route()
     }
 
     async fn declare_queue(&self, channel: &Channel, plan: QueuePlan) -> Result<(), Cause> {
-        let QueuePlan { name, options, arguments, binding } = plan;
+        let QueuePlan {
+            name,
+            options,
+            arguments,
+            binding,
+        } = plan;
         let declaring = |error| Cause::of(&error).during(&format!("declaring queue {name}"));
-        channel.queue_declare(name.clone(), options, arguments).await.map_err(declaring)?;
+        channel
+            .queue_declare(name.clone(), options, arguments)
+            .await
+            .map_err(declaring)?;
         if let Some((exchange, key)) = binding {
             channel
                 .queue_bind(
@@ -131,15 +166,22 @@ impl Topology {
         let (exchange, key) = self.route(topic)?;
         if key.as_str().contains(['*', '#']) {
             // In the key of a binding they are wildcards: one pool would get the work of all.
-            return Err(Cause::refused(format!("{key}: `*` and `#` are not allowed in names")));
+            return Err(Cause::refused(format!(
+                "{key}: `*` and `#` are not allowed in names"
+            )));
         }
         let options = match Self::keeps(topic) {
-            true => QueueDeclareOptions { durable: true, ..Default::default() },
+            true => QueueDeclareOptions {
+                durable: true,
+                ..Default::default()
+            },
             // `exclusive` here means that the queue belongs to this connection and dies with it.
             // (As a flag of a *consumer* it is ignored by quorum queues, so it is never used.)
-            false => {
-                QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() }
-            }
+            false => QueueDeclareOptions {
+                exclusive: true,
+                auto_delete: true,
+                ..Default::default()
+            },
         };
         Ok(QueuePlan {
             name: short(self.queue_name(topic))?,
@@ -173,7 +215,10 @@ impl Topology {
         };
         let text = |value: &str| AMQPValue::LongString(value.into());
         let quorum = Self::keeps(topic) && self.queue_type == QueueType::Quorum;
-        set("x-queue-type", text(if quorum { "quorum" } else { "classic" }));
+        set(
+            "x-queue-type",
+            text(if quorum { "quorum" } else { "classic" }),
+        );
         let (bound, overflow) = match topic {
             // A subscriber that does not read must not make the broker refuse what is meant for
             // all; what is dropped here is of use for a moment only, and asked for again.
@@ -193,7 +238,10 @@ impl Topology {
             };
             set("x-delivery-limit", AMQPValue::LongLongInt(limit));
         }
-        if matches!(topic, Topic::Enforcements | Topic::Commands(_) | Topic::Control(_)) {
+        if matches!(
+            topic,
+            Topic::Enforcements | Topic::Commands(_) | Topic::Control(_)
+        ) {
             // One consumer at a time, for order. It is no mutual exclusion (a stopped process
             // wakes up and goes on with what it had prefetched): that is what epochs are for.
             set("x-single-active-consumer", AMQPValue::Boolean(true));
@@ -312,9 +360,13 @@ mod tests {
 
     #[test]
     fn classic_queues_have_no_arguments_that_only_quorum_queues_know() {
-        let quorum_only = [" dead-letter-strategy=at-least-once", " delivery-limit=1000000000",
-            " delivery-limit=1000"];
-        let mut expected = table(QueueType::Quorum).replace("queue-type=quorum", "queue-type=classic");
+        let quorum_only = [
+            " dead-letter-strategy=at-least-once",
+            " delivery-limit=1000000000",
+            " delivery-limit=1000",
+        ];
+        let mut expected =
+            table(QueueType::Quorum).replace("queue-type=quorum", "queue-type=classic");
         for argument in quorum_only {
             expected = expected.replace(argument, "");
         }

@@ -9,7 +9,9 @@ pub mod conformance;
 pub mod memory;
 pub mod port;
 
+pub use client::{ClientError, ClientOptions, CommandClient};
+pub use memory::MemoryBus;
 pub use port::{
     Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Settle, Settler, Subscriber,
-    Subscription, Topic, dead_letter,
+    Subscription, Topic, dead_letter, letter,
 };

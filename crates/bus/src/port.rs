@@ -251,6 +251,26 @@ pub const DEAD_LETTER_REASON: &str = "x-attune-reason";
 /// The header that says where it came from.
 pub const DEAD_LETTER_TOPIC: &str = "x-attune-topic";
 
+/// The message that [`dead_letter`] publishes, for callers that publish it together with others:
+/// `body` is what could not be used of a delivery from `topic`, and `reason` says why.
+pub fn letter(
+    topic: &Topic,
+    delivery: &Delivery,
+    body: impl Into<Bytes>,
+    reason: &str,
+) -> Outgoing {
+    let mut headers = delivery.headers.clone();
+    headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
+    headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.routing_key()));
+    Outgoing {
+        topic: Topic::DeadLetters,
+        message_id: Uuid::now_v7(),
+        body: body.into(),
+        reply_to: None,
+        headers,
+    }
+}
+
 /// Puts a delivery among the dead letters with a reason, then acknowledges it. When the dead
 /// letters cannot be reached it stays unacknowledged, so that it comes again.
 ///
@@ -263,16 +283,7 @@ pub async fn dead_letter(
     delivery: &Delivery,
     reason: &str,
 ) -> Result<(), PublishError> {
-    let mut headers = delivery.headers.clone();
-    headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
-    headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.routing_key()));
-    let letter = Outgoing {
-        topic: Topic::DeadLetters,
-        message_id: Uuid::now_v7(),
-        body: delivery.body.clone(),
-        reply_to: None,
-        headers,
-    };
+    let letter = letter(topic, delivery, delivery.body.clone(), reason);
     bus.publish(vec![letter]).await?;
     settler.ack(&[delivery.tag]).await;
     Ok(())

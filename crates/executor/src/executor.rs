@@ -130,6 +130,8 @@ pub async fn start(
         bus.declare(&Topic::Commands(partition)).await?;
     }
     bus.declare(&Topic::DeadLetters).await?;
+    // Snapshots wait for the first stats persister, so that none of its figures are missing.
+    bus.declare(&Topic::QueueStats).await?;
     let intake_subscription = Subscription {
         topic: Topic::Enforcements,
         prefetch: options.prefetch,
@@ -232,6 +234,7 @@ fn journal_options(options: &ExecutorOptions, owner: OwnerId) -> JournalOptions 
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     JournalOptions {
         owner,
+        partitions: options.partitions,
         max_items: options.batch_max_items,
         prefetch: options.prefetch,
         stats_interval: options.stats_interval,

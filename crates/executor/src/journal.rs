@@ -33,6 +33,7 @@ use crate::queue_manager::ExecutionQueueManager;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JournalOptions {
     pub(crate) owner: OwnerId,
+    pub(crate) partitions: u16,
     pub(crate) max_items: usize,
     pub(crate) prefetch: u16,
     pub(crate) stats_interval: Duration,
@@ -425,6 +426,12 @@ impl Journal {
         for counter in &tell.counts {
             self.counters.add(*counter);
         }
+        tracing::debug!(
+            round.counts = tell.counts.len(),
+            round.dispatches = tell.dispatches.len(),
+            round.ended = committed.ended,
+            "a round is committed"
+        );
         let again = std::mem::take(&mut tell.redispatches);
         let mut told = Told::new(tell, &submissions, committed.granted);
         if !again.is_empty() {

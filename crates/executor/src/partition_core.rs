@@ -32,6 +32,8 @@ const EPOCH_RESERVE: u32 = 1_000_000;
 #[derive(Debug)]
 pub struct PartitionCore {
     pub(crate) partition: PartitionId,
+    /// How many partitions the cluster has: what belongs to another one is sent back.
+    pub(crate) partition_count: u16,
     pub(crate) epoch: Epoch,
     /// The next place in the order.
     pub(crate) next_place: u32,
@@ -51,9 +53,15 @@ pub struct PartitionCore {
 
 impl PartitionCore {
     /// A core that knows nothing yet; [`Event::Recover`] comes first.
-    pub fn new(partition: PartitionId, epoch: Epoch, queues: ExecutionQueueManager) -> Self {
+    pub fn new(
+        partition: PartitionId,
+        partition_count: u16,
+        epoch: Epoch,
+        queues: ExecutionQueueManager,
+    ) -> Self {
         Self {
             partition,
+            partition_count,
             epoch,
             next_place: 0,
             next_grant: 0,
@@ -229,23 +237,33 @@ impl PartitionCore {
         let Completion {
             execution_id,
             attempt,
-            action_id,
             status,
             ..
         } = completion;
         let cancelled = status == Status::Cancelled;
-        let released = status.is_reportable()
-            && self
-                .queues
-                .with_existing(action_id, |queue| {
-                    queue.finish(execution_id, attempt, cancelled)
-                })
-                .unwrap_or(false);
-        if !released {
+        // The execution and its attempt say which slot it is; the action is only where to look
+        // first, so that a worker that reports a wrong one does not keep a slot for ever.
+        let finish = |action_id: &ActionId| {
+            self.queues.with_existing(*action_id, |queue| {
+                queue.finish(execution_id, attempt, cancelled)
+            }) == Some(true)
+        };
+        let released = Some(completion.action_id)
+            .filter(|_| status.is_reportable())
+            .filter(&finish)
+            .or_else(|| {
+                let reportable = status.is_reportable();
+                self.actions
+                    .keys()
+                    .copied()
+                    .filter(|_| reportable)
+                    .find(&finish)
+            });
+        let Some(action_id) = released else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
             out.push(Effect::Count(Counter::StaleCompletion));
             return;
-        }
+        };
         let outcome = Outcome {
             status,
             result: completion.result,
@@ -420,3 +438,6 @@ impl PartitionCore {
 #[cfg(test)]
 #[path = "partition_core_tests.rs"]
 mod tests;
+#[cfg(test)]
+#[path = "partition_core_world.rs"]
+mod world;

@@ -1,294 +1,14 @@
-//! Tests of the decisions, against a plain model of the store: effects are folded into batches
-//! as in production, and the model checks what every batch may and may not do.
+//! Tests of the decisions, against a plain model of the store.
 
-use std::collections::BTreeMap;
-
-use attune_core::{ActionSpec, OwnerId, Priority, RejectCode, Submission};
-use attune_messages::v1::{AnswerOutcome, OnReject};
-use attune_store::SlotRow;
 use std::time::Duration;
 
+use attune_core::{Priority, RejectCode, Submission};
+use attune_messages::v1::{AnswerOutcome, OnReject};
+
+use super::world::{ACTION, PARTITION, World, action, completed, completion, submit_event};
 use super::*;
-use crate::draft::Draft;
 use crate::event::ReconcileBounds;
 use crate::queue_manager::QueueConfig;
-
-const PARTITION: PartitionId = PartitionId(3);
-const ACTION: ActionId = ActionId(7);
-
-/// What the store would hold.
-#[derive(Debug, Clone, Default)]
-struct Stored {
-    active: BTreeMap<ExecutionId, (Status, Attempt, Option<i64>)>,
-    history: BTreeMap<ExecutionId, Status>,
-    requests: Vec<KnownRequest>,
-    totals: QueueTotals,
-    dispatched: Vec<(ExecutionId, Attempt)>,
-    answers: Vec<AnswerOutcome>,
-    counts: Vec<Counter>,
-}
-
-struct World {
-    core: PartitionCore,
-    now: Millis,
-    stored: Stored,
-}
-
-fn action(limit: Option<u32>) -> Action {
-    let mut spec = ActionSpec::core_pack().remove(0);
-    spec.policy.concurrency.limit = limit;
-    spec.max_attempts = 2;
-    Action {
-        id: ACTION,
-        partition: PARTITION,
-        version: 1,
-        spec,
-    }
-}
-
-impl World {
-    fn new(limit: Option<u32>, max_queue_length: u32) -> Self {
-        let config = QueueConfig {
-            max_queue_length,
-            queue_timeout_seconds: 60,
-        };
-        let queues = ExecutionQueueManager::new(config);
-        let mut core = PartitionCore::new(PARTITION, Epoch(1), queues);
-        core.step(
-            0,
-            Event::Recover {
-                actions: vec![action(limit)],
-                totals: vec![],
-            },
-        );
-        Self {
-            core,
-            now: 0,
-            stored: Stored::default(),
-        }
-    }
-
-    /// One round with these events, committed.
-    fn round(&mut self, events: Vec<Event>) {
-        let mut draft = Draft::default();
-        let known = Event::Known(self.stored.requests.clone());
-        for event in [known, Event::Tick].into_iter().chain(events) {
-            draft.add(PARTITION, self.core.step(self.now, event));
-        }
-        self.commit(draft);
-    }
-
-    fn commit(&mut self, draft: Draft) {
-        let round = draft.into_round(OwnerId::fresh());
-        let batch = &round.batch;
-        let stored = &mut self.stored;
-        for new in &batch.inserts {
-            let earlier = stored
-                .active
-                .insert(new.id, (new.status, new.attempt, new.grant_no));
-            assert_eq!(earlier, None, "{} was stored before", new.id);
-        }
-        for new in batch
-            .inserts
-            .iter()
-            .chain(batch.instant.iter().map(|(new, _)| new))
-        {
-            stored.requests.push(KnownRequest {
-                request_id: new.request_id,
-                execution_id: new.id,
-                digest: new.digest,
-                status: new.status,
-            });
-        }
-        for (new, outcome) in &batch.instant {
-            assert_eq!(stored.history.insert(new.id, outcome.status), None);
-        }
-        for update in &batch.updates {
-            let row = stored
-                .active
-                .get_mut(&update.id)
-                .expect("only stored rows are updated");
-            assert!(update.attempt >= row.1);
-            if let Some(status) = update.status {
-                *row = (status, update.attempt, update.grant_no.or(row.2));
-            }
-        }
-        for end in &batch.ends {
-            let (status, ..) = stored.active.remove(&end.id).expect("only stored rows end");
-            status.after(attune_move(end.outcome.status)).unwrap();
-            assert_eq!(stored.history.insert(end.id, end.outcome.status), None);
-        }
-        let (tell, _) = round.into_tell();
-        for dispatch in tell.dispatches.iter().chain(&tell.redispatches) {
-            let (status, attempt, _) = stored.active[&dispatch.execution_id];
-            assert!(
-                status.holds_slot(),
-                "only what is stored as granted is told"
-            );
-            assert_eq!(attempt, dispatch.attempt);
-            stored.dispatched.push((dispatch.execution_id, attempt));
-        }
-        stored
-            .answers
-            .extend(tell.answers.into_iter().map(|(_, answer)| answer.outcome));
-        stored.counts.extend(tell.counts);
-        if tell.touched.contains(&ACTION) {
-            stored.totals = self.core.totals(ACTION);
-        }
-        self.check_balance();
-    }
-
-    /// I7, on what is stored.
-    fn check_balance(&self) {
-        let totals = self.stored.totals;
-        assert_eq!(
-            totals.enqueued,
-            totals.completed + totals.cancelled + totals.expired + self.stored.active.len() as u64,
-            "{:?}",
-            self.stored
-        );
-    }
-
-    fn submit(&mut self, count: usize) -> Vec<ExecutionId> {
-        self.submit_with(count, Priority::Normal)
-    }
-
-    fn submit_with(&mut self, count: usize, priority: Priority) -> Vec<ExecutionId> {
-        let answered = self.stored.answers.len();
-        let events = (0..count)
-            .map(|_| submit_event(RequestId::fresh(), priority))
-            .collect();
-        self.round(events);
-        self.accepted(answered)
-    }
-
-    fn accepted(&self, from: usize) -> Vec<ExecutionId> {
-        self.stored.answers[from..]
-            .iter()
-            .filter_map(|answer| match answer {
-                AnswerOutcome::Accepted(accepted) => accepted.execution_id,
-                AnswerOutcome::Rejected(_) => None,
-            })
-            .collect()
-    }
-
-    fn complete(&mut self, id: ExecutionId, attempt: i32) {
-        self.round(vec![completed(id, attempt)]);
-    }
-
-    fn last_answer(&self) -> &AnswerOutcome {
-        self.stored.answers.last().unwrap()
-    }
-
-    fn count(&self, counter: Counter) -> usize {
-        self.stored
-            .counts
-            .iter()
-            .filter(|counted| **counted == counter)
-            .count()
-    }
-
-    fn holders(&self) -> Vec<ExecutionId> {
-        let active = self.stored.active.iter();
-        active
-            .filter(|(_, row)| row.0.holds_slot())
-            .map(|(id, _)| *id)
-            .collect()
-    }
-
-    /// A new owner in the next epoch, loaded from what is stored.
-    fn take_over(self, limit: Option<u32>) -> Self {
-        let epoch = Epoch(self.core.epoch().0 + 1);
-        let queues = ExecutionQueueManager::new(self.core.queues.config());
-        let mut core = PartitionCore::new(PARTITION, epoch, queues);
-        let totals = vec![(ACTION, self.stored.totals)];
-        core.step(
-            self.now,
-            Event::Recover {
-                actions: vec![action(limit)],
-                totals,
-            },
-        );
-        let rows = self
-            .stored
-            .active
-            .iter()
-            .map(|(id, (status, attempt, _))| ActiveRow {
-                id: *id,
-                action_id: ACTION,
-                priority: Priority::Normal,
-                status: *status,
-                attempt: *attempt,
-                age: Duration::from_secs(1),
-                not_before: None,
-                cancel_requested: false,
-            })
-            .collect();
-        let mut world = Self {
-            core,
-            now: self.now,
-            stored: self.stored,
-        };
-        world.round(vec![Event::RecoverRows(rows), Event::Tick]);
-        world
-    }
-
-    fn slot(&self, id: ExecutionId, lost_for: Duration) -> SlotRow {
-        let (status, attempt, _) = self.stored.active[&id];
-        SlotRow {
-            id,
-            action_id: ACTION,
-            attempt,
-            status,
-            worker: None,
-            worker_lost_for: lost_for,
-            held_for: Duration::ZERO,
-            cancel_requested: false,
-        }
-    }
-
-    fn claim(&mut self, id: ExecutionId) {
-        let row = self.stored.active.get_mut(&id).unwrap();
-        row.0 = row.0.after(attune_core::Move::Claim).unwrap();
-    }
-
-    fn reconcile(&mut self, slots: Vec<SlotRow>) {
-        let bounds = ReconcileBounds {
-            worker_grace: 5000,
-            republish_after: 30_000,
-        };
-        self.round(vec![Event::Reconcile { slots, bounds }]);
-    }
-}
-
-fn attune_move(end: Status) -> attune_core::Move {
-    attune_core::Move::End(end)
-}
-
-fn submit_event(request_id: RequestId, priority: Priority) -> Event {
-    let submission = Submission {
-        priority,
-        ..Submission::new("core.noop")
-    };
-    let reply_to = Some(Arc::from("asker"));
-    Event::Submit {
-        request_id,
-        submission,
-        on_reject: OnReject::Answer,
-        reply_to,
-    }
-}
-
-fn completed(id: ExecutionId, attempt: i32) -> Event {
-    Event::Completed(Box::new(completion(id, attempt)))
-}
-
-fn completion(id: ExecutionId, attempt: i32) -> Completion {
-    let text = format!(
-        r#"{{"execution_id":{id},"attempt":{attempt},"action_id":{ACTION},"status":"succeeded"}}"#
-    );
-    serde_json::from_str(&text).unwrap()
-}
 
 /// Limit 2; A, B start; C, D, E wait at 0, 1, 2; each completion starts the next.
 #[test]
@@ -591,4 +311,38 @@ fn the_reconciler_mends_both_directions() {
             .active_count,
         1
     );
+}
+
+#[test]
+fn what_belongs_to_another_partition_is_sent_back() {
+    let queues = ExecutionQueueManager::new(QueueConfig::default());
+    let home = PartitionId::of("core.noop", 16);
+    let other = PartitionId((home.0 + 1) % 16);
+    let mut core = PartitionCore::new(other, 16, Epoch(1), queues);
+    core.step(
+        0,
+        Event::Recover {
+            actions: vec![action(None)],
+            totals: vec![],
+        },
+    );
+    let effects = core.step(0, submit_event(RequestId::fresh(), Priority::Normal));
+    let rejected = effects.iter().find_map(|effect| match effect {
+        Effect::Answer { answer, .. } => Some(&answer.outcome),
+        _ => None,
+    });
+    let Some(AnswerOutcome::Rejected(reject)) = rejected else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(reject.code, RejectCode::WrongPartition);
+}
+
+#[test]
+fn a_completion_that_names_a_wrong_action_still_frees_its_slot() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    let mut done = completion(ids[0], 1);
+    done.action_id = ActionId(999);
+    world.round(vec![Event::Completed(Box::new(done))]);
+    assert_eq!(world.holders(), [ids[1]]);
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionRef, Attempt, ExecutionId, Reject, RejectCode, RequestId, Seq, Status,
-    Submission,
+    Action, ActionId, ActionRef, Attempt, ExecutionId, PartitionId, Reject, RejectCode, RequestId,
+    Seq, Status, Submission,
 };
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, OnReject};
 use attune_store::{End, KnownRequest, NewExecution, Outcome, Update};
@@ -62,6 +62,14 @@ impl PartitionCore {
     /// Checks what can be checked without a place in the order.
     fn admissible(&self, submission: &Submission) -> Result<Arc<Action>, Reject> {
         submission.check()?;
+        let partition = PartitionId::of(&submission.action_ref, self.partition_count);
+        if partition != self.partition {
+            let words = format!(
+                "`{}` belongs to partition {partition} of {}, not to {}",
+                submission.action_ref, self.partition_count, self.partition
+            );
+            return Err(Reject::new(RejectCode::WrongPartition, words));
+        }
         self.refs
             .get(&submission.action_ref)
             .and_then(|id| self.actions.get(id))

@@ -77,7 +77,12 @@ impl Journal {
         let now = unix_millis();
         let mut cores = BTreeMap::new();
         for (partition, epoch) in acquired {
-            let mut core = PartitionCore::new(*partition, *epoch, self.queues.clone());
+            let mut core = PartitionCore::new(
+                *partition,
+                self.options.partitions,
+                *epoch,
+                self.queues.clone(),
+            );
             let actions: Vec<_> = actions
                 .iter()
                 .filter(|action| action.partition == *partition)

@@ -11,7 +11,6 @@
 //! nothing of the queue's own view.
 
 pub mod judge;
-pub mod judge;
 mod percentile;
 pub mod read;
 pub mod record;
@@ -19,7 +18,6 @@ pub mod runs;
 
 pub use judge::{Interval, Verdict, judge_action};
 pub use percentile::percentile;
-pub use judge::{Interval, Verdict, judge_action, percentile};
 pub use read::{ReadError, Records, read_dir};
 pub use record::{Record, RecordError, Recorder, now_ns};
 pub use runs::Runs;

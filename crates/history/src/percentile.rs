@@ -6,7 +6,7 @@
 ///
 /// # Panics
 /// When `q` is not from 0 to 1.
-pub fn percentile(values: &[u64], q: f64) -> Option<u64> {
+pub fn percentile(values: &[i64], q: f64) -> Option<i64> {
     assert!((0.0..=1.0).contains(&q), "a share is from 0 to 1, not {q}");
     if values.is_empty() {
         return None;
@@ -25,9 +25,15 @@ mod tests {
 
     #[test]
     fn it_is_the_nearest_rank() {
-        let hundred: Vec<u64> = (1..=100).rev().collect();
-        for (q, expected) in [(0.0, 1), (0.5, 50), (0.95, 95), (0.99, 99), (0.991, 100), (1.0, 100)]
-        {
+        let hundred: Vec<i64> = (1..=100).rev().collect();
+        for (q, expected) in [
+            (0.0, 1),
+            (0.5, 50),
+            (0.95, 95),
+            (0.99, 99),
+            (0.991, 100),
+            (1.0, 100),
+        ] {
             assert_eq!(percentile(&hundred, q), Some(expected), "{q}");
         }
         assert_eq!(percentile(&[30, 10, 20], 0.5), Some(20));

@@ -4,13 +4,13 @@
 -- orders the claim before or after the owner's write. A row that this worker runs already is
 -- returned again, through the same UPDATE and not through a second read: two claims of one
 -- worker may overlap when the answer to the first was lost, and only an UPDATE waits for the
--- other and then looks again. The ids are sorted by the caller, as in commit.sql.
+-- other and then looks again. The rows are found as in commit.sql.
 UPDATE attune.execution_active e SET
     status = 'running',
     worker = $1::uuid,
     started_at = CASE WHEN e.status = 'running' THEN e.started_at ELSE now() END
-FROM unnest($2::bigint[], $3::integer[]) AS w (id, attempt)
 WHERE (SELECT l.expires_at > clock_timestamp() FROM attune.worker_lease l WHERE l.worker = $1::uuid)
-  AND e.id = w.id AND e.attempt = w.attempt
+  AND e.id = ANY($2::bigint[])
+  AND e.attempt = ($3::integer[])[width_bucket(e.id, $2::bigint[])]
   AND (e.status = 'requested' OR (e.status = 'running' AND e.worker = $1::uuid))
 RETURNING e.id, e.attempt, e.cancel_requested

@@ -8,19 +8,25 @@
 -- before every lock is taken.
 --
 -- All parts see one snapshot, but UPDATE and DELETE follow a row to its newest version and check
--- it again, so a claim that commits in between is seen. Rows are locked in the order of the
--- arrays, which the caller sorts by id, as claims are: so the two do not deadlock.
+-- it again, so a claim that commits in between is seen. The ids are sorted, by the caller and by
+-- the index scan, and so are those of a claim: the two lock rows in the same order.
 --
--- The session forces a generic plan and switches hash and merge joins and sequential scans off
--- (see sessions.rs): arrays have no statistics, and the right plan is always one index probe for
--- each element.
+-- No plan may depend on how many rows the planner believes the active executions to have: they
+-- come and go, and it is always wrong. So no table is joined with an array. A row is found by
+-- `id = ANY(ids)`, for which there is no plan but the index, and its values by the place of its
+-- id among the sorted ids: `width_bucket` finds that by bisection, and a subscript of an array
+-- of fixed-width values without NULLs is one step. Only the ends need a join (with each other:
+-- texts have no fixed width), and the session leaves no join but the hash join (sessions.rs).
+-- Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
+-- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
 WITH fence AS MATERIALIZED (
     SELECT l.partition
-    FROM unnest($2::integer[], $3::bigint[]) AS f (partition, epoch)
-    JOIN attune.partition_lease l ON l.partition = f.partition
-    WHERE l.owner = $1::uuid AND l.epoch = f.epoch
+    FROM attune.partition_lease l
+    WHERE l.partition = ANY($2::integer[])
+      AND l.epoch = ($3::bigint[])[width_bucket(l.partition, $2::integer[])]
+      AND l.owner = $1::uuid
     ORDER BY l.partition
-    FOR SHARE OF l
+    FOR SHARE
 ),
 held AS MATERIALIZED (
     SELECT count(*) = cardinality($2::integer[]) AS fully FROM fence
@@ -35,14 +41,17 @@ inserted AS (
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
            n.parameters::json
-    FROM unnest(
-        $4::bigint[], $5::bigint[], $6::uuid[], $8::text[], $9::integer[], $10::bigint[],
-        $11::smallint[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-        $17::text[], $18::timestamptz[], $19::integer[]
-    ) AS n (
-        id, action, request_id, status, attempt, grant_no,
-        priority, action_ref, enforcement_id, requested_by, group_key, labels,
-        parameters, not_before, timeout_seconds)
+    FROM (
+        SELECT
+            unnest($4::bigint[]) AS id, unnest($5::bigint[]) AS action,
+            unnest($6::uuid[]) AS request_id, unnest($8::text[]) AS status,
+            unnest($9::integer[]) AS attempt, unnest($10::bigint[]) AS grant_no,
+            unnest($11::smallint[]) AS priority, unnest($12::text[]) AS action_ref,
+            unnest($13::text[]) AS enforcement_id, unnest($14::text[]) AS requested_by,
+            unnest($15::text[]) AS group_key, unnest($16::text[]) AS labels,
+            unnest($17::text[]) AS parameters, unnest($18::timestamptz[]) AS not_before,
+            unnest($19::integer[]) AS timeout_seconds
+    ) AS n
     WHERE (SELECT fully FROM held)
     ON CONFLICT (id) DO NOTHING
 ),
@@ -57,80 +66,80 @@ instant AS (
            n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
            n.result::json, n.error, n.stdout, n.stderr
-    FROM unnest(
-        $20::bigint[], $21::bigint[], $22::uuid[], $24::text[], $25::integer[], $26::bigint[],
-        $27::smallint[], $28::text[], $29::text[], $30::text[], $31::text[], $32::text[],
-        $33::text[], $34::timestamptz[], $35::integer[],
-        $36::text[], $37::text[], $38::text[], $39::integer[], $40::text[], $41::text[]
-    ) AS n (
-        id, action, request_id, status, attempt, grant_no,
-        priority, action_ref, enforcement_id, requested_by, group_key, labels,
-        parameters, not_before, timeout_seconds,
-        final_status, result, error, exit_code, stdout, stderr)
+    FROM (
+        SELECT
+            unnest($20::bigint[]) AS id, unnest($21::bigint[]) AS action,
+            unnest($22::uuid[]) AS request_id, unnest($24::text[]) AS status,
+            unnest($25::integer[]) AS attempt, unnest($26::bigint[]) AS grant_no,
+            unnest($27::smallint[]) AS priority, unnest($28::text[]) AS action_ref,
+            unnest($29::text[]) AS enforcement_id, unnest($30::text[]) AS requested_by,
+            unnest($31::text[]) AS group_key, unnest($32::text[]) AS labels,
+            unnest($33::text[]) AS parameters, unnest($34::timestamptz[]) AS not_before,
+            unnest($35::integer[]) AS timeout_seconds,
+            unnest($36::text[]) AS final_status, unnest($37::text[]) AS result,
+            unnest($38::text[]) AS error, unnest($39::integer[]) AS exit_code,
+            unnest($40::text[]) AS stdout, unnest($41::text[]) AS stderr
+    ) AS n
     WHERE (SELECT fully FROM held)
-      AND NOT EXISTS (
-        SELECT FROM attune.request r
+      AND 0 = (
+        -- A count, because NOT EXISTS would become a join.
+        SELECT count(*) FROM attune.request r
         WHERE r.request_id = n.request_id AND r.execution_id = n.id)
 ),
 remembered AS (
     INSERT INTO attune.request (request_id, execution_id, digest, created)
     SELECT r.request_id, r.id, r.digest, now()
-    FROM unnest(
-        $6::uuid[] || $22::uuid[], $4::bigint[] || $20::bigint[], $7::bigint[] || $23::bigint[]
-    ) AS r (request_id, id, digest)
+    FROM (
+        SELECT
+            unnest($6::uuid[] || $22::uuid[]) AS request_id,
+            unnest($4::bigint[] || $20::bigint[]) AS id,
+            unnest($7::bigint[] || $23::bigint[]) AS digest
+    ) AS r
     WHERE (SELECT fully FROM held)
     ON CONFLICT (request_id) DO NOTHING
 ),
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing
--- changes, but the body is returned all the same. A row with a higher attempt is left alone.
+-- changes (and the caller loads the body). A row with a higher attempt is left alone. The
+-- smallest number stands for a grant without a number.
+granted AS (
+    UPDATE attune.execution_active e SET
+        status = 'requested',
+        attempt = ($43::integer[])[width_bucket(e.id, $42::bigint[])],
+        grant_no = nullif(
+            ($44::bigint[])[width_bucket(e.id, $42::bigint[])], -9223372036854775808),
+        cancel_requested = ($45::boolean[])[width_bucket(e.id, $42::bigint[])],
+        requested_at = now(),
+        worker = NULL,
+        started_at = NULL
+    WHERE (SELECT fully FROM held) AND e.id = ANY($42::bigint[])
+      AND e.attempt <= ($43::integer[])[width_bucket(e.id, $42::bigint[])]
+      AND (e.status = 'queued'
+           OR e.attempt < ($43::integer[])[width_bucket(e.id, $42::bigint[])])
+    RETURNING e.id, e.parameters::text AS parameters, e.timeout_seconds
+),
+-- Slots taken back, and marks alone, which change nothing but the mark.
 changed AS (
     UPDATE attune.execution_active e SET
-        cancel_requested = u.cancel_requested,
-        status = CASE
-            WHEN u.status = 'requested' AND (e.status = 'queued' OR e.attempt < u.attempt)
-                THEN 'requested'
-            WHEN u.status = 'queued' THEN 'queued'
-            ELSE e.status END,
-        attempt = CASE WHEN u.status IS NULL THEN e.attempt ELSE u.attempt END,
-        grant_no = CASE
-            WHEN u.status = 'requested' AND (e.status = 'queued' OR e.attempt < u.attempt)
-                THEN u.grant_no
-            ELSE e.grant_no END,
-        requested_at = CASE
-            WHEN u.status = 'requested' AND (e.status = 'queued' OR e.attempt < u.attempt)
-                THEN now()
-            ELSE e.requested_at END,
-        worker = CASE
-            WHEN u.status = 'queued'
-              OR u.status = 'requested' AND (e.status = 'queued' OR e.attempt < u.attempt)
-                THEN NULL
-            ELSE e.worker END,
-        started_at = CASE
-            WHEN u.status = 'queued'
-              OR u.status = 'requested' AND (e.status = 'queued' OR e.attempt < u.attempt)
-                THEN NULL
-            ELSE e.started_at END
-    FROM unnest(
-        $42::bigint[], $43::text[], $44::integer[], $45::bigint[], $46::boolean[]
-    ) AS u (id, status, attempt, grant_no, cancel_requested)
-    WHERE (SELECT fully FROM held) AND e.id = u.id AND e.attempt <= u.attempt
-    RETURNING CASE WHEN u.status = 'requested' THEN e.id END AS id,
-              CASE WHEN u.status = 'requested' THEN e.parameters::text END AS parameters,
-              e.timeout_seconds
+        cancel_requested = ($49::boolean[])[width_bucket(e.id, $46::bigint[])],
+        status = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+            THEN 'queued' ELSE e.status END,
+        attempt = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+            THEN ($47::integer[])[width_bucket(e.id, $46::bigint[])] ELSE e.attempt END,
+        worker = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+            THEN NULL ELSE e.worker END,
+        started_at = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+            THEN NULL ELSE e.started_at END
+    WHERE (SELECT fully FROM held) AND e.id = ANY($46::bigint[])
+      AND e.attempt <= ($47::integer[])[width_bucket(e.id, $46::bigint[])]
 ),
 gone AS (
     DELETE FROM attune.execution_active e
-    USING unnest(
-        $47::bigint[], $48::text[], $49::text[], $50::text[], $51::integer[], $52::text[],
-        $53::text[]
-    ) AS o (id, final_status, result, error, exit_code, stdout, stderr)
-    WHERE (SELECT fully FROM held) AND e.id = o.id
+    WHERE (SELECT fully FROM held) AND e.id = ANY($50::bigint[])
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
-              e.labels, e.parameters,
-              o.final_status, o.result, o.error, o.exit_code, o.stdout, o.stderr
+              e.labels, e.parameters
 ),
 ended AS (
     INSERT INTO attune.execution_history (
@@ -138,17 +147,25 @@ ended AS (
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
         error, stdout, stderr)
-    SELECT id, action, created, requested_at, started_at, now(), not_before, grant_no,
-           request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
-           final_status, action_ref, enforcement_id, requested_by, group_key, labels, parameters,
-           result::json, error, stdout, stderr
-    FROM gone
+    SELECT g.id, g.action, g.created, g.requested_at, g.started_at, now(), g.not_before,
+           g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
+           g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
+           g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,
+           o.stdout, o.stderr
+    FROM (
+        SELECT
+            unnest($50::bigint[]) AS id, unnest($51::text[]) AS final_status,
+            unnest($52::text[]) AS result, unnest($53::text[]) AS error,
+            unnest($54::integer[]) AS exit_code, unnest($55::text[]) AS stdout,
+            unnest($56::text[]) AS stderr
+    ) AS o
+    JOIN gone g ON g.id = o.id
 ),
 counted AS (
     INSERT INTO attune.queue_totals (action, enqueued, completed, cancelled, expired)
-    SELECT t.action, t.enqueued, t.completed, t.cancelled, t.expired
-    FROM unnest($54::bigint[], $55::bigint[], $56::bigint[], $57::bigint[], $58::bigint[])
-        AS t (action, enqueued, completed, cancelled, expired)
+    SELECT
+        unnest($57::bigint[]), unnest($58::bigint[]), unnest($59::bigint[]),
+        unnest($60::bigint[]), unnest($61::bigint[])
     WHERE (SELECT fully FROM held)
     ON CONFLICT (action) DO UPDATE SET
         enqueued = excluded.enqueued, completed = excluded.completed,
@@ -158,4 +175,4 @@ counted AS (
 SELECT NULL::bigint AS id, NULL::text AS parameters, NULL::integer AS timeout_seconds,
        ARRAY(SELECT partition FROM fence) AS held, (SELECT count(*) FROM gone) AS ended
 UNION ALL
-SELECT id, parameters, timeout_seconds, NULL, NULL FROM changed WHERE id IS NOT NULL
+SELECT id, parameters, timeout_seconds, NULL, NULL FROM granted

@@ -1,5 +1,7 @@
 //! The commit: a batch as the parameters of `sql/commit.sql`.
 
+use std::collections::HashSet;
+
 use attune_core::{PartitionId, Status};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, NewExecution, Outcome, StoreError, Update,
@@ -12,6 +14,9 @@ use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
 use crate::{sql, text};
+
+/// Stands for a grant without a number: a NULL would make its array slow to subscript.
+const NO_NUMBER: i64 = i64::MIN;
 
 /// How a commit went, before the fences are compared.
 #[derive(Default)]
@@ -34,12 +39,45 @@ impl Db {
             .map(|(partition, _)| *partition)
             .filter(|partition| !answer.held.contains(&i32::from(partition.0)))
             .collect();
-        if missing.is_empty() {
-            Ok(answer.committed)
-        } else {
-            Err(CommitError::Fenced(missing))
+        if !missing.is_empty() {
+            return Err(CommitError::Fenced(missing));
         }
+        let mut committed = answer.committed;
+        committed
+            .granted
+            .extend(self.granted_before(batch, &committed.granted).await?);
+        Ok(committed)
     }
+
+    /// The bodies of those grants of `batch` that were written by an earlier run of it, so that
+    /// this run had nothing to change and nothing to return.
+    async fn granted_before(
+        &self,
+        batch: &Batch,
+        granted: &[GrantedBody],
+    ) -> Result<Vec<GrantedBody>, StoreError> {
+        let grants = || batch.updates.iter().filter(|update| is_grant(update));
+        if grants().count() == granted.len() {
+            return Ok(Vec::new());
+        }
+        let known: HashSet<i64> = granted.iter().map(|body| body.id.0).collect();
+        let missing: Vec<i64> = grants()
+            .map(|update| update.id.0)
+            .filter(|id| !known.contains(id))
+            .collect();
+        let pool = self.commit.clone();
+        self.run(async move { load_bodies(&pool, missing).await })
+            .await
+    }
+}
+
+/// The bodies of those of `ids` that wait or hold a slot.
+pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<GrantedBody>, Failure> {
+    let rows = sqlx::query(sql::LOAD_BODIES)
+        .bind(ids)
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(body).collect()
 }
 
 async fn execute(pool: &PgPool, parameters: PgArguments) -> Result<Answer, Failure> {
@@ -61,7 +99,7 @@ async fn execute(pool: &PgPool, parameters: PgArguments) -> Result<Answer, Failu
 }
 
 /// A body from the columns id, parameters, timeout_seconds.
-pub(crate) fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
+fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
     let parameters: String = row.try_get(1)?;
     let timeout_seconds: Option<i32> = row.try_get(2)?;
     Ok(GrantedBody {
@@ -92,13 +130,18 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     add_new(&mut binds, &instant);
     add_outcomes(&mut binds, &outcomes);
 
-    let mut updates: Vec<&Update> = batch.updates.iter().collect();
-    updates.sort_unstable_by_key(|update| update.id);
-    binds.column(&updates, |update| update.id.0);
-    binds.column(&updates, |update| update.status.map(Status::as_str));
-    binds.column(&updates, |update| update.attempt.0);
-    binds.column(&updates, |update| update.grant_no);
-    binds.column(&updates, |update| update.cancel_requested);
+    let (mut grants, mut others): (Vec<&Update>, Vec<&Update>) =
+        batch.updates.iter().partition(|update| is_grant(update));
+    grants.sort_unstable_by_key(|update| update.id);
+    binds.column(&grants, |update| update.id.0);
+    binds.column(&grants, |update| update.attempt.0);
+    binds.column(&grants, |update| update.grant_no.unwrap_or(NO_NUMBER));
+    binds.column(&grants, |update| update.cancel_requested);
+    others.sort_unstable_by_key(|update| update.id);
+    binds.column(&others, |update| update.id.0);
+    binds.column(&others, |update| update.attempt.0);
+    binds.column(&others, |update| update.status == Some(Status::Queued));
+    binds.column(&others, |update| update.cancel_requested);
 
     let mut ends: Vec<&End> = batch.ends.iter().collect();
     ends.sort_unstable_by_key(|end| end.id);
@@ -114,6 +157,10 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
     binds.finish()
+}
+
+fn is_grant(update: &Update) -> bool {
+    update.status == Some(Status::Requested)
 }
 
 fn add_new(binds: &mut Binds, new: &[&NewExecution]) {

@@ -100,7 +100,8 @@ async fn probe(options: PgConnectOptions, address: Arc<str>) -> Result<(), Store
         connection.close().await
     });
     // The attempt goes on by itself when nobody waits any more; only the waiting is cut short.
-    match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+    let answer = tokio::time::timeout(CONNECT_TIMEOUT, attempt); // waiting only
+    match answer.await {
         Ok(Ok(result)) => result.map_err(|error| Failure::from(error).at(&address)),
         Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Ok(Err(error)) => Err(StoreError::Unavailable(Box::new(error))),

@@ -41,12 +41,9 @@ impl Failure {
             Self::Store(error) => return error,
             Self::Database(error) => error,
         };
-        match code(&error).as_deref() {
-            // A table, column or schema that should be there is not.
-            Some("42P01" | "42703" | "3F000" | "42883") => {
-                return StoreError::Schema(format!("{error}; run `attune migrate`"));
-            }
-            _ => {}
+        // A table, column, function or schema that should be there is not.
+        if let Some("42P01" | "42703" | "42883" | "3F000") = code(&error).as_deref() {
+            return StoreError::Schema(format!("{error}; run `attune migrate`"));
         }
         let transient = is_transient(&error);
         let source = Box::new(At {

@@ -22,6 +22,7 @@ mod schema;
 mod sessions;
 pub mod sql;
 mod stats;
+mod temporary;
 mod text;
 mod workers;
 
@@ -30,6 +31,7 @@ use attune_store::{Store, StoreError};
 
 use crate::db::Db;
 pub use crate::options::PostgresOptions;
+pub use crate::temporary::TemporaryDatabase;
 
 /// The storage ports on PostgreSQL. Cheap to clone; all clones share the connections.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ use sqlx::{FromRow as _, Row as _};
 use uuid::Uuid;
 
 use crate::actions::{self, ActionColumns};
-use crate::commit::body;
+use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
 use crate::{PostgresStore, sql};
 
@@ -180,13 +180,7 @@ impl PartitionStore for PostgresStore {
         let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
         let pool = self.db.key.clone();
         self.db
-            .run(async move {
-                let rows = sqlx::query(sql::LOAD_BODIES)
-                    .bind(ids)
-                    .fetch_all(&pool)
-                    .await?;
-                rows.iter().map(body).collect()
-            })
+            .run(async move { load_bodies(&pool, ids).await })
             .await
     }
 

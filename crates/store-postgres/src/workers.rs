@@ -52,8 +52,10 @@ impl WorkerStore for PostgresStore {
         wanted: &[(ExecutionId, Attempt)],
     ) -> Result<Vec<Claim>, StoreError> {
         let mut wanted = wanted.to_vec();
-        // Rows are locked in this order; see claim.sql.
-        wanted.sort_unstable();
+        // The statement finds an id by bisection. Of several attempts of one execution only the
+        // highest can still be requested: an owner has granted it, so the others are over.
+        wanted.sort_unstable_by_key(|(id, attempt)| (*id, std::cmp::Reverse(*attempt)));
+        wanted.dedup_by_key(|(id, _)| *id);
         let (ids, attempts): (Vec<i64>, Vec<i32>) =
             wanted.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip();
         let pool = self.db.key.clone();

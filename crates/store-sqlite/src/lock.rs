@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use attune_store::StoreError;
 use rustix::fs::{FlockOperation, flock};
@@ -23,10 +23,12 @@ pub(crate) struct FileLock {
 }
 
 impl FileLock {
-    /// Takes the lock and makes sure that the database file exists, readable for its owner only.
-    /// SQLite gives its other files the same rights.
+    /// Makes sure that the database file exists, readable for its owner only (SQLite gives its
+    /// other files the same rights), and takes the lock beside it. The lock belongs to the file
+    /// and not to its name, so that a link to it does not lead past the lock.
     pub(crate) fn take(options: &SqliteOptions) -> Result<Self, StoreError> {
-        let path = options.lock_path();
+        create(&options.path)?;
+        let path = lock_path(&options.path)?;
         let mut file = create(&path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -34,9 +36,18 @@ impl FileLock {
             Err(error) => return Err(cannot("lock", &path, &error.into())),
         }
         note_holder(&mut file).map_err(|error| cannot("write", &path, &error))?;
-        create(&options.path)?;
         Ok(Self { _file: file })
     }
+}
+
+/// `<file>.lock` in the folder in which the file really lies.
+fn lock_path(path: &Path) -> Result<PathBuf, StoreError> {
+    let mut path = path
+        .canonicalize()
+        .map_err(|error| cannot("find", path, &error))?
+        .into_os_string();
+    path.push(".lock");
+    Ok(path.into())
 }
 
 fn create(path: &Path) -> Result<File, StoreError> {

@@ -38,13 +38,6 @@ impl SqliteOptions {
         }
     }
 
-    /// The file that is locked while the store is open.
-    pub(crate) fn lock_path(&self) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push(".lock");
-        path.into()
-    }
-
     pub(crate) fn writer(&self) -> SqliteConnectOptions {
         self.connection("attune-sqlite-write")
             .create_if_missing(true)
@@ -63,7 +56,7 @@ impl SqliteOptions {
             .filename(AsRef::<Path>::as_ref(&self.path))
             .foreign_keys(true)
             .busy_timeout(self.busy_timeout)
-            .pragma("cache_size", CACHE_KIB).row_buffer_size(1000)
+            .pragma("cache_size", CACHE_KIB)
             .pragma("temp_store", "MEMORY")
             .thread_name(move |n| format!("{thread}-{n}"))
     }

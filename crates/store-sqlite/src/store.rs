@@ -65,7 +65,9 @@ impl SqliteStore {
     async fn open_in(options: SqliteOptions, folder: Option<TempDir>) -> Result<Self, StoreError> {
         let lock = FileLock::take(&options)?;
         // The writer comes first: it makes the file a database, which a reader cannot.
-        let writer = Writer::open(options.writer()).await.map_err(from_sqlx)?;
+        let writer = Writer::open(options.writer())
+            .await
+            .map_err(|error| cannot_open(&options, error))?;
         let readers = SqlitePoolOptions::new()
             .max_connections(options.readers.max(1))
             .acquire_timeout(READER_TIMEOUT)
@@ -107,6 +109,18 @@ impl Inner {
     /// A connection that reads.
     pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, Failure> {
         Ok(self.readers.acquire().await?)
+    }
+}
+
+/// What is wrong with a file that cannot be opened now is said with its name.
+fn cannot_open(options: &SqliteOptions, error: sqlx::Error) -> StoreError {
+    match from_sqlx(error) {
+        passing @ StoreError::Unavailable(_) => passing,
+        StoreError::Statement(source) => StoreError::Conflict(format!(
+            "cannot use `{}` as a database: {source}",
+            options.path.display()
+        )),
+        other => other,
     }
 }
 

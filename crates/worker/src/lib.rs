@@ -1,1 +1,37 @@
 //! Reference worker of Attune: claims executions, runs them, reports.
+//!
+//! [`Worker::start`] puts a lease on itself, receives the executions of its pool, claims as
+//! many at a time as it has free slots, runs what it has claimed and reports how it ended.
+//!
+//! - **The row decides, not the message.** A message may come twice, late, or to two workers;
+//!   only the one whose claim of `(execution, attempt)` the store accepts runs it. A delivery is
+//!   acknowledged when each of its executions is claimed or dropped, so that a message that
+//!   still can change something is never lost, and a long run does not outlive the patience of
+//!   the broker.
+//! - **A slot is a run.** At most `slots` run at once; claims are made only for free slots.
+//! - **No lease, no run.** A worker that cannot renew its lease in time kills what it runs,
+//!   whole process groups, reports nothing of it, and comes back under a fresh id. Whoever takes
+//!   its slots back decides what happens to them. The bound of this promise is the worker
+//!   itself: when its process dies alone, what it started lives on unless the service manager
+//!   ends it (systemd does, with `KillMode=control-group`). What an action does outside is
+//!   guarded by the fencing token it is given, `ATTUNE_EXECUTION_ID` and `ATTUNE_ATTEMPT`.
+//! - **A completion is sent until it is confirmed**, under the same message id. Completions
+//!   gather while one message is under way and travel together.
+
+mod backoff;
+mod error;
+mod inbox;
+mod lease;
+mod options;
+mod outbox;
+mod reporter;
+mod runner;
+mod runs;
+mod service;
+mod stats;
+mod worker;
+
+pub use error::WorkerError;
+pub use options::{HttpOptions, WorkerOptions};
+pub use stats::{Counter, WorkerStats};
+pub use worker::{Worker, WorkerHandle};

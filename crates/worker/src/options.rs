@@ -59,7 +59,9 @@ impl Default for WorkerOptions {
             kill_grace: Duration::from_secs(5),
             drain: Duration::from_secs(30),
             work_dir: std::env::temp_dir(),
-            env_allow: ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"].map(str::to_owned).into(),
+            env_allow: ["PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR"]
+                .map(str::to_owned)
+                .into(),
             http: HttpOptions::default(),
             max_message_bytes: 1024 * 1024,
             prefetch: 4,
@@ -103,7 +105,9 @@ impl WorkerOptions {
             return Some(format!("the lease must last at least {MIN_TTL:?}"));
         }
         if self.max_message_bytes < MIN_MESSAGE_BYTES {
-            return Some(format!("messages must be allowed at least {MIN_MESSAGE_BYTES} bytes"));
+            return Some(format!(
+                "messages must be allowed at least {MIN_MESSAGE_BYTES} bytes"
+            ));
         }
         None
     }

@@ -20,7 +20,8 @@ const CHANGED_BY: &str = "api";
 /// The action that a path names.
 pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<ActionRef, ApiError> {
     let text = path.map(|Path(text)| text).unwrap_or_default();
-    text.parse().map_err(|problem: String| ApiError::field("ref", problem))
+    text.parse()
+        .map_err(|problem: String| ApiError::field("ref", problem))
 }
 
 /// Creates an action or changes it.
@@ -35,7 +36,10 @@ pub(crate) async fn apply(
     if spec.action_ref != action_ref {
         return Err(ApiError::field(
             "ref",
-            format!("`ref` is {} and the path says {action_ref}", spec.action_ref),
+            format!(
+                "`ref` is {} and the path says {action_ref}",
+                spec.action_ref
+            ),
         ));
     }
     spec.check()?;
@@ -44,14 +48,24 @@ pub(crate) async fn apply(
     }
     // Stored and told, or neither: a client that goes away in between must not leave a live
     // queue with the old limit.
-    let applied = tokio::spawn(store_and_tell(app, spec)).await.map_err(lost_task)??;
-    let status = if applied.created { StatusCode::CREATED } else { StatusCode::OK };
+    let applied = tokio::spawn(store_and_tell(app, spec))
+        .await
+        .map_err(lost_task)??;
+    let status = if applied.created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Json(applied)))
 }
 
 async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, ApiError> {
     let partitions = app.options.partitions;
-    let applied = app.ports.actions.apply_action(&spec, partitions, CHANGED_BY).await?;
+    let applied = app
+        .ports
+        .actions
+        .apply_action(&spec, partitions, CHANGED_BY)
+        .await?;
     app.catalog.learn(applied.action.clone());
     // Also when nothing changed: the owner may have missed the change that was applied before.
     let told = app
@@ -59,14 +73,18 @@ async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, Api
         .commands
         .action_changed(spec.action_ref.as_str(), app.options.submit_timeout)
         .await;
-    let pending_reason = told.err().map(|error| error.to_string());
+    let pending_reason = told.err().map(|error| ApiError::from(error).detail.message);
     if let Some(reason) = &pending_reason {
         warn!(action.r#ref = %spec.action_ref, error.message = %reason, "an applied action is not in force yet");
     }
     Ok(ActionApplied {
         created: applied.created,
         changed: applied.changed,
-        applied: if pending_reason.is_none() { InForce::Now } else { InForce::Pending },
+        applied: if pending_reason.is_none() {
+            InForce::Now
+        } else {
+            InForce::Pending
+        },
         pending_reason,
         action: applied.action.into(),
     })
@@ -79,7 +97,9 @@ pub(crate) async fn show(
 ) -> Result<Json<ActionView>, ApiError> {
     let action_ref = ref_of(path)?;
     let action = app.ports.actions.find_action(&action_ref).await?;
-    action.map(|action| Json(action.into())).ok_or_else(|| ApiError::no_action(action_ref.as_str()))
+    action
+        .map(|action| Json(action.into()))
+        .ok_or_else(|| ApiError::no_action(action_ref.as_str()))
 }
 
 /// Actions by ref, in pages.
@@ -89,10 +109,17 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<Action
     let limit = params.limit(app.options.max_page_size)?;
     params.end("after, limit")?;
     // One more than asked for, to see whether there is a next page.
-    let mut actions = app.ports.actions.list_actions(after.as_ref(), limit + 1).await?;
+    let mut actions = app
+        .ports
+        .actions
+        .list_actions(after.as_ref(), limit + 1)
+        .await?;
     let more = actions.len() > limit as usize;
     actions.truncate(limit as usize);
     let actions: Vec<ActionView> = actions.into_iter().map(Into::into).collect();
-    let next = actions.last().filter(|_| more).map(|action| action.action_ref.clone());
+    let next = actions
+        .last()
+        .filter(|_| more)
+        .map(|action| action.action_ref.clone());
     Ok(Json(ActionList { actions, next }))
 }

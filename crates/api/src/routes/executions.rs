@@ -1,5 +1,6 @@
 //! `/api/v1/executions`: reading and cancelling.
 
+use attune_bus::client::ClientError;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
 use attune_store::{ExecutionFilter, ExecutionRecord};
 use axum::Json;
@@ -9,7 +10,6 @@ use axum::http::{StatusCode, Uri};
 
 use super::App;
 use crate::error::ApiError;
-use crate::ports::CommandError;
 use crate::query::{Params, decode_cursor, encode_cursor};
 use crate::wire::{Cancelled, ExecutionList};
 
@@ -46,10 +46,20 @@ pub(crate) async fn list(
         group: params.take("group")?,
     };
     let limit = params.limit(app.options.max_page_size)?;
-    let after = params.take("cursor")?.map(|text| decode_cursor(&text)).transpose()?;
+    let after = params
+        .take("cursor")?
+        .map(|text| decode_cursor(&text))
+        .transpose()?;
     params.end("action, status, user, group, limit, cursor")?;
-    let page = app.ports.executions.list_executions(&filter, after, limit).await?;
-    Ok(Json(ExecutionList { executions: page.executions, next: page.next.map(encode_cursor) }))
+    let page = app
+        .ports
+        .executions
+        .list_executions(&filter, after, limit)
+        .await?;
+    Ok(Json(ExecutionList {
+        executions: page.executions,
+        next: page.next.map(encode_cursor),
+    }))
 }
 
 /// Ends an execution, waiting or running.
@@ -62,9 +72,14 @@ pub(crate) async fn cancel(
         // No owner would ever answer.
         return Err(ApiError::no_execution(id));
     }
-    let accepted = match app.ports.commands.cancel(id, app.options.submit_timeout).await {
+    let accepted = match app
+        .ports
+        .commands
+        .cancel(id, app.options.submit_timeout)
+        .await
+    {
         Ok(accepted) => accepted,
-        Err(CommandError::Rejected(reject)) => return Err(refused(&app, id, reject).await?),
+        Err(ClientError::Rejected(reject)) => return Err(refused(&app, id, reject).await?),
         Err(error) => return Err(error.into()),
     };
     let status = match accepted.status {
@@ -91,5 +106,7 @@ async fn refused(app: &App, id: ExecutionId, reject: Reject) -> Result<ApiError,
 
 async fn show_status(app: &App, id: ExecutionId) -> Result<attune_core::Status, ApiError> {
     let record = app.ports.executions.find_execution(id).await?;
-    record.map(|record| record.status).ok_or_else(|| ApiError::no_execution(id))
+    record
+        .map(|record| record.status)
+        .ok_or_else(|| ApiError::no_execution(id))
 }

@@ -43,13 +43,20 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
     let catalog = Catalog::new(ports.actions.clone());
-    let app: App = Arc::new(Shared { options, ports, catalog });
+    let app: App = Arc::new(Shared {
+        options,
+        ports,
+        catalog,
+    });
     let probes = Router::new()
         .route("/healthz", get(probes::healthz))
         .route("/readyz", get(probes::readyz))
         .with_state(app.clone());
     api(app)
-        .layer(middleware::from_fn_with_state(request_timeout, guard::bound_time))
+        .layer(middleware::from_fn_with_state(
+            request_timeout,
+            guard::bound_time,
+        ))
         .layer(middleware::from_fn_with_state(permits, guard::bound_load))
         .merge(probes)
         .merge(extra)
@@ -76,7 +83,11 @@ fn api(app: App) -> Router {
 }
 
 async fn not_found() -> impl IntoResponse {
-    ApiError::new(StatusCode::NOT_FOUND, "NOT_FOUND", "there is nothing at this path")
+    ApiError::new(
+        StatusCode::NOT_FOUND,
+        "NOT_FOUND",
+        "there is nothing at this path",
+    )
 }
 
 async fn method_not_allowed() -> impl IntoResponse {

@@ -32,8 +32,21 @@ pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<HealthSn
     let stopping = daemon.as_ref().is_some_and(|daemon| daemon.stopping);
     let mut components: BTreeMap<_, _> = daemon.map(|daemon| daemon.components).unwrap_or_default();
     components.extend(found);
-    let ready =
-        !stopping && components.values().all(|state| *state == ComponentState::Ready);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(HealthSnapshot { ready, stopping: false, components }))
+    let ready = !stopping
+        && components
+            .values()
+            .all(|state| *state == ComponentState::Ready);
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        status,
+        Json(HealthSnapshot {
+            ready,
+            stopping,
+            components,
+        }),
+    )
 }

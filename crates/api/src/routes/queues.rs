@@ -64,12 +64,19 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueL
     let limit = params.parse("limit")?.unwrap_or(max);
     params.end("limit")?;
     if !(1..=max).contains(&limit) {
-        return Err(ApiError::field("limit", format!("`limit` must be from 1 to {max}")));
+        return Err(ApiError::field(
+            "limit",
+            format!("`limit` must be from 1 to {max}"),
+        ));
     }
     let mut stored = app.ports.stats.list_queue_stats().await?;
     let total = stored.len() as u64;
     stored.truncate(limit as usize);
-    let limits = if stored.is_empty() { HashMap::new() } else { limits_of_all(&app).await? };
+    let limits = if stored.is_empty() {
+        HashMap::new()
+    } else {
+        limits_of_all(&app).await?
+    };
     let now = Utc::now();
     let queues = stored
         .into_iter()
@@ -78,7 +85,13 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueL
                 .get(&row.action_ref)
                 .copied()
                 .unwrap_or_else(|| Limits::of(None, app.options.queue));
-            view(row.action_ref, row.stats, Some(row.last_updated), limits, now)
+            view(
+                row.action_ref,
+                row.stats,
+                Some(row.last_updated),
+                limits,
+                now,
+            )
         })
         .collect();
     Ok(Json(QueueList { queues, total }))
@@ -89,7 +102,11 @@ async fn limits_of_all(app: &App) -> Result<HashMap<String, Limits>, ApiError> {
     let mut found = HashMap::new();
     let mut after = None;
     loop {
-        let page = app.ports.actions.list_actions(after.as_ref(), ACTIONS_PAGE).await?;
+        let page = app
+            .ports
+            .actions
+            .list_actions(after.as_ref(), ACTIONS_PAGE)
+            .await?;
         let full = page.len() == ACTIONS_PAGE as usize;
         after = page.last().map(|action| action.spec.action_ref.clone());
         for action in page {
@@ -128,7 +145,14 @@ fn view(
     limits: Limits,
     now: DateTime<Utc>,
 ) -> QueueView {
-    let health = judge(&stats, last_updated, Bounds { max_length: limits.max_length }, now);
+    let health = judge(
+        &stats,
+        last_updated,
+        Bounds {
+            max_length: limits.max_length,
+        },
+        now,
+    );
     QueueView {
         action_ref,
         stats,

@@ -1,5 +1,6 @@
 //! `POST /api/v1/executions`: one submission or a batch of them.
 
+use attune_bus::client::ClientError;
 use attune_core::{ActionRef, Reject, RequestId, Submission};
 use attune_messages::v1::Accepted;
 use axum::Json;
@@ -11,7 +12,6 @@ use serde_json::value::RawValue;
 use super::{App, lost_task};
 use crate::body;
 use crate::error::ApiError;
-use crate::ports::CommandError;
 use crate::wire::{BatchItem, ErrorBody, Submitted};
 
 /// How many submissions one request may hold.
@@ -20,10 +20,7 @@ const MAX_BATCH: usize = 1000;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Takes a submission, or an array of them, and answers when their owners have.
-pub(crate) async fn submit(
-    State(app): State<App>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
     let body = body::read(request, app.options.max_body_bytes).await?;
     if body::is_array(&body) {
@@ -31,34 +28,41 @@ pub(crate) async fn submit(
     }
     let mut submission: Submission = body::parse(&body)?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(&app, &submission).await.map_err(|error| error.of_request(Some(request_id)))?;
+    prepare(&app, &submission)
+        .await
+        .map_err(|error| error.of_request(Some(request_id)))?;
     let answers = send(app, vec![submission]).await?;
     let submitted = answer(answers.into_iter().next(), request_id)?;
-    let status = if submitted.repeated { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if submitted.repeated {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
     let location = format!("/api/v1/executions/{}", submitted.id);
     Ok((status, [(header::LOCATION, location)], Json(submitted)).into_response())
 }
 
 /// Each item is accepted or refused by itself; the answer has as many items as the request.
-async fn submit_batch(
-    app: App,
-    key: Option<RequestId>,
-    text: &[u8],
-) -> Result<Response, ApiError> {
+async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<Response, ApiError> {
     let items: Vec<&RawValue> = body::parse(text)?;
     if items.is_empty() || items.len() > MAX_BATCH {
         return Err(Reject::new(
             attune_core::RejectCode::InvalidInput,
-            format!("a batch has from 1 to {MAX_BATCH} submissions, not {}", items.len()),
+            format!(
+                "a batch has from 1 to {MAX_BATCH} submissions, not {}",
+                items.len()
+            ),
         )
         .into());
     }
-    let mut prepared = Vec::with_capacity(items.len());
+    let (mut prepared, mut wanted) = (Vec::with_capacity(items.len()), Vec::new());
     for (index, item) in items.iter().enumerate() {
-        prepared.push(prepare_item(&app, item, key.map(|key| key.of_item(index))).await);
+        let item = prepare_item(&app, item, key.map(|key| key.of_item(index))).await;
+        prepared.push(item.map(|(request_id, submission)| {
+            wanted.push(submission);
+            request_id
+        }));
     }
-    let wanted: Vec<Submission> =
-        prepared.iter().filter_map(|item| item.as_ref().ok().cloned()).collect();
     let mut answers = if wanted.is_empty() {
         Vec::new().into_iter()
     } else {
@@ -67,13 +71,12 @@ async fn submit_batch(
     let results: Vec<BatchItem> = prepared
         .into_iter()
         .map(|item| {
-            let result = item.and_then(|submission| {
-                let request_id = submission.request_id.expect("name_request has set it");
-                answer(answers.next(), request_id)
-            });
+            let result = item.and_then(|request_id| answer(answers.next(), request_id));
             match result {
                 Ok(submitted) => BatchItem::Accepted(submitted),
-                Err(refusal) => BatchItem::Refused(ErrorBody { error: refusal.detail }),
+                Err(refusal) => BatchItem::Refused(ErrorBody {
+                    error: refusal.detail,
+                }),
             }
         })
         .collect();
@@ -84,22 +87,32 @@ async fn prepare_item(
     app: &App,
     item: &RawValue,
     key: Option<RequestId>,
-) -> Result<Submission, ApiError> {
+) -> Result<(RequestId, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(app, &submission).await.map_err(|error| error.of_request(Some(request_id)))?;
-    Ok(submission)
+    prepare(app, &submission)
+        .await
+        .map_err(|error| error.of_request(Some(request_id)))?;
+    Ok((request_id, submission))
 }
 
 /// The request id that the header stands for.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<RequestId>, ApiError> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    let Some(value) = values.next() else { return Ok(None) };
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
-        return Err(ApiError::field("Idempotency-Key", "`Idempotency-Key` is given twice"));
+        return Err(ApiError::field(
+            "Idempotency-Key",
+            "`Idempotency-Key` is given twice",
+        ));
     }
     let text = value.to_str().map_err(|_| {
-        ApiError::field("Idempotency-Key", "`Idempotency-Key` takes visible ASCII characters")
+        ApiError::field(
+            "Idempotency-Key",
+            "`Idempotency-Key` takes visible ASCII characters",
+        )
     })?;
     attune_core::input::check_text("Idempotency-Key", text.trim())?;
     Ok(Some(RequestId::from_key(text.trim())))
@@ -144,25 +157,26 @@ async fn prepare(app: &App, submission: &Submission) -> Result<(), ApiError> {
 async fn send(
     app: App,
     submissions: Vec<Submission>,
-) -> Result<Vec<Result<Accepted, CommandError>>, ApiError> {
+) -> Result<Vec<Result<Accepted, ClientError>>, ApiError> {
     let task = async move {
-        app.ports.commands.submit(submissions, app.options.submit_timeout).await
+        app.ports
+            .commands
+            .submit(submissions, app.options.submit_timeout)
+            .await
     };
     tokio::spawn(task).await.map_err(lost_task)
 }
 
 /// What the client is told about one submission.
 fn answer(
-    outcome: Option<Result<Accepted, CommandError>>,
+    outcome: Option<Result<Accepted, ClientError>>,
     request_id: RequestId,
 ) -> Result<Submitted, ApiError> {
-    let unknown = |reason: &str| CommandError::Unknown(reason.to_owned());
-    let outcome = outcome.unwrap_or_else(|| Err(unknown("the command was not answered")));
-    let accepted =
-        outcome.map_err(|error| ApiError::from(error).of_request(Some(request_id)))?;
+    let accepted = outcome
+        .unwrap_or_else(|| Err(unknown(request_id, "the command was not answered")))
+        .map_err(|error| ApiError::from(error).of_request(Some(request_id)))?;
     let (Some(id), Some(status)) = (accepted.execution_id, accepted.status) else {
-        let error = unknown("the owner's answer names no execution");
-        return Err(ApiError::from(error).of_request(Some(request_id)));
+        return Err(unknown(request_id, "the owner's answer names no execution").into());
     };
     Ok(Submitted {
         id,
@@ -171,4 +185,11 @@ fn answer(
         repeated: accepted.repeated,
         request_id,
     })
+}
+
+fn unknown(request_id: RequestId, reason: &str) -> ClientError {
+    ClientError::NotConfirmed {
+        request_id,
+        reason: reason.to_owned(),
+    }
 }

@@ -47,8 +47,11 @@ pub(crate) async fn claims(
     let claimed = if asked.items.is_empty() {
         Vec::new()
     } else {
-        let wanted: Vec<_> =
-            asked.items.iter().map(|item| (item.execution_id, item.attempt)).collect();
+        let wanted: Vec<_> = asked
+            .items
+            .iter()
+            .map(|item| (item.execution_id, item.attempt))
+            .collect();
         app.ports.workers.claim(lease.worker, &wanted).await?
     };
     let claimed = claimed
@@ -59,7 +62,10 @@ pub(crate) async fn claims(
             cancel_requested: claim.cancel_requested,
         })
         .collect();
-    Ok(Json(Claims { claimed, lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000 }))
+    Ok(Json(Claims {
+        claimed,
+        lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000,
+    }))
 }
 
 fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
@@ -70,13 +76,19 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
         ("lease_seconds", asked.lease_seconds, MAX_LEASE_SECONDS),
     ] {
         if !(1..=max).contains(&value) {
-            return Err(ApiError::field(field, format!("`{field}` must be from 1 to {max}")));
+            return Err(ApiError::field(
+                field,
+                format!("`{field}` must be from 1 to {max}"),
+            ));
         }
     }
     if asked.items.len() > MAX_ITEMS {
         return Err(ApiError::field(
             "items",
-            format!("{} items; at most {MAX_ITEMS} can be claimed at once", asked.items.len()),
+            format!(
+                "{} items; at most {MAX_ITEMS} can be claimed at once",
+                asked.items.len()
+            ),
         ));
     }
     Ok(())

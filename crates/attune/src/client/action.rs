@@ -14,10 +14,6 @@ use super::http::{CallError, Http};
 use super::render::{Column, limit, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, Output};
 
-/// How many actions are asked for at once; the server's own maximum may be lower, never higher
-/// than what it gives without being asked for a number.
-const LIST_PAGE: Option<String> = None;
-
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct ActionArguments {
@@ -55,7 +51,11 @@ pub(super) async fn execute(http: &Http, arguments: ActionArguments) -> Result<O
         ActionCommand::List => list(http, json).await,
         ActionCommand::Show { action_ref } => {
             let view: ActionView = http.get(&format!("/actions/{action_ref}"), &[]).await?;
-            Ok(if json { Output::json(&view) } else { Output::text(action_file::write(&view.spec)) })
+            Ok(if json {
+                Output::json(&view)
+            } else {
+                Output::text(action_file::write(&view.spec))
+            })
         }
     }
 }
@@ -89,7 +89,10 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FileAction>, Failure> {
     match problems.as_slice() {
         [] if actions.is_empty() => Err(Failure::usage("the files hold no action")),
         [] => Ok(actions),
-        problems => Err(Failure::usage(format!("nothing was applied\n{}", problems.join("\n")))),
+        problems => Err(Failure::usage(format!(
+            "nothing was applied\n{}",
+            problems.join("\n")
+        ))),
     }
 }
 
@@ -101,7 +104,10 @@ async fn apply(http: &Http, paths: &[PathBuf], json: bool) -> Result<Output, Fai
         match http.send::<ActionApplied>(request.json(spec)).await {
             Ok(answer) => {
                 if let Some(reason) = &answer.pending_reason {
-                    problems.push(format!("{} is stored, but not in force yet: {reason}", spec.action_ref));
+                    problems.push(format!(
+                        "{} is stored, but not in force yet: {reason}",
+                        spec.action_ref
+                    ));
                 }
                 applied.push(answer);
             }
@@ -145,8 +151,12 @@ fn applied_table(applied: &[ActionApplied]) -> String {
             in_force.to_owned(),
         ]
     });
-    let columns =
-        [Column::Words("action"), Column::Words("result"), Column::Figures("limit"), Column::Words("in force")];
+    let columns = [
+        Column::Words("action"),
+        Column::Words("result"),
+        Column::Figures("limit"),
+        Column::Words("in force"),
+    ];
     table(&columns, rows.collect())
 }
 
@@ -154,8 +164,7 @@ async fn list(http: &Http, json: bool) -> Result<Output, Failure> {
     let mut actions: Vec<ActionView> = Vec::new();
     let mut after = None;
     loop {
-        let query = [("after", after.take()), ("limit", LIST_PAGE)];
-        let page: ActionList = http.get("/actions", &query).await?;
+        let page: ActionList = http.get("/actions", &[("after", after.take())]).await?;
         actions.extend(page.actions);
         match page.next {
             Some(next) => after = Some(next.to_string()),

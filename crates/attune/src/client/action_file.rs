@@ -37,7 +37,9 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
-        let is_yaml = file.extension().is_some_and(|it| it == "yaml" || it == "yml");
+        let is_yaml = file
+            .extension()
+            .is_some_and(|it| it == "yaml" || it == "yml");
         if is_yaml && file.is_file() {
             found.push(file);
         }
@@ -53,7 +55,10 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
 pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
     let (mut actions, mut problems) = (Vec::new(), Vec::new());
     for (index, document) in yaml_serde::Deserializer::from_str(text).enumerate() {
-        let place = Place { file: file.to_owned(), document: index + 1 };
+        let place = Place {
+            file: file.to_owned(),
+            document: index + 1,
+        };
         let value = match yaml_serde::Value::deserialize(document) {
             Ok(value) => value,
             Err(error) => {
@@ -82,7 +87,11 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, String> {
     let spec: ActionSpec = serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let problem = error.inner();
-        if path == "." { problem.to_string() } else { format!("{path}: {problem}") }
+        if path == "." {
+            problem.to_string()
+        } else {
+            format!("{path}: {problem}")
+        }
     })?;
     spec.check().map_err(|reject| reject.message)?;
     Ok(Some(spec))
@@ -92,7 +101,11 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, String> {
 fn to_json(value: yaml_serde::Value, path: &str) -> Result<Value, String> {
     use yaml_serde::Value as Yaml;
     let at = |problem: &str| {
-        if path.is_empty() { problem.to_owned() } else { format!("{path}: {problem}") }
+        if path.is_empty() {
+            problem.to_owned()
+        } else {
+            format!("{path}: {problem}")
+        }
     };
     Ok(match value {
         Yaml::Null => Value::Null,
@@ -122,12 +135,18 @@ fn to_json(value: yaml_serde::Value, path: &str) -> Result<Value, String> {
             }
             Value::Object(map)
         }
-        Yaml::Tagged(tagged) => return Err(at(&format!("the tag {} has no meaning here", tagged.tag))),
+        Yaml::Tagged(tagged) => {
+            return Err(at(&format!("the tag {} has no meaning here", tagged.tag)));
+        }
     })
 }
 
 fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// An action as a file that could be applied.
@@ -145,7 +164,10 @@ mod tests {
 
     fn parsed(text: &str) -> (Vec<ActionSpec>, Vec<String>) {
         let (actions, problems) = parse(Path::new("a.yaml"), text);
-        (actions.into_iter().map(|action| action.spec).collect(), problems)
+        (
+            actions.into_iter().map(|action| action.spec).collect(),
+            problems,
+        )
     }
 
     #[test]
@@ -158,7 +180,10 @@ mod tests {
         );
         assert_eq!(problems, Vec::<String>::new());
         assert_eq!(specs.len(), 2);
-        assert_eq!(specs[0].run, Run::Program(vec!["/bin/echo".to_owned(), "hi".to_owned()]));
+        assert_eq!(
+            specs[0].run,
+            Run::Program(vec!["/bin/echo".to_owned(), "hi".to_owned()])
+        );
         assert_eq!(specs[0].policy.concurrency.limit, Some(2));
         assert_eq!(specs[0].policy.queue.timeout_seconds, Some(60));
         let minimum = &specs[1].parameters.as_ref().unwrap()["properties"]["seconds"]["minimum"];
@@ -170,22 +195,36 @@ mod tests {
         let good = "ref: demo.build\nrun: {builtin: noop}\n---\n";
         for (bad, problem) in [
             ("ref: demo.b", "missing field `run`"),
-            ("ref: Demo\nrun: {builtin: noop}", "ref: \"Demo\" is not an action ref"),
+            (
+                "ref: Demo\nrun: {builtin: noop}",
+                "ref: \"Demo\" is not an action ref",
+            ),
             (
                 "ref: a.b\nrun: {builtin: noop}\npolicy: {concurrency: {limt: 2}}",
                 "policy.concurrency.limt: unknown field `limt`, expected `limit`",
             ),
-            ("ref: a.b\nrun: {builtin: noop}\ntimeout_seconds: 0", "`timeout_seconds` is 0"),
+            (
+                "ref: a.b\nrun: {builtin: noop}\ntimeout_seconds: 0",
+                "`timeout_seconds` is 0",
+            ),
             ("ref: a.b\nrun: {program: /bin/true}", "run"),
-            ("ref: a.b\nrun: !program [/bin/true]", "run: the tag !program has no meaning here"),
+            (
+                "ref: a.b\nrun: !program [/bin/true]",
+                "run: the tag !program has no meaning here",
+            ),
             ("ref: a.b\n1: x", "keys must be words"),
-            ("ref: a.b\nparameters: {a: .nan}", "parameters.a: the number must be finite"),
+            (
+                "ref: a.b\nparameters: {a: .nan}",
+                "parameters.a: the number must be finite",
+            ),
             ("ref: a.b\nref: a.c", "duplicate"),
             ("ref: [a.b", "line 5"),
         ] {
             let (specs, problems) = parsed(&format!("{good}{bad}"));
             assert_eq!(specs.len(), 1, "{bad}");
-            let [found] = problems.as_slice() else { panic!("{bad}: {problems:?}") };
+            let [found] = problems.as_slice() else {
+                panic!("{bad}: {problems:?}")
+            };
             assert!(found.starts_with("a.yaml, document 2: "), "{found}");
             assert!(found.contains(problem), "{found}");
         }
@@ -206,8 +245,15 @@ mod tests {
         }
         std::fs::create_dir(folder.path().join("d.yaml")).unwrap();
         let found = files(folder.path()).unwrap();
-        let names: Vec<_> = found.iter().map(|it| it.file_name().unwrap().to_owned()).collect();
+        let names: Vec<_> = found
+            .iter()
+            .map(|it| it.file_name().unwrap().to_owned())
+            .collect();
         assert_eq!(names, ["a.yaml", "b.yml"]);
-        assert!(files(&folder.path().join("x.yaml")).unwrap_err().contains("x.yaml"));
+        assert!(
+            files(&folder.path().join("x.yaml"))
+                .unwrap_err()
+                .contains("x.yaml")
+        );
     }
 }

@@ -113,9 +113,15 @@ impl Http {
         &self,
         request: RequestBuilder,
     ) -> Result<T, CallError> {
-        let response = request.send().await.map_err(|error| self.no_answer(error))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.no_answer(error))?;
         let status = response.status();
-        let body = response.bytes().await.map_err(|error| self.no_answer(error))?;
+        let body = response
+            .bytes()
+            .await
+            .map_err(|error| self.no_answer(error))?;
         if status.is_success() {
             return serde_json::from_slice(&body)
                 .map_err(|error| self.foreign(&format!("an answer that does not fit: {error}")));
@@ -144,13 +150,19 @@ impl Http {
     }
 
     fn foreign(&self, what: &str) -> CallError {
-        CallError::Unknown(format!("{} answers, but not as Attune does: {what}", self.base))
+        CallError::Unknown(format!(
+            "{} answers, but not as Attune does: {what}",
+            self.base
+        ))
     }
 }
 
 fn is_loopback(url: &Url) -> bool {
     url.host_str().is_some_and(|host| {
         let host = host.trim_matches(['[', ']']);
-        host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        host == "localhost"
+            || host
+                .parse()
+                .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     })
 }

@@ -86,7 +86,11 @@ struct Output {
 
 impl Output {
     fn text(text: impl Into<String>) -> Self {
-        Self { text: text.into(), problems: Vec::new(), exit: Exit::Done }
+        Self {
+            text: text.into(),
+            problems: Vec::new(),
+            exit: Exit::Done,
+        }
     }
 
     fn json(value: &impl Serialize) -> Self {
@@ -110,11 +114,17 @@ struct Failure {
 
 impl Failure {
     fn usage(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Refused, message: message.into() }
+        Self {
+            exit: Exit::Refused,
+            message: message.into(),
+        }
     }
 
     fn unknown(message: impl Into<String>) -> Self {
-        Self { exit: Exit::Unknown, message: message.into() }
+        Self {
+            exit: Exit::Unknown,
+            message: message.into(),
+        }
     }
 }
 
@@ -126,7 +136,10 @@ impl From<CallError> for Failure {
                 Exit::Unknown
             }
         };
-        Self { exit, message: error.to_string() }
+        Self {
+            exit,
+            message: error.to_string(),
+        }
     }
 }
 

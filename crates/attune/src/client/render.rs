@@ -22,10 +22,15 @@ pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
     }));
     for row in rows {
         // A line break in a cell would look like a row.
-        table.add_row(row.into_iter().map(|cell| cell.replace(['\n', '\r', '\t'], " ")));
+        table.add_row(
+            row.into_iter()
+                .map(|cell| cell.replace(['\n', '\r', '\t'], " ")),
+        );
     }
     for (index, column) in columns.iter().enumerate() {
-        let Some(target) = table.column_mut(index) else { continue };
+        let Some(target) = table.column_mut(index) else {
+            continue;
+        };
         target.set_padding((0, 2));
         if let Column::Figures(_) = column {
             target.set_cell_alignment(CellAlignment::Right);
@@ -65,7 +70,13 @@ pub(super) fn to_stdout(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     let written = stdout
         .write_all(text.as_bytes())
-        .and_then(|()| if text.ends_with('\n') { Ok(()) } else { stdout.write_all(b"\n") })
+        .and_then(|()| {
+            if text.ends_with('\n') {
+                Ok(())
+            } else {
+                stdout.write_all(b"\n")
+            }
+        })
         .and_then(|()| stdout.flush());
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -98,6 +109,9 @@ mod tests {
             vec!["a\nb".to_owned(), "12345".to_owned()],
         ];
         let text = table(&[Column::Words("action"), Column::Figures("waiting")], rows);
-        assert_eq!(text, "action     waiting\ncore.echo        7\na b          12345");
+        assert_eq!(
+            text,
+            "action     waiting\ncore.echo        7\na b          12345"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_core::{Action, ExecutionId, Status};
+use attune_core::{Action, Attempt, ExecutionId, Status};
 use attune_history::{Interval, judge_action, percentile};
 
 use super::Accepted;
@@ -31,8 +31,10 @@ pub(super) async fn judge(
         actions: Vec::new(),
     };
     for (index, action) in actions.iter().enumerate() {
-        let of_action: Vec<&Accepted> =
-            accepted.iter().filter(|accepted| accepted.action == index).collect();
+        let of_action: Vec<&Accepted> = accepted
+            .iter()
+            .filter(|accepted| accepted.action == index)
+            .collect();
         let records = read_records(&folder.join(format!("{}.records", action.spec.action_ref)))?;
         let mut intervals = Vec::new();
         let mut waits = Vec::new();
@@ -42,11 +44,14 @@ pub(super) async fn judge(
             match (stored.map(|stored| stored.status), times) {
                 (Some(Status::Succeeded), Some((start, Some(end)))) => {
                     figures.succeeded += 1;
-                    // The demo never ends its programs, so each has exactly one attempt.
-                    let accepted_ns = Some(accepted.accepted_ns);
-                    let mut interval = Interval::new(accepted.execution_id, *start, Some(*end));
-                    interval.accepted_ns = accepted_ns;
-                    intervals.push(interval);
+                    intervals.push(Interval {
+                        execution_id: accepted.execution_id,
+                        // The demo never ends its programs, so each has exactly one attempt.
+                        attempt: Attempt(1),
+                        accepted_ns: Some(accepted.accepted_ns),
+                        start_ns: *start,
+                        end_ns: Some(*end),
+                    });
                     waits.push((start - accepted.accepted_ns).max(0));
                 }
                 (Some(Status::Failed | Status::TimedOut | Status::Abandoned), _) => {
@@ -98,7 +103,8 @@ fn read_records(path: &Path) -> anyhow::Result<HashMap<ExecutionId, (i64, Option
         let (id, time): (ExecutionId, i64) = (id.parse()?, time.parse()?);
         match kind {
             "start" => {
-                records.insert(id, (time, None));
+                let earlier = records.insert(id, (time, None));
+                anyhow::ensure!(earlier.is_none(), "execution {id} was started twice");
             }
             _ => {
                 records.get_mut(&id).context("an end without a start")?.1 = Some(time);

@@ -34,8 +34,12 @@ pub(crate) struct DemoArguments {
 }
 
 /// The actions of the demo: their limits, and how many of a hundred executions are theirs.
-const ACTIONS: [(&str, u32, u32); 4] =
-    [("demo.one", 1, 15), ("demo.two", 2, 20), ("demo.five", 5, 25), ("demo.twenty", 20, 40)];
+const ACTIONS: [(&str, u32, u32); 4] = [
+    ("demo.one", 1, 15),
+    ("demo.two", 2, 20),
+    ("demo.five", 5, 25),
+    ("demo.twenty", 20, 40),
+];
 /// The longest the demo may take.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -49,7 +53,10 @@ pub(crate) struct Accepted {
 }
 
 /// Runs the demo.
-pub(crate) async fn run(settings: &Settings, arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    settings: &Settings,
+    arguments: &DemoArguments,
+) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("attune-demo-").tempdir()?;
     let mut settings = settings.clone();
     settings.wiring = attune_config::Wiring::Embedded;
@@ -59,16 +66,24 @@ pub(crate) async fn run(settings: &Settings, arguments: &DemoArguments) -> anyho
     shutdown.listen_for_signals()?;
     let parts = Parts::open(&settings, "demo", &shutdown).await?;
     let (health, metrics) = (Health::new(), Metrics::new());
-    let services = [Role::Stats, Role::CompletionListener, Role::Executor, Role::Worker];
-    let running =
-        roles::start(&settings, &services, &parts, &health, &metrics, &shutdown).await?;
-    let view = running.executor.context("the executor is one of the roles")?;
+    let services = [
+        Role::Stats,
+        Role::CompletionListener,
+        Role::Executor,
+        Role::Worker,
+    ];
+    let running = roles::start(&settings, &services, &parts, &health, &metrics, &shutdown).await?;
+    let view = running
+        .executor
+        .context("the executor is one of the roles")?;
     roles::all_owned(&view, settings.cluster.partitions).await?;
 
     let actions = apply_actions(&parts, &settings, folder.path()).await?;
-    let client =
-        CommandClient::start(parts.bus.clone(), ClientOptions::new(settings.cluster.partitions))
-            .await?;
+    let client = CommandClient::start(
+        parts.bus.clone(),
+        ClientOptions::new(settings.cluster.partitions),
+    )
+    .await?;
     let began = Instant::now();
     let accepted = submit(&client, arguments.executions).await?;
     watch(&view, &actions, accepted.len(), arguments.json, &shutdown).await?;
@@ -84,7 +99,11 @@ pub(crate) async fn run(settings: &Settings, arguments: &DemoArguments) -> anyho
     } else {
         report::print(&figures);
     }
-    Ok(if figures.kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if figures.kept() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Applies the demo's actions: each runs this program's own binary, which records its times.
@@ -94,17 +113,24 @@ async fn apply_actions(
     folder: &Path,
 ) -> anyhow::Result<Vec<Action>> {
     let binary = std::env::current_exe().context("this program's own path")?;
-    let binary = binary.to_str().context("this program's path is not UTF-8")?;
+    let binary = binary
+        .to_str()
+        .context("this program's path is not UTF-8")?;
     let mut actions = Vec::new();
     for (name, limit, _) in ACTIONS {
         let record = folder.join(format!("{name}.records"));
-        let record = record.to_str().context("the temporary folder's path is not UTF-8")?;
+        let record = record
+            .to_str()
+            .context("the temporary folder's path is not UTF-8")?;
         let argv = [binary, "demo-program", record].map(str::to_owned).to_vec();
         let action_ref = name.parse().map_err(anyhow::Error::msg)?;
         let mut spec = ActionSpec::new(action_ref, Run::Program(argv));
         spec.policy.concurrency.limit = Some(limit);
         spec.policy.queue.max_length = Some(100_000);
-        let applied = parts.store.apply_action(&spec, settings.cluster.partitions, "demo").await?;
+        let applied = parts
+            .store
+            .apply_action(&spec, settings.cluster.partitions, "demo")
+            .await?;
         actions.push(applied.action);
     }
     Ok(actions)
@@ -130,12 +156,23 @@ async fn submit(client: &CommandClient, executions: u32) -> anyhow::Result<Vec<A
     }
     let mut accepted = Vec::new();
     for chunk in plan.chunks(100) {
-        let submissions = chunk.iter().map(|(_, submission)| submission.clone()).collect();
-        let answers = client.submit_many(submissions, Duration::from_secs(30)).await;
+        let submissions = chunk
+            .iter()
+            .map(|(_, submission)| submission.clone())
+            .collect();
+        let answers = client
+            .submit_many(submissions, Duration::from_secs(30))
+            .await;
         let accepted_ns = attune_history::now_ns();
         for ((action, _), answer) in chunk.iter().zip(answers) {
-            let execution_id = answer?.execution_id.context("an answer without an execution")?;
-            accepted.push(Accepted { execution_id, action: *action, accepted_ns });
+            let execution_id = answer?
+                .execution_id
+                .context("an answer without an execution")?;
+            accepted.push(Accepted {
+                execution_id,
+                action: *action,
+                accepted_ns,
+            });
         }
     }
     Ok(accepted)
@@ -153,7 +190,8 @@ async fn watch(
     if quiet || !std::io::stderr().is_terminal() {
         bars.set_draw_target(indicatif::ProgressDrawTarget::hidden());
     }
-    let style = ProgressStyle::with_template("{prefix:12} {bar:30.cyan/blue} {pos:>4}/{len:4} {msg}")?;
+    let style =
+        ProgressStyle::with_template("{prefix:12} {bar:30.cyan/blue} {pos:>4}/{len:4} {msg}")?;
     let bar_of: HashMap<ActionId, ProgressBar> = actions
         .iter()
         .map(|action| {
@@ -166,10 +204,15 @@ async fn watch(
     loop {
         let mut done = 0;
         for stats in view.queues.get_all_queue_stats() {
-            let Some(bar) = bar_of.get(&stats.action_id) else { continue };
+            let Some(bar) = bar_of.get(&stats.action_id) else {
+                continue;
+            };
             bar.set_length(stats.total_enqueued);
             bar.set_position(stats.total_completed);
-            bar.set_message(format!("{} run, {} wait", stats.active_count, stats.queue_length));
+            bar.set_message(format!(
+                "{} run, {} wait",
+                stats.active_count, stats.queue_length
+            ));
             done += stats.total_completed;
         }
         if done >= expected as u64 {
@@ -177,7 +220,10 @@ async fn watch(
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("{done} of {expected} executions ended within {} s", DEADLINE.as_secs());
+            bail!(
+                "{done} of {expected} executions ended within {} s",
+                DEADLINE.as_secs()
+            );
         }
         tokio::select! {
             () = shutdown.cancelled() => bail!("stopped"),

@@ -33,7 +33,10 @@ pub(crate) fn run(arguments: &DemoProgram) -> anyhow::Result<ExitCode> {
     let parameters: Parameters = serde_json::from_str(&text).context("the parameters")?;
     std::thread::sleep(Duration::from_millis(parameters.work_ms));
     println!("{}", serde_json::json!({"worked_ms": parameters.work_ms}));
-    append(&arguments.record, &format!("end {id} {}\n", attune_history::now_ns()))?;
+    append(
+        &arguments.record,
+        &format!("end {id} {}\n", attune_history::now_ns()),
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 

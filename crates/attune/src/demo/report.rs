@@ -44,7 +44,7 @@ impl Figures {
 /// Prints the table.
 pub(crate) fn print(figures: &Figures) {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "action",
         "limit",
@@ -61,9 +61,19 @@ pub(crate) fn print(figures: &Figures) {
             right(action.limit.to_string()),
             right(action.executions.to_string()),
             right(action.max_concurrent_observed.to_string()),
-            Cell::new(if action.order_violations == 0 { "yes" } else { "NO" }),
-            right(format!("{:.0} / {:.0}", action.wait_ms_p50, action.wait_ms_p95)),
-            right(format!("{:.1} / {:.1}", action.handoff_ms_p50, action.handoff_ms_p99)),
+            Cell::new(if action.order_violations == 0 {
+                "yes"
+            } else {
+                "NO"
+            }),
+            right(format!(
+                "{:.0} / {:.0}",
+                action.wait_ms_p50, action.wait_ms_p95
+            )),
+            right(format!(
+                "{:.1} / {:.1}",
+                action.handoff_ms_p50, action.handoff_ms_p99
+            )),
         ]);
     }
     println!("{table}");

@@ -18,11 +18,7 @@ const ANSWERS_AT_ONCE: usize = 64;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// Brings answers to those who wait, until the client is dropped or the bus is closed.
-pub(super) async fn listen(
-    shared: Arc<Shared>,
-    mut answers: Subscriber,
-    stop: CancellationToken,
-) {
+pub(super) async fn listen(shared: Arc<Shared>, mut answers: Subscriber, stop: CancellationToken) {
     let settler = answers.settler();
     let mut tags = Vec::with_capacity(ANSWERS_AT_ONCE);
     loop {
@@ -32,7 +28,9 @@ pub(super) async fn listen(
         };
         if first.is_none() {
             // Nobody will be answered any more; waiting for deadlines would only be slower.
-            shared.pending.fail_all(&Outcome::Unknown("the bus was closed"));
+            shared
+                .pending
+                .fail_all(&Outcome::Unknown("the bus was closed"));
             return;
         }
         let mut next = first;

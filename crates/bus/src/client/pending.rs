@@ -141,7 +141,9 @@ impl Waiter {
     /// How the wait ends. Cancel safe; not to be asked again once it has.
     pub(super) async fn outcome(&mut self) -> Outcome {
         // The sender is dropped unused only together with the table.
-        (&mut self.receiver).await.unwrap_or(Outcome::Unknown("the client has ended"))
+        (&mut self.receiver)
+            .await
+            .unwrap_or(Outcome::Unknown("the client has ended"))
     }
 
     /// The same command, to be sent once more.

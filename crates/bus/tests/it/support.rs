@@ -5,17 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use attune_bus::client::{ClientError, ClientOptions, CommandClient};
 use attune_bus::memory::MemoryBus;
-use attune_bus::{
-    Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic,
-};
-use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status};
-use attune_messages::v1::{
-    Accepted, ActionChanged, Answer, AnswerOutcome, Cancel, Submit,
-};
+use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status, Submission};
+use attune_messages::v1::{Accepted, ActionChanged, Answer, AnswerOutcome, Cancel, Submit};
 use attune_messages::{Envelope, encode};
 use chrono::Utc;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 /// Long enough that only a fault reaches it.
@@ -24,7 +22,63 @@ pub(crate) const LONG: Duration = Duration::from_secs(10);
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LONG, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+    tokio::time::timeout(LONG, future)
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+pub(crate) type Answered = Result<Accepted, ClientError>;
+
+pub(crate) fn memory_bus() -> Arc<dyn Bus> {
+    Arc::new(MemoryBus::new())
+}
+
+/// A client of a cluster with one partition.
+pub(crate) async fn client(bus: &Arc<dyn Bus>) -> CommandClient {
+    CommandClient::start(Arc::clone(bus), ClientOptions::new(1))
+        .await
+        .unwrap()
+}
+
+pub(crate) fn request(action_ref: &str, request_id: RequestId) -> Submission {
+    Submission {
+        request_id: Some(request_id),
+        ..Submission::new(action_ref)
+    }
+}
+
+/// Submits in a task of its own.
+pub(crate) fn submit(
+    client: &CommandClient,
+    submission: Submission,
+    deadline: Duration,
+) -> JoinHandle<Answered> {
+    let client = client.clone();
+    tokio::spawn(async move { client.submit(submission, deadline).await })
+}
+
+pub(crate) fn id_of(answered: Answered) -> i64 {
+    answered.unwrap().execution_id.unwrap().0
+}
+
+/// Sends one more command and has it answered: whatever was sent to the client before has then
+/// been taken in.
+pub(crate) async fn round_trip(client: &CommandClient, owner: &mut Owner) {
+    let task = submit(client, Submission::new("core.marker"), LONG);
+    let pack = owner.next().await;
+    assert_eq!(pack.about, ["core.marker"]);
+    owner.answer(&pack, |_| accepted(0)).await;
+    task.await.unwrap().unwrap();
+}
+
+/// Waits until so many commands are in flight.
+pub(crate) async fn until_in_flight(client: &CommandClient, count: usize) {
+    within("the client has so many commands in flight", async {
+        while client.stats().in_flight != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 /// One message of commands, as an owner sees it.
@@ -48,12 +102,23 @@ pub(crate) struct Owner {
 impl Owner {
     pub(crate) async fn start(bus: &Arc<dyn Bus>, partition: u16) -> Self {
         let topic = Topic::Commands(PartitionId(partition));
-        let commands = bus.subscribe(Subscription { topic, prefetch: 1000 }).await.unwrap();
-        Self { bus: Arc::clone(bus), commands }
+        let commands = bus
+            .subscribe(Subscription {
+                topic,
+                prefetch: 1000,
+            })
+            .await
+            .unwrap();
+        Self {
+            bus: Arc::clone(bus),
+            commands,
+        }
     }
 
     pub(crate) async fn next(&mut self) -> Pack {
-        let delivery = within("a command", self.commands.next()).await.expect("the bus is open");
+        let delivery = within("a command", self.commands.next())
+            .await
+            .expect("the bus is open");
         self.commands.settler().ack(&[delivery.tag]).await;
         let envelope = Envelope::parse(&delivery.body, 2 * 1024 * 1024).unwrap();
         let mut pack = Pack {
@@ -61,13 +126,17 @@ impl Owner {
             kind: envelope.message_type.to_string(),
             request_ids: Vec::new(),
             about: Vec::new(),
-            reply_to: delivery.reply_to.clone().expect("commands say where answers go"),
+            reply_to: delivery
+                .reply_to
+                .clone()
+                .expect("commands say where answers go"),
             bytes: delivery.body.len(),
         };
         assert_eq!(delivery.message_id, Some(envelope.message_id.to_string()));
         if envelope.is::<Submit>() {
             for item in envelope.items::<Submit>().unwrap() {
-                pack.request_ids.push(item.submission.request_id.expect("it is required"));
+                pack.request_ids
+                    .push(item.submission.request_id.expect("it is required"));
                 pack.about.push(item.submission.action_ref);
             }
         } else if envelope.is::<Cancel>() {
@@ -89,7 +158,10 @@ impl Owner {
             .request_ids
             .iter()
             .enumerate()
-            .map(|(index, &request_id)| Answer { request_id, outcome: outcome(index) })
+            .map(|(index, &request_id)| Answer {
+                request_id,
+                outcome: outcome(index),
+            })
             .collect();
         let id = Uuid::now_v7();
         let body = encode(id, Utc::now(), &answers);
@@ -102,7 +174,8 @@ impl Owner {
         let mut next = 0;
         loop {
             let pack = self.next().await;
-            self.answer(&pack, |index| accepted(next + index as i64)).await;
+            self.answer(&pack, |index| accepted(next + index as i64))
+                .await;
             next += pack.request_ids.len() as i64;
         }
     }
@@ -179,9 +252,9 @@ impl Bus for GatedBus {
                 self.inner.publish(messages).await?;
                 Err(unconfirmed())
             }
-            Some(Fate::Refused) => {
-                Err(PublishError::Refused(messages.iter().map(|m| m.message_id).collect()))
-            }
+            Some(Fate::Refused) => Err(PublishError::Refused(
+                messages.iter().map(|m| m.message_id).collect(),
+            )),
         }
     }
 

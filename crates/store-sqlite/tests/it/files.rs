@@ -67,6 +67,28 @@ async fn a_place_that_does_not_exist_is_named() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_no_database_is_named_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.txt");
+    let text = "these are my notes, and not a database; ".repeat(50);
+    std::fs::write(&path, &text).unwrap();
+    let message = conflict(SqliteStore::open(SqliteOptions::new(&path)).await);
+    assert!(message.contains(path.to_str().unwrap()), "{message}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_link_does_not_lead_past_the_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, link) = (folder.path().join("attune.db"), folder.path().join("link"));
+    let store = SqliteStore::open(SqliteOptions::new(&path)).await.unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let message = conflict(SqliteStore::open(SqliteOptions::new(&link)).await);
+    assert!(message.contains(link.to_str().unwrap()), "{message}");
+    store.close().await;
+}
+
+#[tokio::test]
 async fn nobody_else_can_read_the_files() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(SqliteOptions::new(folder.path().join("attune.db")))

@@ -25,7 +25,11 @@ const CHUNK: usize = 16 * 1024;
 
 impl Capture {
     pub(crate) fn new(max: usize) -> Self {
-        Self { kept: Vec::new(), total: 0, max }
+        Self {
+            kept: Vec::new(),
+            total: 0,
+            max,
+        }
     }
 
     /// Adds what was read.
@@ -54,7 +58,10 @@ impl Capture {
     pub(crate) fn into_text(self) -> Text {
         let mut text = String::with_capacity(self.kept.len());
         let used = fill(&mut text, &self.kept, self.max, self.is_over());
-        Text { text, cut: self.total - used as u64 }
+        Text {
+            text,
+            cut: self.total - used as u64,
+        }
     }
 }
 
@@ -62,7 +69,8 @@ impl Text {
     /// The text, with a mark where it is cut.
     pub(crate) fn marked(mut self) -> String {
         if self.cut > 0 {
-            self.text.push_str(&format!("… [cut: {} bytes more]", self.cut));
+            self.text
+                .push_str(&format!("… [cut: {} bytes more]", self.cut));
         }
         self.text
     }
@@ -96,10 +104,12 @@ fn fill(text: &mut String, bytes: &[u8], max: usize, goes_on: bool) -> usize {
         }
         let invalid = chunk.invalid();
         let is_last = used + invalid.len() == bytes.len();
-        if invalid.is_empty() || (goes_on && is_last) || !replace(text) {
-            continue;
+        if !invalid.is_empty() {
+            if (goes_on && is_last) || !replace(text) {
+                return used;
+            }
+            used += invalid.len();
         }
-        used += invalid.len();
     }
     used
 }

@@ -63,7 +63,11 @@ pub(crate) struct HttpGet {
 
 impl HttpGet {
     pub(crate) fn new(options: &HttpOptions) -> Self {
-        let allowed: Allowed = if options.allow_private_addresses { |_| true } else { is_public };
+        let allowed: Allowed = if options.allow_private_addresses {
+            |_| true
+        } else {
+            is_public
+        };
         Self::with_allowed(options, allowed)
     }
 
@@ -87,7 +91,10 @@ impl HttpGet {
                 let raw = serde_json::value::to_raw_value(&result).ok();
                 if status.is_client_error() || status.is_server_error() {
                     let error = format!("the server answered {status}");
-                    return Outcome { result: raw, ..Outcome::failed(error) };
+                    return Outcome {
+                        result: raw,
+                        ..Outcome::failed(error)
+                    };
                 }
                 Outcome::succeeded(raw)
             }
@@ -131,7 +138,11 @@ impl HttpGet {
         }
         let body = body.into_text();
         let cut = body.cut > 0;
-        let text = if cut { format!("{}… [cut]", body.text) } else { body.text };
+        let text = if cut {
+            format!("{}… [cut]", body.text)
+        } else {
+            body.text
+        };
         let mut result = json!({"status": status.as_u16(), "headers": headers, "body": text});
         if cut {
             result["body_cut"] = Value::Bool(true);
@@ -175,7 +186,11 @@ fn check(url: &Url, allowed: Allowed) -> Result<(), String> {
         Some(Host::Domain(_)) => return Ok(()),
         None => return Err("`url` names no host".to_owned()),
     };
-    if allowed(address) { Ok(()) } else { Err(refusal(&address.to_string(), address)) }
+    if allowed(address) {
+        Ok(())
+    } else {
+        Err(refusal(&address.to_string(), address))
+    }
 }
 
 fn refusal(host: &str, address: IpAddr) -> String {
@@ -199,7 +214,9 @@ fn redirect(from: &Url, response: &Response) -> Result<Option<Url>, String> {
     match response.headers().get(LOCATION) {
         Some(location) if sends_on => {
             let location = String::from_utf8_lossy(location.as_bytes());
-            let url = from.join(&location).map_err(|error| format!("a redirect: {error}"))?;
+            let url = from
+                .join(&location)
+                .map_err(|error| format!("a redirect: {error}"))?;
             Ok(Some(url))
         }
         _ => Ok(None),
@@ -230,8 +247,11 @@ impl Resolve for Resolver {
         Box::pin(async move {
             let found: Vec<SocketAddr> =
                 tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let usable: Vec<_> =
-                found.iter().copied().filter(|found| allowed(found.ip())).collect();
+            let usable: Vec<_> = found
+                .iter()
+                .copied()
+                .filter(|found| allowed(found.ip()))
+                .collect();
             match (usable.is_empty(), found.first()) {
                 (true, Some(refused)) => Err(refusal(name.as_str(), refused.ip()).into()),
                 _ => Ok(Box::new(usable.into_iter()) as Addrs),
@@ -255,7 +275,9 @@ mod tests {
             while let Ok((mut socket, _)) = listener.accept().await {
                 let mut head = Vec::new();
                 while !head.ends_with(b"\r\n\r\n") {
-                    let Ok(byte) = socket.read_u8().await else { break };
+                    let Ok(byte) = socket.read_u8().await else {
+                        break;
+                    };
                     head.push(byte);
                 }
                 let answer = answer(&String::from_utf8_lossy(&head), port);
@@ -280,7 +302,10 @@ mod tests {
     }
 
     fn options(max_body_bytes: usize) -> HttpOptions {
-        HttpOptions { max_body_bytes, ..HttpOptions::default() }
+        HttpOptions {
+            max_body_bytes,
+            ..HttpOptions::default()
+        }
     }
 
     fn only_one(address: IpAddr) -> bool {
@@ -288,7 +313,10 @@ mod tests {
     }
 
     fn get(url: String) -> Get {
-        Get { url, headers: BTreeMap::from([("x-key".to_owned(), "secret".to_owned())]) }
+        Get {
+            url,
+            headers: BTreeMap::from([("x-key".to_owned(), "secret".to_owned())]),
+        }
     }
 
     fn result(outcome: &Outcome) -> Value {
@@ -298,8 +326,13 @@ mod tests {
     #[tokio::test]
     async fn a_response_becomes_the_result() {
         let port = server(|_, _| ok("héllo\0")).await;
-        let http = HttpGet::new(&HttpOptions { allow_private_addresses: true, ..options(100) });
-        let outcome = http.run(get(format!("http://127.0.0.1:{port}/x?y=1"))).await;
+        let http = HttpGet::new(&HttpOptions {
+            allow_private_addresses: true,
+            ..options(100)
+        });
+        let outcome = http
+            .run(get(format!("http://127.0.0.1:{port}/x?y=1")))
+            .await;
         assert_eq!(outcome.error, None);
         let headers = json!({"content-length": "7", "content-type": "text/plain"});
         let expected = json!({"status": 200, "headers": headers, "body": "héllo\u{fffd}"});
@@ -308,26 +341,32 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_body_is_cut_and_an_error_status_fails() {
-        let port = server(|_, _| {
-            ok("0123456789ab").replace("200 OK", "503 Service Unavailable")
-        })
-        .await;
+        let port =
+            server(|_, _| ok("0123456789ab").replace("200 OK", "503 Service Unavailable")).await;
         let http = HttpGet::with_allowed(&options(10), only_one);
         let outcome = http.run(get(format!("http://127.0.0.1:{port}/"))).await;
         let error = outcome.error.as_deref().unwrap();
         assert_eq!(error, "the server answered 503 Service Unavailable");
         let result = result(&outcome);
         assert_eq!(result["body"], "0123456789… [cut]");
-        assert_eq!((&result["body_cut"], &result["status"]), (&json!(true), &json!(503)));
+        assert_eq!(
+            (&result["body_cut"], &result["status"]),
+            (&json!(true), &json!(503))
+        );
     }
 
     #[tokio::test]
     async fn private_addresses_are_refused_however_they_are_written() {
         let port = server(|_, _| ok("inside")).await;
         let http = HttpGet::new(&options(100));
-        for host in
-            ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f000001", "2130706433"]
-        {
+        for host in [
+            "127.0.0.1",
+            "localhost",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "0x7f000001",
+            "2130706433",
+        ] {
             let outcome = http.run(get(format!("http://{host}:{port}/"))).await;
             let error = outcome.error.unwrap();
             assert!(error.contains("is not a public address"), "{host}: {error}");
@@ -342,9 +381,16 @@ mod tests {
         let outcome = http.run(get(format!("http://127.0.0.1:{port}/"))).await;
         let error = outcome.error.unwrap();
         assert!(error.starts_with("127.0.0.2 is refused"), "{error}");
-        for (to, problem) in [("file:///etc/passwd", "not http"), ("http://", "a redirect")] {
+        for (to, problem) in [
+            ("file:///etc/passwd", "not http"),
+            ("http://", "a redirect"),
+        ] {
             let port = server(move |_, _| moved(to)).await;
-            let error = http.run(get(format!("http://127.0.0.1:{port}/"))).await.error.unwrap();
+            let error = http
+                .run(get(format!("http://127.0.0.1:{port}/")))
+                .await
+                .error
+                .unwrap();
             assert!(error.contains(problem), "{to}: {error}");
         }
     }
@@ -369,10 +415,16 @@ mod tests {
         })
         .await;
         let http = HttpGet::with_allowed(&options(100), only_one);
-        let outcome = http.run(get(format!("http://127.0.0.1:{first}/start"))).await;
+        let outcome = http
+            .run(get(format!("http://127.0.0.1:{first}/start")))
+            .await;
         assert_eq!(result(&outcome)["body"], "there");
-        let keys: Vec<_> =
-            seen.lock().unwrap().iter().map(|head| head.contains("x-key: secret")).collect();
+        let keys: Vec<_> = seen
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|head| head.contains("x-key: secret"))
+            .collect();
         assert_eq!(keys, [true, true, false]);
 
         let endless = server(|_, _| moved("/")).await;
@@ -383,14 +435,22 @@ mod tests {
     #[tokio::test]
     async fn what_cannot_be_asked_for_is_said() {
         let http = HttpGet::new(&options(100));
-        for (url, problem) in
-            [("ftp://example.org/", "not http"), ("nonsense", "`url`"), ("http://", "`url`")]
-        {
+        for (url, problem) in [
+            ("ftp://example.org/", "not http"),
+            ("nonsense", "`url`"),
+            ("http://", "`url`"),
+        ] {
             let error = http.run(get(url.to_owned())).await.error.unwrap();
             assert!(error.contains(problem), "{url}: {error}");
         }
         let headers = BTreeMap::from([("bad name".to_owned(), "x".to_owned())]);
-        let error = http.run(Get { url: "http://1.1.1.1/".to_owned(), headers }).await.error;
+        let error = http
+            .run(Get {
+                url: "http://1.1.1.1/".to_owned(),
+                headers,
+            })
+            .await
+            .error;
         assert!(error.unwrap().contains("not the name of a header"));
     }
 
@@ -399,8 +459,18 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let timeout = Duration::from_millis(100);
-        let http = HttpGet::with_allowed(&HttpOptions { timeout, ..options(100) }, only_one);
-        let error = http.run(get(format!("http://127.0.0.1:{port}/"))).await.error.unwrap();
+        let http = HttpGet::with_allowed(
+            &HttpOptions {
+                timeout,
+                ..options(100)
+            },
+            only_one,
+        );
+        let error = http
+            .run(get(format!("http://127.0.0.1:{port}/")))
+            .await
+            .error
+            .unwrap();
         assert_eq!(error, "no whole answer within 100ms");
         drop(listener);
     }

@@ -41,11 +41,21 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     fn bare(status: Status, error: Option<String>) -> Self {
-        Self { status, result: None, error, exit_code: None, stdout: None, stderr: None }
+        Self {
+            status,
+            result: None,
+            error,
+            exit_code: None,
+            stdout: None,
+            stderr: None,
+        }
     }
 
     fn succeeded(result: Option<Box<RawValue>>) -> Self {
-        Self { result, ..Self::bare(Status::Succeeded, None) }
+        Self {
+            result,
+            ..Self::bare(Status::Succeeded, None)
+        }
     }
 
     pub(crate) fn failed(error: impl Into<String>) -> Self {
@@ -139,7 +149,10 @@ pub(crate) struct Runner {
 
 impl Runner {
     pub(crate) fn new(options: &WorkerOptions) -> Self {
-        Self { programs: Programs::new(options), http: HttpGet::new(&options.http) }
+        Self {
+            programs: Programs::new(options),
+            http: HttpGet::new(&options.http),
+        }
     }
 
     /// The outcome of what takes no time and so needs neither a task nor a way to end it.
@@ -160,7 +173,11 @@ impl Runner {
             return Ended::Outcome(outcome);
         }
         let timeout = Duration::from_secs(u64::from(request.timeout_seconds));
-        let bounds = Bounds { stop, timeout, deadline: Instant::now() + timeout };
+        let bounds = Bounds {
+            stop,
+            timeout,
+            deadline: Instant::now() + timeout,
+        };
         match &request.run {
             Run::Program(argv) => self.programs.run(argv, request, &bounds).await,
             Run::Builtin(Builtin::Command) => match parameters::<Command>(request) {
@@ -184,7 +201,10 @@ fn parameters<'a, P: Deserialize<'a>>(request: &'a ExecutionRequested) -> Result
     serde_json::from_str(request.parameters.get()).map_err(|error| {
         let message = error.to_string();
         let problem = message.split(" at line ").next().unwrap_or(&message);
-        Outcome::failed(format!("the parameters do not fit {}: {problem}", request.action_ref))
+        Outcome::failed(format!(
+            "the parameters do not fit {}: {problem}",
+            request.action_ref
+        ))
     })
 }
 

@@ -37,7 +37,8 @@ impl Group {
     }
 
     fn is_alive(&self) -> bool {
-        self.0.is_some_and(|group| test_kill_process_group(group).is_ok())
+        self.0
+            .is_some_and(|group| test_kill_process_group(group).is_ok())
     }
 
     /// Ends for good what is left. The group's number is not given to anyone else while a
@@ -107,7 +108,14 @@ pub(crate) async fn supervise(
         group.finish();
     }
     // Whatever was cancelled last: a worker that may not go on reports nothing.
-    (status, if over.is_cancelled() { Some(Cause::Killed) } else { cause })
+    (
+        status,
+        if over.is_cancelled() {
+            Some(Cause::Killed)
+        } else {
+            cause
+        },
+    )
 }
 
 fn kill(child: &mut Child, group: &Group) {

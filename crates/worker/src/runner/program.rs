@@ -76,7 +76,11 @@ impl Programs {
         room: &Room,
     ) -> Command {
         // A relative path means the worker's folder, not the run's own.
-        let path = if program.contains('/') { std::path::absolute(program).ok() } else { None };
+        let path = if program.contains('/') {
+            std::path::absolute(program).ok()
+        } else {
+            None
+        };
         let mut command = Command::new(path.unwrap_or_else(|| program.into()));
         command
             .args(arguments)
@@ -175,7 +179,11 @@ fn result(stdout: &Text) -> Option<Box<RawValue>> {
     if stdout.text.is_empty() && stdout.cut == 0 {
         return None;
     }
-    let text = Text { text: stdout.text.clone(), cut: stdout.cut }.marked();
+    let text = Text {
+        text: stdout.text.clone(),
+        cut: stdout.cut,
+    }
+    .marked();
     let text = text.strip_suffix('\n').unwrap_or(&text);
     let text = text.strip_suffix('\r').unwrap_or(text);
     serde_json::value::to_raw_value(text).ok()

@@ -32,9 +32,16 @@ impl Room {
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(std::path::absolute(work_dir)?)?;
         let path = dir.path().join("parameters.json");
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o400).open(&path)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&path)?;
         file.write_all(parameters.as_bytes())?;
-        Ok(Self { dir, parameters: path })
+        Ok(Self {
+            dir,
+            parameters: path,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {

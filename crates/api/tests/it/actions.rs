@@ -1,0 +1,158 @@
+//! `/api/v1/actions`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_bus::client::ClientError;
+use attune_core::PartitionId;
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::harness::Api;
+
+fn spec(limit: u32) -> Value {
+    json!({
+        "ref": "demo.build",
+        "run": {"program": ["/bin/true"]},
+        "policy": {"concurrency": {"limit": limit}}
+    })
+}
+
+#[tokio::test]
+async fn applying_creates_changes_and_tells_the_owner() {
+    let api = Api::new();
+    let created = api.put("/api/v1/actions/demo.build", &spec(2)).await;
+    assert_eq!(created.status, StatusCode::CREATED, "{created:?}");
+    assert_eq!(created.body["created"], true);
+    assert_eq!(created.body["applied"], "now");
+    assert_eq!(created.body["spec"]["timeout_seconds"], 3600);
+
+    let changed = api.put("/api/v1/actions/demo.build", &spec(3)).await;
+    assert_eq!(
+        (changed.status, &changed.body["changed"]),
+        (StatusCode::OK, &json!(true))
+    );
+    assert_eq!(changed.body["version"], 2);
+
+    let same = api.put("/api/v1/actions/demo.build", &spec(3)).await;
+    assert_eq!(same.body["changed"], false);
+    // The owner is told each time: it may have missed the change before.
+    assert_eq!(api.fake.with(|state| state.told.len()), 3);
+
+    let shown = api.get("/api/v1/actions/demo.build").await;
+    assert_eq!(shown.body["ref"], "demo.build");
+    assert_eq!(shown.body["spec"]["policy"]["concurrency"]["limit"], 3);
+}
+
+#[tokio::test]
+async fn an_owner_that_cannot_be_told_leaves_the_change_pending() {
+    let api = Api::new();
+    api.fake
+        .with(|state| state.commands_fail = Some(ClientError::Unroutable(PartitionId(0))));
+    let answer = api.put("/api/v1/actions/demo.build", &spec(2)).await;
+    assert_eq!(answer.status, StatusCode::CREATED);
+    assert_eq!(answer.body["applied"], "pending");
+    assert!(
+        answer.body["pending_reason"]
+            .as_str()
+            .unwrap()
+            .contains("partition 0")
+    );
+    assert_eq!(
+        api.get("/api/v1/actions/demo.build").await.status,
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_stop_the_news() {
+    let api = Arc::new(Api::new());
+    let hold = Arc::new(Notify::new());
+    api.fake.with(|state| state.hold_news = Some(hold.clone()));
+    let client = Arc::clone(&api);
+    let request =
+        tokio::spawn(async move { client.put("/api/v1/actions/demo.build", &spec(2)).await });
+    until(|| api.fake.with(|state| !state.actions.is_empty())).await;
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled());
+    hold.notify_one();
+    until(|| api.fake.with(|state| state.told == ["demo.build"])).await;
+}
+
+/// Lets other tasks run until `condition` holds.
+async fn until(condition: impl Fn() -> bool) {
+    let reached = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached)
+        .await
+        .expect("the condition holds");
+}
+
+#[tokio::test]
+async fn a_bad_spec_names_its_field_and_stores_nothing() {
+    let api = Api::new();
+    let with = |change: fn(&mut Value)| {
+        let mut spec = spec(1);
+        change(&mut spec);
+        spec
+    };
+    for (body, field) in [
+        (with(|it| it["ref"] = json!("demo.other")), "ref"),
+        (with(|it| it["run"] = json!({"program": []})), "run.program"),
+        (
+            with(|it| it["policy"]["concurrency"]["limit"] = json!(0)),
+            "policy.concurrency.limit",
+        ),
+        (
+            with(|it| it["policy"]["concurrency"]["limt"] = json!(1)),
+            "policy.concurrency.limt",
+        ),
+        (
+            with(|it| it["parameters"] = json!({"type": "objekt"})),
+            "parameters.type",
+        ),
+        (with(|it| it["parameters"] = json!([])), "parameters"),
+        (
+            with(|it| it["timeout_seconds"] = json!(0)),
+            "timeout_seconds",
+        ),
+    ] {
+        let answer = api.put("/api/v1/actions/demo.build", &body).await;
+        assert_eq!(answer.error(), (422, "INVALID_INPUT", field), "{body}");
+    }
+    assert_eq!(
+        api.put("/api/v1/actions/Demo", &spec(1)).await.error().2,
+        "ref"
+    );
+    assert!(
+        api.fake
+            .with(|state| state.actions.is_empty() && state.told.is_empty())
+    );
+}
+
+#[tokio::test]
+async fn actions_are_listed_in_pages() {
+    let api = Api::new();
+    for name in ["a.one", "a.two", "b.one"] {
+        api.fake.add_action(name, |_| {});
+    }
+    let first = api.get("/api/v1/actions?limit=2").await;
+    let refs = |answer: &Value| -> Vec<String> {
+        let actions = answer["actions"].as_array().unwrap();
+        actions
+            .iter()
+            .map(|it| it["ref"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(refs(&first.body), ["a.one", "a.two"]);
+    assert_eq!(first.body["next"], "a.two");
+    let second = api.get("/api/v1/actions?limit=2&after=a.two").await;
+    assert_eq!(refs(&second.body), ["b.one"]);
+    assert_eq!(second.body["next"], Value::Null);
+    let missing = api.get("/api/v1/actions/a.three").await;
+    assert_eq!(missing.error(), (404, "UNKNOWN_ACTION", "action_ref"));
+}

@@ -1,0 +1,418 @@
+//! Small stand-ins for the ports.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_api::{Commands, Ports, Probe};
+use attune_bus::client::ClientError;
+use attune_core::{
+    Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
+    PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status, Submission, WorkerId,
+};
+use attune_messages::v1::Accepted;
+use attune_store::{
+    ActionStore, Applied, Claim, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord,
+    ExecutionStore, HistoryRetention, PolicyChange, StatsRow, StatsStore, StoreError, StoredStats,
+    WorkerLease, WorkerRow, WorkerStore,
+};
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::Notify;
+
+/// What the fakes hold.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) actions: BTreeMap<ActionRef, Action>,
+    pub(crate) executions: BTreeMap<ExecutionId, ExecutionRecord>,
+    pub(crate) stats: Vec<StoredStats>,
+    pub(crate) submitted: Vec<Submission>,
+    /// Execution and digest by request.
+    pub(crate) requests: HashMap<RequestId, (ExecutionId, i64)>,
+    pub(crate) told: Vec<String>,
+    pub(crate) leases: Vec<WorkerLease>,
+    pub(crate) retired: Vec<WorkerId>,
+    /// How often actions were read.
+    pub(crate) action_reads: usize,
+    /// What every command is answered instead of being carried out.
+    pub(crate) commands_fail: Option<ClientError>,
+    /// The store cannot be reached.
+    pub(crate) store_down: bool,
+    /// Every store call panics.
+    pub(crate) store_panics: bool,
+    /// The lease of every worker has expired.
+    pub(crate) leases_expired: bool,
+    /// What the probe says.
+    pub(crate) probe: Option<String>,
+    /// Owners take no news of actions before this is notified.
+    pub(crate) hold_news: Option<Arc<Notify>>,
+    /// How many executions each action's queue takes.
+    pub(crate) room: Option<usize>,
+}
+
+/// All ports on one state; a clone is the same.
+#[derive(Clone, Default)]
+pub(crate) struct Fake(Arc<Mutex<State>>);
+
+impl Fake {
+    /// Runs `f` on the state.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    fn store<T>(&self, f: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
+        // The panic comes outside of the lock, so that the state stays usable.
+        if self.with(|state| state.store_panics) {
+            panic!("secret words of a panic");
+        }
+        self.with(|state| {
+            if state.store_down {
+                return Err(StoreError::Unavailable("secret address".into()));
+            }
+            Ok(f(state))
+        })
+    }
+
+    pub(crate) fn ports(&self) -> Ports {
+        let all = Arc::new(self.clone());
+        Ports {
+            actions: all.clone(),
+            executions: all.clone(),
+            workers: all.clone(),
+            stats: all.clone(),
+            commands: all.clone(),
+            probes: vec![all],
+            health: None,
+        }
+    }
+
+    pub(crate) fn add_action(&self, action_ref: &str, change: impl FnOnce(&mut ActionSpec)) {
+        let mut spec = ActionSpec::new(action_ref.parse().unwrap(), Run::Builtin(Builtin::Echo));
+        change(&mut spec);
+        self.with(|state| state.apply(&spec));
+    }
+}
+
+impl State {
+    fn apply(&mut self, spec: &ActionSpec) -> Applied {
+        let old = self.actions.get(&spec.action_ref).cloned();
+        let changed = old.as_ref().is_none_or(|old| old.spec != *spec);
+        let next_id = i64::try_from(self.actions.len()).unwrap() + 1;
+        let action = Action {
+            id: old.as_ref().map_or(ActionId(next_id), |old| old.id),
+            partition: PartitionId(0),
+            version: old.as_ref().map_or(0, |old| old.version) + i64::from(changed),
+            spec: spec.clone(),
+        };
+        self.actions.insert(spec.action_ref.clone(), action.clone());
+        Applied {
+            action,
+            created: old.is_none(),
+            changed,
+        }
+    }
+
+    fn accept(&mut self, submission: Submission) -> Result<Accepted, Reject> {
+        let request_id = submission.request_id.expect("the API names every request");
+        if let Some((id, digest)) = self.requests.get(&request_id) {
+            if *digest != submission.digest() {
+                return Err(Reject::new(
+                    RejectCode::Conflict,
+                    "used before with another body",
+                ));
+            }
+            return Ok(accepted(*id, true));
+        }
+        let waiting = self
+            .submitted
+            .iter()
+            .filter(|other| other.action_ref == submission.action_ref)
+            .count();
+        if self.room.is_some_and(|room| waiting >= room) {
+            return Err(Reject::queue_full(u32::try_from(waiting).unwrap()));
+        }
+        let id = execution_id(u32::try_from(self.submitted.len()).unwrap());
+        self.requests.insert(request_id, (id, submission.digest()));
+        self.submitted.push(submission);
+        Ok(accepted(id, false))
+    }
+}
+
+pub(crate) fn execution_id(n: u32) -> ExecutionId {
+    ExecutionId::new(PartitionId(0), Seq::new(Epoch(1), n))
+}
+
+fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
+    Accepted {
+        execution_id: Some(id),
+        status: Some(Status::Queued),
+        position: Some(0),
+        repeated,
+    }
+}
+
+/// A stored execution, `age` seconds old.
+pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
+    ExecutionRecord {
+        id: execution_id(n),
+        action_id: ActionId(1),
+        action_ref: "core.echo".to_owned(),
+        status,
+        priority: Priority::Normal,
+        attempt: Attempt(1),
+        grant_no: None,
+        request_id: RequestId::fresh(),
+        enforcement_id: None,
+        requested_by: None,
+        group: None,
+        labels: BTreeMap::new(),
+        parameters: serde_json::json!({}),
+        not_before: None,
+        timeout_seconds: None,
+        cancel_requested: false,
+        worker: None,
+        created: DateTime::from_timestamp(1_800_000_000, 0).unwrap() - TimeDelta::seconds(age),
+        requested_at: None,
+        started_at: None,
+        finished_at: None,
+        result: None,
+        error: None,
+        exit_code: None,
+        stdout: None,
+        stderr: None,
+    }
+}
+
+#[async_trait]
+impl Commands for Fake {
+    async fn submit(
+        &self,
+        submissions: Vec<Submission>,
+        _deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.with(|state| {
+            submissions
+                .into_iter()
+                .map(|submission| match &state.commands_fail {
+                    Some(error) => Err(error.clone()),
+                    None => state.accept(submission).map_err(ClientError::Rejected),
+                })
+                .collect()
+        })
+    }
+
+    async fn cancel(
+        &self,
+        execution_id: ExecutionId,
+        _deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        self.with(|state| {
+            if let Some(error) = &state.commands_fail {
+                return Err(error.clone());
+            }
+            let known = state.executions.get_mut(&execution_id);
+            match known.filter(|record| !record.status.is_terminal()) {
+                Some(record) => {
+                    record.status = Status::Cancelled;
+                    Ok(Accepted {
+                        status: Some(Status::Cancelled),
+                        ..accepted(execution_id, false)
+                    })
+                }
+                // As an owner does, who has forgotten what ended.
+                None => Err(ClientError::Rejected(Reject::new(
+                    RejectCode::UnknownExecution,
+                    "unknown",
+                ))),
+            }
+        })
+    }
+
+    async fn action_changed(
+        &self,
+        action_ref: &str,
+        _deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let hold = self.with(|state| state.hold_news.clone());
+        if let Some(hold) = hold {
+            hold.notified().await;
+        }
+        self.with(|state| match &state.commands_fail {
+            Some(error) => Err(error.clone()),
+            None => {
+                state.told.push(action_ref.to_owned());
+                Ok(Accepted {
+                    execution_id: None,
+                    status: None,
+                    position: None,
+                    repeated: false,
+                })
+            }
+        })
+    }
+}
+
+#[async_trait]
+impl ActionStore for Fake {
+    async fn apply_action(
+        &self,
+        spec: &ActionSpec,
+        _partition_count: u16,
+        _changed_by: &str,
+    ) -> Result<Applied, StoreError> {
+        self.store(|state| state.apply(spec))
+    }
+
+    async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
+        self.store(|state| {
+            state.action_reads += 1;
+            state.actions.get(action_ref).cloned()
+        })
+    }
+
+    async fn list_actions(
+        &self,
+        after: Option<&ActionRef>,
+        limit: u32,
+    ) -> Result<Vec<Action>, StoreError> {
+        self.store(|state| {
+            let after = after.map_or("", |after| after.as_str());
+            let later = state
+                .actions
+                .values()
+                .filter(|it| it.spec.action_ref.as_str() > after);
+            later.take(limit as usize).cloned().collect()
+        })
+    }
+
+    async fn policy_changes(&self, _action: ActionId) -> Result<Vec<PolicyChange>, StoreError> {
+        self.store(|_| {
+            vec![PolicyChange {
+                version: 1,
+                policy: ActionPolicy::default(),
+                changed_by: "api".to_owned(),
+                changed_at: Utc::now(),
+            }]
+        })
+    }
+}
+
+#[async_trait]
+impl ExecutionStore for Fake {
+    async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
+        self.store(|state| state.executions.get(&id).cloned())
+    }
+
+    async fn list_executions(
+        &self,
+        filter: &ExecutionFilter,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<ExecutionPage, StoreError> {
+        self.store(|state| {
+            let mut found: Vec<_> = state
+                .executions
+                .values()
+                .filter(|it| filter.statuses.is_empty() || filter.statuses.contains(&it.status))
+                .filter(|it| {
+                    filter
+                        .action_ref
+                        .as_ref()
+                        .is_none_or(|only| *only == it.action_ref)
+                })
+                .filter(|it| after.is_none_or(|c| (it.created, it.id) < (c.created, c.id)))
+                .cloned()
+                .collect();
+            found.sort_by_key(|it| std::cmp::Reverse((it.created, it.id)));
+            let more = found.len() > limit as usize;
+            found.truncate(limit as usize);
+            let next = found.last().filter(|_| more);
+            let next = next.map(|it| Cursor {
+                created: it.created,
+                id: it.id,
+            });
+            ExecutionPage {
+                executions: found,
+                next,
+            }
+        })
+    }
+
+    async fn maintain_history(&self, _keep: HistoryRetention) -> Result<(), StoreError> {
+        self.store(|_| ())
+    }
+}
+
+#[async_trait]
+impl WorkerStore for Fake {
+    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        self.store(|state| {
+            if state.leases_expired {
+                return Err(StoreError::Conflict("expired".to_owned()));
+            }
+            state.leases.push(lease.clone());
+            Ok(())
+        })?
+    }
+
+    async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
+        self.store(|state| state.retired.push(worker))
+    }
+
+    async fn claim(
+        &self,
+        _worker: WorkerId,
+        wanted: &[(ExecutionId, Attempt)],
+    ) -> Result<Vec<Claim>, StoreError> {
+        self.store(|state| {
+            assert!(
+                !state.leases.is_empty(),
+                "the lease is renewed before the claim"
+            );
+            // Odd attempts are still to be had.
+            let free = wanted.iter().filter(|(_, attempt)| attempt.0 % 2 == 1);
+            free.map(|&(execution_id, attempt)| Claim {
+                execution_id,
+                attempt,
+                cancel_requested: attempt.0 == 3,
+            })
+            .collect()
+        })
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        self.store(|_| Vec::new())
+    }
+}
+
+#[async_trait]
+impl StatsStore for Fake {
+    async fn upsert_queue_stats(&self, _rows: &[StatsRow]) -> Result<(), StoreError> {
+        self.store(|_| ())
+    }
+
+    async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError> {
+        self.store(|state| {
+            state
+                .stats
+                .iter()
+                .find(|it| it.stats.action_id == action)
+                .cloned()
+        })
+    }
+
+    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
+        self.store(|state| state.stats.clone())
+    }
+}
+
+#[async_trait]
+impl Probe for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.with(|state| state.probe.clone().map_or(Ok(()), Err))
+    }
+}

@@ -1,0 +1,16 @@
+//! The API through its router, on fakes of the ports; the socket side on loopback.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test says by a panic that its set-up failed"
+)]
+
+mod actions;
+mod executions;
+mod fakes;
+mod harness;
+mod http;
+mod queues;
+mod server;
+mod submit;
+mod worker;

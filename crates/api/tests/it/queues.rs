@@ -1,0 +1,93 @@
+//! Queue statistics.
+
+use attune_core::{ActionId, QueueStats};
+use attune_store::StoredStats;
+use axum::http::StatusCode;
+use chrono::{TimeDelta, Utc};
+use serde_json::{Value, json};
+
+use crate::harness::Api;
+
+fn api() -> Api {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |spec| {
+        spec.policy.concurrency.limit = Some(2);
+        spec.policy.queue.max_length = Some(10);
+    });
+    api.fake.add_action("core.noop", |_| {});
+    api.fake.with(|state| {
+        state.stats.push(StoredStats {
+            action_ref: "core.echo".to_owned(),
+            stats: QueueStats {
+                action_id: ActionId(1),
+                queue_length: 9,
+                active_count: 2,
+                max_concurrent: Some(2),
+                oldest_enqueued_at: Some(Utc::now() - TimeDelta::minutes(10)),
+                total_enqueued: 20,
+                total_completed: 9,
+                total_cancelled: 0,
+                total_expired: 0,
+            },
+            last_updated: Utc::now(),
+        });
+    });
+    api
+}
+
+#[tokio::test]
+async fn a_queue_shows_its_figures_and_a_verdict() {
+    let api = api();
+    let answer = api.get("/api/v1/actions/core.echo/queue-stats").await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    for (name, value) in [
+        ("action_ref", json!("core.echo")),
+        ("action_id", json!(1)),
+        ("queue_length", json!(9)),
+        ("active_count", json!(2)),
+        ("max_concurrent", json!(2)),
+        ("total_enqueued", json!(20)),
+        ("total_completed", json!(9)),
+        ("max_length", json!(10)),
+        ("timeout_seconds", json!(3600)),
+    ] {
+        assert_eq!(answer.body[name], value, "{name}");
+    }
+    assert!(answer.body["oldest_enqueued_at"].is_string());
+    assert!(answer.body["last_updated"].is_string());
+    assert_eq!(answer.body["health"]["state"], "unhealthy");
+    let reasons = answer.body["health"]["reasons"].as_array().unwrap();
+    assert_eq!(reasons[0], "the queue is nearly full: 9 of 10");
+    assert_eq!(reasons[1], "the oldest has waited 10 minutes");
+}
+
+#[tokio::test]
+async fn an_action_that_never_ran_has_zeros_and_is_healthy() {
+    let api = api();
+    let answer = api.get("/api/v1/actions/core.noop/queue-stats").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.body["queue_length"], 0);
+    assert_eq!(answer.body["total_enqueued"], 0);
+    assert_eq!(answer.body["max_concurrent"], Value::Null);
+    assert_eq!(answer.body["last_updated"], Value::Null);
+    assert_eq!(
+        answer.body["health"],
+        json!({"state": "healthy", "reasons": []})
+    );
+    let missing = api.get("/api/v1/actions/core.gone/queue-stats").await;
+    assert_eq!(missing.error(), (404, "UNKNOWN_ACTION", "action_ref"));
+}
+
+#[tokio::test]
+async fn all_queues_are_judged_by_their_own_bounds() {
+    let api = api();
+    let answer = api.get("/api/v1/queue-stats").await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.body["total"], 1);
+    assert_eq!(answer.body["queues"][0]["max_length"], 10);
+    assert_eq!(answer.body["queues"][0]["health"]["state"], "unhealthy");
+    assert_eq!(
+        api.get("/api/v1/queue-stats?limit=0").await.error().2,
+        "limit"
+    );
+}

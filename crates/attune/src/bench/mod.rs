@@ -1,0 +1,189 @@
+//! `attune bench`: starts a system of its own, puts a known load on it, and judges from what the
+//! workers recorded how fast it was and whether it kept its promises.
+
+mod daemon;
+mod embedded;
+mod interrupt;
+mod processes;
+mod scenario_run;
+mod system;
+mod table;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use attune_bench::Scenario;
+use attune_config::{Settings, Wiring};
+use clap::{Args, ValueEnum};
+
+use crate::bench::interrupt::{Interrupt, Interrupted};
+
+/// Arguments of the benchmark.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// What load to put on the system.
+    #[arg(long, value_enum, default_value_t = ScenarioChoice::All)]
+    scenario: ScenarioChoice,
+    /// On what it runs: one process on SQLite, or separate processes on the PostgreSQL and
+    /// RabbitMQ of the settings, in a database and under a prefix of their own. Not given: as
+    /// set (`wiring`).
+    #[arg(long, value_enum)]
+    wiring: Option<WiringChoice>,
+    /// How many workers run the executions. Not given: 1 embedded, else 2.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: Option<u16>,
+    /// Another number of executions than the scenario has.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    executions: Option<u32>,
+    /// Print one JSON object for each scenario, on the last lines, instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Keep the folder with logs and records, and the database.
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ScenarioChoice {
+    /// 20,000 executions over 100 actions with limit 10, as fast as they are accepted.
+    Spread,
+    /// 2,000 executions of one action with limit 1.
+    Serial,
+    /// 200 executions a second for 20 seconds, whatever the answers.
+    Steady,
+    /// One after the other.
+    All,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum WiringChoice {
+    Embedded,
+    PostgresRabbitmq,
+}
+
+impl BenchArguments {
+    fn scenarios(&self) -> Vec<Scenario> {
+        let scenarios = match self.scenario {
+            ScenarioChoice::Spread => vec![Scenario::spread()],
+            ScenarioChoice::Serial => vec![Scenario::serial()],
+            ScenarioChoice::Steady => vec![Scenario::steady()],
+            ScenarioChoice::All => {
+                vec![Scenario::spread(), Scenario::serial(), Scenario::steady()]
+            }
+        };
+        let sized = |scenario: Scenario| match self.executions {
+            Some(executions) => scenario.with_executions(executions as usize),
+            None => scenario,
+        };
+        scenarios.into_iter().map(sized).collect()
+    }
+
+    fn wiring(&self, settings: &Settings) -> Wiring {
+        match self.wiring {
+            Some(WiringChoice::Embedded) => Wiring::Embedded,
+            Some(WiringChoice::PostgresRabbitmq) => Wiring::PostgresRabbitmq,
+            None => settings.wiring,
+        }
+    }
+
+    fn workers(&self, wiring: Wiring) -> u16 {
+        self.workers
+            .unwrap_or(if wiring == Wiring::Embedded { 1 } else { 2 })
+    }
+}
+
+/// Runs the benchmark; fails when a promise was not kept.
+pub(crate) async fn run(
+    settings: &Settings,
+    arguments: &BenchArguments,
+) -> anyhow::Result<ExitCode> {
+    let interrupt = Interrupt::listen()?;
+    let wiring = arguments.wiring(settings);
+    let mut reports = Vec::new();
+    for scenario in arguments.scenarios() {
+        let plan = scenario_run::Plan {
+            scenario: &scenario,
+            wiring,
+            workers: arguments.workers(wiring),
+            keep: arguments.keep,
+            quiet: arguments.json,
+        };
+        let report = match scenario_run::measure(settings, &plan, &interrupt).await {
+            Ok(report) => report,
+            Err(error) if error.is::<Interrupted>() => {
+                eprintln!("attune: {error}");
+                return Ok(ExitCode::from(130));
+            }
+            Err(error) => return Err(error.context(format!("scenario {}", scenario.name))),
+        };
+        for problem in &report.problems {
+            eprintln!("attune: {}: {problem}", scenario.name);
+        }
+        if arguments.json {
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{}", serde_json::to_string(&report)?)?;
+            out.flush()?;
+        }
+        reports.push(report);
+    }
+    if !arguments.json {
+        println!("{}", table::render(&reports));
+    }
+    let kept = reports.iter().all(attune_bench::Report::kept);
+    Ok(if kept {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: BenchArguments,
+    }
+
+    fn parse(line: &str) -> Result<BenchArguments, clap::Error> {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Line::try_parse_from(words).map(|line| line.bench)
+    }
+
+    #[test]
+    fn without_arguments_all_scenarios_run_as_the_settings_say() {
+        let arguments = parse("").unwrap();
+        let names: Vec<_> = arguments.scenarios().iter().map(|one| one.name).collect();
+        assert_eq!(names, ["spread", "serial", "steady"]);
+        let settings = Settings::default();
+        assert_eq!(arguments.wiring(&settings), settings.wiring);
+        assert_eq!(arguments.workers(Wiring::PostgresRabbitmq), 2);
+        assert_eq!(arguments.workers(Wiring::Embedded), 1);
+    }
+
+    #[test]
+    fn arguments_choose() {
+        let line = "--scenario serial --wiring embedded --workers 3 --executions 50";
+        let arguments = parse(line).unwrap();
+        let scenarios = arguments.scenarios();
+        assert_eq!((scenarios.len(), scenarios[0].name), (1, "serial"));
+        assert_eq!(scenarios[0].executions, 50);
+        assert_eq!(arguments.wiring(&Settings::default()), Wiring::Embedded);
+        assert_eq!(arguments.workers(Wiring::Embedded), 3);
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        for line in [
+            "--executions 0",
+            "--workers 0",
+            "--workers 65",
+            "--scenario fast",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

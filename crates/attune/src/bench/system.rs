@@ -1,0 +1,140 @@
+//! The system under load, on either wiring.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use attune_bus::Bus;
+use attune_config::{Settings, Wiring};
+use attune_core::ActionSpec;
+use attune_store::Store;
+use tempfile::TempDir;
+
+use super::embedded::Embedded;
+use super::interrupt::Interrupt;
+use super::processes::Processes;
+
+/// How many executions a worker of the benchmark runs at once: enough that slots of workers are
+/// never what is short.
+const WORKER_SLOTS: usize = 256;
+
+/// A system that exists for one scenario, with everything it keeps in a folder of its own.
+pub(super) struct System {
+    folder: TempDir,
+    kind: Kind,
+}
+
+enum Kind {
+    Embedded(Embedded),
+    Processes(Processes),
+}
+
+impl System {
+    /// Prepares the folder; nothing runs yet.
+    pub(super) fn new(settings: &Settings, wiring: Wiring, workers: u16) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("attune-bench-")
+            .tempdir()
+            .context("no folder for temporary files")?;
+        let settings = settings_in(settings, wiring, folder.path());
+        let kind = match wiring {
+            Wiring::Embedded => Kind::Embedded(Embedded::new(settings, workers)),
+            Wiring::PostgresRabbitmq => {
+                Kind::Processes(Processes::new(settings, workers, folder.path()))
+            }
+        };
+        Ok(Self { folder, kind })
+    }
+
+    /// Where workers record what they do.
+    pub(super) fn history(&self) -> PathBuf {
+        history_in(self.folder.path())
+    }
+
+    /// Starts everything and returns when it serves. What was started before an error is ended
+    /// by [`clean`](Self::clean).
+    pub(super) async fn start(
+        &mut self,
+        actions: &[ActionSpec],
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<()> {
+        match &mut self.kind {
+            Kind::Embedded(embedded) => embedded.start(actions, interrupt).await,
+            Kind::Processes(processes) => processes.start(actions, interrupt).await,
+        }
+    }
+
+    /// The store and the bus, once it is started.
+    pub(super) fn ports(&self) -> anyhow::Result<(Arc<dyn Store>, Arc<dyn Bus>)> {
+        let ports = match &self.kind {
+            Kind::Embedded(embedded) => embedded.ports(),
+            Kind::Processes(processes) => processes.ports(),
+        };
+        ports.context("the system was not started")
+    }
+
+    /// How many partitions it has.
+    pub(super) fn partitions(&self) -> u16 {
+        match &self.kind {
+            Kind::Embedded(embedded) => embedded.settings.cluster.partitions,
+            Kind::Processes(processes) => processes.settings.cluster.partitions,
+        }
+    }
+
+    /// Resolves when a part of it has broken down. Cancel safe.
+    pub(super) async fn failure(&mut self) -> anyhow::Error {
+        match &mut self.kind {
+            Kind::Embedded(embedded) => embedded.failure().await,
+            Kind::Processes(processes) => processes.failure().await,
+        }
+    }
+
+    /// Stops the roles, so that their records are complete; the store can still be read. Returns
+    /// what did not stop as it should.
+    pub(super) async fn stop(&mut self, interrupt: &Interrupt) -> Vec<String> {
+        match &mut self.kind {
+            Kind::Embedded(embedded) => embedded.stop().await,
+            Kind::Processes(processes) => processes.stop(interrupt).await,
+        }
+    }
+
+    /// What the processes wrote last, for a failure that is to be explained.
+    pub(super) fn logs(&self) -> String {
+        match &self.kind {
+            Kind::Embedded(_) => String::new(),
+            Kind::Processes(processes) => processes.logs(),
+        }
+    }
+
+    /// Stops what still runs and takes everything away, as far as that is possible; with `keep`
+    /// the folder and the database stay, and it is said where.
+    pub(super) async fn clean(mut self, keep: bool, interrupt: &Interrupt) {
+        for problem in self.stop(interrupt).await {
+            tracing::debug!("{problem}");
+        }
+        match &mut self.kind {
+            Kind::Embedded(embedded) => embedded.clean().await,
+            Kind::Processes(processes) => processes.clean(keep).await,
+        }
+        if keep {
+            eprintln!("attune: kept {}", self.folder.keep().display());
+        }
+    }
+}
+
+fn history_in(folder: &Path) -> PathBuf {
+    folder.join("history")
+}
+
+/// The settings of the system: the given ones, except that everything goes into the folder, that
+/// workers have room and record, and that no role takes a port.
+fn settings_in(settings: &Settings, wiring: Wiring, folder: &Path) -> Settings {
+    let mut settings = settings.clone();
+    settings.wiring = wiring;
+    settings.data_dir = folder.join("data");
+    settings.history.dir = Some(history_in(folder));
+    settings.worker.slots = WORKER_SLOTS;
+    settings.worker.work_dir = Some(folder.join("work"));
+    settings.metrics.listen = None;
+    settings
+}

@@ -1,0 +1,137 @@
+//! `attune queues`.
+
+use attune_api::wire::{HealthState, QueueList, QueueView};
+use attune_core::ActionRef;
+use chrono::{DateTime, Utc};
+use clap::Args;
+
+use super::http::Http;
+use super::render::{Column, duration, limit, table};
+use super::{Connect, EXIT_CODES, Failure, Output};
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(crate) struct QueuesArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    /// Only the queue of this action.
+    #[arg(value_name = "REF")]
+    action_ref: Option<ActionRef>,
+}
+
+pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<Output, Failure> {
+    let json = arguments.connect.json;
+    let now = Utc::now();
+    if let Some(action_ref) = arguments.action_ref {
+        let view: QueueView = http
+            .get(&format!("/actions/{action_ref}/queue-stats"), &[])
+            .await?;
+        return Ok(if json {
+            Output::json(&view)
+        } else {
+            Output::text(queue_table(&[view], now))
+        });
+    }
+    let list: QueueList = http.get("/queue-stats", &[]).await?;
+    if json {
+        return Ok(Output::json(&list));
+    }
+    let mut text = queue_table(&list.queues, now);
+    let left = list.total.saturating_sub(list.queues.len() as u64);
+    if left > 0 {
+        text.push_str(&format!("\n({left} shorter queues are not shown)"));
+    }
+    Ok(Output::text(text))
+}
+
+fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
+    let rows = queues.iter().map(|queue| {
+        let stats = &queue.stats;
+        let oldest = stats.oldest_enqueued_at.map(|at| duration(now - at));
+        vec![
+            queue.action_ref.clone(),
+            stats.queue_length.to_string(),
+            stats.active_count.to_string(),
+            limit(stats.max_concurrent),
+            oldest.unwrap_or_else(|| "-".to_owned()),
+            stats.total_enqueued.to_string(),
+            stats.total_completed.to_string(),
+            health(queue),
+        ]
+    });
+    let columns = [
+        Column::Words("action"),
+        Column::Figures("waiting"),
+        Column::Figures("active"),
+        Column::Figures("limit"),
+        Column::Figures("oldest wait"),
+        Column::Figures("enqueued"),
+        Column::Figures("completed"),
+        Column::Words("health"),
+    ];
+    table(&columns, rows.collect())
+}
+
+fn health(queue: &QueueView) -> String {
+    let state = match queue.health.state {
+        HealthState::Healthy => return "healthy".to_owned(),
+        HealthState::Degraded => "degraded",
+        HealthState::Unhealthy => "unhealthy",
+    };
+    format!("{state}: {}", queue.health.reasons.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_api::wire::QueueHealth;
+    use attune_core::{ActionId, QueueStats};
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_is_a_row_with_its_verdict() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let queue = QueueView {
+            action_ref: "core.echo".to_owned(),
+            stats: QueueStats {
+                action_id: ActionId(1),
+                queue_length: 12,
+                active_count: 2,
+                max_concurrent: Some(2),
+                oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
+                total_enqueued: 20,
+                total_completed: 6,
+                total_cancelled: 0,
+                total_expired: 0,
+            },
+            last_updated: Some(now),
+            max_length: 100,
+            timeout_seconds: 60,
+            health: QueueHealth {
+                state: HealthState::Degraded,
+                reasons: vec!["a tenth full or more: 12 of 100".to_owned()],
+            },
+        };
+        let text = queue_table(&[queue], now);
+        let row = text.lines().nth(1).unwrap();
+        let cells: Vec<&str> = row
+            .split("  ")
+            .map(str::trim)
+            .filter(|it| !it.is_empty())
+            .collect();
+        assert_eq!(
+            cells,
+            [
+                "core.echo",
+                "12",
+                "2",
+                "2",
+                "1m 5s",
+                "20",
+                "6",
+                "degraded: a tenth full or more: 12 of 100"
+            ]
+        );
+    }
+}

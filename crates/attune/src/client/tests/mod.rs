@@ -1,0 +1,399 @@
+//! The commands against a small server on loopback.
+
+mod server;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status};
+use attune_store::ExecutionRecord;
+use chrono::DateTime;
+use clap::{CommandFactory, Parser};
+use serde_json::{Value, json};
+
+use self::server::{Shared, start};
+use super::{ClientCommand, Exit, Failure, Output, execute};
+
+/// An execution that has just been accepted.
+pub(super) fn record(id: i64, status: Status) -> ExecutionRecord {
+    ExecutionRecord {
+        id: ExecutionId(id),
+        action_id: ActionId(1),
+        action_ref: "core.echo".to_owned(),
+        status,
+        priority: Priority::Normal,
+        attempt: Attempt(1),
+        grant_no: None,
+        request_id: RequestId::fresh(),
+        enforcement_id: None,
+        requested_by: None,
+        group: None,
+        labels: BTreeMap::new(),
+        parameters: json!({}),
+        not_before: None,
+        timeout_seconds: None,
+        cancel_requested: false,
+        worker: None,
+        created: DateTime::from_timestamp(1_800_000_000, 0).unwrap(),
+        requested_at: None,
+        started_at: None,
+        finished_at: None,
+        result: None,
+        error: None,
+        exit_code: None,
+        stdout: None,
+        stderr: None,
+    }
+}
+
+#[derive(Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: ClientCommand,
+}
+
+/// Runs a command line against the server at `url`.
+async fn attune(url: &str, line: &str) -> Result<Output, Failure> {
+    let words = format!("attune {line} --url {url}");
+    let parsed = Line::try_parse_from(words.split(' '))
+        .map_err(|it| it.to_string())
+        .unwrap();
+    execute(parsed.command).await
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn the_command_line_is_sound_and_documents_its_exit_codes() {
+    Line::command().debug_assert();
+    let mut command = Line::command();
+    for path in [
+        &["submit"][..],
+        &["queues"],
+        &["action", "apply"],
+        &["executions", "cancel"],
+    ] {
+        let found = path.iter().fold(&mut command, |command, name| {
+            command
+                .find_subcommand_mut(name)
+                .expect("the command exists")
+        });
+        let help = found.render_long_help().to_string();
+        assert!(help.contains("Exit codes:"), "{path:?}");
+    }
+}
+
+#[tokio::test]
+async fn submit_tells_where_it_stands() {
+    let (_, url) = start().await;
+    let output = attune(&url, "submit core.echo -p message=hi")
+        .await
+        .unwrap();
+    assert_eq!(output.text, "execution 1 is queued, 0 before it");
+    let output = attune(&url, "submit core.echo --json --key k")
+        .await
+        .unwrap();
+    let answer: Value = serde_json::from_str(&output.text).unwrap();
+    assert_eq!(answer["id"], 2);
+    let refused = attune(&url, "submit core.gone").await.unwrap_err();
+    assert_eq!(refused.exit, Exit::Refused);
+    assert_eq!(
+        refused.message,
+        "UNKNOWN_ACTION says the server [UNKNOWN_ACTION]"
+    );
+}
+
+#[tokio::test]
+async fn wait_prints_the_result_and_exits_by_the_outcome() {
+    let (server, url) = start().await;
+    let mut end = record(1, Status::Succeeded);
+    end.result = Some(json!({"message": "hi"}));
+    server.lock().unwrap().end = Some(end);
+    let output = attune(&url, "submit core.echo --wait --timeout 30")
+        .await
+        .unwrap();
+    assert_eq!(output.exit, Exit::Done);
+    assert_eq!(
+        serde_json::from_str::<Value>(&output.text).unwrap(),
+        json!({"message": "hi"})
+    );
+
+    let mut end = record(2, Status::Failed);
+    (end.exit_code, end.stderr) = (Some(3), Some("boom\n".to_owned()));
+    server.lock().unwrap().end = Some(end);
+    let output = attune(&url, "submit core.echo --wait").await.unwrap();
+    assert_eq!(
+        (output.exit, output.text.as_str()),
+        (Exit::NotSucceeded, "")
+    );
+    assert_eq!(
+        output.problems,
+        ["execution 2 failed, exit code 3", "its stderr:\nboom"]
+    );
+
+    server.lock().unwrap().end = None;
+    let late = attune(&url, "submit core.echo --wait --timeout 0")
+        .await
+        .unwrap_err();
+    assert_eq!(late.exit, Exit::Unknown);
+}
+
+#[tokio::test]
+async fn without_a_server_the_exit_code_is_3() {
+    // A port that was free a moment ago.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(
+        folder.path(),
+        "batch.jsonl",
+        r#"{"action_ref":"core.echo"}"#,
+    );
+    for line in [
+        "submit core.echo",
+        "queues",
+        "executions list",
+        &format!("submit --file {file}"),
+    ] {
+        let failure = attune(&url, line).await.unwrap_err();
+        assert_eq!(failure.exit, Exit::Unknown, "{line}");
+        assert!(
+            failure.message.contains("is it running?"),
+            "{}",
+            failure.message
+        );
+    }
+    assert_eq!(
+        attune("ftp://x", "queues").await.unwrap_err().exit,
+        Exit::Refused
+    );
+}
+
+/// 250 lines of three actions; line `n` has the parameter `n`.
+fn batch_file(folder: &Path) -> String {
+    let lines: Vec<String> = (0..250)
+        .map(|n| {
+            let action = ["a", "b", "c"][n % 3];
+            json!({"action_ref": format!("demo.{action}"), "parameters": {"n": n}}).to_string()
+        })
+        .collect();
+    write(folder, "batch.jsonl", &lines.join("\n"))
+}
+
+/// Checks that every line was accepted once, and in order within each action.
+fn all_accepted_in_order(server: &Shared) {
+    let server = server.lock().unwrap();
+    assert_eq!(server.accepted.len(), 250);
+    let mut last: HashMap<&str, i64> = HashMap::new();
+    for item in &server.accepted {
+        let n = item["parameters"]["n"].as_i64().unwrap();
+        let before = last.insert(item["action_ref"].as_str().unwrap(), n);
+        assert!(
+            before.is_none_or(|before| before < n),
+            "{n} after {before:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_submitted_in_order() {
+    let (server, url) = start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = batch_file(folder.path());
+    let output = attune(&url, &format!("submit --file {file}"))
+        .await
+        .unwrap();
+    assert_eq!((output.exit, output.problems.len()), (Exit::Done, 0));
+    assert!(output.text.contains("250 accepted"), "{}", output.text);
+    all_accepted_in_order(&server);
+}
+
+#[tokio::test]
+async fn lines_that_find_the_queue_full_are_sent_again() {
+    let (server, url) = start().await;
+    server.lock().unwrap().room_per_call = Some(7);
+    let folder = tempfile::tempdir().unwrap();
+    let file = batch_file(folder.path());
+    let output = attune(&url, &format!("submit --file {file} --json"))
+        .await
+        .unwrap();
+    assert_eq!(output.exit, Exit::Done, "{:?}", output.problems);
+    let document: Value = serde_json::from_str(&output.text).unwrap();
+    assert_eq!(document["accepted"], 250);
+    assert_eq!(document["results"].as_array().unwrap().len(), 250);
+    all_accepted_in_order(&server);
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_under_the_same_ids() {
+    let (server, url) = start().await;
+    server.lock().unwrap().lose_answers = 2;
+    let folder = tempfile::tempdir().unwrap();
+    let file = batch_file(folder.path());
+    let line = format!("submit --file {file} --json --key nightly");
+    let output = attune(&url, &line).await.unwrap();
+    let document: Value = serde_json::from_str(&output.text).unwrap();
+    assert_eq!(
+        (&document["accepted"], output.exit),
+        (&json!(250), Exit::Done)
+    );
+    all_accepted_in_order(&server);
+    // The whole file once more under the same key: nothing is new.
+    let again = attune(&url, &line).await.unwrap();
+    let document: Value = serde_json::from_str(&again.text).unwrap();
+    assert_eq!(document["repeated"], 250);
+    all_accepted_in_order(&server);
+}
+
+#[tokio::test]
+async fn refused_lines_are_named_and_the_others_go_through() {
+    let (server, url) = start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let text = "{\"action_ref\":\"demo.a\"}\n\n{\"action_ref\":\"core.gone\"}\n{\"action_ref\":\"demo.b\"}\n";
+    let file = write(folder.path(), "batch.jsonl", text);
+    let output = attune(&url, &format!("submit --file {file}"))
+        .await
+        .unwrap();
+    assert_eq!(output.exit, Exit::Refused);
+    assert_eq!(
+        output.problems,
+        ["line 3: UNKNOWN_ACTION says the server [UNKNOWN_ACTION]"]
+    );
+    assert_eq!(server.lock().unwrap().accepted.len(), 2);
+
+    server.lock().unwrap().room_per_call = Some(0);
+    let output = attune(&url, &format!("submit --file {file} --give-up-after 0"))
+        .await
+        .unwrap();
+    assert_eq!(
+        (output.exit, output.problems.len()),
+        (Exit::Refused, 3),
+        "{output:?}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_submitted_when_a_line_cannot_be_read() {
+    let (server, url) = start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(
+        folder.path(),
+        "batch.jsonl",
+        "{\"action_ref\":\"demo.a\"}\noops\n",
+    );
+    let failure = attune(&url, &format!("submit --file {file}"))
+        .await
+        .unwrap_err();
+    assert_eq!(failure.exit, Exit::Refused);
+    assert!(
+        failure.message.contains("line 2: expected"),
+        "{}",
+        failure.message
+    );
+    assert!(server.lock().unwrap().accepted.is_empty());
+}
+
+#[tokio::test]
+async fn apply_reads_everything_first_and_shows_what_changed() {
+    let (server, url) = start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let action = |name: &str, rest: &str| format!("ref: {name}\nrun: {{builtin: noop}}\n{rest}\n");
+    let good = format!(
+        "{}---\n{}",
+        action("demo.a", "policy: {concurrency: {limit: 2}}"),
+        action("demo.b", "description: pending")
+    );
+    write(folder.path(), "1.yaml", &good);
+    let line = format!("action apply {}", folder.path().display());
+    let output = attune(&url, &line).await.unwrap();
+    let rows: Vec<Vec<&str>> = output
+        .text
+        .lines()
+        .map(|row| row.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows[1], ["demo.a", "created", "2", "now"]);
+    assert_eq!(rows[2], ["demo.b", "created", "unlimited", "pending"]);
+    assert_eq!(
+        output.problems,
+        ["demo.b is stored, but not in force yet: nobody owns it"]
+    );
+    assert!(
+        attune(&url, &line)
+            .await
+            .unwrap()
+            .text
+            .contains("unchanged")
+    );
+
+    write(
+        folder.path(),
+        "2.yaml",
+        &action("demo.c", "description: refuse"),
+    );
+    let refused = attune(&url, &line).await.unwrap();
+    assert_eq!(refused.exit, Exit::Refused);
+    assert!(
+        refused.problems[1].contains("2.yaml, document 1: demo.c: "),
+        "{refused:?}"
+    );
+
+    // One bad document among good ones, and one action twice: nothing is applied.
+    server.lock().unwrap().actions.clear();
+    write(folder.path(), "2.yaml", "ref: demo.c\n");
+    write(folder.path(), "3.yaml", &action("demo.a", ""));
+    let failure = attune(&url, &line).await.unwrap_err();
+    assert!(
+        failure
+            .message
+            .contains("2.yaml, document 1: missing field `run`"),
+        "{failure:?}"
+    );
+    assert!(failure.message.contains("demo.a is also in"), "{failure:?}");
+    assert!(server.lock().unwrap().actions.is_empty());
+}
+
+#[tokio::test]
+async fn lists_follow_pages_up_to_the_limit() {
+    let (server, url) = start().await;
+    server.lock().unwrap().accepted = vec![Value::Null; 120];
+    // The server allows pages of 100, so the large page is refused first.
+    let output = attune(&url, "executions list --all --json").await.unwrap();
+    let document: Value = serde_json::from_str(&output.text).unwrap();
+    let ids: Vec<i64> = document["executions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["id"].as_i64().unwrap())
+        .collect();
+    assert_eq!(ids, (1..=120).collect::<Vec<_>>());
+    let output = attune(&url, "executions list --limit 60").await.unwrap();
+    assert_eq!(output.text.lines().count(), 62);
+    assert!(
+        output
+            .text
+            .ends_with("(there are more: --limit N or --all)"),
+        "{}",
+        output.text
+    );
+}
+
+#[tokio::test]
+async fn cancelling_several_tells_each() {
+    let (_, url) = start().await;
+    let output = attune(&url, "executions cancel 1 2 3").await.unwrap();
+    assert_eq!(
+        output.text,
+        "execution 1 is cancelled\nexecution 2 is being ended (running)"
+    );
+    assert_eq!(output.exit, Exit::Refused);
+    assert_eq!(output.problems.len(), 1);
+    assert!(
+        output.problems[0].starts_with("execution 3: "),
+        "{output:?}"
+    );
+}

@@ -1,0 +1,25 @@
+//! Attune end to end: real processes of the binary, real programs, on both wirings.
+//!
+//! A scenario is written once and runs twice, as `embedded_…` in one process and as `cluster_…`
+//! in a process for each role on PostgreSQL and RabbitMQ; what concerns servers runs on a cluster
+//! alone. Order and limits are judged by the times that run programs or workers wrote down.
+
+mod bad_input;
+mod batches;
+mod cancelling;
+mod claims;
+mod client;
+mod completions;
+mod example;
+mod late_servers;
+mod lost_servers;
+mod messages;
+mod monitoring;
+mod oracle;
+mod python;
+mod queues;
+mod requests;
+mod restarts;
+mod runs;
+mod stranger;
+mod support;

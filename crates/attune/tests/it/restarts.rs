@@ -1,0 +1,167 @@
+//! Every process stopped or killed in the middle of a batch, with nothing lost.
+
+use std::cell::Cell;
+
+use anyhow::{Context as _, bail, ensure};
+use attune_testkit::{Api, System, wait_for};
+use futures_util::future::try_join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::oracle::{Recording, judge};
+use crate::support::{all_are, ids, limited, number, on_both_wirings};
+
+on_both_wirings! {
+    stopped => embedded_restart_in_a_batch, cluster_restart_in_a_batch;
+    killed => embedded_crash_in_a_batch, cluster_crash_in_a_batch;
+}
+
+/// Actions and their limits.
+const ACTIONS: [(&str, u32); 3] = [("it.one", 1), ("it.two", 2), ("it.five", 5)];
+/// What is submitted at once.
+const PORTION: usize = 10;
+/// So many wait at most; enough that the batch never runs dry.
+const AHEAD: usize = 30;
+/// So much is submitted at least, over all actions.
+const LEAST: usize = 300;
+/// The batch ends here, whatever happens.
+const MOST: usize = 6000;
+
+/// Who is asked to stop finishes what it has begun: every execution runs exactly once.
+async fn stopped(system: &System) -> anyhow::Result<()> {
+    let batches = go_through(system, async |name| system.restart(name).await).await?;
+    for Batch { action_ref, limit, recording, accepted } in batches {
+        let executions = system.api.until_idle(action_ref).await?;
+        ensure!(ids(&executions)? == accepted, "{action_ref}: not what was accepted");
+        all_are(&executions, "succeeded")?;
+        let runs = recording.intervals()?;
+        ensure!(runs.len() == accepted.len(), "{action_ref}: {} of {}", runs.len(), accepted.len());
+        let most = judge(&runs, limit, &accepted).context(action_ref)?;
+        ensure!(most == u64::from(limit), "{action_ref}: {most} at once; the batch ran dry");
+    }
+    Ok(())
+}
+
+/// Who is killed may leave runs behind, which are tried again; still all succeed, in order and
+/// within the limits.
+async fn killed(system: &System) -> anyhow::Result<()> {
+    let batches = go_through(system, async |name| system.crash(name).await).await?;
+    for Batch { action_ref, limit, recording, accepted } in batches {
+        let executions = system.api.until_idle(action_ref).await?;
+        ensure!(ids(&executions)? == accepted, "{action_ref}: not what was accepted");
+        all_are(&executions, "succeeded")?;
+        let runs = recording.intervals()?;
+        judge(&runs, limit, &accepted).context(action_ref)?;
+        let mut attempts = 0;
+        for execution in &executions {
+            attempts += usize::try_from(number(execution, "attempt")?)?;
+        }
+        ensure!(runs.len() <= attempts, "{action_ref}: {} runs, {attempts} attempts", runs.len());
+    }
+    Ok(())
+}
+
+/// What was accepted of one action.
+struct Batch {
+    action_ref: &'static str,
+    limit: u32,
+    recording: Recording,
+    accepted: Vec<i64>,
+}
+
+/// Keeps executions coming while something is done to one process after the other.
+async fn go_through(
+    system: &System,
+    disturb: impl AsyncFn(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Batch>> {
+    let api = &system.api;
+    for (action_ref, limit) in ACTIONS {
+        let run = Recording::of(system, action_ref).run(system);
+        api.apply(&limited(action_ref, &run, limit)).await?;
+    }
+    let over = Cell::new(false);
+    let disturbing = async {
+        // Twice, so that each is also gone while another has just come back.
+        for round in 0..2 {
+            for name in system.names().await {
+                until_busy(api).await?;
+                disturb(&name).await.with_context(|| format!("{name}, round {round}"))?;
+            }
+        }
+        over.set(true);
+        Ok(())
+    };
+    let submitting = try_join_all(ACTIONS.map(|(action_ref, limit)| {
+        let over = &over;
+        async move {
+            let accepted = keep_coming(api, action_ref, over).await?;
+            let recording = Recording::of(system, action_ref);
+            anyhow::Ok(Batch { action_ref, limit, recording, accepted })
+        }
+    }));
+    let ((), batches) = tokio::try_join!(disturbing, submitting)?;
+    Ok(batches)
+}
+
+/// Waits until every action has executions that run and some that wait.
+async fn until_busy(api: &Api) -> anyhow::Result<()> {
+    wait_for("work in progress", async || {
+        for (action_ref, _) in ACTIONS {
+            for status in ["queued", "running"] {
+                let open = open(api, action_ref, status).await?;
+                ensure!(open > 0, "nothing of {action_ref} is {status}");
+            }
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn open(api: &Api, action_ref: &str, status: &str) -> anyhow::Result<usize> {
+    let limit = AHEAD + 1;
+    let path = format!("/api/v1/executions?action={action_ref}&status={status}&limit={limit}");
+    let page = api.get(&path).await?.expect(200)?;
+    Ok(page["executions"].as_array().context("no list")?.len())
+}
+
+/// Submits until the disturbances are over, and repeats what was not answered.
+async fn keep_coming(
+    api: &Api,
+    action_ref: &str,
+    over: &Cell<bool>,
+) -> anyhow::Result<Vec<i64>> {
+    let mut accepted = Vec::new();
+    while !over.get() || accepted.len() < LEAST / ACTIONS.len() {
+        if accepted.len() > MOST {
+            bail!("the disturbances do not come to an end");
+        }
+        let body: Value = (0..PORTION)
+            .map(|number| {
+                let work_ms = 20 + (accepted.len() + number * 7) % 30;
+                json!({"action_ref": action_ref, "parameters": {"work_ms": work_ms}})
+            })
+            .collect();
+        let key = format!("{action_ref}-{}", accepted.len());
+        accepted.extend(submit_surely(api, &key, &body).await?);
+        wait_for("room for more", async || {
+            let waiting = open(api, action_ref, "queued").await?;
+            ensure!(waiting <= AHEAD || over.get(), "more than {AHEAD} wait");
+            Ok(())
+        })
+        .await?;
+    }
+    accepted.sort_unstable();
+    Ok(accepted)
+}
+
+/// Repeats a request under the same key until all of it is accepted.
+async fn submit_surely(api: &Api, key: &str, body: &Value) -> anyhow::Result<Vec<i64>> {
+    wait_for("acceptance", async || {
+        let headers = [("Idempotency-Key", key)];
+        let body = serde_json::to_vec(body)?;
+        let answer = api.send(Method::POST, "/api/v1/executions", &headers, body).await?;
+        let answer = answer.expect(200)?;
+        ids(answer.as_array().context("no list")?)
+    })
+    .await
+}

@@ -1,0 +1,93 @@
+//! What the scenarios share.
+
+use std::panic::{AssertUnwindSafe, resume_unwind};
+
+use anyhow::{Context as _, ensure};
+use attune_testkit::{Setup, System, Wiring};
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+
+/// Declares the tests of scenarios that must hold on both wirings.
+macro_rules! on_both_wirings {
+    ($($scenario:ident => $embedded:ident, $cluster:ident;)+) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $embedded() -> anyhow::Result<()> {
+            use $crate::support::{run, setup};
+            run(setup(attune_testkit::Wiring::Embedded), $scenario).await
+        }
+
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $cluster() -> anyhow::Result<()> {
+            use $crate::support::{run, setup};
+            run(setup(attune_testkit::Wiring::Cluster), $scenario).await
+        }
+    )+};
+}
+pub(crate) use on_both_wirings;
+
+/// The system that most scenarios run on.
+pub(crate) fn setup(wiring: Wiring) -> Setup {
+    Setup::new(env!("CARGO_BIN_EXE_attune"), wiring)
+}
+
+/// Runs a scenario on a system of its own, which must also stop well. When it fails, the logs of
+/// the system are shown.
+pub(crate) async fn run(
+    setup: Setup,
+    scenario: impl AsyncFnOnce(&System) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let system = System::start(setup).await?;
+    let outcome = AssertUnwindSafe(scenario(&system)).catch_unwind().await;
+    if !matches!(outcome, Ok(Ok(()))) {
+        eprintln!("{}", system.logs().await);
+    }
+    match outcome {
+        Ok(Ok(())) => system.stop().await.context("stopping the system"),
+        Ok(Err(error)) => Err(error),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// An action with a limit on how many of it run at once.
+pub(crate) fn limited(action_ref: &str, run: &Value, limit: u32) -> Value {
+    json!({
+        "ref": action_ref,
+        "run": run,
+        "policy": {"concurrency": {"limit": limit}},
+    })
+}
+
+/// The `run` of an action that does nothing, inside the worker.
+pub(crate) fn noop() -> Value {
+    json!({"builtin": "noop"})
+}
+
+/// A field of something that was answered.
+pub(crate) fn number(value: &Value, field: &str) -> anyhow::Result<i64> {
+    value[field].as_i64().with_context(|| format!("no number `{field}` in {value}"))
+}
+
+/// Checks that every execution has this status.
+pub(crate) fn all_are(executions: &[Value], status: &str) -> anyhow::Result<()> {
+    for execution in executions {
+        ensure!(execution["status"] == status, "{status} was expected: {execution}");
+    }
+    Ok(())
+}
+
+/// Checks that slots were granted in the order of acceptance. Ids rise in that order; a grant
+/// has a number of its own. Only for executions that were tried once.
+pub(crate) fn granted_in_order(executions: &[Value]) -> anyhow::Result<()> {
+    let mut latest = i64::MIN;
+    for execution in executions {
+        let grant = number(execution, "grant_no")?;
+        ensure!(grant > latest, "granted before an earlier one: {execution}");
+        latest = grant;
+    }
+    Ok(())
+}
+
+/// The ids of executions.
+pub(crate) fn ids(executions: &[Value]) -> anyhow::Result<Vec<i64>> {
+    executions.iter().map(|execution| number(execution, "id")).collect()
+}

@@ -1,0 +1,301 @@
+//! Subscriptions: one task and one channel each, rebuilt with every connection.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_bus::{Delivery, DeliveryTag, Settle, Subscription};
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::cause::Cause;
+use crate::ledger::Ledger;
+use crate::link::{Life, Link};
+use crate::message::received;
+use crate::topology::Topology;
+
+/// How long the broker may take to close a channel.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Takes acknowledgements; a task of its own tells the broker, so that callers never wait for a
+/// connection that is blocked or gone. What is noted here is bounded by the prefetch.
+#[derive(Default)]
+pub(crate) struct Acknowledger {
+    ledger: Mutex<Ledger>,
+    /// There is something to tell. Wakes the subscription's task.
+    news: Notify,
+}
+
+impl Acknowledger {
+    fn with<T>(&self, act: impl FnOnce(&mut Ledger) -> T) -> T {
+        act(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[async_trait]
+impl Settle for Acknowledger {
+    async fn ack(&self, tags: &[DeliveryTag]) {
+        if self.with(|ledger| ledger.settle(tags)) {
+            self.news.notify_one();
+        }
+    }
+}
+
+/// Tells whether a subscription is well, for `check`.
+pub(crate) type Trouble = Arc<Mutex<Option<Cause>>>;
+
+/// Declares what a topic needs, on a channel of its own: a refusal closes the channel it was
+/// asked on.
+pub(crate) async fn declare(
+    life: &Life,
+    topology: &Topology,
+    topic: &attune_bus::Topic,
+    limit: Duration,
+) -> Result<(), Cause> {
+    let declaring = async {
+        let channel = life
+            .connection()
+            .create_channel()
+            .await
+            .map_err(|e| Cause::of(&e))?;
+        let declared = topology.declare(&channel, topic).await;
+        close(&channel).await.and(declared.map(drop))
+    };
+    within(life, limit, declaring).await
+}
+
+/// Awaits an answer of the broker while the life lasts. That none comes does not condemn the
+/// life: a quorum queue without a leader answers nobody, and the other subscriptions are well. If
+/// the whole connection is dead its heartbeat tells.
+async fn within<T>(
+    life: &Life,
+    limit: Duration,
+    answer: impl Future<Output = Result<T, Cause>>,
+) -> Result<T, Cause> {
+    tokio::select! {
+        cause = life.failed() => Err(Cause::unavailable(cause)),
+        answer = timeout(limit, answer) => answer
+            .unwrap_or_else(|_| Err(Cause::unavailable("the broker does not answer"))),
+    }
+}
+
+/// Closes a channel, so that what it holds goes back to where it was.
+///
+/// It is never `basic.cancel`: with that the next consumer could read newer messages before the
+/// unacknowledged ones come back. Nor `nack` with requeue, which puts them behind newer ones on
+/// quorum queues without a delivery limit. And it comes before the consumer is dropped, since
+/// lapin's drop sends that `basic.cancel`.
+async fn close(channel: &Channel) -> Result<(), Cause> {
+    if !channel.status().connected() {
+        return Ok(());
+    }
+    channel
+        .close(200, "done".into())
+        .await
+        .map_err(|error| Cause::of(&error))
+}
+
+/// A subscription's task.
+pub(crate) struct SubscriptionTask {
+    pub(crate) subscription: Subscription,
+    pub(crate) link: Link,
+    pub(crate) topology: Arc<Topology>,
+    /// Cancelled when the subscriber is dropped or the bus closes.
+    pub(crate) stop: CancellationToken,
+    pub(crate) deliveries: mpsc::Sender<Delivery>,
+    pub(crate) acknowledger: Arc<Acknowledger>,
+    pub(crate) trouble: Trouble,
+    pub(crate) setup_timeout: Duration,
+}
+
+/// Why forwarding ended.
+enum End {
+    Stopped,
+    Lost(String),
+}
+
+impl SubscriptionTask {
+    /// Subscribes, tells `ready`, and forwards until stopped.
+    pub(crate) async fn run(self, ready: oneshot::Sender<Result<(), Cause>>) {
+        let mut ready = Some(ready);
+        let mut backoff = Backoff::default();
+        let mut seen = 0;
+        loop {
+            let life = tokio::select! {
+                () = self.stop.cancelled() => break,
+                life = self.link.life_after(seen) => life,
+            };
+            let Some(life) = life else { break };
+            seen = life.generation;
+            match within(&life, self.setup_timeout, self.open(&life)).await {
+                Ok((channel, consumer)) => {
+                    backoff.reset();
+                    self.note(None);
+                    let wanted = ready.take().is_none_or(|ready| ready.send(Ok(())).is_ok());
+                    if !wanted {
+                        self.stop.cancel();
+                    }
+                    self.work(&life, &channel, consumer).await;
+                }
+                Err(cause) => {
+                    if let Some(ready) = ready.take() {
+                        ready.send(Err(cause)).ok();
+                        break;
+                    }
+                    tracing::error!(
+                        bus.topic = %self.subscription.topic,
+                        cause = %cause,
+                        "a subscription cannot be renewed; trying again"
+                    );
+                    self.note(Some(cause));
+                    // On the same connection, if it lives. An exclusive queue of the connection
+                    // before, for example, may need a moment to go.
+                    seen -= 1;
+                    tokio::select! {
+                        () = self.stop.cancelled() => break,
+                        () = sleep(backoff.next_wait()) => {}
+                    }
+                }
+            }
+        }
+        // From here on nothing that is acknowledged has an effect.
+        self.acknowledger.with(Ledger::begin);
+        self.note(None);
+    }
+
+    fn note(&self, cause: Option<Cause>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+    }
+
+    async fn open(&self, life: &Life) -> Result<(Channel, Consumer), Cause> {
+        let topic = &self.subscription.topic;
+        let failed = |error| Cause::of(&error).during(&format!("subscribing to {topic}"));
+        // One channel for each subscription: whatever makes the broker close a channel (an
+        // unknown tag, an acknowledgement that comes after its `consumer_timeout` of half an
+        // hour) takes every consumer on it along.
+        let channel = life.connection().create_channel().await.map_err(failed)?;
+        let opened = async {
+            let queue = self.topology.declare(&channel, topic).await?;
+            // Before consuming, and never 0, which means no bound: lapin buffers deliveries
+            // without one.
+            let prefetch = self.subscription.prefetch.max(1);
+            channel
+                .basic_qos(prefetch, BasicQosOptions::default())
+                .await
+                .map_err(failed)?;
+            // With acknowledgements (never `no_ack`), and not `exclusive`: quorum queues ignore
+            // that flag.
+            channel
+                .basic_consume(
+                    queue,
+                    "".into(),
+                    BasicConsumeOptions::default(),
+                    FieldTable::default(),
+                )
+                .await
+                .map_err(failed)
+        };
+        match opened.await {
+            Ok(consumer) => {
+                // Numbers start again on a new channel: a new life for the tags.
+                self.acknowledger.with(Ledger::begin);
+                Ok((channel, consumer))
+            }
+            Err(cause) => {
+                close(&channel).await?;
+                Err(cause)
+            }
+        }
+    }
+
+    /// Works on one channel until it ends, one way or the other.
+    async fn work(&self, life: &Life, channel: &Channel, mut consumer: Consumer) {
+        let end = match self.forward(life, channel, &mut consumer).await {
+            End::Lost(cause) => Some(cause),
+            End::Stopped => {
+                let closing = async {
+                    self.tell(channel).await?;
+                    close(channel).await.map_err(|cause| cause.to_string())
+                };
+                match timeout(CLOSE_TIMEOUT, closing).await {
+                    Ok(Ok(())) => None,
+                    Ok(Err(cause)) => Some(cause),
+                    Err(_) => Some("a channel was not closed in time".to_owned()),
+                }
+            }
+        };
+        if let Some(cause) = end {
+            life.fail(cause);
+        }
+    }
+
+    async fn forward(&self, life: &Life, channel: &Channel, consumer: &mut Consumer) -> End {
+        // Received, and the subscriber has no room; never more than one.
+        let mut held = None;
+        loop {
+            tokio::select! {
+                () = self.stop.cancelled() => return End::Stopped,
+                cause = life.failed() => return End::Lost(cause),
+                () = self.acknowledger.news.notified() => {
+                    tokio::select! {
+                        cause = life.failed() => return End::Lost(cause),
+                        told = self.tell(channel) => if let Err(cause) = told {
+                            return End::Lost(cause);
+                        },
+                    }
+                }
+                permit = self.deliveries.reserve(), if held.is_some() => match permit {
+                    Ok(permit) => {
+                        if let Some(delivery) = held.take() {
+                            permit.send(delivery);
+                        }
+                    }
+                    Err(_) => return End::Stopped,
+                },
+                item = consumer.next(), if held.is_none() => match item {
+                    Some(Ok(delivery)) => {
+                        let tag = self
+                            .acknowledger
+                            .with(|ledger| ledger.delivered(delivery.delivery_tag));
+                        match self.deliveries.try_send(received(delivery, tag)) {
+                            Ok(()) => {}
+                            Err(TrySendError::Full(delivery)) => held = Some(delivery),
+                            Err(TrySendError::Closed(_)) => return End::Stopped,
+                        }
+                    }
+                    Some(Err(error)) => return End::Lost(error.to_string()),
+                    // The broker has cancelled the consumer: its queue was deleted or has lost
+                    // its leader. The channel stays open and would be silent for ever.
+                    None => return End::Lost(format!(
+                        "the broker ended the subscription to {}",
+                        self.subscription.topic
+                    )),
+                },
+            }
+        }
+    }
+
+    /// Acknowledges what is noted. On the channel itself and not by lapin's `Acker`, which
+    /// answers a successful `false` when it has not acknowledged, and sends in no certain order.
+    async fn tell(&self, channel: &Channel) -> Result<(), String> {
+        let acks = self.acknowledger.with(Ledger::take);
+        let first = acks.up_to.map(|number| (number, true));
+        let rest = acks.single.into_iter().map(|number| (number, false));
+        let writes = first
+            .into_iter()
+            .chain(rest)
+            .map(|(number, multiple)| channel.basic_ack(number, BasicAckOptions { multiple }));
+        try_join_all(writes)
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,11 @@
+//! Against a real RabbitMQ; see `support` for what has to run.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic, like tests")]
+
+mod conformance;
+mod dead_letters;
+mod faults;
+mod refusals;
+mod removal;
+mod returns;
+mod support;
+mod throughput;

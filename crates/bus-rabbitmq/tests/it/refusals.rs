@@ -1,0 +1,224 @@
+//! What cannot work is said, in words that help, and never with the password.
+
+use std::time::Duration;
+
+use attune_bus::{BusError, PublishError, Subscription, Topic};
+use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
+
+use crate::support::{
+    Prefix, connect, number, numbered, receive, subscribe, url, url_of_vhost, within,
+};
+
+async fn connecting(url: &str) -> BusError {
+    let connecting = RabbitBus::connect(RabbitOptions::new(url));
+    match within("an answer", connecting).await {
+        Ok(_) => panic!("connected"),
+        Err(error) => error,
+    }
+}
+
+fn refusal(error: BusError) -> String {
+    match error {
+        BusError::Refused(text) => text,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password() {
+    let mut url = url::Url::parse(&url()).unwrap();
+    url.set_password(Some("hunter2")).unwrap();
+    let text = refusal(connecting(url.as_str()).await);
+    for part in [
+        "user `",
+        "password",
+        url.host_str().unwrap(),
+        "ACCESS_REFUSED",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test]
+async fn an_unknown_virtual_host() {
+    let text = refusal(connecting(&url_of_vhost("no-such-place")).await);
+    for part in ["virtual host `no-such-place`", "does not exist"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let place = format!("127.0.0.1:{port}");
+    match connecting(&format!("amqp://u:hunter2@{place}/")).await {
+        BusError::Unavailable(text) => {
+            assert!(text.contains(&place) && text.contains("refused"), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Something that accepts connections and says nothing.
+#[tokio::test]
+async fn somebody_silent() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut options = RabbitOptions::new(format!("amqp://u:hunter2@{address}/"));
+    options.connect_timeout = Duration::from_millis(200);
+    match within("an answer", RabbitBus::connect(options)).await {
+        Err(BusError::Unavailable(text)) => assert!(text.contains("no answer in time"), "{text}"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("connected"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_exists_with_other_arguments() {
+    let prefix = Prefix::new();
+    let quorum = connect(prefix.options()).await;
+    quorum.declare(&Topic::Completed).await.unwrap();
+    let mut other = prefix.options();
+    other.queue_type = QueueType::Classic;
+    // Already the dead letters' queue is of the other type.
+    let text = match RabbitBus::connect(other).await {
+        Err(error) => refusal(error),
+        Ok(_) => panic!("connected"),
+    };
+    assert!(
+        text.contains("attune.dead-letters") && text.contains("other arguments"),
+        "{text}"
+    );
+
+    // A single queue: the subscription fails, and only that.
+    let mut other = prefix.options();
+    other.max_queue_bytes += 1;
+    let mut subscriber = subscribe(&*quorum, Topic::Completed, 4).await;
+    drop(crate::support::stranger().await);
+    let text = match RabbitBus::connect(other).await {
+        Err(error) => refusal(error),
+        Ok(_) => panic!("connected"),
+    };
+    assert!(text.contains("PRECONDITION_FAILED"), "{text}");
+    quorum
+        .publish(vec![numbered(Topic::Completed, 5)])
+        .await
+        .unwrap();
+    assert_eq!(number(&receive(&mut subscriber).await), 5);
+    quorum.close().await;
+}
+
+/// A refused subscription leaves the others, on the same connection, alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_taken() {
+    let prefix = Prefix::new();
+    let bus = connect(prefix.options()).await;
+    let other = connect(prefix.options()).await;
+    let mine = Topic::Reply(prefix.name("mine"));
+    let mut subscriber = subscribe(&*bus, mine.clone(), 4).await;
+    let mut work = subscribe(&*other, Topic::Completed, 4).await;
+    let taken = Subscription {
+        topic: mine.clone(),
+        prefetch: 4,
+    };
+    match other.subscribe(taken).await {
+        Err(BusError::Refused(text)) => assert!(text.contains("another connection"), "{text}"),
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("two subscribers with one address"),
+    }
+    let wild = Subscription {
+        topic: Topic::Requested("*".to_owned()),
+        prefetch: 4,
+    };
+    assert!(matches!(
+        other.subscribe(wild).await,
+        Err(BusError::Refused(_))
+    ));
+    other
+        .publish(vec![numbered(mine, 1), numbered(Topic::Completed, 2)])
+        .await
+        .unwrap();
+    assert_eq!(number(&receive(&mut subscriber).await), 1);
+    let delivery = receive(&mut work).await;
+    assert_eq!(
+        (number(&delivery), delivery.tag.generation),
+        (2, 1),
+        "nothing was rebuilt"
+    );
+    other.check().await.unwrap();
+    bus.close().await;
+    other.close().await;
+}
+
+/// Beyond its bound a queue takes nothing, and says so; what it took is all there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue() {
+    for queue_type in [QueueType::Quorum, QueueType::Classic] {
+        let prefix = Prefix::new();
+        let options = RabbitOptions {
+            queue_type,
+            max_queue_bytes: 10_000,
+            ..prefix.options()
+        };
+        let bus = connect(options).await;
+        bus.declare(&Topic::Completed).await.unwrap();
+        let mut accepted = 0;
+        let refused = loop {
+            let mut message = numbered(Topic::Completed, accepted);
+            message.body = format!("{accepted:01000}").into();
+            let id = message.message_id;
+            match within("an answer", bus.publish(vec![message])).await {
+                Ok(()) => accepted += 1,
+                Err(PublishError::Refused(ids)) => break ids == [id],
+                Err(other) => panic!("{other}"),
+            }
+            assert!(accepted < 1_000, "the bound holds at some point");
+        };
+        assert!(refused);
+        let mut subscriber = subscribe(&*bus, Topic::Completed, 64).await;
+        for expected in 0..accepted {
+            let delivery = receive(&mut subscriber).await;
+            assert_eq!(number(&delivery), expected);
+            subscriber.settler().ack(&[delivery.tag]).await;
+        }
+        let more = vec![numbered(Topic::Completed, 77)];
+        crate::support::publish_until_confirmed(&*bus, more).await;
+        assert_eq!(
+            number(&receive(&mut subscriber).await),
+            77,
+            "there is room again"
+        );
+        bus.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_too_large() {
+    let prefix = Prefix::new();
+    let bus = connect(RabbitOptions {
+        max_message_bytes: 10,
+        ..prefix.options()
+    })
+    .await;
+    let mut subscriber = subscribe(&*bus, Topic::Completed, 4).await;
+    let mut large = numbered(Topic::Completed, 1);
+    large.body = "12345678901".into();
+    let id = large.message_id;
+    let messages = vec![large, numbered(Topic::Completed, 2)];
+    match bus.publish(messages).await {
+        Err(PublishError::Refused(ids)) => assert_eq!(ids, [id]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(
+        number(&receive(&mut subscriber).await),
+        2,
+        "the other one was sent"
+    );
+    bus.close().await;
+}

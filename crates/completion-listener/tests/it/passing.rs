@@ -1,0 +1,186 @@
+//! Valid completions reach their owners, grouped, from however many listeners.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::Result;
+use attune_bus::memory::MemoryBus;
+use attune_bus::{Bus, Topic};
+use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
+use attune_core::{PartitionId, Status};
+use attune_messages::v1::Completion;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{
+    Event, Fate, FaultyBus, Listening, completion, next_release, numbers, options, report,
+    subscribe, within,
+};
+
+fn control(partition: u16) -> Topic {
+    Topic::Control(PartitionId(partition))
+}
+
+#[tokio::test]
+async fn a_completion_reaches_the_owner_of_its_partition_as_it_is() -> Result<()> {
+    let bus = FaultyBus::new(|_| Fate::Keep);
+    let mut owner = subscribe(&bus.inner, control(7)).await?;
+    let listening = Listening::start(options(), bus.clone()).await?;
+    let sent = Completion {
+        status: Status::Failed,
+        result: Some(RawValue::from_string(r#"{"a":1.50}"#.to_owned())?),
+        error: Some("exit code 3".to_owned()),
+        exit_code: Some(3),
+        stdout: Some("out\n".to_owned()),
+        stderr: Some("err".to_owned()),
+        partition: Some(PartitionId(7)),
+        finished_at: Some("2026-11-21T10:00:00.123456Z".parse()?),
+        ..completion(7, 1)
+    };
+    report(&bus.inner, vec![sent.clone()]).await?;
+    let (_, items) = next_release(&mut owner).await?;
+    assert_eq!(
+        serde_json::to_string(&items)?,
+        serde_json::to_string(&[sent])?
+    );
+
+    bus.acked(1).await?;
+    let counters = listening.handle.counters();
+    assert_eq!((counters.received(), counters.forwarded()), (1, 1));
+    assert_eq!((counters.poisoned(), counters.mended()), (0, 0));
+    listening.stop().await
+}
+
+#[tokio::test]
+async fn what_is_ready_is_grouped_by_partition_in_one_publish() -> Result<()> {
+    let bus = FaultyBus::new(|_| Fate::Keep);
+    let (mut three, mut five) = (
+        subscribe(&bus.inner, control(3)).await?,
+        subscribe(&bus.inner, control(5)).await?,
+    );
+    bus.inner.declare(&Topic::Completed).await?;
+    for n in 0..10 {
+        report(&bus.inner, vec![completion(3, n), completion(5, n)]).await?;
+    }
+    let listening = Listening::start(options(), bus.clone()).await?;
+    let expected: Vec<u32> = (0..10).collect();
+    let (first, items) = next_release(&mut three).await?;
+    assert_eq!(numbers(&items), expected);
+    let (second, items) = next_release(&mut five).await?;
+    assert_eq!(numbers(&items), expected);
+    let seen = bus.acked(10).await?;
+    assert_eq!(
+        seen,
+        [Event::Confirmed(vec![first, second]), Event::Acked(10)]
+    );
+    listening.stop().await
+}
+
+#[tokio::test]
+async fn packs_stay_within_items_and_bytes() -> Result<()> {
+    let bus = FaultyBus::new(|_| Fate::Keep);
+    let mut owner = subscribe(&bus.inner, control(0)).await?;
+    let listening = Listening::start(options(), bus.clone()).await?;
+    // More items than a pack may have, then more bytes.
+    report(&bus.inner, (0..120).map(|n| completion(0, n)).collect()).await?;
+    for n in 120..124 {
+        let stdout = Some("x".repeat(40_000));
+        report(
+            &bus.inner,
+            vec![Completion {
+                stdout,
+                ..completion(0, n)
+            }],
+        )
+        .await?;
+    }
+    let mut seen = BTreeSet::new();
+    while seen.len() < 124 {
+        let (_, items) = next_release(&mut owner).await?;
+        assert!(items.len() <= 50);
+        seen.extend(numbers(&items));
+    }
+    assert!(seen.into_iter().eq(0..124));
+    bus.acked(5).await?;
+    listening.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_listeners_share_and_lose_nothing() -> Result<()> {
+    let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new());
+    let mut owner = subscribe(&*bus, control(1)).await?;
+    let few = ListenerOptions {
+        prefetch: 3,
+        ..options()
+    };
+    let first = Listening::start(few.clone(), Arc::clone(&bus)).await?;
+    let second = Listening::start(few, Arc::clone(&bus)).await?;
+    for n in 0..1000 {
+        report(&*bus, vec![completion(1, n)]).await?;
+    }
+    let mut seen = Vec::new();
+    while seen.len() < 1000 {
+        seen.extend(numbers(&next_release(&mut owner).await?.1));
+    }
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..1000));
+    let (a, b) = (first.handle.counters(), second.handle.counters());
+    first.stop().await?;
+    second.stop().await?;
+    assert_eq!(a.forwarded() + b.forwarded(), 1000);
+    assert!(a.forwarded() > 0 && b.forwarded() > 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn duplicates_are_passed_on() -> Result<()> {
+    let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new());
+    let mut owner = subscribe(&*bus, control(1)).await?;
+    let listening = Listening::start(options(), Arc::clone(&bus)).await?;
+    report(&*bus, vec![completion(1, 4), completion(1, 4)]).await?;
+    assert_eq!(numbers(&next_release(&mut owner).await?.1), [4, 4]);
+    listening.stop().await
+}
+
+#[tokio::test]
+async fn a_closed_bus_ends_it_with_an_error() -> Result<()> {
+    let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new());
+    let listening = Listening::start(options(), Arc::clone(&bus)).await?;
+    bus.close().await;
+    let ended = within("it ends", listening.handle.stopped()).await?;
+    assert!(matches!(ended, Err(ListenerError::BusClosed)));
+    let again = Listening::start(options(), bus).await;
+    assert!(again.is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn impossible_options_are_refused() {
+    let good = options();
+    for bad in [
+        ListenerOptions {
+            partitions: 0,
+            ..good.clone()
+        },
+        ListenerOptions {
+            partitions: 257,
+            ..good.clone()
+        },
+        ListenerOptions {
+            prefetch: 0,
+            ..good.clone()
+        },
+        ListenerOptions {
+            max_batch: 0,
+            ..good.clone()
+        },
+        ListenerOptions {
+            max_message_bytes: 4095,
+            ..good
+        },
+    ] {
+        let bus = Arc::new(MemoryBus::new());
+        let started = CompletionListener::start(bad, bus, CancellationToken::new()).await;
+        assert!(matches!(started, Err(ListenerError::Options(_))));
+    }
+}

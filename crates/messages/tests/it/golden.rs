@@ -1,0 +1,118 @@
+//! Golden files: messages of each type and version that must decode for ever, and are written
+//! exactly so today.
+
+use std::collections::BTreeSet;
+
+use attune_core::{Attempt, PartitionId, Priority, Status};
+use attune_messages::decode_batch;
+use attune_messages::v1::{Answer, AnswerOutcome, ExecutionCompleted, OnReject, Submit};
+use serde_json::Value;
+
+use super::{MAX_BYTES, golden, golden_folder, types};
+
+fn value(body: &[u8]) -> Value {
+    serde_json::from_slice(body).unwrap()
+}
+
+#[test]
+fn golden_files_decode_and_are_written_again_as_they_are() {
+    for (message_type, decode) in types() {
+        for (form, items) in [("", 1..=1), (".batch", 2..=9)] {
+            let body = golden(message_type, form);
+            let decoded =
+                decode(&body).unwrap_or_else(|error| panic!("{message_type}{form}: {error}"));
+            assert!(
+                items.contains(&decoded.items),
+                "{message_type}{form}: {}",
+                decoded.items
+            );
+            assert_eq!(
+                value(&decoded.encoded),
+                value(&body),
+                "{message_type}{form}"
+            );
+            assert_eq!(
+                value(&decoded.encoded_raw),
+                value(&body),
+                "{message_type}{form}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_golden_file_belongs_to_a_type() {
+    let expected: BTreeSet<_> = types()
+        .iter()
+        .flat_map(|(message_type, _)| {
+            ["", ".batch"].map(|form| format!("{message_type}.v1{form}.json"))
+        })
+        .collect();
+    let found: BTreeSet<_> = std::fs::read_dir(golden_folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn golden_values_arrive_in_their_fields() {
+    let submits: Vec<Submit> =
+        decode_batch(&golden("partition.submit", ".batch"), MAX_BYTES).unwrap();
+    assert_eq!(submits[0].on_reject, OnReject::Record);
+    let full = &submits[1].submission;
+    assert_eq!(
+        (full.action_ref.as_str(), full.priority),
+        ("core.http.get", Priority::High)
+    );
+    assert_eq!(full.labels["team"], "billing");
+    assert_eq!(full.check(), Ok(()));
+
+    let completions: Vec<ExecutionCompleted> =
+        decode_batch(&golden("execution.completed", ".batch"), MAX_BYTES).unwrap();
+    let first = &completions[0].0;
+    assert_eq!(
+        (first.attempt, first.status),
+        (Attempt(1), Status::Succeeded)
+    );
+    // The partition of an execution is in its id, and is the one of its action.
+    assert_eq!(
+        first.execution_id.partition(),
+        PartitionId::of("core.http.get", 16)
+    );
+    assert_eq!(first.partition, Some(first.execution_id.partition()));
+
+    let answers: Vec<Answer> =
+        decode_batch(&golden("command.answer", ".batch"), MAX_BYTES).unwrap();
+    match &answers[1].outcome {
+        AnswerOutcome::Rejected(reject) => assert_eq!(reject.retry_after_seconds, Some(1)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_may_be_left_out_has_its_default() {
+    let submit: Vec<Submit> = decode_batch(
+        br#"{"message_id":"0198c1f0-5a00-7000-8000-000000000001","message_type":"partition.submit",
+            "version":1,"timestamp":"2026-01-02T03:04:05+02:00",
+            "payload":{"submission":{"action_ref":"core.echo"}}}"#,
+        MAX_BYTES,
+    )
+    .unwrap();
+    assert_eq!(submit[0].on_reject, OnReject::Answer);
+    assert_eq!(submit[0].submission.parameters.get(), "{}");
+    assert_eq!(submit[0].submission.priority, Priority::Normal);
+}
+
+#[test]
+fn parameters_are_kept_as_they_were_written() {
+    // Precision that a double does not have, the order of keys and repeated keys survive.
+    let parameters = r#"{"b":1, "a":123456789012345678901234567890.10, "b":2}"#;
+    let body = format!(
+        r#"{{"message_id":"0198c1f0-5a00-7000-8000-000000000001","message_type":"partition.submit",
+           "version":1,"timestamp":"2026-01-02T03:04:05Z","payload":
+             [{{"submission":{{"action_ref":"core.echo","parameters":{parameters}}}}}]}}"#
+    );
+    let submits: Vec<Submit> = decode_batch(body.as_bytes(), MAX_BYTES).unwrap();
+    assert_eq!(submits[0].submission.parameters.get(), parameters);
+}

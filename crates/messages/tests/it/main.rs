@@ -1,0 +1,75 @@
+//! Tests of the wire messages.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test may say by a panic that its set-up failed"
+)]
+
+mod arbitrary;
+mod golden;
+mod protocol;
+mod refusals;
+
+use attune_messages::v1::{
+    ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
+    ExecutionRequested, QueueSnapshot, SlotRelease, Submit,
+};
+use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
+use serde_json::value::to_raw_value;
+
+/// How large a message may be in these tests.
+const MAX_BYTES: usize = 1024 * 1024;
+
+/// What a decoder made of a message: how many items it has, and both encodings of them.
+struct Decoded {
+    items: usize,
+    encoded: Vec<u8>,
+    encoded_raw: Vec<u8>,
+}
+
+type Decode = fn(&[u8]) -> Result<Decoded, DecodeError>;
+
+fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
+    let envelope = Envelope::parse(body, MAX_BYTES)?;
+    let items = envelope.items::<M>()?;
+    let raw: Vec<_> = items
+        .iter()
+        .map(|item| to_raw_value(item).unwrap())
+        .collect();
+    let raw: Vec<_> = raw.iter().map(|item| &**item).collect();
+    Ok(Decoded {
+        items: items.len(),
+        encoded: encode(envelope.message_id, envelope.timestamp, &items),
+        encoded_raw: encode_raw::<M>(envelope.message_id, envelope.timestamp, &raw),
+    })
+}
+
+/// Every type of version 1, with its decoder.
+fn types() -> [(&'static str, Decode); 10] {
+    fn entry<M: Message>() -> (&'static str, Decode) {
+        (M::TYPE, decode::<M>)
+    }
+    [
+        entry::<EnforcementCreated>(),
+        entry::<Submit>(),
+        entry::<Cancel>(),
+        entry::<ActionChanged>(),
+        entry::<Answer>(),
+        entry::<ExecutionRequested>(),
+        entry::<ExecutionCancel>(),
+        entry::<ExecutionCompleted>(),
+        entry::<SlotRelease>(),
+        entry::<QueueSnapshot>(),
+    ]
+}
+
+/// The golden file of a type, alone or as a batch.
+fn golden(message_type: &str, form: &str) -> Vec<u8> {
+    let name = format!("{message_type}.v1{form}.json");
+    let path = golden_folder().join(&name);
+    std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn golden_folder() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}

@@ -1,0 +1,151 @@
+//! The stats persister as a service: its options, its handle, its two loops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_bus::{Bus, Subscription, Topic};
+use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::counters::StatsCounters;
+use crate::error::StatsError;
+use crate::maintenance::maintain;
+use crate::persister::{PREFETCH, Persister};
+
+/// Settings of a [`StatsPersister`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StatsOptions {
+    /// Changes of a queue within this time share one write.
+    pub min_interval: Duration,
+    /// The largest message that is read, in bytes.
+    pub max_message_bytes: usize,
+    /// How long what has ended is kept.
+    pub retention: HistoryRetention,
+    /// How often the history is maintained; also done at the start.
+    pub maintenance_interval: Duration,
+}
+
+impl StatsOptions {
+    /// A quarter of a second between writes, upkeep every hour, messages of 1 MiB.
+    pub fn new(retention: HistoryRetention) -> Self {
+        Self {
+            min_interval: Duration::from_millis(250),
+            max_message_bytes: 1024 * 1024,
+            retention,
+            maintenance_interval: Duration::from_secs(3600),
+        }
+    }
+
+    /// Words that say what is impossible, if anything is.
+    fn problem(&self) -> Option<&'static str> {
+        if self.max_message_bytes == 0 {
+            return Some("a stats persister that reads no message is of no use");
+        }
+        if self.maintenance_interval.is_zero() {
+            return Some("between two rounds of upkeep there must be some time");
+        }
+        None
+    }
+}
+
+/// Keeps the newest snapshot of every queue in the store; see the [crate](crate).
+#[derive(Debug, Clone, Copy)]
+pub struct StatsPersister;
+
+impl StatsPersister {
+    /// Subscribes, and works in a task of its own until `stop` is cancelled or the bus is
+    /// closed. At the stop it writes once more what has arrived; if that fails, the snapshots
+    /// come again to its successor. `store` is an `Arc<dyn Store>`, or less in tests.
+    ///
+    /// # Errors
+    /// When the options are impossible or the subscription cannot be made.
+    pub async fn start<S>(
+        options: StatsOptions,
+        bus: Arc<dyn Bus>,
+        store: Arc<S>,
+        stop: CancellationToken,
+    ) -> Result<StatsHandle, StatsError>
+    where
+        S: StatsStore + ExecutionStore + ?Sized + 'static,
+    {
+        if let Some(problem) = options.problem() {
+            return Err(StatsError::Options(problem.to_owned()));
+        }
+        let subscription = Subscription {
+            topic: Topic::QueueStats,
+            prefetch: PREFETCH,
+        };
+        let subscriber = bus.subscribe(subscription).await?;
+        let counters = Arc::<StatsCounters>::default();
+        let persister = Persister::new(
+            &options,
+            bus,
+            Arc::clone(&store),
+            Arc::clone(&counters),
+            &subscriber,
+        );
+        let upkeep = maintain(
+            store,
+            options.retention,
+            options.maintenance_interval,
+            Arc::clone(&counters),
+            stop.clone(),
+        );
+        let task = tokio::spawn(async move {
+            let upkeep = async {
+                upkeep.await;
+                Ok(())
+            };
+            tokio::try_join!(persister.run(subscriber, stop), upkeep).map(|((), ())| ())
+        });
+        Ok(StatsHandle { counters, task })
+    }
+}
+
+/// A running stats persister. Dropping the handle leaves it running.
+#[derive(Debug)]
+pub struct StatsHandle {
+    counters: Arc<StatsCounters>,
+    task: JoinHandle<Result<(), StatsError>>,
+}
+
+impl StatsHandle {
+    /// What it has counted.
+    pub fn counters(&self) -> Arc<StatsCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Waits until it has stopped.
+    ///
+    /// # Errors
+    /// [`StatsError::BusClosed`] when that, and not the stop, is why.
+    ///
+    /// # Panics
+    /// When a part of it panicked.
+    pub async fn stopped(self) -> Result<(), StatsError> {
+        match self.task.await {
+            Ok(outcome) => outcome,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is being shut down; nobody is left to be told.
+                Err(_) => Ok(()),
+            },
+        }
+    }
+}
+
+/// Runs work of the store in a task of its own: whoever waits for it may be dropped, a database
+/// future in flight must not be.
+pub(crate) async fn in_task<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> T {
+    match tokio::spawn(work).await {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is being shut down and will drop this future as well.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

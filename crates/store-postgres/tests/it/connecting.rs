@@ -1,0 +1,200 @@
+//! Connecting, checking and migrating: what an operator sees when something is wrong.
+
+use std::time::Duration;
+
+use attune_store::{PartitionStore as _, Store as _, StoreError};
+use attune_store_postgres::{PostgresOptions, PostgresStore};
+
+use crate::support::{chain, eventually, on_fresh_db, server_url};
+
+/// A server that is not there is named, and its password is not.
+#[tokio::test]
+async fn a_missing_server_is_named() {
+    // A port that was free a moment ago.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let url = format!("postgres://ada:s3cret@127.0.0.1:{port}/attune");
+    let error = PostgresStore::connect(PostgresOptions::new(url))
+        .await
+        .unwrap_err();
+    assert!(error.is_transient(), "{error:?}");
+    let text = chain(&error);
+    assert!(text.contains(&format!("127.0.0.1:{port}")), "{text}");
+    assert!(text.contains("refused"), "{text}");
+    assert!(!text.contains("s3cret") && !format!("{error:?}").contains("s3cret"));
+}
+
+/// A wrong password and a missing database do not pass by themselves.
+#[tokio::test]
+async fn what_cannot_work_is_not_tried_again() {
+    let server = server_url();
+    let wrong_database = {
+        let (address, _) = server.rsplit_once('/').unwrap();
+        format!("{address}/no_such_database")
+    };
+    let wrong_password = {
+        let (head, tail) = server.split_once('@').unwrap();
+        let (user, _) = head.rsplit_once(':').unwrap();
+        format!("{user}:wr0ng@{tail}")
+    };
+    for (url, word) in [
+        (wrong_database, "no_such_database"),
+        (wrong_password, "password"),
+        ("nonsense".to_owned(), "URL"),
+    ] {
+        let error = PostgresStore::connect(PostgresOptions::new(url))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, StoreError::Statement(_)), "{error:?}");
+        let text = chain(&error);
+        assert!(text.contains(word), "{text}");
+        assert!(!text.contains("wr0ng"), "{text}");
+    }
+}
+
+/// Several roles may start at once on an empty database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn racing_migrations_agree() {
+    on_fresh_db(|db| async move {
+        sqlx::query("DROP SCHEMA attune CASCADE")
+            .execute(&db.sql)
+            .await
+            .unwrap();
+        let missing = db.store.check().await.unwrap_err();
+        assert!(matches!(missing, StoreError::Schema(_)), "{missing:?}");
+        assert!(missing.to_string().contains("attune migrate"));
+        let used = db.store.leases().await.unwrap_err();
+        assert!(matches!(used, StoreError::Schema(_)), "{used:?}");
+
+        let migrations: Vec<_> = (0..4)
+            .map(|_| {
+                let store = db.store.clone();
+                tokio::spawn(async move { store.migrate().await })
+            })
+            .collect();
+        for one in migrations {
+            one.await.unwrap().unwrap();
+        }
+        db.store.check().await.unwrap();
+        // A start after the first finds nothing to do.
+        db.store.migrate().await.unwrap();
+    })
+    .await;
+}
+
+/// A program that is older than the schema, or newer, says so and touches nothing.
+#[tokio::test]
+async fn another_schema_is_refused() {
+    on_fresh_db(|db| async move {
+        sqlx::query(
+            "INSERT INTO attune.schema_migration VALUES (999, 'later', now(), true, '', 0)",
+        )
+        .execute(&db.sql)
+        .await
+        .unwrap();
+        for result in [db.store.check().await, db.store.migrate().await] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, StoreError::Schema(_)), "{error:?}");
+            assert!(error.to_string().contains("999"), "{error}");
+        }
+        sqlx::query("DELETE FROM attune.schema_migration WHERE version IN (1, 999)")
+            .execute(&db.sql)
+            .await
+            .unwrap();
+        let error = db.store.check().await.unwrap_err();
+        assert!(error.to_string().contains("is missing"), "{error}");
+    })
+    .await;
+}
+
+/// The sessions have the bounds that free a stopped client's locks, and the planner settings.
+#[tokio::test]
+async fn sessions_are_bounded() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        owner.insert(1).await;
+        db.store.look_up(&[], &["a.b".to_owned()]).await.unwrap();
+        let names: Vec<String> = sqlx::query_scalar(
+            "SELECT DISTINCT application_name FROM pg_stat_activity
+             WHERE datname = current_database() AND application_name LIKE 'attune %' ORDER BY 1",
+        )
+        .fetch_all(&db.sql)
+        .await
+        .unwrap();
+        assert_eq!(
+            names,
+            [
+                "attune commit",
+                "attune general",
+                "attune key",
+                "attune lease"
+            ]
+        );
+        // A statement that is cut off by its session's bound counts as unavailable.
+        let mut options = PostgresOptions::new(&db.url);
+        options.statement_timeout = Duration::from_millis(1);
+        let store = PostgresStore::connect(options).await.unwrap();
+        let mut blocker = db.sql.begin().await.unwrap();
+        sqlx::query("LOCK TABLE attune.execution_active IN ACCESS EXCLUSIVE MODE")
+            .execute(&mut *blocker)
+            .await
+            .unwrap();
+        let error = store.load_slots(&[]).await.unwrap_err();
+        assert!(error.is_transient(), "{error:?}");
+        assert!(chain(&error).contains("statement timeout"), "{error:?}");
+        blocker.rollback().await.unwrap();
+        store.close().await;
+    })
+    .await;
+}
+
+/// After every connection was cut, the next calls find new ones; a closed store is unavailable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_connections_are_replaced() {
+    on_fresh_db(|db| async move {
+        let owner = db.owner().await;
+        let cut = db
+            .count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'attune %'")
+            .await;
+        assert!(cut > 0);
+        eventually("commits work again", || async {
+            match db.store.commit(&owner.batch()).await {
+                Ok(_) => Some(()),
+                Err(attune_store::CommitError::Store(error)) if error.is_transient() => None,
+                Err(error) => panic!("{error:?}"),
+            }
+        })
+        .await;
+        db.store.close().await;
+        let error = db.store.leases().await.unwrap_err();
+        assert!(error.is_transient(), "{error:?}");
+    })
+    .await;
+}
+
+/// A caller that is dropped in the middle leaves no transaction behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_callers_leave_nothing_open() {
+    on_fresh_db(|db| async move {
+        let spec = attune_core::ActionSpec::core_pack().remove(0);
+        for delay in 0..60 {
+            use attune_store::ActionStore as _;
+            let call = db.store.apply_action(&spec, 4, "test");
+            // The caller gives up at some moment, often while BEGIN is under way.
+            let patience = Duration::from_micros(delay * 25);
+            let _ = tokio::time::timeout(patience, call).await;
+        }
+        eventually("every call has ended", || async {
+            let open = db
+                .count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'attune %' AND state <> 'idle'")
+                .await;
+            (open == 0).then_some(())
+        })
+        .await;
+        let stored = db.count("SELECT count(*) FROM attune.action").await;
+        let policies = db.count("SELECT count(*) FROM attune.policy").await;
+        assert_eq!((stored, policies), (1, 1));
+    })
+    .await;
+}

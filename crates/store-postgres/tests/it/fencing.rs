@@ -1,0 +1,141 @@
+//! The fence under real concurrency: who waited for a takeover must see it.
+
+use std::time::Duration;
+
+use attune_core::{OwnerId, PartitionId};
+use attune_store::{Batch, CommitError, PartitionStore as _};
+use sqlx::Row as _;
+
+use crate::support::{eventually, grant, on_fresh_db};
+
+/// A commit that waits behind a takeover finds the new epoch and writes nothing; a takeover
+/// that waits behind a commit finds all of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_waited_for_a_takeover_is_fenced_off() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let ids = owner.insert(1).await;
+        let place = owner.action.partition;
+
+        // A takeover that has changed the row and not committed yet.
+        let mut takeover = db.sql.begin().await.unwrap();
+        sqlx::query("UPDATE attune.partition_lease SET epoch = epoch + 1, owner = $1 WHERE partition = $2")
+            .bind(OwnerId::fresh().0)
+            .bind(i32::from(place.0))
+            .execute(&mut *takeover)
+            .await
+            .unwrap();
+        let batch = Batch {
+            inserts: vec![owner.queued()],
+            updates: vec![grant(ids[0])],
+            ..owner.batch()
+        };
+        let store = db.store.clone();
+        let commit = tokio::spawn(async move { store.commit(&batch).await });
+        eventually("the commit waits for the lease row", || async {
+            let waiting = db
+                .count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'attune commit' AND datname = current_database()")
+                .await;
+            (waiting == 1).then_some(())
+        })
+        .await;
+        assert!(!commit.is_finished());
+        takeover.commit().await.unwrap();
+        match commit.await.unwrap() {
+            Err(CommitError::Fenced(missing)) => assert_eq!(missing, vec![place]),
+            other => panic!("the fence let it through: {other:?}"),
+        }
+        let rows = owner.store.load_active(&[place], None, 10).await.unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].status, attune_core::Status::Queued);
+    })
+    .await;
+}
+
+/// Owners that take a partition from each other again and again, while both write all the time,
+/// never write in each other's epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rivals_never_write_in_the_same_epoch() {
+    on_fresh_db(|db| async move {
+        const WRITES: usize = 150;
+        let owner = db.owner().await;
+        let (action, place) = (owner.action.clone(), owner.action.partition);
+        db.store.give_up(owner.id, &owner.fences).await.unwrap();
+        let rivals: Vec<_> = (0..3)
+            .map(|_| {
+                let (store, action) = (db.store.clone(), action.clone());
+                tokio::spawn(async move { rival(&store, &action, place, WRITES).await })
+            })
+            .collect();
+        let (mut written, mut fenced) = (Vec::new(), 0);
+        for one in rivals {
+            let (ids, misses) = one.await.unwrap();
+            written.extend(ids);
+            fenced += misses;
+        }
+        assert!(
+            fenced > 0,
+            "nobody was ever fenced off; the test shows nothing"
+        );
+        // Whatever was confirmed is there, and nothing else is: a row that a fenced commit left
+        // behind would be one more.
+        written.sort_unstable();
+        let rows = sqlx::query("SELECT id FROM attune.execution_active ORDER BY id")
+            .fetch_all(&db.sql)
+            .await
+            .unwrap();
+        let stored: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(stored, written);
+    })
+    .await;
+}
+
+/// Takes the partition whenever it can, with leases that end at once, and writes until it has
+/// written `writes` batches. Returns what was confirmed and how often it was fenced off.
+async fn rival(
+    store: &attune_store_postgres::PostgresStore,
+    action: &attune_core::Action,
+    place: PartitionId,
+    writes: usize,
+) -> (Vec<i64>, usize) {
+    use attune_core::{Attempt, ExecutionId, RequestId, Seq, Status, Submission};
+    let me = OwnerId::fresh();
+    let (mut ids, mut misses, mut held) = (Vec::new(), 0, None);
+    let mut n = 0;
+    while ids.len() < writes {
+        let Some(epoch) = held else {
+            let ttl = Duration::from_micros(500);
+            let taken = store.acquire(me, "rival", &[place], ttl).await.unwrap();
+            held = taken.first().map(|(_, epoch)| *epoch);
+            tokio::task::yield_now().await;
+            continue;
+        };
+        n += 1;
+        let id = ExecutionId::new(place, Seq::new(epoch, n));
+        let new = attune_store::NewExecution {
+            id,
+            action_id: action.id,
+            request_id: RequestId::fresh(),
+            digest: 0,
+            submission: Submission::new(action.spec.action_ref.as_str()),
+            status: Status::Queued,
+            attempt: Attempt(0),
+            grant_no: None,
+        };
+        let batch = Batch {
+            fences: vec![(place, epoch)],
+            inserts: vec![new],
+            ..Batch::new(me)
+        };
+        match store.commit(&batch).await {
+            Ok(_) => ids.push(id.0),
+            Err(CommitError::Fenced(missing)) => {
+                assert_eq!(missing, vec![place]);
+                misses += 1;
+                held = None;
+            }
+            Err(CommitError::Store(error)) => panic!("{error}"),
+        }
+    }
+    (ids, misses)
+}

@@ -1,0 +1,139 @@
+//! Updates stay on their page (HOT): grants and claims write no index.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use attune_core::Attempt;
+use attune_store::{Store as _, WorkerStore as _};
+
+use crate::support::{TestDb, eventually, on_fresh_db};
+
+/// As many as a batch at full load.
+const COUNT: usize = 500;
+
+/// An update is HOT when no index covers what it changes (another test sees to that) and when
+/// the new version finds room on the page of the old one. A grant always does. A claim does
+/// once the version before the grant can be cleared away, which the server cannot do while a
+/// transaction of any database of the server is older; so it may take a few rounds here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_and_claims_are_hot() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let worker = db.worker().await;
+        let start = Instant::now();
+        loop {
+            let ids = owner.insert(COUNT).await;
+            let inserted = pages(&db).await;
+            owner.grant(&ids).await;
+            let granted = pages(&db).await;
+            let stayed = same(&inserted, &granted);
+            assert!(stayed * 100 >= COUNT * 99, "only {stayed} grants were HOT");
+
+            let wanted: Vec<_> = ids.iter().map(|id| (*id, Attempt(1))).collect();
+            let claims = db.store.claim(worker, &wanted).await.unwrap();
+            assert_eq!(claims.len(), COUNT);
+            let stayed = same(&granted, &pages(&db).await);
+            if stayed * 100 >= COUNT * 95 {
+                break;
+            }
+            let waited = start.elapsed();
+            assert!(
+                waited < Duration::from_secs(30),
+                "only {stayed} claims were HOT"
+            );
+            owner.end(&ids).await;
+        }
+    })
+    .await;
+}
+
+/// The page of each active execution.
+async fn pages(db: &TestDb) -> HashMap<i64, i64> {
+    let rows: Vec<(i64, i64)> =
+        sqlx::query_as("SELECT id, (ctid::text::point)[0]::bigint FROM attune.execution_active")
+            .fetch_all(&db.sql)
+            .await
+            .unwrap();
+    rows.into_iter().collect()
+}
+
+fn same(before: &HashMap<i64, i64>, after: &HashMap<i64, i64>) -> usize {
+    assert_eq!(before.len(), after.len());
+    before
+        .iter()
+        .filter(|(id, page)| after.get(id) == Some(page))
+        .count()
+}
+
+/// The plans keep to index probes although the table was empty when the planner looked: however
+/// many executions wait, a round reads only its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_reads_only_its_own_rows() {
+    const ROUND: usize = 200;
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let worker = db.worker().await;
+        for full in [false, true] {
+            if full {
+                for _ in 0..10 {
+                    owner.insert(1_000).await;
+                }
+            }
+            let ids = owner.insert(ROUND).await;
+            let wanted: Vec<_> = ids.iter().map(|id| (*id, Attempt(1))).collect();
+            owner.grant(&ids).await;
+            db.store.claim(worker, &wanted).await.unwrap();
+            owner.end(&ids).await;
+            // Plans that were made by now are thrown away by this, and made anew.
+            sqlx::raw_sql("VACUUM ANALYZE attune.execution_active, attune.request")
+                .execute(&db.sql)
+                .await
+                .unwrap();
+        }
+        db.store.close().await;
+        let read = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes
+             WHERE relid = 'attune.execution_active'::regclass";
+        let written = "SELECT n_tup_del FROM pg_stat_user_tables
+             WHERE relid = 'attune.execution_active'::regclass";
+        eventually("the statistics arrive", || async {
+            (db.count(written).await == i64::try_from(2 * ROUND).unwrap()).then_some(())
+        })
+        .await;
+        // Each of two rounds finds its rows three times: grant, claim, end.
+        let read = db.count(read).await;
+        let needed = i64::try_from(2 * 3 * ROUND).unwrap();
+        assert!(
+            read <= 3 * needed,
+            "{read} index entries read, {needed} needed"
+        );
+    })
+    .await;
+}
+
+/// The lease rows are written with every commit and renewal; they must not bloat either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_are_hot() {
+    on_fresh_db(|db| async move {
+        use attune_store::PartitionStore as _;
+        let owner = db.owner().await;
+        for _ in 0..200 {
+            let ttl = std::time::Duration::from_secs(15);
+            let held = owner.store.renew(owner.id, &owner.fences, ttl).await;
+            assert_eq!(held.unwrap().len(), 4);
+        }
+        db.store.close().await;
+        let (updates, hot): (i64, i64) = eventually("the statistics arrive", || async {
+            let row: (i64, i64) = sqlx::query_as(
+                "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
+                 WHERE relid = 'attune.partition_lease'::regclass",
+            )
+            .fetch_one(&db.sql)
+            .await
+            .unwrap();
+            (row.0 >= 800).then_some(row)
+        })
+        .await;
+        assert!(hot * 100 >= updates * 95, "only {hot} of {updates}");
+    })
+    .await;
+}

@@ -1,0 +1,13 @@
+//! The adapter against a real PostgreSQL server: the conformance suite, and what only
+//! PostgreSQL can get wrong.
+#![expect(clippy::unwrap_used, reason = "a test panics when something fails")]
+
+mod conformance;
+mod connecting;
+mod fencing;
+mod hot;
+mod monitoring;
+mod statements;
+mod support;
+mod throughput;
+mod upkeep;

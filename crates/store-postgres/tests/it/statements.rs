@@ -1,0 +1,71 @@
+//! Every statement can be prepared, and the schema mirrors the program.
+
+use attune_core::Status;
+use attune_store_postgres::sql;
+use sqlx::{Executor as _, Statement as _};
+
+use crate::support::on_fresh_db;
+
+/// Preparing finds misspelled columns and parameters whose type cannot be told.
+#[tokio::test]
+async fn every_statement_is_prepared() {
+    on_fresh_db(|db| async move {
+        assert!(sql::ALL.len() > 30);
+        let mut connection = db.sql.acquire().await.unwrap();
+        for (name, text) in sql::ALL {
+            let statement = connection
+                .prepare(sqlx::SqlSafeStr::into_sql_str(*text))
+                .await;
+            let statement = statement.unwrap_or_else(|error| panic!("{name}.sql: {error}"));
+            assert!(statement.parameters().is_some(), "{name}.sql");
+        }
+    })
+    .await;
+}
+
+/// The CHECKs on status hold exactly the words of the state machine.
+#[tokio::test]
+async fn the_checks_mirror_the_states() {
+    on_fresh_db(|db| async move {
+        for (table, terminal) in [("execution_active", false), ("execution_history", true)] {
+            let check: String = sqlx::query_scalar(
+                "SELECT pg_get_constraintdef(oid) FROM pg_constraint
+                 WHERE conrelid = ('attune.' || $1)::regclass AND conname = $1 || '_status_check'",
+            )
+            .bind(table)
+            .fetch_one(&db.sql)
+            .await
+            .unwrap();
+            for status in Status::ALL {
+                assert_eq!(
+                    check.contains(&format!("'{status}'")),
+                    status.is_terminal() == terminal,
+                    "{status} in {check}"
+                );
+            }
+        }
+    })
+    .await;
+}
+
+/// Updates of active executions can only stay on their page while no index covers a column
+/// that they change.
+#[tokio::test]
+async fn no_index_covers_a_column_that_updates_change() {
+    on_fresh_db(|db| async move {
+        let indexed: Vec<String> = sqlx::query_scalar(
+            "SELECT DISTINCT a.attname::text FROM pg_index i
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey)
+             WHERE i.indrelid = 'attune.execution_active'::regclass ORDER BY 1",
+        )
+        .fetch_all(&db.sql)
+        .await
+        .unwrap();
+        assert_eq!(indexed, ["action", "created", "id"]);
+        let partial = db
+            .count("SELECT count(*) FROM pg_index WHERE indrelid = 'attune.execution_active'::regclass AND indpred IS NOT NULL")
+            .await;
+        assert_eq!(partial, 0);
+    })
+    .await;
+}

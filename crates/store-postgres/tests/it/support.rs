@@ -1,0 +1,241 @@
+//! A database for each test, and shorthands.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use attune_core::{
+    Action, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Run,
+    Seq, Status, Submission, WorkerId,
+};
+use attune_store::{
+    ActionStore as _, Batch, End, NewExecution, Outcome, PartitionStore as _, Store as _, Update,
+    WorkerLease, WorkerStore as _,
+};
+use attune_store_postgres::{PostgresOptions, PostgresStore};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
+use uuid::Uuid;
+
+/// The server's address.
+pub(crate) fn server_url() -> String {
+    std::env::var("ATTUNE_TEST_POSTGRES_URL").unwrap_or_else(|_| {
+        panic!(
+            "ATTUNE_TEST_POSTGRES_URL is not set; start the services with `scripts/services up` \
+             and run `eval \"$(scripts/services env)\"`"
+        )
+    })
+}
+
+/// A migrated database of one test.
+#[derive(Clone)]
+pub(crate) struct TestDb {
+    /// The store under test.
+    pub(crate) store: PostgresStore,
+    /// Where the database is.
+    pub(crate) url: String,
+    /// Plain connections to it.
+    pub(crate) sql: PgPool,
+}
+
+/// Runs a test on a database of its own, which is dropped afterwards.
+pub(crate) async fn on_fresh_db<F>(test: impl FnOnce(TestDb) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let server = server_url();
+    let name = format!("attune_test_{}", Uuid::now_v7().simple());
+    let mut admin = PgConnection::connect(&server).await.unwrap();
+    // template0, because nobody can be connected to it; a copy needs that.
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    sqlx::query(AssertSqlSafe(create))
+        .execute(&mut admin)
+        .await
+        .unwrap();
+
+    let (address, query) = server.split_once('?').unwrap_or((&server, ""));
+    let (address, _) = address.rsplit_once('/').unwrap();
+    let url = format!("{address}/{name}?{query}");
+    let store = PostgresStore::connect(PostgresOptions::new(&url))
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    let sql = PgPool::connect(&url).await.unwrap();
+    let db = TestDb { store, url, sql };
+    // In a task, so that the database is dropped although the test panics.
+    let result = tokio::spawn(test(db.clone())).await;
+    db.store.close().await;
+    db.sql.close().await;
+    let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+    if let Err(error) = sqlx::query(AssertSqlSafe(drop)).execute(&mut admin).await {
+        eprintln!("database {name} is left behind: {error}");
+    }
+    if let Err(error) = result {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
+impl TestDb {
+    /// An owner of all partitions of a cluster of four, with one action.
+    pub(crate) async fn owner(&self) -> Owner {
+        let count = 4;
+        self.store.ensure_partitions(count).await.unwrap();
+        let id = OwnerId::fresh();
+        let all: Vec<PartitionId> = (0..count).map(PartitionId).collect();
+        let fences = self
+            .store
+            .acquire(id, "test", &all, Duration::from_secs(600))
+            .await
+            .unwrap();
+        let action = self.action("test.action").await;
+        Owner {
+            store: self.store.clone(),
+            id,
+            fences,
+            action,
+            next: 0,
+        }
+    }
+
+    /// A no-op action.
+    pub(crate) async fn action(&self, action_ref: &str) -> Action {
+        let spec = ActionSpec::new(action_ref.parse().unwrap(), Run::Builtin(Builtin::Noop));
+        let applied = self.store.apply_action(&spec, 4, "test").await.unwrap();
+        applied.action
+    }
+
+    /// A worker with a long lease.
+    pub(crate) async fn worker(&self) -> WorkerId {
+        let lease = WorkerLease {
+            worker: WorkerId::fresh(),
+            name: "test".to_owned(),
+            pool: "default".to_owned(),
+            slots: 10,
+            ttl: Duration::from_secs(600),
+        };
+        self.store.renew_worker(&lease).await.unwrap();
+        lease.worker
+    }
+
+    /// One number.
+    pub(crate) async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query)
+            .fetch_one(&self.sql)
+            .await
+            .unwrap()
+    }
+}
+
+/// Holds every partition and makes executions of one action.
+pub(crate) struct Owner {
+    pub(crate) store: PostgresStore,
+    pub(crate) id: OwnerId,
+    pub(crate) fences: Vec<(PartitionId, Epoch)>,
+    pub(crate) action: Action,
+    next: u32,
+}
+
+impl Owner {
+    pub(crate) fn batch(&self) -> Batch {
+        Batch {
+            fences: self.fences.clone(),
+            ..Batch::new(self.id)
+        }
+    }
+
+    /// An execution that waits.
+    pub(crate) fn queued(&mut self) -> NewExecution {
+        let submission = Submission::new(self.action.spec.action_ref.as_str());
+        self.next += 1;
+        NewExecution {
+            id: ExecutionId::new(self.action.partition, Seq::new(Epoch(1), self.next)),
+            action_id: self.action.id,
+            request_id: RequestId::fresh(),
+            digest: 7,
+            submission,
+            status: Status::Queued,
+            attempt: Attempt(0),
+            grant_no: None,
+        }
+    }
+
+    /// Inserts `count` executions that wait.
+    pub(crate) async fn insert(&mut self, count: usize) -> Vec<ExecutionId> {
+        let inserts: Vec<_> = (0..count).map(|_| self.queued()).collect();
+        let ids = inserts.iter().map(|new| new.id).collect();
+        let batch = Batch {
+            inserts,
+            ..self.batch()
+        };
+        self.store.commit(&batch).await.unwrap();
+        ids
+    }
+
+    /// Grants them a slot.
+    pub(crate) async fn grant(&self, ids: &[ExecutionId]) {
+        let updates = ids.iter().map(|id| grant(*id)).collect();
+        let batch = Batch {
+            updates,
+            ..self.batch()
+        };
+        let committed = self.store.commit(&batch).await.unwrap();
+        assert_eq!(committed.granted.len(), ids.len());
+    }
+
+    /// Ends them.
+    pub(crate) async fn end(&self, ids: &[ExecutionId]) {
+        let ends = ids.iter().map(|id| succeeded(*id)).collect();
+        let batch = Batch {
+            ends,
+            ..self.batch()
+        };
+        let committed = self.store.commit(&batch).await.unwrap();
+        assert_eq!(committed.ended, u64::try_from(ids.len()).unwrap());
+    }
+}
+
+pub(crate) fn grant(id: ExecutionId) -> Update {
+    Update {
+        id,
+        status: Some(Status::Requested),
+        attempt: Attempt(1),
+        grant_no: Some(1),
+        cancel_requested: false,
+    }
+}
+
+pub(crate) fn succeeded(id: ExecutionId) -> End {
+    End {
+        id,
+        outcome: Outcome::of(Status::Succeeded, None),
+    }
+}
+
+/// The whole chain of an error, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Asks again and again until `probe` gives something.
+pub(crate) async fn eventually<T, F>(what: &str, mut probe: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let start = Instant::now();
+    loop {
+        if let Some(value) = probe().await {
+            return value;
+        }
+        assert!(start.elapsed().as_secs() < 20, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The store as the suite takes it.
+pub(crate) fn port(db: &TestDb) -> Arc<dyn attune_store::Store> {
+    Arc::new(db.store.clone())
+}

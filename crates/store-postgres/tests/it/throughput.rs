@@ -1,0 +1,167 @@
+//! What one execution's life costs the server. Not a test of speed: run it on purpose with
+//! `cargo test -p attune-store-postgres --release -- --ignored --nocapture`.
+
+use std::time::Instant;
+
+use attune_core::{Attempt, ExecutionId, PartitionId, QueueTotals, WorkerId};
+use attune_store::{Batch, PartitionStore as _, WorkerStore as _};
+use sqlx::AssertSqlSafe;
+
+use crate::support::{Owner, TestDb, grant, on_fresh_db, succeeded};
+
+/// How many executions live in each round.
+const LIVES: usize = 40_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, does not test"]
+async fn the_cost_of_a_life() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let worker = db.worker().await;
+        if let Ok(extra) = std::env::var("BENCH_SQL") {
+            sqlx::raw_sql(AssertSqlSafe(extra))
+                .execute(&db.sql)
+                .await
+                .unwrap();
+        }
+        let sizes: Vec<usize> = std::env::var("BENCH_SIZES")
+            .unwrap_or("1,10,50,200,500,1000".into())
+            .split(',')
+            .map(|x| x.parse().unwrap())
+            .collect();
+        for batch in sizes {
+            let lives = if batch < 50 { LIVES / 20 } else { LIVES };
+            // The first round of each size warms plans and pages up.
+            for round in ["warm", "measured"] {
+                let line = measure(&db, &mut owner, worker, batch, lives).await;
+                if round == "measured" {
+                    println!("{line}");
+                }
+            }
+        }
+        let left = db
+            .count("SELECT count(*) FROM attune.execution_active")
+            .await;
+        assert_eq!(left, 0);
+    })
+    .await;
+}
+
+/// Pipelines the stages as an owner does: one commit holds the inserts of a batch, the grants of
+/// the one before, and the ends of the one before that.
+async fn measure(
+    db: &TestDb,
+    owner: &mut Owner,
+    worker: WorkerId,
+    batch: usize,
+    lives: usize,
+) -> String {
+    let before = cpu(db).await;
+    let wal = wal(db).await;
+    let start = Instant::now();
+    let (mut waiting, mut running): (Vec<ExecutionId>, Vec<ExecutionId>) = Default::default();
+    let mut claims = std::time::Duration::ZERO;
+    let mut done = 0;
+    let mut inserted = 0;
+    while done < lives {
+        let inserts: Vec<_> = (0..batch.min(lives - inserted))
+            .map(|_| owner.queued())
+            .collect();
+        inserted += inserts.len();
+        let next = inserts.iter().map(|new| new.id).collect();
+        let totals = QueueTotals {
+            enqueued: u64::try_from(inserted).unwrap(),
+            ..QueueTotals::default()
+        };
+        let round = Batch {
+            inserts,
+            updates: waiting.iter().map(|id| grant(*id)).collect(),
+            ends: running.iter().map(|id| succeeded(*id)).collect(),
+            totals: vec![(owner.action.id, totals)],
+            ..owner.batch()
+        };
+        db.store.commit(&round).await.unwrap();
+        done += running.len();
+        running = std::mem::replace(&mut waiting, next);
+        let claiming = Instant::now();
+        let wanted: Vec<_> = running.iter().map(|id| (*id, Attempt(1))).collect();
+        if !wanted.is_empty() {
+            let claimed = db.store.claim(worker, &wanted).await.unwrap();
+            assert_eq!(claimed.len(), wanted.len());
+        }
+        claims += claiming.elapsed();
+    }
+    let wall = start.elapsed();
+    let cpu = cpu(db).await - before;
+    let wal = self::wal(db).await - wal;
+    let each = |total: f64| total / lives as f64;
+    format!(
+        "batch {batch:>5}: {:>6.0} lives/s wall (claims {:.0} %), {:>6.1} µs of PostgreSQL a life = {:>6.0} lives/s of CPU, {:.0} B of WAL a life",
+        lives as f64 / wall.as_secs_f64(),
+        claims.as_secs_f64() / wall.as_secs_f64() * 100.0,
+        each(cpu * 1e6),
+        lives as f64 / cpu,
+        each(wal),
+    )
+}
+
+/// CPU seconds that the backends of this database's store have used: the server must run on
+/// this machine.
+async fn cpu(db: &TestDb) -> f64 {
+    let pids: Vec<i32> = sqlx::query_scalar(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'attune %'",
+    )
+    .fetch_all(&db.sql)
+    .await
+    .unwrap();
+    let ticks: u64 = pids
+        .iter()
+        .map(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            let (_, fields) = stat.rsplit_once(") ").unwrap();
+            let fields: Vec<&str> = fields.split(' ').collect();
+            // utime and stime, the 14th and 15th field of the line.
+            fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        })
+        .sum();
+    ticks as f64 / 100.0
+}
+
+async fn wal(db: &TestDb) -> f64 {
+    let bytes: i64 = sqlx::query_scalar("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        .fetch_one(&db.sql)
+        .await
+        .unwrap();
+    bytes as f64
+}
+
+/// How fast a new owner gets a long queue back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, does not test"]
+async fn the_cost_of_a_takeover() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        for _ in 0..100 {
+            owner.insert(1_000).await;
+        }
+        let all: Vec<PartitionId> = (0..4).map(PartitionId).collect();
+        let start = Instant::now();
+        let (mut after, mut count) = (None, 0);
+        loop {
+            let page = db.store.load_active(&all, after, 10_000).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            count += page.len();
+        }
+        assert_eq!(count, 100_000);
+        println!("100,000 waiting executions load in {:?}", start.elapsed());
+        let start = Instant::now();
+        let slots = db.store.load_slots(&all).await.unwrap();
+        assert!(slots.is_empty());
+        println!(
+            "a look for held slots among them takes {:?}",
+            start.elapsed()
+        );
+    })
+    .await;
+}

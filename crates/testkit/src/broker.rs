@@ -1,0 +1,125 @@
+//! A part of the broker for one test.
+
+use anyhow::{Context as _, ensure};
+use lapin::options::{ExchangeDeleteOptions, QueueDeleteOptions};
+use lapin::{Connection, ConnectionProperties};
+use uuid::Uuid;
+
+use crate::{clean_up, prepared};
+
+/// What names of queues begin with that a test may have made, for a broker that is not ours.
+const MOST_PARTITIONS: u16 = 16;
+
+/// Room on the broker, given back with its handle: a virtual host where the broker lets us make
+/// one, else a prefix for the names of queues in the virtual host that the tests were given.
+#[derive(Debug)]
+pub struct Broker {
+    url: String,
+    prefix: String,
+    /// The address of the virtual host in the broker's HTTP interface.
+    vhost: Option<String>,
+}
+
+impl Broker {
+    /// Makes room on the broker that `ATTUNE_TEST_AMQP_URL` names.
+    ///
+    /// # Errors
+    /// When the variable is not set or the broker refuses.
+    pub async fn create() -> anyhow::Result<Self> {
+        let url = prepared("ATTUNE_TEST_AMQP_URL")?;
+        let name = format!("it-{}", Uuid::now_v7().simple());
+        let Ok(admin) = std::env::var("ATTUNE_TEST_AMQP_ADMIN_URL") else {
+            return Ok(Self {
+                url,
+                prefix: format!("{name}."),
+                vhost: None,
+            });
+        };
+        let vhost = format!("{}/api/vhosts/{name}", admin.trim_end_matches('/'));
+        // Whoever makes a virtual host this way is given all permissions on it.
+        ask(reqwest::Method::PUT, &vhost)
+            .await
+            .context("a virtual host for the test")?;
+        let mut url = url::Url::parse(&url)?;
+        url.set_path(&name);
+        Ok(Self {
+            url: url.into(),
+            prefix: String::new(),
+            vhost: Some(vhost),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What the names of exchanges and queues must begin with; may be empty.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let (url, prefix) = (self.url.clone(), self.prefix.clone());
+        match self.vhost.clone() {
+            Some(vhost) => clean_up("the end of a virtual host".to_owned(), move || async move {
+                ask(reqwest::Method::DELETE, &vhost).await
+            }),
+            None => clean_up(format!("the end of {prefix}*"), move || async move {
+                delete_prefix(&url, &prefix).await
+            }),
+        }
+    }
+}
+
+/// Asks the broker's HTTP interface.
+async fn ask(method: reqwest::Method, address: &str) -> anyhow::Result<()> {
+    let answer = crate::api::client()?
+        .request(method, address)
+        .body("")
+        .send()
+        .await;
+    // The address holds a password.
+    let status = answer.map_err(reqwest::Error::without_url)?.status();
+    ensure!(
+        status.is_success(),
+        "the broker's HTTP interface answers {status}"
+    );
+    Ok(())
+}
+
+async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    let mut names: Vec<String> = [
+        "executions",
+        "enforcements",
+        "completed",
+        "queue-stats",
+        "dead-letters",
+    ]
+    .map(|name| format!("{prefix}attune.{name}"))
+    .into();
+    names.push(format!("{prefix}attune.requested.default"));
+    for partition in 0..MOST_PARTITIONS {
+        for kind in ["commands", "control"] {
+            names.push(format!("{prefix}attune.partition.{partition:02}.{kind}"));
+        }
+    }
+    for name in names {
+        // Deleting what does not exist is fine.
+        let (queue, exchange) = (name.as_str().into(), name.as_str().into());
+        channel
+            .queue_delete(queue, QueueDeleteOptions::default())
+            .await?;
+        channel
+            .exchange_delete(exchange, ExchangeDeleteOptions::default())
+            .await?;
+    }
+    connection.close(200, "done".into()).await?;
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! How a system is put together.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What the roles run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wiring {
+    /// One process, on SQLite and an in-process bus.
+    Embedded,
+    /// A process for each role, on PostgreSQL and RabbitMQ.
+    Cluster,
+}
+
+/// A system that is to be started.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub(crate) binary: PathBuf,
+    pub(crate) wiring: Wiring,
+    pub(crate) workers: usize,
+    pub(crate) proxied: bool,
+    pub(crate) settings: BTreeMap<String, String>,
+}
+
+/// Settings under which faults show within seconds: the shortest leases that are allowed.
+const QUICK: &[(&str, &str)] = &[
+    ("cluster.partitions", "4"),
+    ("executor.lease.ttl_seconds", "3"),
+    ("executor.reconcile.interval_seconds", "1"),
+    ("executor.reconcile.republish_after_seconds", "2"),
+    ("worker.lease.ttl_seconds", "3"),
+    ("worker.lease.grace_seconds", "1"),
+    ("worker.kill_grace_seconds", "1"),
+    ("broker.heartbeat_seconds", "5"),
+    ("broker.publish_timeout_seconds", "5"),
+    ("stats.publish_interval_ms", "50"),
+    ("log.format", "text"),
+];
+
+impl Setup {
+    /// A system of the given binary, with two workers on a cluster and short leases.
+    #[must_use]
+    pub fn new(binary: impl Into<PathBuf>, wiring: Wiring) -> Self {
+        let settings = QUICK
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Self {
+            binary: binary.into(),
+            wiring,
+            workers: 2,
+            proxied: false,
+            settings: settings.collect(),
+        }
+    }
+
+    /// A setting of all its processes, by its key such as `worker.slots`.
+    #[must_use]
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        self.settings.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// How many workers a cluster has.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Puts a [`Proxy`](crate::Proxy) between the processes and each server.
+    #[must_use]
+    pub fn proxied(mut self) -> Self {
+        self.proxied = true;
+        self
+    }
+}
+
+/// The variable of a setting.
+#[must_use]
+pub fn variable(key: &str) -> String {
+    format!("ATTUNE__{}", key.replace('.', "__").to_uppercase())
+}

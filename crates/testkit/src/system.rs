@@ -1,0 +1,366 @@
+//! A whole system under test.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, ensure};
+use futures_util::future::try_join_all;
+use tempfile::TempDir;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use crate::setup::{Setup, Wiring, variable};
+use crate::wait::{wait_for, within};
+use crate::{Api, Broker, Database, Launch, Process, Proxy};
+
+/// What the API says once it listens.
+const LISTENS: &str = "Attune listens on ";
+/// What the other daemons say once they serve their metrics.
+const METRICS: &str = "server.address=";
+
+/// A system that runs, as one process or as several. Everything of it is gone when it is dropped;
+/// [`stop`](Self::stop) also checks that it ends well.
+#[derive(Debug)]
+pub struct System {
+    /// Its HTTP interface; the address stays the same when the API is restarted.
+    pub api: Api,
+    setup: Setup,
+    // Before the servers, which cannot go while they are used.
+    processes: Mutex<BTreeMap<String, Process>>,
+    servers: Option<Servers>,
+    folder: TempDir,
+}
+
+/// What a cluster runs on.
+#[derive(Debug)]
+struct Servers {
+    database: Database,
+    broker: Broker,
+    /// The way to the database and the way to the broker.
+    proxies: Option<(Proxy, Proxy)>,
+}
+
+impl Servers {
+    async fn start(proxied: bool) -> anyhow::Result<Self> {
+        let (database, broker) = tokio::try_join!(Database::create(), Broker::create())?;
+        let proxies = if proxied {
+            Some((
+                Proxy::start(database.url()).await?,
+                Proxy::start(broker.url()).await?,
+            ))
+        } else {
+            None
+        };
+        Ok(Self {
+            database,
+            broker,
+            proxies,
+        })
+    }
+
+    fn settings(&self) -> anyhow::Result<Vec<(&'static str, String)>> {
+        let (database, broker) = (self.database.url(), self.broker.url());
+        let (database, broker) = match &self.proxies {
+            Some((to_database, to_broker)) => (to_database.url(database)?, to_broker.url(broker)?),
+            None => (database.to_owned(), broker.to_owned()),
+        };
+        Ok(vec![
+            ("database.url", database),
+            ("broker.url", broker),
+            ("broker.prefix", self.broker.prefix().to_owned()),
+        ])
+    }
+}
+
+impl System {
+    /// Starts a system and waits until it is ready for work.
+    ///
+    /// # Errors
+    /// When something of it does not start; with the end of its log.
+    pub async fn start(mut setup: Setup) -> anyhow::Result<Self> {
+        // Short, because the names of sockets must be.
+        let folder = tempfile::Builder::new().prefix("attune-it-").tempdir()?;
+        let servers = match setup.wiring {
+            Wiring::Embedded => None,
+            Wiring::Cluster => Some(Servers::start(setup.proxied).await?),
+        };
+        complete(&mut setup, servers.as_ref(), folder.path())?;
+        let mut names = vec!["standalone".to_owned()];
+        if setup.wiring == Wiring::Cluster {
+            migrate(&setup, folder.path()).await?;
+            names = ["executor", "completion-listener", "stats", "api"]
+                .map(str::to_owned)
+                .into();
+            names.extend((1..=setup.workers).map(|number| format!("worker-{number}")));
+        }
+        let starting = names
+            .iter()
+            .map(|name| Process::start(launch(&setup, name, folder.path())));
+        let started = try_join_all(starting).await?;
+        let processes: BTreeMap<_, _> = names.into_iter().zip(started).collect();
+        let api = &processes[serving(setup.wiring)];
+        let base = wait_for("the address of the API", async || {
+            api.announced(LISTENS).context("it is not told")
+        })
+        .await?;
+        let place = base
+            .strip_prefix("http://")
+            .context("an address without http://")?;
+        setup
+            .settings
+            .insert("api.listen".to_owned(), place.to_owned());
+        let processes = Mutex::new(processes);
+        let system = Self {
+            api: Api::new(base)?,
+            setup,
+            processes,
+            servers,
+            folder,
+        };
+        if let Err(error) = system.api.until_ready().await {
+            return Err(error.context(system.logs().await));
+        }
+        Ok(system)
+    }
+
+    /// On what it runs.
+    #[must_use]
+    pub fn wiring(&self) -> Wiring {
+        self.setup.wiring
+    }
+
+    /// The program under test.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.setup.binary
+    }
+
+    /// A folder of the test's own.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where its workers record what they run.
+    #[must_use]
+    pub fn history(&self) -> PathBuf {
+        self.folder.path().join("history")
+    }
+
+    /// The database of a cluster.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn database(&self) -> anyhow::Result<&Database> {
+        Ok(&self
+            .servers
+            .as_ref()
+            .context("the embedded wiring has no database server")?
+            .database)
+    }
+
+    /// The broker of a cluster.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn broker(&self) -> anyhow::Result<&Broker> {
+        Ok(&self
+            .servers
+            .as_ref()
+            .context("the embedded wiring has no broker")?
+            .broker)
+    }
+
+    /// The ways to the database and to the broker.
+    ///
+    /// # Errors
+    /// When it was not set up with them.
+    pub fn proxies(&self) -> anyhow::Result<(&Proxy, &Proxy)> {
+        let proxies = self
+            .servers
+            .as_ref()
+            .and_then(|servers| servers.proxies.as_ref());
+        let (database, broker) = proxies.context("it was set up without proxies")?;
+        Ok((database, broker))
+    }
+
+    /// The names of its processes.
+    pub async fn names(&self) -> Vec<String> {
+        self.processes.lock().await.keys().cloned().collect()
+    }
+
+    /// Asks a process to stop, expects it to end well, and starts it again.
+    ///
+    /// # Errors
+    /// When it does not end well or does not start again.
+    pub async fn restart(&self, name: &str) -> anyhow::Result<()> {
+        let mut process = self.take(name).await?;
+        process.stop().await?;
+        self.start_again(name).await
+    }
+
+    /// Kills a process, as a crash would, and starts it again.
+    ///
+    /// # Errors
+    /// When it does not start again.
+    pub async fn crash(&self, name: &str) -> anyhow::Result<()> {
+        self.kill(name).await?;
+        self.start_again(name).await
+    }
+
+    /// Kills a process.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn kill(&self, name: &str) -> anyhow::Result<()> {
+        self.take(name).await?.kill().await
+    }
+
+    /// Starts a process that was stopped or killed.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start_again(&self, name: &str) -> anyhow::Result<()> {
+        let process = Process::start(launch(&self.setup, name, self.folder.path())).await?;
+        self.processes.lock().await.insert(name.to_owned(), process);
+        Ok(())
+    }
+
+    async fn take(&self, name: &str) -> anyhow::Result<Process> {
+        let process = self.processes.lock().await.remove(name);
+        process.with_context(|| format!("there is no process {name}"))
+    }
+
+    /// A metric of the role that decides, which on the embedded wiring the API serves.
+    ///
+    /// # Errors
+    /// When there is no such metric.
+    pub async fn metric(&self, name: &str) -> anyhow::Result<f64> {
+        self.metric_of("executor", name).await
+    }
+
+    /// A metric of a process of a cluster; the embedded wiring has only one.
+    ///
+    /// # Errors
+    /// When there is no such metric.
+    pub async fn metric_of(&self, process: &str, name: &str) -> anyhow::Result<f64> {
+        if self.setup.wiring == Wiring::Embedded || process == "api" {
+            return self.api.metric(name).await;
+        }
+        let address = {
+            let processes = self.processes.lock().await;
+            processes
+                .get(process)
+                .and_then(|process| process.announced(METRICS))
+        };
+        let address = address.with_context(|| format!("{process} does not serve metrics"))?;
+        Api::new(format!("http://{address}"))?.metric(name).await
+    }
+
+    /// Runs the binary to its end as a client of this system, and returns its exit code, stdout
+    /// and stderr.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not end.
+    pub async fn client(&self, args: &[&str]) -> anyhow::Result<(i32, String, String)> {
+        let mut command = Command::new(&self.setup.binary);
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .current_dir(self.folder.path());
+        command.env("ATTUNE_URL", self.api.base());
+        let output = within(&format!("attune {}", args.join(" ")), command.output()).await??;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let code = output.status.code().context("it was killed")?;
+        Ok((code, text(output.stdout), text(output.stderr)))
+    }
+
+    /// The ends of all logs.
+    pub async fn logs(&self) -> String {
+        let mut logs = String::new();
+        for (name, process) in self.processes.lock().await.iter() {
+            logs += &format!("--- the log of {name} ends with:\n{}\n", process.tail());
+        }
+        logs
+    }
+
+    /// Asks everything to stop: first who brings work, last who records its end.
+    ///
+    /// # Errors
+    /// When something does not end well.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let mut processes = self.processes.lock().await;
+        for (name, process) in processes.iter_mut() {
+            ensure!(
+                process.is_running()?,
+                "{name} has ended by itself:\n{}",
+                process.tail()
+            );
+        }
+        // Roles do not depend on the order in which others stop, so all at once.
+        try_join_all(processes.values_mut().map(Process::stop)).await?;
+        Ok(())
+    }
+}
+
+/// The process that serves HTTP.
+fn serving(wiring: Wiring) -> &'static str {
+    match wiring {
+        Wiring::Embedded => "standalone",
+        Wiring::Cluster => "api",
+    }
+}
+
+/// The settings that follow from where it runs.
+fn complete(setup: &mut Setup, servers: Option<&Servers>, folder: &Path) -> anyhow::Result<()> {
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let mut settings = vec![
+        ("api.listen", "127.0.0.1:0".to_owned()),
+        ("history.dir", path("history")),
+        ("worker.work_dir", path("work")),
+    ];
+    std::fs::create_dir_all(folder.join("work"))?;
+    match servers {
+        None => settings.push(("data_dir", path("data"))),
+        Some(servers) => settings.extend(servers.settings()?),
+    }
+    for (key, value) in settings {
+        setup.settings.entry(key.to_owned()).or_insert(value);
+    }
+    Ok(())
+}
+
+/// How to start one process of a system.
+fn launch(setup: &Setup, name: &str, folder: &Path) -> Launch {
+    let role = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '-');
+    let settings = setup.settings.iter().filter(|(_, value)| !value.is_empty());
+    let mut env: BTreeMap<String, String> = settings
+        .map(|(key, value)| (variable(key), value.clone()))
+        .collect();
+    env.insert(variable("worker.name"), name.to_owned());
+    env.insert(variable("executor.name"), name.to_owned());
+    if !matches!(role, "api" | "standalone") {
+        env.insert(variable("metrics.listen"), "127.0.0.1:0".to_owned());
+    }
+    Launch {
+        name: name.to_owned(),
+        binary: setup.binary.clone(),
+        args: vec![role.to_owned()],
+        env,
+        folder: folder.to_owned(),
+    }
+}
+
+/// Runs `attune migrate` to its end.
+async fn migrate(setup: &Setup, folder: &Path) -> anyhow::Result<()> {
+    let mut process = Process::spawn(launch(setup, "migrate", folder))?;
+    let status = process.end().await?;
+    ensure!(
+        status.success(),
+        "attune migrate ended with {status}:\n{}",
+        process.tail()
+    );
+    Ok(())
+}

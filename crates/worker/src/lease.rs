@@ -1,0 +1,291 @@
+//! The worker's lease: one life of a worker is what it does under one id.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use attune_core::WorkerId;
+use attune_store::{StoreError, WorkerLease, WorkerStore};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::options::WorkerOptions;
+
+/// What a worker does under one id, from registering it to losing or retiring it.
+#[derive(Debug)]
+pub(crate) struct Life {
+    worker: WorkerId,
+    /// Ends every run of this life at once.
+    over: CancellationToken,
+    /// Ends the renewals.
+    retired: CancellationToken,
+    /// Until then the store is sure to count the worker as alive, by this machine's clock.
+    trusted_until: Mutex<Instant>,
+}
+
+impl Life {
+    pub(crate) fn new(worker: WorkerId, trusted_until: Instant) -> Self {
+        Self {
+            worker,
+            over: CancellationToken::new(),
+            retired: CancellationToken::new(),
+            trusted_until: Mutex::new(trusted_until),
+        }
+    }
+
+    pub(crate) fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    /// Cancelled when nothing of this life may go on.
+    pub(crate) fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    /// Whether nothing of this life may begin or be reported any more. It looks at the clock
+    /// too: a process that was stopped for a while must not run what it claimed before, however
+    /// late the timer is that would have told it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.is_cancelled() || Instant::now() >= *self.trusted()
+    }
+
+    /// Ends every run of this life.
+    pub(crate) fn end(&self) {
+        self.over.cancel();
+    }
+
+    /// Ends the renewals; the store's row is another matter.
+    pub(crate) fn stop_renewing(&self) {
+        self.retired.cancel();
+    }
+
+    fn trusted(&self) -> MutexGuard<'_, Instant> {
+        self.trusted_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // Nobody is left to run anything; the keeper holds no share of a life.
+        self.retired.cancel();
+    }
+}
+
+/// Registers workers and keeps their leases.
+pub(crate) struct Leases {
+    store: Arc<dyn WorkerStore>,
+    template: WorkerLease,
+    margin: Duration,
+}
+
+impl Leases {
+    pub(crate) fn new(options: &WorkerOptions, store: Arc<dyn WorkerStore>) -> Self {
+        Self {
+            store,
+            template: WorkerLease {
+                worker: WorkerId::fresh(),
+                name: options.name.clone(),
+                pool: options.pool.clone(),
+                slots: u32::try_from(options.slots).unwrap_or(u32::MAX),
+                ttl: options.lease_ttl,
+            },
+            margin: options.lease_margin(),
+        }
+    }
+
+    /// Registers a fresh worker and renews its lease from then on. Tries for as long as the
+    /// store cannot be reached; `None` when `shutdown` came first.
+    ///
+    /// # Errors
+    /// When the store refuses for good.
+    pub(crate) async fn register(
+        self: &Arc<Self>,
+        shutdown: &CancellationToken,
+    ) -> Result<Option<Arc<Life>>, StoreError> {
+        let since = Instant::now();
+        let mut backoff = Backoff::new(Duration::from_millis(100));
+        let mut worker = WorkerId::fresh();
+        while !shutdown.is_cancelled() {
+            let sent = Instant::now();
+            match self.renew(worker).await {
+                Ok(()) => {
+                    let life = Arc::new(Life::new(worker, self.trusted_until(sent)));
+                    tracing::info!(worker.id = %worker, "the worker is registered");
+                    self.keep(&life, sent);
+                    return Ok(Some(life));
+                }
+                // The row of an earlier try, whose answer was lost, has expired meanwhile.
+                Err(StoreError::Conflict(_)) => worker = WorkerId::fresh(),
+                Err(error) if error.is_transient() => {
+                    let waited_seconds = since.elapsed().as_secs();
+                    let error = chain(&error);
+                    tracing::warn!(waited_seconds, error, "waiting for the store");
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = tokio::time::sleep(backoff.next()) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Registers as [`register`](Self::register), and tries again whatever the store says: a
+    /// worker that has worked before does not give up.
+    pub(crate) async fn register_again(
+        self: Arc<Self>,
+        shutdown: CancellationToken,
+    ) -> Option<Arc<Life>> {
+        let mut backoff = Backoff::new(Duration::from_secs(1));
+        loop {
+            match self.register(&shutdown).await {
+                Ok(life) => return life,
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::error!(error, "the store refuses the worker's lease");
+                    tokio::time::sleep(backoff.next()).await;
+                }
+            }
+        }
+    }
+
+    /// Ends the lease in the store; gives up after a few tries, the lease runs out by itself.
+    pub(crate) async fn retire(&self, life: &Life) {
+        const TRIES: usize = 3;
+        const PATIENCE: Duration = Duration::from_secs(2);
+        life.stop_renewing();
+        let worker = life.worker();
+        let mut backoff = Backoff::new(Duration::from_millis(200));
+        for _ in 0..TRIES {
+            let store = Arc::clone(&self.store);
+            let call = tokio::spawn(async move { store.retire_worker(worker).await });
+            match answer(call, Instant::now() + PATIENCE).await {
+                Ok(()) => {
+                    tracing::info!(worker.id = %worker, "the worker is retired");
+                    return;
+                }
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::warn!(worker.id = %worker, error, "the lease could not be ended");
+                }
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    fn trusted_until(&self, sent: Instant) -> Instant {
+        sent + self.template.ttl.saturating_sub(self.margin)
+    }
+
+    /// One renewal.
+    async fn renew(&self, worker: WorkerId) -> Result<(), StoreError> {
+        let store = Arc::clone(&self.store);
+        let lease = WorkerLease {
+            worker,
+            ..self.template.clone()
+        };
+        let call = tokio::spawn(async move { store.renew_worker(&lease).await });
+        answer(call, Instant::now() + self.template.ttl).await
+    }
+
+    /// Starts the task that renews every third of the ttl and ends the life when that fails for
+    /// too long. It holds no share of the life, so that dropping the last one ends it.
+    fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: Instant) {
+        let keeper = Keeper {
+            leases: Arc::clone(self),
+            life: Arc::downgrade(life),
+            worker: life.worker,
+            over: life.over.clone(),
+            retired: life.retired.clone(),
+        };
+        tokio::spawn(keeper.run(sent));
+    }
+}
+
+/// Renews one lease.
+struct Keeper {
+    leases: Arc<Leases>,
+    life: std::sync::Weak<Life>,
+    worker: WorkerId,
+    over: CancellationToken,
+    retired: CancellationToken,
+}
+
+impl Keeper {
+    async fn run(self, registered: Instant) {
+        let ttl = self.leases.template.ttl;
+        let mut trusted_until = self.leases.trusted_until(registered);
+        let mut due = registered + ttl / 3;
+        loop {
+            tokio::select! {
+                () = self.retired.cancelled() => return,
+                () = tokio::time::sleep_until(due.min(trusted_until)) => {}
+            }
+            if Instant::now() >= trusted_until {
+                return self.lost("it could not be renewed in time");
+            }
+            let sent = Instant::now();
+            // The call itself goes on when it is left alone here.
+            let renewed = tokio::select! {
+                () = self.retired.cancelled() => return,
+                () = tokio::time::sleep_until(trusted_until) => continue,
+                renewed = self.leases.renew(self.worker) => renewed,
+            };
+            match renewed {
+                Ok(()) => {
+                    trusted_until = self.leases.trusted_until(sent);
+                    due = sent + ttl / 3;
+                    let Some(life) = self.life.upgrade() else {
+                        return;
+                    };
+                    *life.trusted() = trusted_until;
+                }
+                Err(StoreError::Conflict(_)) => return self.lost("the store has ended it"),
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::warn!(worker.id = %self.worker, error, "the lease was not renewed");
+                    due = Instant::now() + ttl / 20;
+                }
+            }
+        }
+    }
+
+    fn lost(&self, why: &str) {
+        tracing::error!(
+            worker.id = %self.worker,
+            why,
+            "the lease is lost; what the worker runs is killed"
+        );
+        self.over.cancel();
+    }
+}
+
+/// The answer of a store call that runs in a task of its own. A database call is never dropped
+/// half-way: one that takes too long is left alone and counts as one whose outcome is unknown,
+/// and so does one that panicked. Every call of a worker can be repeated.
+pub(crate) async fn answer<T>(
+    call: JoinHandle<Result<T, StoreError>>,
+    until: Instant,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout_at(until, call).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(fault)) => Err(StoreError::Unavailable(fault.into())),
+        Err(late) => Err(StoreError::Unavailable(late.into())),
+    }
+}
+
+/// An error with everything below it, for the log.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut below = error.source();
+    while let Some(source) = below {
+        words.push_str(": ");
+        words.push_str(&source.to_string());
+        below = source.source();
+    }
+    words
+}

@@ -1,0 +1,327 @@
+//! What runs right now.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use attune_core::{ActionId, Status, WorkerId};
+use attune_history::{Record, Recorder, now_ns};
+use attune_messages::v1::{Completion, ExecutionCompleted, ExecutionRequested};
+use chrono::{DateTime, Utc};
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::inbox::Key;
+use crate::lease::Life;
+use crate::runner::{Ended, Outcome, Runner, Stop};
+
+/// The runs that take time, each in a task of its own.
+pub(crate) struct Runs {
+    runner: Arc<Runner>,
+    recorder: Option<Recorder>,
+    tasks: JoinSet<Finished>,
+    /// What each task runs, so that one that panics is known by name.
+    by_task: HashMap<Id, Arc<Running>>,
+    cancels: HashMap<Key, CancellationToken>,
+}
+
+/// What is known of a run before it ends.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) key: Key,
+    pub(crate) action_id: ActionId,
+    pub(crate) life: Arc<Life>,
+    started_at: DateTime<Utc>,
+}
+
+/// A run that is over.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) run: Arc<Running>,
+    ended: Ended,
+    finished_at: DateTime<Utc>,
+}
+
+impl Running {
+    fn of(request: &ExecutionRequested, life: &Arc<Life>) -> Self {
+        Self {
+            key: (request.execution_id, request.attempt),
+            action_id: request.action_id,
+            life: Arc::clone(life),
+            started_at: Utc::now(),
+        }
+    }
+}
+
+impl Finished {
+    /// What is reported of it: nothing when it was killed, or when its worker's life is over, so
+    /// that its slot is somebody else's to decide about.
+    pub(crate) fn into_completion(self) -> Option<ExecutionCompleted> {
+        match self.ended {
+            Ended::Outcome(outcome) if !self.run.life.is_over() => Some(completion(
+                self.run.key,
+                self.run.action_id,
+                self.run.life.worker(),
+                outcome,
+                Some((self.run.started_at, self.finished_at)),
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// The completion of a claimed execution that is not run at all.
+pub(crate) fn not_run(request: &ExecutionRequested, life: &Life) -> ExecutionCompleted {
+    let key = (request.execution_id, request.attempt);
+    let outcome = Outcome::cancelled("cancelled before it ran");
+    completion(key, request.action_id, life.worker(), outcome, None)
+}
+
+fn completion(
+    (execution_id, attempt): Key,
+    action_id: ActionId,
+    worker: WorkerId,
+    outcome: Outcome,
+    times: Option<(DateTime<Utc>, DateTime<Utc>)>,
+) -> ExecutionCompleted {
+    ExecutionCompleted(Completion {
+        execution_id,
+        attempt,
+        action_id,
+        status: outcome.status,
+        result: outcome.result,
+        error: outcome.error,
+        exit_code: outcome.exit_code,
+        stdout: outcome.stdout,
+        stderr: outcome.stderr,
+        partition: Some(execution_id.partition()),
+        worker: Some(worker),
+        started_at: times.map(|times| times.0),
+        finished_at: times.map(|times| times.1),
+    })
+}
+
+impl Runs {
+    pub(crate) fn new(runner: Runner, recorder: Option<Recorder>) -> Self {
+        Self {
+            runner: Arc::new(runner),
+            recorder,
+            tasks: JoinSet::new(),
+            by_task: HashMap::new(),
+            cancels: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_task.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_task.is_empty()
+    }
+
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.cancels.contains_key(key)
+    }
+
+    /// How many belong to a life that is over, and so should be gone.
+    pub(crate) fn overdue(&self) -> usize {
+        self.by_task
+            .values()
+            .filter(|run| run.life.is_over())
+            .count()
+    }
+
+    /// Runs. What takes no time is finished when this returns, without a task.
+    pub(crate) fn start(
+        &mut self,
+        request: ExecutionRequested,
+        life: &Arc<Life>,
+    ) -> Option<Finished> {
+        let run = Running::of(&request, life);
+        let began_ns = now_ns();
+        if let Some(outcome) = Runner::instant(&request) {
+            record_start(self.recorder.as_ref(), &run, began_ns);
+            record_end(self.recorder.as_ref(), &run, Some(outcome.status));
+            let ended = Ended::Outcome(outcome);
+            return Some(Finished {
+                run: Arc::new(run),
+                ended,
+                finished_at: Utc::now(),
+            });
+        }
+        let stop = Stop {
+            cancel: CancellationToken::new(),
+            over: life.over().clone(),
+        };
+        let run = Arc::new(run);
+        self.cancels.insert(run.key, stop.cancel.clone());
+        let task = self.tasks.spawn(attend(
+            Arc::clone(&self.runner),
+            self.recorder.clone(),
+            request,
+            Arc::clone(&run),
+            stop,
+        ));
+        self.by_task.insert(task.id(), run);
+        None
+    }
+
+    /// Ends a run if it is here.
+    pub(crate) fn cancel(&self, key: &Key) {
+        if let Some(cancel) = self.cancels.get(key) {
+            cancel.cancel();
+        }
+    }
+
+    /// The next run that is over; `None` when nothing runs. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Finished> {
+        let (id, finished) = match self.tasks.join_next_with_id().await? {
+            Ok((id, finished)) => (id, Ok(finished)),
+            Err(fault) => (fault.id(), Err(fault)),
+        };
+        let run = self.by_task.remove(&id)?;
+        self.cancels.remove(&run.key);
+        Some(finished.unwrap_or_else(|fault| {
+            let execution_id = run.key.0;
+            tracing::error!(execution.id = %execution_id, %fault, "a run ended by a fault");
+            let outcome = Outcome::failed("the worker failed while running it");
+            Finished {
+                run,
+                ended: Ended::Outcome(outcome),
+                finished_at: Utc::now(),
+            }
+        }))
+    }
+}
+
+async fn attend(
+    runner: Arc<Runner>,
+    recorder: Option<Recorder>,
+    request: ExecutionRequested,
+    run: Arc<Running>,
+    stop: Stop,
+) -> Finished {
+    let (execution_id, attempt) = run.key;
+    tracing::debug!(
+        execution.id = %execution_id,
+        execution.attempt = %attempt,
+        "action.ref" = request.action_ref,
+        "a run begins"
+    );
+    record_start(recorder.as_ref(), &run, now_ns());
+    let ended = runner.run(&request, stop).await;
+    let status = match &ended {
+        Ended::Outcome(outcome) => Some(outcome.status),
+        Ended::Killed => None,
+    };
+    record_end(recorder.as_ref(), &run, status);
+    tracing::debug!(
+        execution.id = %execution_id,
+        execution.attempt = %attempt,
+        status = status.map_or("killed", Status::as_str),
+        "a run is over"
+    );
+    Finished {
+        run,
+        ended,
+        finished_at: Utc::now(),
+    }
+}
+
+fn record_start(recorder: Option<&Recorder>, run: &Running, t_ns: i64) {
+    let (execution_id, attempt) = run.key;
+    if let Some(recorder) = recorder {
+        recorder.record(Record::Start {
+            execution_id,
+            attempt,
+            action_id: run.action_id,
+            t_ns,
+        });
+    }
+}
+
+fn record_end(recorder: Option<&Recorder>, run: &Running, status: Option<Status>) {
+    let (execution_id, attempt) = run.key;
+    let action_id = run.action_id;
+    if let Some(recorder) = recorder {
+        let t_ns = now_ns();
+        recorder.record(Record::End {
+            execution_id,
+            attempt,
+            action_id,
+            status,
+            t_ns,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use attune_core::{Attempt, Builtin, ExecutionId, Run};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::options::WorkerOptions;
+
+    fn request(builtin: Builtin) -> ExecutionRequested {
+        ExecutionRequested {
+            execution_id: ExecutionId(1),
+            attempt: Attempt(1),
+            action_id: ActionId(1),
+            action_ref: "core.any".to_owned(),
+            parameters: serde_json::value::to_raw_value(&serde_json::json!({"seconds": 0}))
+                .unwrap(),
+            run: Run::Builtin(builtin),
+            timeout_seconds: 1,
+            env: BTreeMap::new(),
+        }
+    }
+
+    fn runs() -> Runs {
+        Runs::new(Runner::new(&WorkerOptions::default()), None)
+    }
+
+    fn life(trusted: Duration) -> Arc<Life> {
+        Arc::new(Life::new(WorkerId::fresh(), Instant::now() + trusted))
+    }
+
+    #[tokio::test]
+    async fn nothing_is_reported_of_a_life_that_is_over_however_the_run_ended() {
+        let hour = Duration::from_secs(3600);
+        let ended = life(hour);
+        ended.end();
+        // Nobody has noticed yet that this one is no longer trusted.
+        let expired = life(Duration::ZERO);
+        for (life, reported) in [(life(hour), true), (ended, false), (expired, false)] {
+            let instant = runs().start(request(Builtin::Noop), &life).unwrap();
+            assert_eq!(instant.into_completion().is_some(), reported);
+            let mut runs = runs();
+            assert!(runs.start(request(Builtin::Sleep), &life).is_none());
+            assert_eq!((runs.len(), runs.overdue()), (1, usize::from(!reported)));
+            let slow = runs.next().await.unwrap();
+            assert_eq!(slow.into_completion().is_some(), reported);
+            assert!(runs.is_empty() && runs.next().await.is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_run_that_panics_frees_its_slot_and_fails() {
+        let mut runs = runs();
+        let life = life(Duration::from_secs(3600));
+        let run = Arc::new(Running::of(&request(Builtin::Sleep), &life));
+        let task = runs.tasks.spawn(async { panic!("a fault for the test") });
+        runs.by_task.insert(task.id(), Arc::clone(&run));
+        runs.cancels.insert(run.key, CancellationToken::new());
+        let completion = runs.next().await.unwrap().into_completion().unwrap().0;
+        assert_eq!((completion.execution_id, completion.attempt), run.key);
+        assert_eq!(completion.status, Status::Failed);
+        assert_eq!(
+            completion.error.as_deref(),
+            Some("the worker failed while running it")
+        );
+        assert!(runs.is_empty() && !runs.contains(&run.key));
+    }
+}

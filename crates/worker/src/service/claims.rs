@@ -1,0 +1,115 @@
+//! Claiming, and what follows from a claim.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use attune_messages::v1::ExecutionRequested;
+use attune_store::{Claim, StoreError};
+use tokio::time::Instant;
+
+use super::{Phase, Service};
+use crate::inbox::Key;
+use crate::lease::{Life, answer, chain};
+use crate::runs::not_run;
+
+/// A claim that the store has not answered.
+pub(super) struct Claiming {
+    pub(super) life: Arc<Life>,
+    pub(super) keys: Vec<Key>,
+    pub(super) answer: Pin<Box<dyn Future<Output = Result<Vec<Claim>, StoreError>> + Send>>,
+}
+
+impl Service {
+    /// Claims as many of those that wait as there are free slots: one call at a time, so that
+    /// what arrives meanwhile goes together in the next.
+    pub(super) fn start_claim(&mut self) {
+        let serving = matches!(self.phase, Phase::Serving);
+        let Some(life) = self.life.clone().filter(|life| serving && !life.is_over()) else {
+            return;
+        };
+        if self.pending.claim.is_some() || self.pending.retry_at.is_some() {
+            return;
+        }
+        let free = self.options.slots.saturating_sub(self.runs.len());
+        if free == 0 || !self.inbox.is_waiting() || !self.outbox.has_room() {
+            return;
+        }
+        let keys = self.inbox.take(free);
+        let store = Arc::clone(&self.store);
+        let (worker, wanted) = (life.worker(), keys.clone());
+        let call = tokio::spawn(async move { store.claim(worker, &wanted).await });
+        // After the ttl the answer would be for a lease that was lost long ago.
+        let answer = Box::pin(answer(call, Instant::now() + self.options.lease_ttl));
+        self.pending.claim = Some(Claiming { life, keys, answer });
+    }
+
+    pub(super) fn claimed(&mut self, claiming: Claiming, answer: Result<Vec<Claim>, StoreError>) {
+        match answer {
+            Ok(claims) => {
+                self.pending.retry.reset();
+                self.settle(&claiming.life, claiming.keys, &claims);
+            }
+            Err(error) => {
+                // Whether it was committed is unknown; the same worker may claim again.
+                let wait = self.pending.retry.next();
+                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+                let error = chain(&error);
+                tracing::warn!(error, wait_ms, "a claim failed; it is tried again");
+                self.pending.retry_at = Some(Instant::now() + wait);
+                self.return_unclaimed(claiming.keys);
+            }
+        }
+    }
+
+    /// Runs what was won, drops what was lost, and acknowledges deliveries that have nothing
+    /// left. A worker whose life is over runs nothing: what it won is taken back from it with
+    /// the rest, and what it did not win may be refused only because of that.
+    fn settle(&mut self, life: &Arc<Life>, keys: Vec<Key>, claims: &[Claim]) {
+        let won: HashMap<Key, bool> = claims
+            .iter()
+            .map(|claim| ((claim.execution_id, claim.attempt), claim.cancel_requested))
+            .collect();
+        let mut done = Vec::new();
+        let mut unclaimed = Vec::new();
+        for key in keys {
+            match won.get(&key) {
+                Some(cancel_requested) => {
+                    self.stats.claims_won.add(1);
+                    let cancelled = *cancel_requested || self.inbox.is_cancelled(&key);
+                    if let Some(request) = self.inbox.settle(key, true, &mut done) {
+                        self.begin(request, cancelled, life);
+                    }
+                }
+                None if life.is_over() => unclaimed.push(key),
+                None => {
+                    self.stats.claims_lost.add(1);
+                    self.inbox.settle(key, false, &mut done);
+                }
+            }
+        }
+        self.return_unclaimed(unclaimed);
+        self.acknowledge(done);
+    }
+
+    fn begin(&mut self, request: ExecutionRequested, cancelled: bool, life: &Arc<Life>) {
+        if life.is_over() {
+            self.stats.abandoned.add(1);
+        } else if cancelled {
+            self.outbox.push(not_run(&request, life));
+        } else {
+            self.stats.runs.add(1);
+            if let Some(finished) = self.runs.start(request, life) {
+                self.finished(finished);
+            }
+        }
+    }
+
+    /// They wait again, or their messages go back to the bus when nothing is taken any more.
+    fn return_unclaimed(&mut self, keys: Vec<Key>) {
+        self.inbox.put_back(keys);
+        if !matches!(self.phase, Phase::Serving) {
+            self.inbox.give_up_waiting();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Starting a worker, and holding on to it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
+use attune_history::Recorder;
+use attune_store::WorkerStore;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::error::WorkerError;
+use crate::inbox::Inbox;
+use crate::lease::Leases;
+use crate::options::WorkerOptions;
+use crate::outbox::Outbox;
+use crate::reporter::Reporter;
+use crate::runner::Runner;
+use crate::runs::Runs;
+use crate::service::{Pending, Phase, Service};
+use crate::stats::WorkerStats;
+
+/// How many cancels may be delivered and not yet settled.
+const CANCEL_PREFETCH: u16 = 64;
+
+/// A worker; see the [crate documentation](crate).
+#[derive(Debug)]
+pub struct Worker;
+
+impl Worker {
+    /// Puts a lease on a fresh worker, subscribes it, and lets it work until `shutdown` is
+    /// cancelled. Returns when it is ready; waits for a store or a bus that cannot be reached
+    /// for as long as it takes.
+    ///
+    /// With a recorder, the start and the end of every run are recorded.
+    ///
+    /// # Errors
+    /// See [`WorkerError`].
+    pub async fn start(
+        options: WorkerOptions,
+        bus: Arc<dyn Bus>,
+        store: Arc<dyn WorkerStore>,
+        recorder: Option<Recorder>,
+        shutdown: CancellationToken,
+    ) -> Result<WorkerHandle, WorkerError> {
+        if let Some(problem) = options.problem() {
+            return Err(WorkerError::Options(problem));
+        }
+        let leases = Arc::new(Leases::new(&options, Arc::clone(&store)));
+        let registered = leases
+            .register(&shutdown)
+            .await
+            .map_err(WorkerError::Store)?;
+        let life = registered.ok_or(WorkerError::Stopped)?;
+        // Cancels first, so that none is missed for something requested later.
+        let requested = Topic::Requested(options.pool.clone());
+        let subscribers = async {
+            let cancels = subscribe(&bus, Topic::Cancel, CANCEL_PREFETCH, &shutdown).await?;
+            let requested = subscribe(&bus, requested, options.prefetch, &shutdown).await?;
+            Ok((cancels, requested))
+        };
+        let (cancels, requested) = match subscribers.await {
+            Ok(subscribers) => subscribers,
+            Err(error) => {
+                leases.retire(&life).await;
+                return Err(error);
+            }
+        };
+        let stats = Arc::new(WorkerStats::default());
+        let outbox = Arc::new(Outbox::default());
+        let reporter = Reporter {
+            bus: Arc::clone(&bus),
+            outbox: Arc::clone(&outbox),
+            stats: Arc::clone(&stats),
+            max_message_bytes: options.max_message_bytes,
+        };
+        let service = Service {
+            bus,
+            store,
+            stats: Arc::clone(&stats),
+            leases,
+            shutdown: shutdown.child_token(),
+            outbox,
+            reporter: tokio::spawn(reporter.run()),
+            runs: Runs::new(Runner::new(&options), recorder),
+            inbox: Inbox::new(),
+            requested: Some(requested),
+            cancels: Some(cancels),
+            life: Some(life),
+            phase: Phase::Serving,
+            pending: Pending::default(),
+            options,
+        };
+        Ok(WorkerHandle {
+            task: tokio::spawn(service.run()),
+            stats,
+        })
+    }
+}
+
+/// A worker that was started. Awaiting it waits for its end: after `shutdown`, when its runs are
+/// over or killed, its completions are confirmed and its lease is given back. Dropping it does
+/// not stop the worker.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    task: JoinHandle<Result<(), WorkerError>>,
+    stats: Arc<WorkerStats>,
+}
+
+impl WorkerHandle {
+    /// What it counts; it can be kept beyond the worker's end.
+    pub fn stats(&self) -> Arc<WorkerStats> {
+        Arc::clone(&self.stats)
+    }
+}
+
+impl Future for WorkerHandle {
+    type Output = Result<(), WorkerError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.task)
+            .poll(context)
+            .map(|ended| ended.unwrap_or_else(|fault| Err(WorkerError::Fault(fault.to_string()))))
+    }
+}
+
+/// Subscribes; tries for as long as the bus cannot be reached.
+async fn subscribe(
+    bus: &Arc<dyn Bus>,
+    topic: Topic,
+    prefetch: u16,
+    shutdown: &CancellationToken,
+) -> Result<Subscriber, WorkerError> {
+    let since = Instant::now();
+    let mut backoff = Backoff::new(Duration::from_millis(100));
+    while !shutdown.is_cancelled() {
+        match bus
+            .subscribe(Subscription {
+                topic: topic.clone(),
+                prefetch,
+            })
+            .await
+        {
+            Ok(subscriber) => return Ok(subscriber),
+            Err(error @ BusError::Unavailable(_)) => {
+                let waited_seconds = since.elapsed().as_secs();
+                tracing::warn!(waited_seconds, %error, %topic, "waiting for the bus");
+            }
+            Err(source) => {
+                return Err(WorkerError::Bus {
+                    topic: topic.routing_key(),
+                    source,
+                });
+            }
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = tokio::time::sleep(backoff.next()) => {}
+        }
+    }
+    Err(WorkerError::Stopped)
+}

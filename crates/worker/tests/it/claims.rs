@@ -1,0 +1,284 @@
+//! Receiving and claiming.
+
+use std::time::Duration;
+
+use attune_bus::{Bus, Subscription, Topic};
+use attune_core::{Attempt, Status};
+use attune_history::Record;
+
+use crate::rig::{Mood, Rig, echo, key, noop, sleep, until};
+
+#[tokio::test]
+async fn what_is_claimed_is_run_reported_and_recorded() {
+    let mut rig = Rig::start().await;
+    let requests: Vec<_> = (1..=5).map(echo).collect();
+    rig.request(&requests).await;
+    let completions = rig.completions(5).await;
+    let worker = rig.store.change(|state| state.registered[0]);
+    for (completion, request) in completions.iter().zip(&requests) {
+        assert_eq!((completion.execution_id, completion.attempt), key(request));
+        assert_eq!(completion.status, Status::Succeeded);
+        assert_eq!(
+            completion.result.as_ref().unwrap().get(),
+            request.parameters.get()
+        );
+        assert_eq!(completion.worker, Some(worker));
+        assert_eq!(completion.partition.unwrap().0, 5);
+        assert!(completion.started_at.unwrap() <= completion.finished_at.unwrap());
+    }
+    rig.all_is_settled().await;
+    rig.stop().await;
+    let stats = rig.worker.stats();
+    assert_eq!(
+        (
+            stats.claims_won.get(),
+            stats.runs.get(),
+            stats.reported.get()
+        ),
+        (5, 5, 5)
+    );
+    assert_eq!(
+        (
+            stats.claims_lost.get(),
+            stats.duplicates.get(),
+            stats.busy.get()
+        ),
+        (0, 0, 0)
+    );
+    let records = rig.records();
+    assert_eq!(records.len(), 10);
+    for (pair, request) in records.chunks(2).zip(&requests) {
+        let [
+            Record::Start {
+                execution_id: started,
+                t_ns: from,
+                ..
+            },
+            Record::End {
+                execution_id: ended,
+                status: Some(Status::Succeeded),
+                t_ns: to,
+                ..
+            },
+        ] = pair
+        else {
+            panic!("{pair:?}");
+        };
+        assert_eq!(
+            (*started, *ended),
+            (request.execution_id, request.execution_id)
+        );
+        assert!(from <= to);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_claim_is_dropped_and_its_message_is_done() {
+    let mut rig = Rig::start().await;
+    let requests: Vec<_> = (1..=3).map(echo).collect();
+    rig.store
+        .change(|state| state.requested.insert(key(&requests[1]), false));
+    rig.send(&requests).await;
+    assert_eq!(
+        rig.completion().await.execution_id,
+        requests[1].execution_id
+    );
+    rig.all_is_settled().await;
+    rig.stop().await;
+    assert!(!rig.has_more());
+    let stats = rig.worker.stats();
+    assert_eq!(
+        (
+            stats.claims_won.get(),
+            stats.claims_lost.get(),
+            stats.runs.get()
+        ),
+        (1, 2, 1)
+    );
+}
+
+#[tokio::test]
+async fn a_message_that_comes_again_changes_nothing() {
+    let mut rig = Rig::start().await;
+    let long = sleep(1, 300.0);
+    let short = echo(2);
+    rig.request(&[long.clone(), short.clone()]).await;
+    assert_eq!(rig.completion().await.execution_id, short.execution_id);
+    rig.send(&[long.clone(), short.clone()]).await;
+    rig.all_is_settled().await;
+    assert_eq!(rig.worker.stats().duplicates.get(), 2);
+    assert_eq!(rig.store.change(|state| state.claims.len()), 1);
+    // The next attempt is another matter.
+    let again = attune_messages::v1::ExecutionRequested {
+        attempt: Attempt(2),
+        ..short
+    };
+    rig.request(&[again]).await;
+    assert_eq!(rig.completion().await.attempt, Attempt(2));
+    rig.cancel(&[&long]).await;
+    assert_eq!(rig.completion().await.status, Status::Cancelled);
+    rig.stop().await;
+    assert!(!rig.has_more());
+}
+
+#[tokio::test]
+async fn a_message_is_acknowledged_only_after_the_claim() {
+    let mut rig = Rig::start().await;
+    rig.store.change(|state| state.hold_claims = true);
+    rig.request(&[echo(1)]).await;
+    rig.store
+        .until("the claim is under way", |state| state.claims.len() == 1)
+        .await;
+    // What arrives while a claim is under way goes together in the next one.
+    rig.request(&[echo(2)]).await;
+    rig.request(&[echo(3), echo(4)]).await;
+    // Whether they have arrived shows when a duplicate of them is seen.
+    rig.send(&[echo(4)]).await;
+    until("they have arrived", || {
+        rig.worker.stats().duplicates.get() == 1
+    })
+    .await;
+    assert_eq!(rig.unsettled(), 4);
+    rig.store.change(|state| state.hold_claims = false);
+    let ids: Vec<_> = rig
+        .completions(4)
+        .await
+        .iter()
+        .map(|completion| completion.execution_id)
+        .collect();
+    assert_eq!(ids, [1, 2, 3, 4].map(|id| echo(id).execution_id));
+    rig.all_is_settled().await;
+    let claims = rig.store.change(|state| state.claims.clone());
+    assert_eq!(claims.iter().map(Vec::len).collect::<Vec<_>>(), [1, 3]);
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn no_more_than_the_slots_run_at_once_and_the_rest_is_left_to_others() {
+    const SLOTS: usize = 3;
+    let mut rig = Rig::start_with(|options| options.slots = SLOTS).await;
+    let requests: Vec<_> = (1..=20).map(|id| sleep(id, 0.02)).collect();
+    for request in &requests {
+        rig.request(std::slice::from_ref(request)).await;
+    }
+    let completions = rig.completions(requests.len()).await;
+    assert!(
+        completions
+            .iter()
+            .all(|completion| completion.status == Status::Succeeded)
+    );
+    rig.stop().await;
+    let (mut running, mut most) = (0_usize, 0);
+    for record in rig.records() {
+        match record {
+            Record::Start { .. } => running += 1,
+            Record::End { .. } => running -= 1,
+            other => panic!("{other:?}"),
+        }
+        most = most.max(running);
+    }
+    assert_eq!(most, SLOTS);
+    let claims = rig.store.change(|state| state.claims.clone());
+    assert!(claims.iter().all(|claim| claim.len() <= SLOTS));
+}
+
+#[tokio::test]
+async fn a_worker_without_free_slots_keeps_little_from_others() {
+    let mut rig = Rig::start_with(|options| options.slots = 1).await;
+    let long = sleep(1, 300.0);
+    rig.request(std::slice::from_ref(&long)).await;
+    rig.store
+        .until("it runs", |state| state.running.len() == 1)
+        .await;
+    rig.all_is_settled().await;
+    for id in 2..=20 {
+        rig.request(&[echo(id)]).await;
+    }
+    // Another subscriber gets all but what the first one may hold.
+    let topic = Topic::Requested("default".to_owned());
+    let mut other = rig
+        .bus
+        .subscribe(Subscription {
+            topic,
+            prefetch: 100,
+        })
+        .await
+        .unwrap();
+    for _ in 0..19 - 4 {
+        let delivery = other.next().await.unwrap();
+        other.settler().ack(&[delivery.tag]).await;
+    }
+    until("the rest is here", || rig.unsettled() == 4).await;
+    assert!(other.try_next().is_none());
+    assert_eq!(rig.store.change(|state| state.claims.len()), 1);
+    rig.cancel(&[&long]).await;
+    rig.completions(5).await;
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn claims_are_repeated_until_the_store_answers() {
+    let mut rig = Rig::start().await;
+    for (mood, ids) in [(Mood::Away, [1, 2]), (Mood::Mute, [3, 4])] {
+        let before = rig.store.change(|state| {
+            state.claiming = mood;
+            state.claims.len()
+        });
+        rig.request(&ids.map(noop)).await;
+        rig.store
+            .until("it was tried again", |state| {
+                state.claims.len() >= before + 3
+            })
+            .await;
+        rig.store.change(|state| state.claiming = Mood::Fine);
+        let completions = rig.completions(2).await;
+        let found: Vec<_> = completions.iter().map(|item| item.execution_id).collect();
+        assert_eq!(found, ids.map(|id| noop(id).execution_id));
+    }
+    rig.all_is_settled().await;
+    rig.stop().await;
+    assert!(!rig.has_more());
+    assert_eq!(rig.worker.stats().runs.get(), 4);
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_goes_to_the_dead_letters() {
+    let mut rig = Rig::start().await;
+    let letters = Subscription {
+        topic: Topic::DeadLetters,
+        prefetch: 10,
+    };
+    let mut letters = rig.bus.subscribe(letters).await.unwrap();
+    rig.publish(Topic::Requested("default".to_owned()), b"nonsense".to_vec())
+        .await;
+    let letter = letters.next().await.unwrap();
+    assert_eq!(&letter.body[..], b"nonsense");
+    assert!(
+        letter
+            .headers
+            .iter()
+            .any(|(_, value)| value.starts_with("not a message envelope"))
+    );
+    rig.publish(Topic::Cancel, b"{}".to_vec()).await;
+    assert_eq!(&letters.next().await.unwrap().body[..], b"{}");
+    rig.request(&[echo(1)]).await;
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    rig.all_is_settled().await;
+    assert_eq!(rig.worker.stats().dead_letters.get(), 2);
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_never_answered_is_made_again() {
+    let mut rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(2)).await;
+    rig.store.change(|state| state.claiming = Mood::Stuck);
+    rig.request(&[echo(1)]).await;
+    rig.store
+        .until("it is under way", |state| state.claims.len() == 1)
+        .await;
+    rig.store.change(|state| state.claiming = Mood::Fine);
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    rig.all_is_settled().await;
+    rig.stop().await;
+    assert_eq!(rig.worker.stats().lease_lost.get(), 0);
+}
