@@ -82,6 +82,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 .migrate()
                 .await
                 .context("the schema could not be brought up to date")?;
+            // Here and not in a role, so that it is done once and before anything starts.
+            roles::apply_core_pack(store.as_ref(), settings)
+                .await
+                .context("the core actions could not be applied")?;
             store.close().await;
             println!("the schema is up to date");
             Ok(ExitCode::SUCCESS)

@@ -171,7 +171,7 @@ fn tests_do_not_sleep() {
         .flat_map(|(name, text)| {
             text.lines()
                 .enumerate()
-                .filter(|(_, line)| line.contains("sleep(") && !line.contains("// poll"))
+                .filter(|(_, line)| line.contains("::sleep(") && !line.contains("// poll"))
                 .map(|(number, line)| format!("{name}:{}: {}", number + 1, line.trim()))
                 .collect::<Vec<_>>()
         })

@@ -63,8 +63,22 @@ pub enum Event {
 pub struct ReconcileBounds {
     /// A worker whose lease ended this long ago is dead, and what it ran has been killed.
     pub worker_grace: u64,
-    /// A slot that nobody claimed for this long is dispatched again.
+    /// A slot that nobody claimed for this long is dispatched again; then after twice as long,
+    /// four times, and so on: when all workers are busy for long, dispatches are not lost but
+    /// waiting, and saying it again every time would only add to what they must read.
     pub republish_after: u64,
+    /// How often the reconciler looks.
+    pub interval: u64,
+}
+
+impl ReconcileBounds {
+    /// Whether a slot held for this long without a claim is dispatched again at this look.
+    pub fn is_forgotten(&self, held_for: u64) -> bool {
+        let doublings = |time: u64| (time / self.republish_after.max(1)).checked_ilog2();
+        // Looks are not exactly an interval apart; one too many does no harm, one too few delays.
+        let last_look = held_for.saturating_sub(self.interval + self.interval / 4);
+        doublings(held_for) != doublings(last_look)
+    }
 }
 
 /// Something that must be done. Stored effects come true in one commit; the others follow it.
@@ -175,5 +189,24 @@ impl Counter {
             Self::SlotLeakMended => "executor.reconcile.leaked_slots.total",
             Self::SlotMissingMended => "executor.reconcile.missing_slots.total",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unclaimed_slot_is_dispatched_again_ever_more_rarely() {
+        let bounds = ReconcileBounds {
+            worker_grace: 0,
+            republish_after: 30,
+            interval: 10,
+        };
+        let again: Vec<u64> = (0..=50)
+            .map(|n| n * 10)
+            .filter(|t| bounds.is_forgotten(*t))
+            .collect();
+        assert_eq!(again, [30, 40, 60, 70, 120, 130, 240, 250, 480, 490]);
     }
 }

@@ -242,6 +242,7 @@ fn journal_options(options: &ExecutorOptions, owner: OwnerId) -> JournalOptions 
         bounds: ReconcileBounds {
             worker_grace: millis(options.worker_grace),
             republish_after: millis(options.republish_after),
+            interval: millis(options.reconcile_interval),
         },
     }
 }

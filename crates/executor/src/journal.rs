@@ -118,12 +118,7 @@ impl Journal {
     async fn step(&mut self, stop: &CancellationToken) -> bool {
         match self.wake(stop).await {
             Wake::Stop => return false,
-            Wake::Lease(LeaseEvent::Acquired(acquired)) => self.take_over(acquired, stop).await,
-            Wake::Lease(LeaseEvent::Lost(lost)) => {
-                for partition in lost {
-                    self.step_down(partition);
-                }
-            }
+            Wake::Lease(event) => self.follow(event, stop).await,
             Wake::Work(work) => {
                 self.wait_for_trust(stop).await;
                 self.round(work, stop).await;
@@ -181,6 +176,18 @@ impl Journal {
         timer
     }
 
+    /// Takes over what was acquired, forgets what was lost.
+    async fn follow(&mut self, event: LeaseEvent, stop: &CancellationToken) {
+        match event {
+            LeaseEvent::Acquired(acquired) => self.take_over(acquired, stop).await,
+            LeaseEvent::Lost(lost) => {
+                for partition in lost {
+                    self.step_down(partition);
+                }
+            }
+        }
+    }
+
     /// Beyond the time for which the leases can be trusted nothing is decided.
     async fn wait_for_trust(&mut self, stop: &CancellationToken) {
         while Instant::now() >= *self.trusted.borrow_and_update() {
@@ -193,13 +200,7 @@ impl Journal {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = self.trusted.changed() => if changed.is_err() { return },
-                Some(event) = self.leases.recv() => {
-                    if let LeaseEvent::Lost(lost) = event {
-                        for partition in lost {
-                            self.step_down(partition);
-                        }
-                    }
-                }
+                Some(event) = self.leases.recv() => self.follow(event, stop).await,
             }
         }
     }

@@ -268,6 +268,7 @@ fn the_reconciler_mends_both_directions() {
         ReconcileBounds {
             worker_grace: 1,
             republish_after: 1,
+            interval: 10_000,
         },
         &mut Vec::new(),
     );
@@ -294,6 +295,7 @@ fn the_reconciler_mends_both_directions() {
             bounds: ReconcileBounds {
                 worker_grace: 1,
                 republish_after: 1,
+                interval: 10_000,
             },
         },
     );

@@ -257,6 +257,7 @@ impl World {
         let bounds = ReconcileBounds {
             worker_grace: 5000,
             republish_after: 30_000,
+            interval: 10_000,
         };
         self.round(vec![Event::Reconcile { slots, bounds }]);
     }

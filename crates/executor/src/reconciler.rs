@@ -134,7 +134,7 @@ impl PartitionCore {
                 });
                 false
             }
-            Status::Requested if millis(row.held_for) > bounds.republish_after => {
+            Status::Requested if bounds.is_forgotten(millis(row.held_for)) => {
                 out.push(Effect::Count(Counter::Redispatched));
                 out.push(Effect::Redispatch(dispatch()));
                 false

@@ -35,8 +35,13 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
     Ok(())
 }
 
+/// What the libraries below say is of use only when somebody asks for it: the driver of the
+/// broker logs returned messages with their content, that of the database every notice.
+const QUIET: &str = "lapin=off,sqlx=warn";
+
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
-    EnvFilter::try_new(level).map_err(|source| TelemetryError::Level {
+    // Of two directives for one target the later one counts.
+    EnvFilter::try_new(format!("{QUIET},{level}")).map_err(|source| TelemetryError::Level {
         level: level.to_owned(),
         source,
     })
