@@ -71,7 +71,7 @@ CREATE TABLE attune.policy (
 -- kept free: one batch updates every row of a page in one statement, which needs room for a
 -- second, longer version of all of them.
 -- No foreign keys: actions are never deleted, and the check would lock the action's row for
--- every execution. `json` keeps the text that the client sent and accepts all JSON, where
+-- every execution. One CHECK only: the server parses each of them anew for every statement. `json` keeps the text that the client sent and accepts all JSON, where
 -- `jsonb` refuses some; what cannot be stored would hold a whole batch back.
 CREATE TABLE attune.execution_active (
     id               bigint PRIMARY KEY,
@@ -85,7 +85,7 @@ CREATE TABLE attune.execution_active (
     worker           uuid,
     attempt          integer NOT NULL,
     timeout_seconds  integer,
-    priority         smallint NOT NULL CHECK (priority BETWEEN 0 AND 4),
+    priority         smallint NOT NULL,
     cancel_requested boolean NOT NULL DEFAULT false,
     status           text NOT NULL CHECK (status IN ('queued', 'requested', 'running')),
     action_ref       text NOT NULL,
@@ -214,6 +214,8 @@ DECLARE
     upper timestamptz;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('attune.execution_history', 0));
+    -- While this waits for the readers of the default partition, later readers wait for it.
+    PERFORM set_config('lock_timeout', '3s', true);
     FOR day IN SELECT today + n FROM generate_series(0, ahead) AS n LOOP
         child := 'execution_history_' || to_char(day, 'YYYYMMDD');
         CONTINUE WHEN to_regclass('attune.' || child) IS NOT NULL;

@@ -88,11 +88,6 @@ impl Cause {
         self.text = format!("{what}: {}", self.text);
         self
     }
-
-    /// Whether only the asking channel is concerned, and asking again will not help by itself.
-    pub(crate) fn is_refusal(&self) -> bool {
-        self.kind == Kind::Refused
-    }
 }
 
 impl fmt::Display for Cause {

@@ -60,16 +60,18 @@ pub(crate) async fn declare(
     topic: &attune_bus::Topic,
     limit: Duration,
 ) -> Result<(), Cause> {
-    let declaring = async {
-        let channel = life
-            .connection()
-            .create_channel()
-            .await
-            .map_err(|e| Cause::of(&e))?;
-        let declared = topology.declare(&channel, topic).await;
-        close(&channel).await.and(declared.map(drop))
+    let channel = open_channel(life, limit).await?;
+    let declared = within(life, limit, topology.declare(&channel, topic)).await;
+    abandon(&channel).await;
+    declared.map(drop)
+}
+
+async fn open_channel(life: &Life, limit: Duration) -> Result<Channel, Cause> {
+    let opening = async {
+        let opened = life.connection().create_channel().await;
+        opened.map_err(|error| Cause::of(&error).during("opening a channel"))
     };
-    within(life, limit, declaring).await
+    within(life, limit, opening).await
 }
 
 /// Awaits an answer of the broker while the life lasts. That none comes does not condemn the
@@ -101,6 +103,17 @@ async fn close(channel: &Channel) -> Result<(), Cause> {
         .close(200, "done".into())
         .await
         .map_err(|error| Cause::of(&error))
+}
+
+/// Closes a channel on which nothing was delivered. Its last request may be unanswered, so the
+/// answer to this one is not needed: the broker takes both in order, and a consumer that it makes
+/// after all ends at once. lapin would not close by itself: it keeps the channel for the answer.
+async fn abandon(channel: &Channel) {
+    match timeout(CLOSE_TIMEOUT, close(channel)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(cause)) => tracing::debug!(cause = %cause, "a channel had ended before"),
+        Err(_) => tracing::debug!("a channel will be closed when the broker gets to it"),
+    }
 }
 
 /// A subscription's task.
@@ -135,7 +148,7 @@ impl SubscriptionTask {
             };
             let Some(life) = life else { break };
             seen = life.generation;
-            match within(&life, self.setup_timeout, self.open(&life)).await {
+            match self.open(&life).await {
                 Ok((channel, consumer)) => {
                     backoff.reset();
                     self.note(None);
@@ -150,14 +163,17 @@ impl SubscriptionTask {
                         ready.send(Err(cause)).ok();
                         break;
                     }
+                    if life.is_broken() {
+                        continue;
+                    }
                     tracing::error!(
                         bus.topic = %self.subscription.topic,
                         cause = %cause,
                         "a subscription cannot be renewed; trying again"
                     );
                     self.note(Some(cause));
-                    // On the same connection, if it lives. An exclusive queue of the connection
-                    // before, for example, may need a moment to go.
+                    // On the same connection: an exclusive queue of the one before, for example,
+                    // may need a moment to go.
                     seen -= 1;
                     tokio::select! {
                         () = self.stop.cancelled() => break,
@@ -176,44 +192,41 @@ impl SubscriptionTask {
     }
 
     async fn open(&self, life: &Life) -> Result<(Channel, Consumer), Cause> {
-        let topic = &self.subscription.topic;
-        let failed = |error| Cause::of(&error).during(&format!("subscribing to {topic}"));
         // One channel for each subscription: whatever makes the broker close a channel (an
         // unknown tag, an acknowledgement that comes after its `consumer_timeout` of half an
         // hour) takes every consumer on it along.
-        let channel = life.connection().create_channel().await.map_err(failed)?;
-        let opened = async {
-            let queue = self.topology.declare(&channel, topic).await?;
-            // Before consuming, and never 0, which means no bound: lapin buffers deliveries
-            // without one.
-            let prefetch = self.subscription.prefetch.max(1);
-            channel
-                .basic_qos(prefetch, BasicQosOptions::default())
-                .await
-                .map_err(failed)?;
-            // With acknowledgements (never `no_ack`), and not `exclusive`: quorum queues ignore
-            // that flag.
-            channel
-                .basic_consume(
-                    queue,
-                    "".into(),
-                    BasicConsumeOptions::default(),
-                    FieldTable::default(),
-                )
-                .await
-                .map_err(failed)
-        };
-        match opened.await {
+        let channel = open_channel(life, self.setup_timeout).await?;
+        match within(life, self.setup_timeout, self.consume(&channel)).await {
             Ok(consumer) => {
                 // Numbers start again on a new channel: a new life for the tags.
                 self.acknowledger.with(Ledger::begin);
                 Ok((channel, consumer))
             }
             Err(cause) => {
-                close(&channel).await?;
+                abandon(&channel).await;
                 Err(cause)
             }
         }
+    }
+
+    async fn consume(&self, channel: &Channel) -> Result<Consumer, Cause> {
+        let topic = &self.subscription.topic;
+        let failed = |error| Cause::of(&error).during(&format!("subscribing to {topic}"));
+        let queue = self.topology.declare(channel, topic).await?;
+        // Before consuming, and never 0, which means no bound: lapin buffers deliveries without
+        // one.
+        let prefetch = self.subscription.prefetch.max(1);
+        channel
+            .basic_qos(prefetch, BasicQosOptions::default())
+            .await
+            .map_err(failed)?;
+        // With acknowledgements (never `no_ack`), and not `exclusive`: quorum queues ignore that
+        // flag.
+        let (tag, options) = ("".into(), BasicConsumeOptions::default());
+        channel
+            .basic_consume(queue, tag, options, FieldTable::default())
+            .await
+            .map_err(failed)
     }
 
     /// Works on one channel until it ends, one way or the other.

@@ -59,6 +59,11 @@ impl Life {
         self.broken.cancel();
     }
 
+    /// Whether the life has failed; another one follows.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.is_cancelled()
+    }
+
     /// Resolves when the life has failed. Cancel safe.
     pub(crate) async fn failed(&self) -> String {
         self.broken.cancelled().await;
@@ -151,9 +156,7 @@ impl Link {
         match &*self.states.borrow() {
             State::Closed => Err(BusError::Closed),
             State::Down(cause) => Err(cause.clone().into()),
-            State::Up(life) if life.broken.is_cancelled() => {
-                Err(BusError::Unavailable(life.cause()))
-            }
+            State::Up(life) if life.is_broken() => Err(BusError::Unavailable(life.cause())),
             State::Up(life) => match life.blocked() {
                 Some(blocked) => Err(BusError::Unavailable(blocked)),
                 None => Ok(()),

@@ -405,13 +405,17 @@ impl Journal {
     /// Every commit checks the epoch of each partition it writes, and carries the totals of each
     /// queue it changes.
     fn add_fences(&self, round: &mut Round) {
-        let (mut fences, mut totals) = (Vec::new(), Vec::new());
+        let (mut fences, mut totals, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
         for (partition, touched) in round.touched() {
             let Some(owned) = self.state.owned.get(&partition) else {
+                foreign.push(partition);
                 continue;
             };
             fences.push((partition, owned.core.epoch()));
             totals.extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
+        }
+        for partition in foreign {
+            round.drop_partition(partition);
         }
         round.batch.fences = fences;
         round.batch.totals = totals;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use attune_core::{PartitionId, Status};
+use attune_core::{ExecutionId, PartitionId, Status};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, NewExecution, Outcome, StoreError, Update,
 };
@@ -28,6 +28,11 @@ struct Answer {
 impl Db {
     /// Writes a batch if every fence holds.
     pub(crate) async fn commit_batch(&self, batch: &Batch) -> Result<Committed, CommitError> {
+        if let Some(partition) = unfenced(batch) {
+            return Err(CommitError::Store(StoreError::Conflict(format!(
+                "the batch writes to partition {partition}, which it has no fence for"
+            ))));
+        }
         let parameters = parameters(batch)?;
         let pool = self.commit.clone();
         let answer = self
@@ -71,6 +76,27 @@ impl Db {
     }
 }
 
+/// A partition that the batch writes to without a fence: a mistake of the caller, which would
+/// let a stale owner through if it were carried out.
+fn unfenced(batch: &Batch) -> Option<PartitionId> {
+    let mut fenced = [false; PartitionId::MAX_COUNT as usize];
+    for (partition, _) in &batch.fences {
+        if let Some(place) = fenced.get_mut(usize::from(partition.0)) {
+            *place = true;
+        }
+    }
+    let inserts = batch.inserts.iter().map(|new| new.id);
+    let instant = batch.instant.iter().map(|(new, _)| new.id);
+    let updates = batch.updates.iter().map(|update| update.id);
+    let ends = batch.ends.iter().map(|end| end.id);
+    inserts
+        .chain(instant)
+        .chain(updates)
+        .chain(ends)
+        .map(ExecutionId::partition)
+        .find(|partition| !fenced[usize::from(partition.0)])
+}
+
 /// The bodies of those of `ids` that wait or hold a slot.
 pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<GrantedBody>, Failure> {
     let rows = sqlx::query(sql::LOAD_BODIES)
@@ -103,7 +129,7 @@ fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
     let parameters: String = row.try_get(1)?;
     let timeout_seconds: Option<i32> = row.try_get(2)?;
     Ok(GrantedBody {
-        id: attune_core::ExecutionId(row.try_get(0)?),
+        id: ExecutionId(row.try_get(0)?),
         parameters: RawValue::from_string(parameters)
             .map_err(|error| unreadable("parameter object", error))?,
         timeout_seconds: timeout_seconds.map(i32::unsigned_abs),

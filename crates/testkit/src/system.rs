@@ -232,6 +232,11 @@ impl System {
         process.with_context(|| format!("there is no process {name}"))
     }
 
+    /// What stands behind `mark` in the log of a process, the last time it was written.
+    pub async fn announced(&self, name: &str, mark: &str) -> Option<String> {
+        self.processes.lock().await.get(name)?.announced(mark)
+    }
+
     /// A metric of the role that decides, which on the embedded wiring the API serves.
     ///
     /// # Errors
@@ -248,12 +253,7 @@ impl System {
         if self.setup.wiring == Wiring::Embedded || process == "api" {
             return self.api.metric(name).await;
         }
-        let address = {
-            let processes = self.processes.lock().await;
-            processes
-                .get(process)
-                .and_then(|process| process.announced(METRICS))
-        };
+        let address = self.announced(process, METRICS).await;
         let address = address.with_context(|| format!("{process} does not serve metrics"))?;
         Api::new(format!("http://{address}"))?.metric(name).await
     }

@@ -38,7 +38,7 @@ async fn look_for<T>(
                 let waited = began.elapsed().as_secs();
                 return Err(reason.context(format!("{what} did not come within {waited} s")));
             }
-            Err(_) => tokio::time::sleep(pause).await,
+            Err(_) => tokio::time::sleep(pause).await, // poll
         }
         pause = (pause * 2).min(PAUSE.1);
     }

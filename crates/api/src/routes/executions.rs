@@ -89,18 +89,24 @@ pub(crate) async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(Cancelled { id, status })))
 }
 
-/// An owner knows only what waits or holds a slot; the store knows what has ended.
+/// An owner knows only what waits or holds a slot, so it cannot tell an execution that has ended
+/// from one that never was; the store can.
 async fn refused(app: &App, id: ExecutionId, reject: Reject) -> Result<ApiError, ApiError> {
-    if reject.code != RejectCode::UnknownExecution {
+    if !matches!(
+        reject.code,
+        RejectCode::UnknownExecution | RejectCode::AlreadyEnded
+    ) {
         return Ok(reject.into());
     }
     let record = app.ports.executions.find_execution(id).await?;
-    Ok(match record.filter(|record| record.status.is_terminal()) {
-        Some(record) => {
+    Ok(match record {
+        None => ApiError::no_execution(id),
+        Some(record) if record.status.is_terminal() => {
             let message = format!("execution {id} has ended already: {}", record.status);
             Reject::new(RejectCode::AlreadyEnded, message).into()
         }
-        None => ApiError::no_execution(id),
+        // It is on its way between the two.
+        Some(_) => reject.into(),
     })
 }
 

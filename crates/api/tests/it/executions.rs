@@ -1,7 +1,7 @@
 //! `/api/v1/executions`: reading and cancelling.
 
 use attune_bus::client::ClientError;
-use attune_core::{Epoch, ExecutionId, PartitionId, RequestId, Seq, Status};
+use attune_core::{Epoch, ExecutionId, PartitionId, RejectCode, RequestId, Seq, Status};
 use axum::http::StatusCode;
 
 use crate::fakes::{execution_id, record};
@@ -97,14 +97,18 @@ async fn cancelling_answers_202_404_and_409() {
     assert_eq!(waiting.status, StatusCode::ACCEPTED);
     assert_eq!(waiting.body["id"], execution_id(0).0);
     assert_eq!(waiting.body["status"], "cancelled");
-    assert_eq!(
-        cancel(execution_id(1)).await.error(),
-        (409, "ALREADY_ENDED", "")
-    );
-    assert_eq!(
-        cancel(execution_id(99)).await.error(),
-        (404, "UNKNOWN_EXECUTION", "")
-    );
+    for forgotten in [RejectCode::AlreadyEnded, RejectCode::UnknownExecution] {
+        api.fake.with(|state| state.forgotten = Some(forgotten));
+        let ended = cancel(execution_id(1)).await;
+        assert_eq!(ended.error(), (409, "ALREADY_ENDED", ""));
+        let message = ended.body["error"]["message"].as_str().unwrap();
+        assert!(
+            message.ends_with("has ended already: succeeded"),
+            "{message}"
+        );
+        let missing = cancel(execution_id(99)).await;
+        assert_eq!(missing.error(), (404, "UNKNOWN_EXECUTION", ""));
+    }
     // A partition that this cluster does not have.
     let foreign = ExecutionId::new(PartitionId(9), Seq::new(Epoch(1), 1));
     assert_eq!(

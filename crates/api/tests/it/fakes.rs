@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) action_reads: usize,
     /// What every command is answered instead of being carried out.
     pub(crate) commands_fail: Option<ClientError>,
+    /// What owners call an execution that they do not know.
+    pub(crate) forgotten: Option<RejectCode>,
     /// The store cannot be reached.
     pub(crate) store_down: bool,
     /// Every store call panics.
@@ -221,8 +223,8 @@ impl Commands for Fake {
                 }
                 // As an owner does, who has forgotten what ended.
                 None => Err(ClientError::Rejected(Reject::new(
-                    RejectCode::UnknownExecution,
-                    "unknown",
+                    state.forgotten.unwrap_or(RejectCode::AlreadyEnded),
+                    "neither waits nor runs",
                 ))),
             }
         })

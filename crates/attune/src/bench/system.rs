@@ -25,8 +25,8 @@ pub(super) struct System {
 }
 
 enum Kind {
-    Embedded(Embedded),
-    Processes(Processes),
+    Embedded(Box<Embedded>),
+    Processes(Box<Processes>),
 }
 
 impl System {
@@ -38,9 +38,9 @@ impl System {
             .context("no folder for temporary files")?;
         let settings = settings_in(settings, wiring, folder.path());
         let kind = match wiring {
-            Wiring::Embedded => Kind::Embedded(Embedded::new(settings, workers)),
+            Wiring::Embedded => Kind::Embedded(Box::new(Embedded::new(settings, workers))),
             Wiring::PostgresRabbitmq => {
-                Kind::Processes(Processes::new(settings, workers, folder.path()))
+                Kind::Processes(Box::new(Processes::new(settings, workers, folder.path())))
             }
         };
         Ok(Self { folder, kind })

@@ -232,7 +232,7 @@ async fn cancel(http: &Http, ids: &[ExecutionId], json: bool) -> Result<Output, 
         match http.send::<Cancelled>(request).await {
             Ok(answer) => cancelled.push(answer),
             Err(error) => {
-                failed.push(format!("execution {id}: {error}"));
+                failed.push(format!("cannot cancel {id}: {error}"));
                 exit = exit.max(Failure::from(error).exit);
             }
         }

@@ -41,9 +41,9 @@ pub(crate) enum ClientCommand {
     /// Apply action files to a server, and look at its actions.
     Action(ActionArguments),
     /// Ask for executions: one, or a file of them.
-    Submit(SubmitArguments),
+    Submit(Box<SubmitArguments>),
     /// Look at executions and cancel them.
-    Executions(ExecutionsArguments),
+    Executions(Box<ExecutionsArguments>),
     /// Look at the queues: who waits, how long, and whether they are well.
     Queues(QueuesArguments),
 }
@@ -166,8 +166,8 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
     let http = Http::new(&connect.url)?;
     match command {
         ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
-        ClientCommand::Submit(arguments) => submit::execute(&http, arguments).await,
-        ClientCommand::Executions(arguments) => executions::execute(&http, arguments).await,
+        ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,
+        ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
     }
 }

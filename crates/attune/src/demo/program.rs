@@ -32,11 +32,12 @@ pub(crate) fn run(arguments: &DemoProgram) -> anyhow::Result<ExitCode> {
     std::io::stdin().read_to_string(&mut text)?;
     let parameters: Parameters = serde_json::from_str(&text).context("the parameters")?;
     std::thread::sleep(Duration::from_millis(parameters.work_ms));
-    println!("{}", serde_json::json!({"worked_ms": parameters.work_ms}));
     append(
         &arguments.record,
         &format!("end {id} {}\n", attune_history::now_ns()),
     )?;
+    // After the record: nobody may be there to read it, when the worker has died.
+    println!("{}", serde_json::json!({"worked_ms": parameters.work_ms}));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,7 +23,12 @@ struct Bad {
 }
 
 fn bad(body: impl Into<String>, said: &'static str) -> Bad {
-    Bad { body: body.into(), status: 422, code: "INVALID_INPUT", said }
+    Bad {
+        body: body.into(),
+        status: 422,
+        code: "INVALID_INPUT",
+        said,
+    }
 }
 
 fn parameters(value: &str) -> String {
@@ -31,44 +36,93 @@ fn parameters(value: &str) -> String {
 }
 
 fn bodies() -> Vec<Bad> {
-    let nested = |levels: usize| parameters(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+    let nested =
+        |levels: usize| parameters(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
     let unknown = r#"{"action_ref":"it.nobody-knows"}"#;
     let large = parameters(&format!(r#""{}""#, "x".repeat(1024 * 1024)));
     vec![
-        Bad { code: "UNKNOWN_ACTION", ..bad(unknown, "it.nobody-knows") },
+        Bad {
+            code: "UNKNOWN_ACTION",
+            ..bad(unknown, "it.nobody-knows")
+        },
         bad(r#"{"action_ref":"It Input"}"#, "action_ref"),
         bad(parameters(r#""a\u0000b""#), "parameters.value"),
-        bad(format!(r#"{{"action_ref":"{REF}","group":"a\u0000"}}"#), "group"),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","group":"a\u0000"}}"#),
+            "group",
+        ),
         bad(nested(33), "32"),
         bad(parameters("1e400"), "parameters.value"),
-        bad(format!(r#"{{"action_ref":"{REF}","timeout_seconds":0}}"#), "timeout_seconds"),
-        bad(format!(r#"{{"action_ref":"{REF}","timeout_seconds":-1}}"#), "timeout_seconds"),
-        bad(format!(r#"{{"action_ref":"{REF}","timeout_seconds":4294967296}}"#), "timeout_seconds"),
-        bad(format!(r#"{{"action_ref":"{REF}","parameters":[1]}}"#), "parameters"),
-        bad(format!(r#"{{"action_ref":"{REF}","paramters":{{}}}}"#), "paramters"),
-        bad(format!(r#"{{"action_ref":"{REF}","priority":"urgent"}}"#), "priority"),
-        Bad { status: 413, code: "TOO_LARGE", ..bad(large, "1048576") },
-        Bad { status: 400, code: "MALFORMED_JSON", ..bad(r#"{"action_ref":"#, "JSON") },
+        bad(
+            format!(r#"{{"action_ref":"{REF}","timeout_seconds":0}}"#),
+            "timeout_seconds",
+        ),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","timeout_seconds":-1}}"#),
+            "timeout_seconds",
+        ),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","timeout_seconds":4294967296}}"#),
+            "timeout_seconds",
+        ),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","parameters":[1]}}"#),
+            "parameters",
+        ),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","paramters":{{}}}}"#),
+            "paramters",
+        ),
+        bad(
+            format!(r#"{{"action_ref":"{REF}","priority":"urgent"}}"#),
+            "priority",
+        ),
+        Bad {
+            status: 413,
+            code: "TOO_LARGE",
+            ..bad(large, "1048576")
+        },
+        Bad {
+            status: 400,
+            code: "MALFORMED_JSON",
+            ..bad(r#"{"action_ref":"#, "JSON")
+        },
     ]
 }
 
 async fn refused(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     api.apply(&limited(REF, &noop(), 1)).await?;
-    for Bad { body, status, code, said } in bodies() {
+    for Bad {
+        body,
+        status,
+        code,
+        said,
+    } in bodies()
+    {
         let shown: String = body.chars().take(80).collect();
         let answer = api.send(Method::POST, PATH, &[], body.into_bytes()).await?;
-        let error = answer.refused(status, code).with_context(|| shown.clone())?;
+        let error = answer
+            .refused(status, code)
+            .with_context(|| shown.clone())?;
         let text = error.to_string();
-        ensure!(text.contains(said), "{shown}: {said:?} is missing in {text}");
+        ensure!(
+            text.contains(said),
+            "{shown}: {said:?} is missing in {text}"
+        );
     }
     bad_actions(system).await?;
     bad_places(system).await?;
     let stored = api.get(PATH).await?.expect(200)?;
-    ensure!(stored["executions"] == json!([]), "something was stored: {stored}");
+    ensure!(
+        stored["executions"] == json!([]),
+        "something was stored: {stored}"
+    );
     // What is just within the bounds is fine.
     let deepest = format!("{}{}", "[".repeat(31), "]".repeat(31));
-    let answer = api.send(Method::POST, PATH, &[], parameters(&deepest).into_bytes()).await?;
+    let answer = api
+        .send(Method::POST, PATH, &[], parameters(&deepest).into_bytes())
+        .await?;
     let id = answer.expect(201)?["id"].as_i64().context("no id")?;
     api.until(id, "succeeded").await?;
     Ok(())
@@ -79,9 +133,13 @@ async fn bad_actions(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     let put = async |spec: &Value| -> anyhow::Result<Answer> {
         let path = format!("/api/v1/actions/{REF}");
-        api.send(Method::PUT, &path, &[], serde_json::to_vec(spec)?).await
+        api.send(Method::PUT, &path, &[], serde_json::to_vec(spec)?)
+            .await
     };
-    let before = api.get(&format!("/api/v1/actions/{REF}")).await?.expect(200)?;
+    let before = api
+        .get(&format!("/api/v1/actions/{REF}"))
+        .await?
+        .expect(200)?;
     let mut other_ref = limited("it.other", &noop(), 1);
     other_ref["description"] = json!("not the one of the path");
     for (spec, said) in [
@@ -92,9 +150,15 @@ async fn bad_actions(system: &System) -> anyhow::Result<()> {
         (json!({"ref": REF, "run": noop(), "limit": 3}), "limit"),
     ] {
         let error = put(&spec).await?.refused(422, "INVALID_INPUT")?;
-        ensure!(error.to_string().contains(said), "{said:?} is missing in {error}");
+        ensure!(
+            error.to_string().contains(said),
+            "{said:?} is missing in {error}"
+        );
     }
-    let after = api.get(&format!("/api/v1/actions/{REF}")).await?.expect(200)?;
+    let after = api
+        .get(&format!("/api/v1/actions/{REF}"))
+        .await?
+        .expect(200)?;
     ensure!(before == after, "{before} has become {after}");
     Ok(())
 }
@@ -110,10 +174,17 @@ async fn bad_places(system: &System) -> anyhow::Result<()> {
         ("/api/v1/executions?cursor=x", 422, "INVALID_INPUT"),
         ("/api/v1/executions?state=queued", 422, "INVALID_INPUT"),
         ("/api/v1/actions/it.nobody-knows", 404, "UNKNOWN_ACTION"),
-        ("/api/v1/actions/it.nobody-knows/queue-stats", 404, "UNKNOWN_ACTION"),
+        (
+            "/api/v1/actions/it.nobody-knows/queue-stats",
+            404,
+            "UNKNOWN_ACTION",
+        ),
         ("/api/v1/nothing", 404, "NOT_FOUND"),
     ] {
-        api.get(path).await?.refused(status, code).with_context(|| path.to_owned())?;
+        api.get(path)
+            .await?
+            .refused(status, code)
+            .with_context(|| path.to_owned())?;
     }
     Ok(())
 }

@@ -27,27 +27,36 @@ async fn five_at_once(system: &System) -> anyhow::Result<()> {
 }
 
 async fn fifty_actions(system: &System) -> anyhow::Result<()> {
-    let refs: Vec<(String, u32)> =
-        (0..50).map(|number| (format!("it.many-{number}"), 1 + number % 5)).collect();
-    try_join_all(refs.iter().map(|(action_ref, limit)| batch(system, action_ref, *limit, 20)))
-        .await?;
+    let refs: Vec<(String, u32)> = (0..50)
+        .map(|number| (format!("it.many-{number}"), 1 + number % 5))
+        .collect();
+    try_join_all(
+        refs.iter()
+            .map(|(action_ref, limit)| batch(system, action_ref, *limit, 20)),
+    )
+    .await?;
     Ok(())
 }
 
 /// Runs a batch that does nothing and judges it. Returns the most that ran at once.
-async fn batch(
-    system: &System,
-    action_ref: &str,
-    limit: u32,
-    count: usize,
-) -> anyhow::Result<u64> {
+async fn batch(system: &System, action_ref: &str, limit: u32, count: usize) -> anyhow::Result<u64> {
     let api = &system.api;
     let action = api.apply(&limited(action_ref, &noop(), limit)).await?;
-    let accepted =
-        api.submit_batch(action_ref, (0..count).map(|number| json!({"number": number}))).await?;
-    ensure!(accepted.is_sorted(), "places follow the order of the request");
+    let accepted = api
+        .submit_batch(
+            action_ref,
+            (0..count).map(|number| json!({"number": number})),
+        )
+        .await?;
+    ensure!(
+        accepted.is_sorted(),
+        "places follow the order of the request"
+    );
     let executions: Vec<Value> = api.until_idle(action_ref).await?;
-    ensure!(ids(&executions)? == accepted, "what is stored is not what was accepted");
+    ensure!(
+        ids(&executions)? == accepted,
+        "what is stored is not what was accepted"
+    );
     all_are(&executions, "succeeded")?;
     granted_in_order(&executions)?;
     let action_id = number(&action, "id")?;

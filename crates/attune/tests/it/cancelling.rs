@@ -33,7 +33,8 @@ async fn waiting(system: &System) -> anyhow::Result<()> {
         let again = api.cancel(ids[position]).await?;
         again.refused(409, "ALREADY_ENDED")?;
     }
-    api.until_queue(REF, json!({"queue_length": 7, "total_cancelled": 3})).await?;
+    api.until_queue(REF, json!({"queue_length": 7, "total_cancelled": 3}))
+        .await?;
     let after = api.submit(REF, json!({})).await?;
     ensure!(after.position == Some(7), "{after:?}");
 
@@ -43,13 +44,21 @@ async fn waiting(system: &System) -> anyhow::Result<()> {
     for expected in order {
         inside.leave(0).await?;
         inside = gate.next().await?;
-        ensure!(inside.execution_id == expected, "{expected} is next, not {inside:?}");
+        ensure!(
+            inside.execution_id == expected,
+            "{expected} is next, not {inside:?}"
+        );
     }
     inside.leave(0).await?;
     let executions = api.until_idle(REF).await?;
-    let cancelled = executions.iter().filter(|execution| execution["status"] == "cancelled");
+    let cancelled = executions
+        .iter()
+        .filter(|execution| execution["status"] == "cancelled");
     let cancelled: Vec<_> = cancelled.map(|execution| execution["id"].clone()).collect();
-    ensure!(cancelled == [2, 5, 8].map(|position: usize| json!(ids[position])), "{cancelled:?}");
+    ensure!(
+        cancelled == [2, 5, 8].map(|position: usize| json!(ids[position])),
+        "{cancelled:?}"
+    );
     let totals = json!({
         "queue_length": 0, "active_count": 0, "total_enqueued": 12, "total_completed": 9,
         "total_cancelled": 3,
@@ -80,6 +89,8 @@ async fn running(system: &System) -> anyhow::Result<()> {
     api.until(second.id, "succeeded").await?;
     let again = api.cancel(first.id).await?;
     again.refused(409, "ALREADY_ENDED")?;
-    api.cancel(1 << 40).await?.refused(404, "UNKNOWN_EXECUTION")?;
+    api.cancel(1 << 40)
+        .await?
+        .refused(404, "UNKNOWN_EXECUTION")?;
     Ok(())
 }

@@ -27,7 +27,10 @@ async fn claimed_once(system: &System) -> anyhow::Result<()> {
             "worker": stranger, "name": "stranger", "pool": "default", "slots": 4,
             "lease_seconds": 30, "items": items,
         });
-        let answer = api.post("/api/v1/worker/claims", &body).await?.expect(200)?;
+        let answer = api
+            .post("/api/v1/worker/claims", &body)
+            .await?
+            .expect(200)?;
         ensure!(answer["lease_expires_in_ms"] == 30_000, "{answer}");
         Ok(answer["claimed"].clone())
     };
@@ -43,7 +46,10 @@ async fn claimed_once(system: &System) -> anyhow::Result<()> {
     let claimed = claim(others).await?;
     ensure!(claimed == json!([]), "{claimed}");
     let record = api.execution(running.id).await?;
-    ensure!(record["status"] == "running" && number(&record, "attempt")? == 1, "{record}");
+    ensure!(
+        record["status"] == "running" && number(&record, "attempt")? == 1,
+        "{record}"
+    );
     ensure!(record["worker"] != json!(stranger), "{record}");
 
     // No worker of ours serves this pool: the stranger's claim is won, and won again.
@@ -59,7 +65,9 @@ async fn claimed_once(system: &System) -> anyhow::Result<()> {
         let record = api.until(submitted.id, "running").await?;
         ensure!(record["worker"] == json!(stranger), "{record}");
         // Given up: its slot is taken back, and the attempts after that have no taker either.
-        let retired = api.post("/api/v1/worker/retire", &json!({"worker": stranger})).await?;
+        let retired = api
+            .post("/api/v1/worker/retire", &json!({"worker": stranger}))
+            .await?;
         ensure!(retired.status == 204, "{retired:?}");
         api.cancel(submitted.id).await?.expect(202)?;
         api.until(submitted.id, "cancelled").await?;

@@ -9,7 +9,10 @@ use crate::support::{run, setup};
 /// Runs a client command, expects this exit code and answers what it printed.
 async fn attune(system: &System, code: i32, args: &[&str]) -> anyhow::Result<(String, String)> {
     let (found, stdout, stderr) = system.client(args).await?;
-    ensure!(found == code, "{args:?} ended with {found}, not {code}: {stdout}{stderr}");
+    ensure!(
+        found == code,
+        "{args:?} ended with {found}, not {code}: {stdout}{stderr}"
+    );
     Ok((stdout, stderr))
 }
 
@@ -36,7 +39,10 @@ async fn commands(system: &System) -> anyhow::Result<()> {
     std::fs::write(&file, FILE)?;
     let file = file.to_str().context("a path without UTF-8")?;
     let (table, _) = attune(system, 0, &["action", "apply", file]).await?;
-    ensure!(table.contains("it.file") && table.contains("created"), "{table}");
+    ensure!(
+        table.contains("it.file") && table.contains("created"),
+        "{table}"
+    );
     let (table, _) = attune(system, 0, &["action", "apply", file]).await?;
     ensure!(table.contains("unchanged"), "{table}");
 
@@ -47,7 +53,10 @@ async fn commands(system: &System) -> anyhow::Result<()> {
     let (result, _) = attune(system, 0, &["submit", "it.file", "--wait"]).await?;
     ensure!(result.trim() == "it.file", "{result}");
     let (_, words) = attune(system, 1, &["submit", "it.fails", "--wait"]).await?;
-    ensure!(words.contains("failed") && words.contains("exit code 4"), "{words}");
+    ensure!(
+        words.contains("failed") && words.contains("exit code 4"),
+        "{words}"
+    );
     ensure!(words.contains("oh"), "its stderr is missing: {words}");
     let (_, words) = attune(system, 2, &["submit", "it.nobody-knows"]).await?;
     ensure!(words.contains("it.nobody-knows"), "{words}");
@@ -55,19 +64,28 @@ async fn commands(system: &System) -> anyhow::Result<()> {
     let list = ["executions", "list", "--action", "it.fails", "--json"];
     let list = attune_json(system, 0, &list).await?;
     let executions = list["executions"].as_array().context("no list")?;
-    ensure!(executions.len() == 1 && executions[0]["status"] == "failed", "{list}");
+    ensure!(
+        executions.len() == 1 && executions[0]["status"] == "failed",
+        "{list}"
+    );
     let id = executions[0]["id"].to_string();
     let (shown, _) = attune(system, 0, &["executions", "show", &id]).await?;
     ensure!(shown.contains("failed") && shown.contains("oh"), "{shown}");
     attune(system, 2, &["executions", "cancel", &id]).await?;
 
     let queues = ["queues", "--json"];
-    system.api.until_queue("it.file", json!({"total_completed": 1})).await?;
+    system
+        .api
+        .until_queue("it.file", json!({"total_completed": 1}))
+        .await?;
     let queues = attune_json(system, 0, &queues).await?;
     let queues = queues["queues"].as_array().context("no queues")?;
     let queue = queues.iter().find(|queue| queue["action_ref"] == "it.file");
     let queue = queue.context("it.file has no queue")?;
-    ensure!(queue["total_completed"] == 1 && queue["max_concurrent"] == 2, "{queue}");
+    ensure!(
+        queue["total_completed"] == 1 && queue["max_concurrent"] == 2,
+        "{queue}"
+    );
     let (table, _) = attune(system, 0, &["queues"]).await?;
     ensure!(table.contains("it.fails"), "{table}");
     batch(system).await?;
@@ -89,7 +107,12 @@ async fn batch(system: &System) -> anyhow::Result<()> {
     std::fs::write(&file, lines)?;
     let file = file.to_str().context("a path without UTF-8")?;
     for _ in 0..2 {
-        attune(system, 0, &["submit", "--file", file, "--key", "a batch", "--json"]).await?;
+        attune(
+            system,
+            0,
+            &["submit", "--file", file, "--key", "a batch", "--json"],
+        )
+        .await?;
     }
     let executions = system.api.until_idle("core.noop").await?;
     ensure!(executions.len() == 250, "{} executions", executions.len());

@@ -56,11 +56,23 @@ async fn duplicates(system: &System) -> anyhow::Result<()> {
     inside.leave(7).await?;
     stale(system, 6).await?;
     let record = api.execution(a).await?;
-    ensure!(record["result"] == done["result"] && record["exit_code"].is_null(), "{record}");
-    ensure!(gate.uninvited().is_empty(), "a duplicate has released a second slot");
-    ensure!(api.execution(c).await?["status"] == "queued", "C has not had its turn");
-    api.until_queue(REF, json!({"active_count": 1, "queue_length": 1, "total_completed": 1}))
-        .await?;
+    ensure!(
+        record["result"] == done["result"] && record["exit_code"].is_null(),
+        "{record}"
+    );
+    ensure!(
+        gate.uninvited().is_empty(),
+        "a duplicate has released a second slot"
+    );
+    ensure!(
+        api.execution(c).await?["status"] == "queued",
+        "C has not had its turn"
+    );
+    api.until_queue(
+        REF,
+        json!({"active_count": 1, "queue_length": 1, "total_completed": 1}),
+    )
+    .await?;
     second.leave(0).await?;
     let third = gate.next().await?;
     ensure!(third.execution_id == c, "{third:?}");

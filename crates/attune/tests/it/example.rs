@@ -46,7 +46,10 @@ async fn example(system: &System) -> anyhow::Result<()> {
             first.leave(0).await?;
         }
         let visitor = gate.next().await?;
-        ensure!(visitor.execution_id == next, "{next} is next, not {visitor:?}");
+        ensure!(
+            visitor.execution_id == next,
+            "{next} is next, not {visitor:?}"
+        );
         inside.push_back(visitor);
     }
     for visitor in inside {

@@ -22,7 +22,9 @@ async fn cluster_servers_come_late() -> anyhow::Result<()> {
         ("log.format", "text".to_owned()),
     ];
     let settings = settings.into_iter().filter(|(_, value)| !value.is_empty());
-    let env: BTreeMap<_, _> = settings.map(|(key, value)| (variable(key), value)).collect();
+    let env: BTreeMap<_, _> = settings
+        .map(|(key, value)| (variable(key), value))
+        .collect();
     let launch = |role: &str| Launch {
         name: role.to_owned(),
         binary: env!("CARGO_BIN_EXE_attune").into(),
@@ -39,12 +41,20 @@ async fn cluster_servers_come_late() -> anyhow::Result<()> {
         })
         .await
     };
-    says(&format!("waiting for PostgreSQL at {} for 0 s", to_database.address())).await?;
+    says(&format!(
+        "waiting for PostgreSQL at {} for 0 s",
+        to_database.address()
+    ))
+    .await?;
     to_database.restore();
     says("waiting for the schema").await?;
     let mut migrate = Process::spawn(launch("migrate"))?;
     ensure!(migrate.end().await?.success(), "{}", migrate.tail());
-    says(&format!("waiting for RabbitMQ at {} for 0 s", to_broker.address())).await?;
+    says(&format!(
+        "waiting for RabbitMQ at {} for 0 s",
+        to_broker.address()
+    ))
+    .await?;
     let log = executor.log();
     ensure!(!log.contains("Owner") && executor.is_running()?, "{log}");
     to_broker.restore();

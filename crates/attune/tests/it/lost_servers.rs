@@ -30,7 +30,10 @@ async fn batch(
     for ((action_ref, limit), run) in ACTIONS.iter().zip(runs) {
         let action = api.apply(&limited(action_ref, run, *limit)).await?;
         let each = std::iter::repeat_n(parameters.clone(), count);
-        accepted.push((number(&action, "id")?, api.submit_batch(action_ref, each).await?));
+        accepted.push((
+            number(&action, "id")?,
+            api.submit_batch(action_ref, each).await?,
+        ));
     }
     wait_for("the first that have ended", async || {
         for (action_ref, _) in ACTIONS {
@@ -45,7 +48,10 @@ async fn batch(
     api.until_ready().await?;
     for ((action_ref, _), (_, accepted)) in ACTIONS.iter().zip(&accepted) {
         let executions = api.until_idle(action_ref).await?;
-        ensure!(ids(&executions)? == *accepted, "{action_ref}: not what was accepted");
+        ensure!(
+            ids(&executions)? == *accepted,
+            "{action_ref}: not what was accepted"
+        );
         all_are(&executions, "succeeded")?;
     }
     Ok(accepted)
@@ -85,11 +91,19 @@ async fn cluster_short_outage() -> anyhow::Result<()> {
         let programs: Vec<Value> = recordings.iter().map(|it| it.run(system)).collect();
         let fault = async || outage(system, Duration::from_secs(3)).await;
         let accepted = batch(system, &programs, json!({"work_ms": 20}), 60, fault).await?;
-        for ((limit, recording), (_, accepted)) in
-            ACTIONS.map(|(_, limit)| limit).iter().zip(&recordings).zip(&accepted)
+        for ((limit, recording), (_, accepted)) in ACTIONS
+            .map(|(_, limit)| limit)
+            .iter()
+            .zip(&recordings)
+            .zip(&accepted)
         {
             let runs = recording.intervals()?;
-            ensure!(runs.len() == accepted.len(), "{} runs of {}", runs.len(), accepted.len());
+            ensure!(
+                runs.len() == accepted.len(),
+                "{} runs of {}",
+                runs.len(),
+                accepted.len()
+            );
             judge(&runs, *limit, accepted)?;
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 mod bad_input;
 mod batches;
+mod bench;
 mod cancelling;
 mod claims;
 mod client;

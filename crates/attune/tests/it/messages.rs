@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
+use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{Bus, Outgoing, Subscription, Topic};
-use attune_bus::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_core::PartitionId;
 use attune_testkit::{System, Wiring, within};
 use serde_json::{Value, json};
@@ -26,7 +26,11 @@ struct Poison {
 }
 
 fn poison(topic: &Topic, body: impl Into<Vec<u8>>, said: &'static str) -> Poison {
-    Poison { topic: topic.clone(), body: body.into(), said }
+    Poison {
+        topic: topic.clone(),
+        body: body.into(),
+        said,
+    }
 }
 
 /// What nobody can read, wherever it arrives.
@@ -34,9 +38,17 @@ fn unreadable(topic: &Topic, kind: &str) -> Vec<Poison> {
     vec![
         poison(topic, "no JSON at all", "not a message envelope"),
         poison(topic, envelope(kind, 99, &json!({})), "version 99"),
-        poison(topic, envelope("weather.report", 1, &json!({})), "weather.report"),
+        poison(
+            topic,
+            envelope("weather.report", 1, &json!({})),
+            "weather.report",
+        ),
         poison(topic, envelope(kind, 1, &json!([])), "empty batch"),
-        poison(topic, envelope(kind, 1, &json!({"strange": true})), "payload"),
+        poison(
+            topic,
+            envelope(kind, 1, &json!({"strange": true})),
+            "payload",
+        ),
         poison(topic, vec![b' '; LARGEST + 1], "1048576"),
     ]
 }
@@ -47,9 +59,8 @@ fn everything() -> Vec<Poison> {
     let completed = |payload: Value| envelope("execution.completed", 1, &payload);
     let deep = format!("{}{}", "[".repeat(40), "]".repeat(40));
     let deep: Value = serde_json::from_str(&deep).unwrap_or_default();
-    let completion = |id: i64| {
-        json!({"execution_id": id, "attempt": 1, "action_id": 1, "status": "succeeded"})
-    };
+    let completion =
+        |id: i64| json!({"execution_id": id, "attempt": 1, "action_id": 1, "status": "succeeded"});
     let mut waits = completion(1 << 8);
     waits["status"] = json!("queued");
     let mut all = Vec::new();
@@ -57,7 +68,10 @@ fn everything() -> Vec<Poison> {
         (Topic::Enforcements, "enforcement.created"),
         (Topic::Commands(partition), "partition.submit"),
         (Topic::Control(partition), "partition.release"),
-        (Topic::Requested("default".to_owned()), "execution.requested"),
+        (
+            Topic::Requested("default".to_owned()),
+            "execution.requested",
+        ),
         (Topic::Completed, "execution.completed"),
     ] {
         all.extend(unreadable(&topic, kind));
@@ -66,10 +80,22 @@ fn everything() -> Vec<Poison> {
     let ends = &Topic::Completed;
     let nul = json!({"action_ref": REF, "parameters": {"text": "a\u{0}b"}});
     all.extend([
-        poison(rules, firing(json!({"action_ref": "it.nobody-knows"})), "it.nobody-knows"),
+        poison(
+            rules,
+            firing(json!({"action_ref": "it.nobody-knows"})),
+            "it.nobody-knows",
+        ),
         poison(rules, firing(nul), "NUL"),
-        poison(rules, firing(json!({"action_ref": REF, "parameters": {"deep": deep}})), "32"),
-        poison(rules, firing(json!({"action_ref": REF, "timeout_seconds": 0})), "timeout_seconds"),
+        poison(
+            rules,
+            firing(json!({"action_ref": REF, "parameters": {"deep": deep}})),
+            "32",
+        ),
+        poison(
+            rules,
+            firing(json!({"action_ref": REF, "timeout_seconds": 0})),
+            "timeout_seconds",
+        ),
         poison(ends, completed(completion(-1)), "execution_id"),
         poison(ends, completed(completion((1 << 8) + 200)), "partition 200"),
         poison(ends, completed(waits), "queued"),
@@ -91,7 +117,12 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
     // What follows is good, and comes behind all of it.
     let request = Uuid::now_v7();
     let good = json!({"action_ref": REF, "request_id": request, "labels": {"good": "yes"}});
-    publish(&bus, &Topic::Enforcements, envelope("enforcement.created", 1, &good)).await?;
+    publish(
+        &bus,
+        &Topic::Enforcements,
+        envelope("enforcement.created", 1, &good),
+    )
+    .await?;
     letters_tell_why(&bus, everything.len(), &mut sent).await?;
     let executions = attune_testkit::wait_for("the good one", async || {
         let executions = api.executions(REF).await?;
@@ -99,8 +130,12 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         Ok(executions)
     })
     .await?;
-    ensure!(executions[0]["request_id"] == json!(request), "{executions:?}");
-    api.until(number(&executions[0], "id")?, "succeeded").await?;
+    ensure!(
+        executions[0]["request_id"] == json!(request),
+        "{executions:?}"
+    );
+    api.until(number(&executions[0], "id")?, "succeeded")
+        .await?;
 
     // The owner, the listener, the worker and the store behind them work as before.
     let submitted = api.submit(REF, json!({})).await?;
@@ -119,21 +154,35 @@ async fn letters_tell_why(
     sent: &mut BTreeMap<Vec<u8>, Vec<&Poison>>,
 ) -> anyhow::Result<()> {
     let topic = Topic::DeadLetters;
-    let mut letters = bus.subscribe(Subscription { topic, prefetch: 10 }).await?;
+    let mut letters = bus
+        .subscribe(Subscription {
+            topic,
+            prefetch: 10,
+        })
+        .await?;
     let settler = letters.settler();
     for number in 0..count {
-        let what = format!("dead letter {number} of {count}; missing: {}", missing(sent));
-        let letter = within(&what, letters.next()).await?.context("the bus is closed")?;
+        let what = format!(
+            "dead letter {number} of {count}; missing: {}",
+            missing(sent)
+        );
+        let letter = within(&what, letters.next())
+            .await?
+            .context("the bus is closed")?;
         let header = |name: &str| {
             let found = letter.headers.iter().find(|(header, _)| header == name);
-            found.map(|(_, value)| value.clone()).with_context(|| format!("no header {name}"))
+            found
+                .map(|(_, value)| value.clone())
+                .with_context(|| format!("no header {name}"))
         };
         let (reason, from) = (header(DEAD_LETTER_REASON)?, header(DEAD_LETTER_TOPIC)?);
         settler.ack(&[letter.tag]).await;
         // One item of a batch comes as a message of its own, so the body may be written anew.
         let same = sent.get_mut(&letter.body.to_vec());
         let at = same.and_then(|items| {
-            let at = items.iter().position(|item| item.topic.routing_key() == from)?;
+            let at = items
+                .iter()
+                .position(|item| item.topic.routing_key() == from)?;
             Some(items.remove(at))
         });
         let item = match at {
@@ -141,7 +190,11 @@ async fn letters_tell_why(
             None => rewritten(sent, &from, &reason)
                 .with_context(|| format!("an unexpected letter from {from}: {reason}"))?,
         };
-        ensure!(reason.contains(item.said), "{from}: {:?} is missing in {reason:?}", item.said);
+        ensure!(
+            reason.contains(item.said),
+            "{from}: {:?} is missing in {reason:?}",
+            item.said
+        );
     }
     Ok(())
 }
@@ -162,7 +215,9 @@ fn rewritten<'a>(
 
 fn missing(sent: &BTreeMap<Vec<u8>, Vec<&Poison>>) -> String {
     let items = sent.values().flatten();
-    let words: Vec<_> = items.map(|item| format!("{} ({})", item.topic, item.said)).collect();
+    let words: Vec<_> = items
+        .map(|item| format!("{} ({})", item.topic, item.said))
+        .collect();
     words.join(", ")
 }
 
@@ -182,7 +237,12 @@ async fn firings(system: &System) -> anyhow::Result<()> {
     let bus = connect(system).await?;
     let address = format!("it.answers.{}", Uuid::now_v7());
     let topic = Topic::Reply(address.clone());
-    let mut answers = bus.subscribe(Subscription { topic, prefetch: 10 }).await?;
+    let mut answers = bus
+        .subscribe(Subscription {
+            topic,
+            prefetch: 10,
+        })
+        .await?;
     let message_id = Uuid::now_v7();
     let item = json!({"action_ref": FULL});
     let payload = json!([item, item, item]);
@@ -197,13 +257,18 @@ async fn firings(system: &System) -> anyhow::Result<()> {
 
     let mut outcomes: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     while outcomes.values().map(Vec::len).sum::<usize>() < 6 {
-        let answer = within("an answer", answers.next()).await?.context("the bus is closed")?;
+        let answer = within("an answer", answers.next())
+            .await?
+            .context("the bus is closed")?;
         let answer: Value = serde_json::from_slice(&answer.body)?;
         let payload = &answer["payload"];
         let one = std::slice::from_ref(payload);
         for item in payload.as_array().map_or(one, Vec::as_slice) {
             let request = item["request_id"].as_str().context("no request id")?;
-            outcomes.entry(request.to_owned()).or_default().push(item["outcome"].clone());
+            outcomes
+                .entry(request.to_owned())
+                .or_default()
+                .push(item["outcome"].clone());
         }
     }
     ensure!(outcomes.len() == 3, "{outcomes:?}");
@@ -213,8 +278,14 @@ async fn firings(system: &System) -> anyhow::Result<()> {
     gate.next().await?.leave(0).await?;
     gate.next().await?.leave(0).await?;
     let executions = api.until_idle(FULL).await?;
-    let statuses: Vec<_> = executions.iter().map(|execution| execution["status"].clone()).collect();
-    ensure!(statuses == ["succeeded", "succeeded", "rejected"], "{statuses:?}");
+    let statuses: Vec<_> = executions
+        .iter()
+        .map(|execution| execution["status"].clone())
+        .collect();
+    ensure!(
+        statuses == ["succeeded", "succeeded", "rejected"],
+        "{statuses:?}"
+    );
     let reason = executions[2]["error"].as_str().unwrap_or_default();
     ensure!(reason.contains("Queue full (max length: 1)"), "{reason}");
     Ok(())

@@ -28,7 +28,14 @@ const SLOTS_OF_ONE_ACTION: &str = "\
 SELECT id, status, created FROM attune.execution
 WHERE action = 1 AND status IN ('running', 'requested') ORDER BY created DESC LIMIT 10;";
 
-type Active = (i64, i64, i64, Option<i32>, Option<DateTime<Utc>>, DateTime<Utc>);
+type Active = (
+    i64,
+    i64,
+    i64,
+    Option<i32>,
+    Option<DateTime<Utc>>,
+    DateTime<Utc>,
+);
 type Stuck = (String, i64, i64, Option<DateTime<Utc>>, PgInterval);
 type Rate = (String, i64, i64, f64);
 type Slot = (i64, String, DateTime<Utc>);
@@ -40,7 +47,8 @@ async fn queries(system: &System) -> anyhow::Result<()> {
     let busy = api.apply(&limited("it.busy", &gate.run(), 2)).await?;
     let busy = number(&busy, "id")?;
     api.apply(&limited("it.batch", &noop(), 5)).await?;
-    api.submit_batch("it.batch", (0..200).map(|number| json!({"number": number}))).await?;
+    api.submit_batch("it.batch", (0..200).map(|number| json!({"number": number})))
+        .await?;
     for _ in 0..6 {
         api.submit("it.busy", json!({})).await?;
     }
@@ -48,24 +56,39 @@ async fn queries(system: &System) -> anyhow::Result<()> {
     first.leave(0).await?;
     let third = gate.next().await?;
     api.until_idle("it.batch").await?;
-    api.until_queue("it.batch", json!({"total_completed": 200, "active_count": 0})).await?;
+    api.until_queue(
+        "it.batch",
+        json!({"total_completed": 200, "active_count": 0}),
+    )
+    .await?;
     let busy_now = json!({"queue_length": 3, "active_count": 2, "total_completed": 1});
     api.until_queue("it.busy", busy_now).await?;
 
     let mut sql = system.database()?.connect().await?;
     let active: Vec<Active> = sqlx::query_as(ACTIVE_QUEUES).fetch_all(&mut sql).await?;
-    let figures: Vec<_> = active.iter().map(|row| (row.0, row.1, row.2, row.3)).collect();
+    let figures: Vec<_> = active
+        .iter()
+        .map(|row| (row.0, row.1, row.2, row.3))
+        .collect();
     ensure!(figures == [(busy, 3, 2, Some(2))], "{figures:?}");
     ensure!(active[0].4.is_some(), "when did the oldest come?");
     let stuck: Vec<Stuck> = sqlx::query_as(STUCK_QUEUES).fetch_all(&mut sql).await?;
     ensure!(stuck.is_empty(), "{stuck:?}");
     let rates: Vec<Rate> = sqlx::query_as(THROUGHPUT).fetch_all(&mut sql).await?;
-    ensure!(rates[0] == ("it.batch".to_owned(), 200, 200, 100.0), "{rates:?}");
-    let rate = rates.iter().find(|rate| rate.0 == "it.busy").context("it.busy is missing")?;
+    ensure!(
+        rates[0] == ("it.batch".to_owned(), 200, 200, 100.0),
+        "{rates:?}"
+    );
+    let rate = rates
+        .iter()
+        .find(|rate| rate.0 == "it.busy")
+        .context("it.busy is missing")?;
     ensure!((rate.1, rate.2) == (1, 6), "{rates:?}");
 
     // The query speaks of action 1; as it is, and about the one that is busy.
-    sqlx::query_as::<_, Slot>(SLOTS_OF_ONE_ACTION).fetch_all(&mut sql).await?;
+    sqlx::query_as::<_, Slot>(SLOTS_OF_ONE_ACTION)
+        .fetch_all(&mut sql)
+        .await?;
     let mut holders = slots(&mut sql, busy).await?;
     holders.sort_unstable();
     let mut inside = [second.execution_id, third.execution_id];
@@ -78,7 +101,10 @@ async fn queries(system: &System) -> anyhow::Result<()> {
         gate.next().await?.leave(0).await?;
     }
     api.until_idle("it.busy").await?;
-    ensure!(slots(&mut sql, busy).await?.is_empty(), "something still holds a slot");
+    ensure!(
+        slots(&mut sql, busy).await?.is_empty(),
+        "something still holds a slot"
+    );
     Ok(())
 }
 

@@ -17,7 +17,9 @@ pub(crate) struct Recording {
 impl Recording {
     /// A file of its own for an action.
     pub(crate) fn of(system: &System, action_ref: &str) -> Self {
-        Self { file: system.folder().join(format!("{action_ref}.records")) }
+        Self {
+            file: system.folder().join(format!("{action_ref}.records")),
+        }
     }
 
     /// The `run` of the action: the program takes the parameter `work_ms`.
@@ -33,7 +35,9 @@ impl Recording {
         let mut latest: HashMap<ExecutionId, usize> = HashMap::new();
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let &[kind, id, time] = words.as_slice() else { bail!("a cut record: {line:?}") };
+            let &[kind, id, time] = words.as_slice() else {
+                bail!("a cut record: {line:?}")
+            };
             let (id, time) = (id.parse()?, time.parse()?);
             if kind == "start" {
                 latest.insert(id, intervals.len());
@@ -58,7 +62,10 @@ pub(crate) async fn worker_intervals(
         let intervals = read_workers(folder, ActionId(action_id))?;
         let open = intervals.iter().filter(|run| run.end_ns.is_none()).count();
         let found = intervals.len();
-        ensure!(found >= expected && open == 0, "{found} of {expected} runs, {open} open");
+        ensure!(
+            found >= expected && open == 0,
+            "{found} of {expected} runs, {open} open"
+        );
         Ok(intervals)
     })
     .await
@@ -68,12 +75,26 @@ fn read_workers(folder: &Path, wanted: ActionId) -> anyhow::Result<Vec<Interval>
     let mut runs = BTreeMap::new();
     for record in read_dir(folder)? {
         match record? {
-            Record::Start { execution_id, attempt, action_id, t_ns } if action_id == wanted => {
+            Record::Start {
+                execution_id,
+                attempt,
+                action_id,
+                t_ns,
+            } if action_id == wanted => {
                 let run = Interval::new(execution_id, t_ns, None);
                 let twice = runs.insert((execution_id, attempt), run);
-                ensure!(twice.is_none(), "{execution_id} was started twice in {attempt}");
+                ensure!(
+                    twice.is_none(),
+                    "{execution_id} was started twice in {attempt}"
+                );
             }
-            Record::End { execution_id, attempt, action_id, t_ns, .. } if action_id == wanted => {
+            Record::End {
+                execution_id,
+                attempt,
+                action_id,
+                t_ns,
+                ..
+            } if action_id == wanted => {
                 let run = runs.get_mut(&(execution_id, attempt));
                 run.context("an end without a start")?.end_ns = Some(t_ns);
             }
@@ -91,7 +112,11 @@ pub(crate) fn judge(runs: &[Interval], limit: u32, expected: &[i64]) -> anyhow::
     let lost: Vec<_> = expected.difference(&ran).collect();
     let strange: Vec<_> = ran.difference(&expected).collect();
     ensure!(lost.is_empty(), "{} never ran: {lost:?}", lost.len());
-    ensure!(strange.is_empty(), "{} ran that nobody asked for: {strange:?}", strange.len());
+    ensure!(
+        strange.is_empty(),
+        "{} ran that nobody asked for: {strange:?}",
+        strange.len()
+    );
     let verdict = judge_action(runs, Some(limit));
     ensure!(
         verdict.limit_violations == 0 && verdict.order_violations == 0,

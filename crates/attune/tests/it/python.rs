@@ -68,7 +68,10 @@ async fn examples(system: &System, python: &mut Process) -> anyhow::Result<()> {
     ends(system).await?;
     batch(system, python).await?;
     python.stop().await?;
-    ensure!(python.log().ends_with("stopped\n"), "it did not say that it stopped");
+    ensure!(
+        python.log().ends_with("stopped\n"),
+        "it did not say that it stopped"
+    );
     Ok(())
 }
 
@@ -87,16 +90,31 @@ async fn answers(system: &System) -> anyhow::Result<()> {
     let id = number(accepted, "execution_id")?;
     let record = api.until(id, "succeeded").await?;
     let given = json!({"text": "three words", "number": 9_007_199_254_740_993_i64});
-    ensure!(record["result"] == json!({"given": given, "attempt": 1}), "{record}");
-    ensure!(record["exit_code"] == 0 && !record["worker"].is_null(), "{record}");
+    ensure!(
+        record["result"] == json!({"given": given, "attempt": 1}),
+        "{record}"
+    );
+    ensure!(
+        record["exit_code"] == 0 && !record["worker"].is_null(),
+        "{record}"
+    );
     // Sent once more under the same id it is the same execution, if its body is the same.
     let (code, outcome) = submit(system, &args).await?;
-    ensure!(code == 0 && outcome["accepted"]["execution_id"] == id, "{outcome}");
+    ensure!(
+        code == 0 && outcome["accepted"]["execution_id"] == id,
+        "{outcome}"
+    );
     ensure!(outcome["accepted"]["repeated"] == true, "{outcome}");
     let (code, outcome) = submit(system, &[REF, "text=other words", message]).await?;
-    ensure!(code == 1 && outcome["rejected"]["code"] == "CONFLICT", "{outcome}");
+    ensure!(
+        code == 1 && outcome["rejected"]["code"] == "CONFLICT",
+        "{outcome}"
+    );
     let (code, outcome) = submit(system, &["it.nobody-knows"]).await?;
-    ensure!(code == 1 && outcome["rejected"]["code"] == "UNKNOWN_ACTION", "{outcome}");
+    ensure!(
+        code == 1 && outcome["rejected"]["code"] == "UNKNOWN_ACTION",
+        "{outcome}"
+    );
     Ok(())
 }
 
@@ -104,13 +122,15 @@ async fn answers(system: &System) -> anyhow::Result<()> {
 async fn ends(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     let mut gate = Gate::open().await?;
-    api.apply(&limited("it.python-cancel", &gate.run_with_child(), 1)).await?;
+    api.apply(&limited("it.python-cancel", &gate.run_with_child(), 1))
+        .await?;
     let mut slow = limited("it.python-slow", &gate.run_with_child(), 1);
     slow["timeout_seconds"] = json!(1);
     api.apply(&slow).await?;
     let failing = json!({"program": ["/bin/bash", "-c", "echo no >&2; exit 9"]});
     api.apply(&limited("it.python-fails", &failing, 1)).await?;
-    api.apply(&limited("it.python-echo", &json!({"builtin": "echo"}), 1)).await?;
+    api.apply(&limited("it.python-echo", &json!({"builtin": "echo"}), 1))
+        .await?;
 
     let cancelled = api.submit("it.python-cancel", json!({})).await?.id;
     let inside = gate.next().await?;
@@ -122,8 +142,14 @@ async fn ends(system: &System) -> anyhow::Result<()> {
     api.until(slow, "timed_out").await?;
     let failed = api.submit("it.python-fails", json!({})).await?.id;
     let failed = api.until(failed, "failed").await?;
-    ensure!(failed["exit_code"] == 9 && failed["stderr"] == "no\n", "{failed}");
-    let echoed = api.submit("it.python-echo", json!({"a": [1, null]})).await?.id;
+    ensure!(
+        failed["exit_code"] == 9 && failed["stderr"] == "no\n",
+        "{failed}"
+    );
+    let echoed = api
+        .submit("it.python-echo", json!({"a": [1, null]}))
+        .await?
+        .id;
     let echoed = api.until(echoed, "succeeded").await?;
     ensure!(echoed["result"] == json!({"a": [1, null]}), "{echoed}");
     Ok(())
@@ -140,7 +166,12 @@ async fn batch(system: &System, python: &mut Process) -> anyhow::Result<()> {
     wait_for("the first that have ended", async || {
         let path = format!("/api/v1/executions?action={REF}&status=succeeded&limit=5");
         let page = api.get(&path).await?.expect(200)?;
-        ensure!(page["executions"].as_array().is_some_and(|it| it.len() == 5), "{page}");
+        ensure!(
+            page["executions"]
+                .as_array()
+                .is_some_and(|it| it.len() == 5),
+            "{page}"
+        );
         Ok(())
     })
     .await?;
@@ -151,7 +182,12 @@ async fn batch(system: &System, python: &mut Process) -> anyhow::Result<()> {
     all_are(&executions, "succeeded")?;
     granted_in_order(&executions)?;
     let runs = recording.intervals()?;
-    ensure!(runs.len() == accepted.len(), "{} runs of {}", runs.len(), accepted.len());
+    ensure!(
+        runs.len() == accepted.len(),
+        "{} runs of {}",
+        runs.len(),
+        accepted.len()
+    );
     judge(&runs, 2, &accepted)?;
     Ok(())
 }

@@ -27,15 +27,27 @@ async fn full(system: &System) -> anyhow::Result<()> {
     let running = gate.next().await?;
     let request = json!({"action_ref": REF});
     let answer = api.try_submit(&request).await?;
-    let retry_after = answer.retry_after.clone().context("Retry-After is missing")?;
+    let retry_after = answer
+        .retry_after
+        .clone()
+        .context("Retry-After is missing")?;
     ensure!(retry_after.parse::<u32>()? >= 1, "{retry_after}");
     let error = answer.refused(429, "QUEUE_FULL")?;
     ensure!(error["message"] == "Queue full (max length: 3)", "{error}");
-    ensure!(error["retry_after_seconds"].as_u64() == retry_after.parse().ok(), "{error}");
-    ensure!(api.executions(REF).await?.len() == 4, "something was stored");
+    ensure!(
+        error["retry_after_seconds"].as_u64() == retry_after.parse().ok(),
+        "{error}"
+    );
+    ensure!(
+        api.executions(REF).await?.len() == 4,
+        "something was stored"
+    );
 
     // In a batch each stands for itself.
-    let answer = api.try_submit(&json!([request, request])).await?.expect(200)?;
+    let answer = api
+        .try_submit(&json!([request, request]))
+        .await?
+        .expect(200)?;
     let codes = [&answer[0], &answer[1]].map(|item| item["error"]["code"].clone());
     ensure!(codes == ["QUEUE_FULL", "QUEUE_FULL"], "{answer}");
 
@@ -65,11 +77,20 @@ async fn timeout(system: &System) -> anyhow::Result<()> {
 
     let first = api.submit(REF, json!({})).await?;
     let running = gate.next().await?;
-    let late = [api.submit(REF, json!({})).await?, api.submit(REF, json!({})).await?];
+    let late = [
+        api.submit(REF, json!({})).await?,
+        api.submit(REF, json!({})).await?,
+    ];
     for late in &late {
         let expired = api.until(late.id, "expired").await?;
-        ensure!(expired["started_at"].is_null() && expired["attempt"] == 0, "{expired}");
-        ensure!(!expired["error"].is_null(), "it does not say why: {expired}");
+        ensure!(
+            expired["started_at"].is_null() && expired["attempt"] == 0,
+            "{expired}"
+        );
+        ensure!(
+            !expired["error"].is_null(),
+            "it does not say why: {expired}"
+        );
     }
     ensure!(api.execution(first.id).await?["status"] == "running");
     ensure!(gate.uninvited().is_empty(), "what expired has started");
@@ -97,7 +118,8 @@ async fn raised_limit(system: &System) -> anyhow::Result<()> {
         ids.push(api.submit(REF, json!({})).await?.id);
     }
     let mut inside = vec![gate.next().await?];
-    api.until_queue(REF, json!({"active_count": 1, "queue_length": 5})).await?;
+    api.until_queue(REF, json!({"active_count": 1, "queue_length": 5}))
+        .await?;
 
     let second = api.apply(&limited(REF, &gate.run(), 4)).await?;
     ensure!(number(&second, "version")? > number(&first, "version")?);
@@ -118,8 +140,12 @@ async fn raised_limit(system: &System) -> anyhow::Result<()> {
     for visitor in inside {
         visitor.leave(0).await?;
     }
-    api.until_queue(REF, json!({"active_count": 2, "queue_length": 2})).await?;
-    ensure!(gate.uninvited().is_empty(), "more than the lowered limit run");
+    api.until_queue(REF, json!({"active_count": 2, "queue_length": 2}))
+        .await?;
+    ensure!(
+        gate.uninvited().is_empty(),
+        "more than the lowered limit run"
+    );
     for visitor in last {
         visitor.leave(0).await?;
     }

@@ -21,7 +21,8 @@ async fn repeated(system: &System) -> anyhow::Result<()> {
     api.apply(&limited(REF, &gate.run(), 1)).await?;
     let send = async |key: &str, body: &Value| {
         let headers = [("Idempotency-Key", key)];
-        api.send(Method::POST, PATH, &headers, serde_json::to_vec(body)?).await
+        api.send(Method::POST, PATH, &headers, serde_json::to_vec(body)?)
+            .await
     };
     let body = json!({"action_ref": REF, "parameters": {"n": 1}});
     let first = send("key-1", &body).await?.expect(201)?;
@@ -29,11 +30,17 @@ async fn repeated(system: &System) -> anyhow::Result<()> {
     let running = gate.next().await?;
 
     let again = send("key-1", &body).await?.expect(200)?;
-    ensure!(again["repeated"] == true && again["id"] == first["id"], "{again}");
+    ensure!(
+        again["repeated"] == true && again["id"] == first["id"],
+        "{again}"
+    );
     let other = json!({"action_ref": REF, "parameters": {"n": 2}});
     let error = send("key-1", &other).await?.refused(409, "CONFLICT")?;
     let words = error["message"].as_str().unwrap_or_default();
-    ensure!(words.contains(&first["id"].to_string()), "it does not name the execution: {error}");
+    ensure!(
+        words.contains(&first["id"].to_string()),
+        "it does not name the execution: {error}"
+    );
     let second = send("key-2", &body).await?.expect(201)?;
     ensure!(second["id"] != first["id"], "{second}");
 
@@ -43,7 +50,10 @@ async fn repeated(system: &System) -> anyhow::Result<()> {
     let (one, two) = (one.expect(200)?, two.expect(200)?);
     for item in 0..3 {
         ensure!(one[item]["id"] == two[item]["id"], "{one} and {two}");
-        ensure!(one[item]["repeated"] != two[item]["repeated"], "{one} and {two}");
+        ensure!(
+            one[item]["repeated"] != two[item]["repeated"],
+            "{one} and {two}"
+        );
     }
     running.leave(0).await?;
     for _ in 0..4 {
@@ -56,6 +66,9 @@ async fn repeated(system: &System) -> anyhow::Result<()> {
     let again = send("key-1", &body).await?.expect(200)?;
     ensure!(again["id"] == first["id"], "{again}");
     send("key-1", &other).await?.refused(409, "CONFLICT")?;
-    ensure!(gate.uninvited().is_empty(), "a repeated request has started something");
+    ensure!(
+        gate.uninvited().is_empty(),
+        "a repeated request has started something"
+    );
     Ok(())
 }

@@ -29,15 +29,32 @@ const MOST: usize = 6000;
 
 /// Who is asked to stop finishes what it has begun: every execution runs exactly once.
 async fn stopped(system: &System) -> anyhow::Result<()> {
-    let batches = go_through(system, async |name| system.restart(name).await).await?;
-    for Batch { action_ref, limit, recording, accepted } in batches {
+    let batches = go_through(system, 20, async |name| system.restart(name).await).await?;
+    for Batch {
+        action_ref,
+        limit,
+        recording,
+        accepted,
+    } in batches
+    {
         let executions = system.api.until_idle(action_ref).await?;
-        ensure!(ids(&executions)? == accepted, "{action_ref}: not what was accepted");
+        ensure!(
+            ids(&executions)? == accepted,
+            "{action_ref}: not what was accepted"
+        );
         all_are(&executions, "succeeded")?;
         let runs = recording.intervals()?;
-        ensure!(runs.len() == accepted.len(), "{action_ref}: {} of {}", runs.len(), accepted.len());
+        ensure!(
+            runs.len() == accepted.len(),
+            "{action_ref}: {} of {}",
+            runs.len(),
+            accepted.len()
+        );
         let most = judge(&runs, limit, &accepted).context(action_ref)?;
-        ensure!(most == u64::from(limit), "{action_ref}: {most} at once; the batch ran dry");
+        ensure!(
+            most == u64::from(limit),
+            "{action_ref}: {most} at once; the batch ran dry"
+        );
     }
     Ok(())
 }
@@ -45,7 +62,14 @@ async fn stopped(system: &System) -> anyhow::Result<()> {
 /// Who is killed may leave runs behind, which are tried again; still all succeed, in order and
 /// within the limits.
 async fn killed(system: &System) -> anyhow::Result<()> {
-    let batches = go_through(system, async |name| system.crash(name).await).await?;
+    let crash = async |name: &str| {
+        if let Some(worker) = system.announced(name, "the worker is registered worker.id=").await {
+            until_running_on(&system.api, &worker).await?;
+        }
+        system.crash(name).await
+    };
+    let batches = go_through(system, 80, crash).await?;
+    let mut tried_again = 0;
     for Batch { action_ref, limit, recording, accepted } in batches {
         let executions = system.api.until_idle(action_ref).await?;
         ensure!(ids(&executions)? == accepted, "{action_ref}: not what was accepted");
@@ -56,8 +80,11 @@ async fn killed(system: &System) -> anyhow::Result<()> {
         for execution in &executions {
             attempts += usize::try_from(number(execution, "attempt")?)?;
         }
+        // An attempt can end before its program has begun, but no program begins without one.
         ensure!(runs.len() <= attempts, "{action_ref}: {} runs, {attempts} attempts", runs.len());
+        tried_again += attempts - accepted.len();
     }
+    ensure!(tried_again > 0, "no run was hit, so nothing was shown");
     Ok(())
 }
 
@@ -69,9 +96,11 @@ struct Batch {
     accepted: Vec<i64>,
 }
 
-/// Keeps executions coming while something is done to one process after the other.
+/// Keeps executions coming, which take `work_ms` or a little more, while something is done to
+/// one process after the other.
 async fn go_through(
     system: &System,
+    work_ms: usize,
     disturb: impl AsyncFn(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Batch>> {
     let api = &system.api;
@@ -81,20 +110,25 @@ async fn go_through(
     }
     let over = Cell::new(false);
     let disturbing = async {
-        // Twice, so that each is also gone while another has just come back.
-        for round in 0..2 {
-            for name in system.names().await {
-                until_busy(api).await?;
-                disturb(&name).await.with_context(|| format!("{name}, round {round}"))?;
-            }
+        let mut names = system.names().await;
+        // One process alone is disturbed more than once.
+        names.extend(names.clone().into_iter().filter(|name| name == "standalone"));
+        for name in names {
+            until_progress(system).await.with_context(|| format!("before {name}"))?;
+            eprintln!("DEBUG {:?} disturbing {name}", T0.get_or_init(std::time::Instant::now).elapsed());
+            disturb(&name).await.with_context(|| format!("disturbing {name}"))?;
+            eprintln!("DEBUG {:?} done {name}", T0.get_or_init(std::time::Instant::now).elapsed());
         }
+        eprintln!("DEBUG {:?} disturbed", T0.get().unwrap().elapsed());
+        until_progress(system).await?;
+        eprintln!("DEBUG {:?} over", T0.get().unwrap().elapsed());
         over.set(true);
         Ok(())
     };
     let submitting = try_join_all(ACTIONS.map(|(action_ref, limit)| {
         let over = &over;
         async move {
-            let accepted = keep_coming(api, action_ref, over).await?;
+            let accepted = keep_coming(api, action_ref, work_ms, over).await?;
             let recording = Recording::of(system, action_ref);
             anyhow::Ok(Batch { action_ref, limit, recording, accepted })
         }
@@ -103,15 +137,34 @@ async fn go_through(
     Ok(batches)
 }
 
-/// Waits until every action has executions that run and some that wait.
-async fn until_busy(api: &Api) -> anyhow::Result<()> {
-    wait_for("work in progress", async || {
-        for (action_ref, _) in ACTIONS {
-            for status in ["queued", "running"] {
-                let open = open(api, action_ref, status).await?;
-                ensure!(open > 0, "nothing of {action_ref} is {status}");
-            }
+/// Waits until programs of every action have begun since now, and more of them wait.
+async fn until_progress(system: &System) -> anyhow::Result<()> {
+    let begun = || {
+        ACTIONS.map(|(action_ref, _)| {
+            Recording::of(system, action_ref).intervals().map_or(0, |runs| runs.len())
+        })
+    };
+    let before = begun();
+    wait_for("progress", async || {
+        let now = begun();
+        for ((action_ref, limit), (now, before)) in ACTIONS.iter().zip(now.iter().zip(before)) {
+            let fresh = now - before;
+            ensure!(fresh > *limit as usize, "only {fresh} of {action_ref} have begun");
+            let waiting = open(&system.api, action_ref, "queued").await?;
+            ensure!(waiting > 0, "nothing of {action_ref} waits");
         }
+        Ok(())
+    })
+    .await
+}
+
+/// Waits until something runs on this worker.
+async fn until_running_on(api: &Api, worker: &str) -> anyhow::Result<()> {
+    wait_for("a run on the worker", async || {
+        let page = api.get("/api/v1/executions?status=running&limit=100").await?.expect(200)?;
+        let running = page["executions"].as_array().context("no list")?;
+        let hit = running.iter().any(|execution| execution["worker"] == worker);
+        ensure!(hit, "{} run, none on {worker}", running.len());
         Ok(())
     })
     .await
@@ -128,6 +181,7 @@ async fn open(api: &Api, action_ref: &str, status: &str) -> anyhow::Result<usize
 async fn keep_coming(
     api: &Api,
     action_ref: &str,
+    work_ms: usize,
     over: &Cell<bool>,
 ) -> anyhow::Result<Vec<i64>> {
     let mut accepted = Vec::new();
@@ -137,7 +191,7 @@ async fn keep_coming(
         }
         let body: Value = (0..PORTION)
             .map(|number| {
-                let work_ms = 20 + (accepted.len() + number * 7) % 30;
+                let work_ms = work_ms + (accepted.len() + number * 7) % 30;
                 json!({"action_ref": action_ref, "parameters": {"work_ms": work_ms}})
             })
             .collect();
@@ -159,9 +213,13 @@ async fn submit_surely(api: &Api, key: &str, body: &Value) -> anyhow::Result<Vec
     wait_for("acceptance", async || {
         let headers = [("Idempotency-Key", key)];
         let body = serde_json::to_vec(body)?;
-        let answer = api.send(Method::POST, "/api/v1/executions", &headers, body).await?;
+        let answer = api
+            .send(Method::POST, "/api/v1/executions", &headers, body)
+            .await?;
         let answer = answer.expect(200)?;
         ids(answer.as_array().context("no list")?)
     })
     .await
 }
+
+static T0: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

@@ -20,36 +20,73 @@ async fn ends(system: &System) -> anyhow::Result<()> {
     let failed = ended(
         system,
         "it.fails",
-        &bash("echo before; echo 'no luck' >&2; exit 7"),
+        bash("echo before; echo 'no luck' >&2; exit 7"),
         json!({}),
         "failed",
     );
     let missing = json!({"program": ["/nonexistent/program"]});
-    let missing = ended(system, "it.missing", &missing, json!({}), "failed");
+    let missing = ended(system, "it.missing", missing, json!({}), "failed");
     let script = r#"
         [[ "$(cat)" == "$(cat "$ATTUNE_PARAMETERS_FILE")" ]] || exit 1
         echo "{\"id\": $ATTUNE_EXECUTION_ID, \"attempt\": $ATTUNE_ATTEMPT, \"ref\": \"$ATTUNE_ACTION\"}"
     "#;
-    let json = ended(system, "it.json", &bash(script), json!({"a": [1, 2]}), "succeeded");
-    let text = ended(system, "it.text", &bash("echo plain words"), json!({}), "succeeded");
+    let json = ended(
+        system,
+        "it.json",
+        bash(script),
+        json!({"a": [1, 2]}),
+        "succeeded",
+    );
+    let text = ended(
+        system,
+        "it.text",
+        bash("echo plain words"),
+        json!({}),
+        "succeeded",
+    );
     let (failed, missing, json, text) = tokio::try_join!(failed, missing, json, text)?;
 
     ensure!(failed["exit_code"] == 7, "{failed}");
-    ensure!(failed["stderr"] == "no luck\n" && failed["stdout"] == "before\n", "{failed}");
-    ensure!(failed["error"].as_str().is_some_and(|error| error.contains("code 7")), "{failed}");
+    ensure!(
+        failed["stderr"] == "no luck\n" && failed["stdout"] == "before\n",
+        "{failed}"
+    );
+    ensure!(
+        failed["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("code 7")),
+        "{failed}"
+    );
     let error = missing["error"].as_str().context("no error")?;
-    ensure!(error.contains("/nonexistent/program") && missing["exit_code"].is_null(), "{missing}");
+    ensure!(
+        error.contains("/nonexistent/program") && missing["exit_code"].is_null(),
+        "{missing}"
+    );
     let expected = json!({"id": json["id"], "attempt": 1, "ref": "it.json"});
-    ensure!(json["result"] == expected && json["exit_code"] == 0, "{json}");
+    ensure!(
+        json["result"] == expected && json["exit_code"] == 0,
+        "{json}"
+    );
     ensure!(text["result"] == "plain words", "{text}");
 
     // A failure holds no slot, and the built-in pack is there on every wiring.
-    let echoed = system.api.submit("core.echo", json!({"message": "hi"})).await?;
+    let echoed = system
+        .api
+        .submit("core.echo", json!({"message": "hi"}))
+        .await?;
     let echoed = system.api.until(echoed.id, "succeeded").await?;
     ensure!(echoed["result"] == json!({"message": "hi"}), "{echoed}");
-    let failed = system.api.submit("core.fail", json!({"message": "on purpose"})).await?;
+    let failed = system
+        .api
+        .submit("core.fail", json!({"message": "on purpose"}))
+        .await?;
     let failed = system.api.until(failed.id, "failed").await?;
-    ensure!(failed["error"].as_str().is_some_and(|it| it.contains("on purpose")), "{failed}");
+    ensure!(
+        failed["error"]
+            .as_str()
+            .is_some_and(|it| it.contains("on purpose")),
+        "{failed}"
+    );
     Ok(())
 }
 
@@ -57,12 +94,12 @@ async fn ends(system: &System) -> anyhow::Result<()> {
 async fn ended(
     system: &System,
     action_ref: &str,
-    run: &Value,
+    run: Value,
     parameters: Value,
     status: &str,
 ) -> anyhow::Result<Value> {
     let api = &system.api;
-    api.apply(&limited(action_ref, run, 1)).await?;
+    api.apply(&limited(action_ref, &run, 1)).await?;
     let first = api.submit(action_ref, parameters.clone()).await?;
     let second = api.submit(action_ref, parameters).await?;
     let end = api.until(first.id, status).await?;
@@ -84,7 +121,12 @@ async fn timeout(system: &System) -> anyhow::Result<()> {
     ensure!(inside.execution_id == first.id, "{inside:?}");
     inside.gone().await?;
     let first = api.until(first.id, "timed_out").await?;
-    ensure!(first["error"].as_str().is_some_and(|error| error.contains("1 s")), "{first}");
+    ensure!(
+        first["error"]
+            .as_str()
+            .is_some_and(|error| error.contains("1 s")),
+        "{first}"
+    );
     let next = gate.next().await?;
     ensure!(next.execution_id == second.id, "{next:?}");
     next.leave(0).await?;

@@ -13,7 +13,9 @@ pub(crate) async fn connect(system: &System) -> anyhow::Result<RabbitBus> {
     let mut options = RabbitOptions::new(broker.url());
     options.prefix = broker.prefix().to_owned();
     options.max_message_bytes = 16 * 1024 * 1024;
-    RabbitBus::connect(options).await.context("a stranger's connection")
+    RabbitBus::connect(options)
+        .await
+        .context("a stranger's connection")
 }
 
 /// A message of this type and version.
@@ -28,10 +30,12 @@ pub(crate) fn envelope(kind: &str, version: u32, payload: &Value) -> Vec<u8> {
 /// Publishes a body as it is, until the broker has confirmed it.
 pub(crate) async fn publish(bus: &dyn Bus, topic: &Topic, body: Vec<u8>) -> anyhow::Result<()> {
     let message = Outgoing::new(topic.clone(), Uuid::now_v7(), body);
-    wait_for("a confirm", async || match bus.publish(vec![message.clone()]).await {
-        // An owner that has just started declares its topics one after the other.
-        Err(error @ PublishError::Refused(_)) => Err(error.into()),
-        outcome => Ok(outcome),
+    wait_for("a confirm", async || {
+        match bus.publish(vec![message.clone()]).await {
+            // An owner that has just started declares its topics one after the other.
+            Err(error @ PublishError::Refused(_)) => Err(error.into()),
+            outcome => Ok(outcome),
+        }
     })
     .await??;
     Ok(())

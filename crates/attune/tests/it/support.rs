@@ -64,13 +64,18 @@ pub(crate) fn noop() -> Value {
 
 /// A field of something that was answered.
 pub(crate) fn number(value: &Value, field: &str) -> anyhow::Result<i64> {
-    value[field].as_i64().with_context(|| format!("no number `{field}` in {value}"))
+    value[field]
+        .as_i64()
+        .with_context(|| format!("no number `{field}` in {value}"))
 }
 
 /// Checks that every execution has this status.
 pub(crate) fn all_are(executions: &[Value], status: &str) -> anyhow::Result<()> {
     for execution in executions {
-        ensure!(execution["status"] == status, "{status} was expected: {execution}");
+        ensure!(
+            execution["status"] == status,
+            "{status} was expected: {execution}"
+        );
     }
     Ok(())
 }
@@ -89,5 +94,8 @@ pub(crate) fn granted_in_order(executions: &[Value]) -> anyhow::Result<()> {
 
 /// The ids of executions.
 pub(crate) fn ids(executions: &[Value]) -> anyhow::Result<Vec<i64>> {
-    executions.iter().map(|execution| number(execution, "id")).collect()
+    executions
+        .iter()
+        .map(|execution| number(execution, "id"))
+        .collect()
 }

@@ -9,6 +9,7 @@ use attune_bus::{Bus, DeliveryTag, PublishError, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitOptions};
 use attune_core::PartitionId;
 use lapin::options::QueueDeleteOptions;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::support::{
@@ -18,7 +19,7 @@ use crate::support::{
 
 const STREAM: Topic = Topic::Commands(PartitionId(5));
 
-/// Messages flow while `disturb` goes on, and for a while after: nothing that was confirmed is
+/// Messages flow before and while `disturb` goes on: nothing that was confirmed is
 /// lost, and whatever comes for the first time comes in order. Answers how many lives the
 /// subscription had.
 async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>) -> usize {
@@ -34,7 +35,9 @@ async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>
         }
         (next, again)
     };
+    let flowing = Notify::new();
     let disturbing = async {
+        flowing.notified().await;
         disturb.await;
         enough.store(true, Ordering::SeqCst);
     };
@@ -51,6 +54,9 @@ async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>
             delivery = within("a delivery", subscriber.next()) => {
                 let delivery = delivery.expect("a subscriber never notices");
                 generations.insert(delivery.tag.generation);
+                if seen == 50 {
+                    flowing.notify_one();
+                }
                 match number(&delivery) {
                     new if new == seen => seen += 1,
                     old if old < seen => repeated += 1,
@@ -112,6 +118,7 @@ async fn a_broker_that_crashes() {
         // RabbitMQ 3.10 writes down a little later which data belongs to a new quorum queue; one
         // that was declared within the last three seconds comes back from a crash without.
         services(&["restart", "rabbitmq"]).await;
+        until_check(&*bus, true).await;
         let disturb = async {
             services(&["kill", "rabbitmq"]).await;
             println!("{}", until_check(&*bus, false).await.unwrap());

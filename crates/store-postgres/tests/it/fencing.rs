@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use attune_core::{OwnerId, PartitionId};
-use attune_store::{Batch, CommitError, PartitionStore as _};
+use attune_store::{Batch, CommitError, PartitionStore as _, StoreError};
 use sqlx::Row as _;
 
-use crate::support::{eventually, grant, on_fresh_db};
+use crate::support::{eventually, grant, on_fresh_db, succeeded};
 
 /// A commit that waits behind a takeover finds the new epoch and writes nothing; a takeover
 /// that waits behind a commit finds all of it.
@@ -52,12 +52,47 @@ async fn a_commit_that_waited_for_a_takeover_is_fenced_off() {
     .await;
 }
 
+/// What a batch writes without a fence is a mistake of the caller, and is refused.
+#[tokio::test]
+async fn a_write_without_its_fence_is_refused() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let ids = owner.insert(1).await;
+        let place = owner.action.partition;
+        let mut others = owner.batch();
+        others.fences.retain(|(partition, _)| *partition != place);
+        let insert = Batch {
+            inserts: vec![owner.queued()],
+            ..others.clone()
+        };
+        let update = Batch {
+            updates: vec![grant(ids[0])],
+            ..others.clone()
+        };
+        let end = Batch {
+            ends: vec![succeeded(ids[0])],
+            ..others
+        };
+        for batch in [insert, update, end] {
+            let error = db.store.commit(&batch).await.unwrap_err();
+            assert!(
+                matches!(error, CommitError::Store(StoreError::Conflict(_))),
+                "{error:?}"
+            );
+        }
+        let rows = owner.store.load_active(&[place], None, 10).await.unwrap();
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].status, attune_core::Status::Queued);
+    })
+    .await;
+}
+
 /// Owners that take a partition from each other again and again, while both write all the time,
 /// never write in each other's epoch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rivals_never_write_in_the_same_epoch() {
     on_fresh_db(|db| async move {
-        const WRITES: usize = 150;
+        const WRITES: usize = 100;
         let owner = db.owner().await;
         let (action, place) = (owner.action.clone(), owner.action.partition);
         db.store.give_up(owner.id, &owner.fences).await.unwrap();

@@ -231,7 +231,7 @@ where
             return value;
         }
         assert!(start.elapsed().as_secs() < 20, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await; // poll
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use attune_core::{Attempt, ExecutionId, PartitionId, QueueTotals, WorkerId};
 use attune_store::{Batch, PartitionStore as _, WorkerStore as _};
-use sqlx::AssertSqlSafe;
 
 use crate::support::{Owner, TestDb, grant, on_fresh_db, succeeded};
 
@@ -18,18 +17,7 @@ async fn the_cost_of_a_life() {
     on_fresh_db(|db| async move {
         let mut owner = db.owner().await;
         let worker = db.worker().await;
-        if let Ok(extra) = std::env::var("BENCH_SQL") {
-            sqlx::raw_sql(AssertSqlSafe(extra))
-                .execute(&db.sql)
-                .await
-                .unwrap();
-        }
-        let sizes: Vec<usize> = std::env::var("BENCH_SIZES")
-            .unwrap_or("1,10,50,200,500,1000".into())
-            .split(',')
-            .map(|x| x.parse().unwrap())
-            .collect();
-        for batch in sizes {
+        for batch in [1, 10, 50, 200, 500, 1_000] {
             let lives = if batch < 50 { LIVES / 20 } else { LIVES };
             // The first round of each size warms plans and pages up.
             for round in ["warm", "measured"] {

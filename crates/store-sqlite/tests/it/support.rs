@@ -138,6 +138,6 @@ where
     let start = Instant::now();
     while !probe().await {
         assert!(start.elapsed() < DEADLINE, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll
     }
 }

@@ -393,7 +393,7 @@ async fn cancelling_several_tells_each() {
     assert_eq!(output.exit, Exit::Refused);
     assert_eq!(output.problems.len(), 1);
     assert!(
-        output.problems[0].starts_with("execution 3: "),
+        output.problems[0].starts_with("cannot cancel 3: "),
         "{output:?}"
     );
 }
