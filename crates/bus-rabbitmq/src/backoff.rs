@@ -4,8 +4,9 @@ use std::time::Duration;
 
 /// The bound of the first wait: the usual reason for a lost connection is over at once.
 const FIRST: Duration = Duration::from_millis(50);
-/// The bound that the waits grow to.
-const CAP: Duration = Duration::from_secs(30);
+/// The bound that the waits grow to: a broker that came back is used again within this time, also
+/// after several short outages in a row.
+const CAP: Duration = Duration::from_secs(5);
 
 /// Full jitter: each wait is drawn from zero to a bound that doubles. When a broker comes back,
 /// its clients then do not all arrive at the same moment (lapin's own retries have no jitter).
@@ -15,11 +16,11 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The next wait; its bound doubles with every call, up to 30 s.
+    /// The next wait; its bound doubles with every call, up to 5 s.
     pub(crate) fn next_wait(&mut self) -> Duration {
         let bound = self.bound().as_micros();
         self.attempt = self.attempt.saturating_add(1);
-        let bound = u64::try_from(bound).expect("half a minute fits into 64 bits of microseconds");
+        let bound = u64::try_from(bound).expect("a few seconds fit into 64 bits of microseconds");
         Duration::from_micros(rand::random_range(0..=bound))
     }
 
@@ -49,10 +50,10 @@ mod tests {
         assert_eq!(
             bounds[..11],
             [
-                50, 100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000
+                50, 100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000
             ]
         );
-        assert_eq!(bounds[39], 30_000);
+        assert_eq!(bounds[39], 5_000);
         backoff.reset();
         assert_eq!(backoff.bound(), FIRST);
     }

@@ -17,6 +17,10 @@
 //! ends may come again: a connection can break with the frame on its way, and a quorum queue
 //! takes 32 acknowledgements at a time and forgets those that wait when the channel closes.
 //!
+//! Calls of `publish` are answered in the order in which they were made. So a queue that answers
+//! nobody (a quorum queue without a leader) holds up what is published after it through the same
+//! bus, until the timeout makes all of that unknown and a new connection is made.
+//!
 //! lapin logs returned messages with their content (`lapin::returned_messages`) and every lost
 //! connection as an error; this crate logs what is of interest itself, without content. Filters
 //! of logs should turn `lapin` off.

@@ -201,18 +201,19 @@ impl PublisherTask {
         }
     }
 
-    /// The call to write next, if one is there; those whose caller has given up are passed over.
-    fn take_up(&mut self) -> Option<Job> {
+    /// The call to write next, if one is there; those whose caller has given up are passed over,
+    /// and when the bus closes only one that has begun is finished.
+    fn take_up(&mut self, closing: bool) -> Option<Job> {
+        if closing {
+            return self.next.take_if(|job| job.answer.is_none());
+        }
         let mut next = self.next.take().or_else(|| self.jobs.try_recv().ok());
         while let Some(job) = &mut next
             && job.deadline <= Instant::now()
             && let Some(answer) = job.answer.take()
         {
-            answer
-                .send(Err(PublishError::Unconfirmed(
-                    "it was not sent in time".to_owned(),
-                )))
-                .ok();
+            let late = PublishError::Unconfirmed("it was not sent in time".to_owned());
+            answer.send(Err(late)).ok();
             next = self.jobs.try_recv().ok();
         }
         next
@@ -249,8 +250,10 @@ impl Session {
         let mut closing = None;
         let mut look = Instant::now();
         loop {
-            while closing.is_none() && self.window.has_room() {
-                let Some(job) = task.take_up() else { break };
+            while self.window.has_room() {
+                let Some(job) = task.take_up(closing.is_some()) else {
+                    break;
+                };
                 self.write(task.next.insert(job)).await?;
                 task.next.take_if(|job| job.messages.is_empty());
             }
@@ -262,10 +265,13 @@ impl Session {
             if closing.is_some() && self.window.is_empty() {
                 return Ok(());
             }
-            // The oldest deadline is over: one way or the other this connection is ill. Blocked
-            // ones are kept (the next would be blocked as well): they recover, and the window
-            // bounds what is held.
-            let overdue = self.window.deadline().map(|deadline| deadline.max(look));
+            // When the oldest message gets no confirm for so long, this connection is ill one way
+            // or the other. Blocked ones are kept (the next would be blocked as well): they
+            // recover, and the window bounds what is held.
+            let overdue = self
+                .window
+                .oldest()
+                .map(|sent| look.max(sent + task.timeout));
             tokio::select! {
                 biased;
                 cause = life.failed() => return Err(cause),
@@ -305,11 +311,10 @@ impl Session {
                 return Err("the channel was closed".to_owned());
             }
             if let Some(answer) = job.answer.take() {
-                self.window.begin(answer, job.deadline);
+                self.window.begin(answer);
             }
-            let sequence =
-                self.window
-                    .push(message.id, message.routing_key.clone(), message.body.len());
+            let (id, key, bytes) = (message.id, message.routing_key.clone(), message.body.len());
+            let sequence = self.window.push(id, key, bytes, Instant::now());
             if job.messages.is_empty() {
                 self.window.finish();
             }

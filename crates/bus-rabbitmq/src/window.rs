@@ -42,13 +42,13 @@ struct Slot {
     id: Uuid,
     routing_key: ShortString,
     bytes: usize,
+    sent: Instant,
     confirmed: bool,
     refused: bool,
 }
 
 struct Call<T> {
     owner: T,
-    deadline: Instant,
     /// The sequence number after its last message; `None` while it is being written.
     end: Option<u64>,
     refused: Vec<Uuid>,
@@ -86,23 +86,29 @@ impl<T> Window<T> {
     }
 
     /// Begins a call; its messages follow.
-    pub(crate) fn begin(&mut self, owner: T, deadline: Instant) {
+    pub(crate) fn begin(&mut self, owner: T) {
         self.calls.push_back(Call {
             owner,
-            deadline,
             end: None,
             refused: Vec::new(),
         });
     }
 
     /// Adds a message to the call that was begun last; answers its sequence number.
-    pub(crate) fn push(&mut self, id: Uuid, routing_key: ShortString, bytes: usize) -> u64 {
+    pub(crate) fn push(
+        &mut self,
+        id: Uuid,
+        routing_key: ShortString,
+        bytes: usize,
+        sent: Instant,
+    ) -> u64 {
         let sequence = self.first + self.slots.len() as u64;
         self.bytes += bytes;
         self.slots.push_back(Slot {
             id,
             routing_key,
             bytes,
+            sent,
             confirmed: false,
             refused: false,
         });
@@ -165,9 +171,9 @@ impl<T> Window<T> {
         }
     }
 
-    /// The deadline of the oldest call.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.calls.front().map(|call| call.deadline)
+    /// When the oldest message that is not settled was sent.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.slots.front().map(|slot| slot.sent)
     }
 
     /// Ends the window; what is left is unknown.
@@ -190,10 +196,10 @@ mod tests {
         let mut window = Window::new();
         let mut ids = Vec::new();
         for (owner, &size) in calls.iter().enumerate() {
-            window.begin(owner, Instant::now());
+            window.begin(owner);
             for _ in 0..size {
                 ids.push(Uuid::now_v7());
-                window.push(ids[ids.len() - 1], "key".into(), 1);
+                window.push(ids[ids.len() - 1], "key".into(), 1, Instant::now());
             }
             window.finish();
         }
@@ -221,13 +227,13 @@ mod tests {
     #[test]
     fn a_call_that_is_still_being_written_is_not_settled() {
         let mut window = Window::new();
-        window.begin("half", Instant::now());
-        let sequence = window.push(Uuid::now_v7(), "key".into(), MAX_BYTES);
+        window.begin("half");
+        let sequence = window.push(Uuid::now_v7(), "key".into(), MAX_BYTES, Instant::now());
         assert!(!window.has_room());
         window.confirmed(sequence, Verdict::Acked);
         assert_eq!(window.settled(), []);
         assert!(window.has_room());
-        window.push(Uuid::now_v7(), "key".into(), 1);
+        window.push(Uuid::now_v7(), "key".into(), 1, Instant::now());
         window.finish();
         assert_eq!(window.settled(), []);
         window.confirmed(1, Verdict::Acked);
@@ -239,8 +245,8 @@ mod tests {
         let mut window = Window::new();
         let id = Uuid::now_v7();
         for owner in ["first", "again"] {
-            window.begin(owner, Instant::now());
-            let sequence = window.push(id, "key".into(), 1);
+            window.begin(owner);
+            let sequence = window.push(id, "key".into(), 1, Instant::now());
             window.finish();
             window.confirmed(sequence, Verdict::Acked);
         }

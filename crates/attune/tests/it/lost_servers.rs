@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{Setup, System, Wiring, wait_for};
+use attune_testkit::{Proxy, Setup, System, Wiring, wait_for};
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -11,58 +12,19 @@ use crate::oracle::{Recording, judge, worker_intervals};
 use crate::support::{all_are, ids, limited, number, run, setup};
 
 /// Actions and their limits.
-const ACTIONS: [(&str, u32); 2] = [("it.one", 1), ("it.four", 4)];
+const ONE: (&str, u32) = ("it.one", 1);
+const FOUR: (&str, u32) = ("it.four", 4);
 
 fn proxied() -> Setup {
     setup(Wiring::Cluster).proxied()
 }
 
-/// Everything is submitted, then `fault` happens while it runs. Answers what was accepted.
-async fn batch(
-    system: &System,
-    runs: &[Value],
-    parameters: Value,
-    count: usize,
-    fault: impl AsyncFnOnce() -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<(i64, Vec<i64>)>> {
-    let api = &system.api;
-    let mut accepted = Vec::new();
-    for ((action_ref, limit), run) in ACTIONS.iter().zip(runs) {
-        let action = api.apply(&limited(action_ref, run, *limit)).await?;
-        let each = std::iter::repeat_n(parameters.clone(), count);
-        accepted.push((
-            number(&action, "id")?,
-            api.submit_batch(action_ref, each).await?,
-        ));
-    }
-    wait_for("the first that have ended", async || {
-        for (action_ref, _) in ACTIONS {
-            let path = format!("/api/v1/executions?action={action_ref}&status=succeeded&limit=1");
-            let page = api.get(&path).await?.expect(200)?;
-            ensure!(page["executions"] != json!([]), "none of {action_ref}");
-        }
-        Ok(())
-    })
-    .await?;
-    fault().await?;
-    api.until_ready().await?;
-    for ((action_ref, _), (_, accepted)) in ACTIONS.iter().zip(&accepted) {
-        let executions = api.until_idle(action_ref).await?;
-        ensure!(
-            ids(&executions)? == *accepted,
-            "{action_ref}: not what was accepted"
-        );
-        all_are(&executions, "succeeded")?;
-    }
-    Ok(accepted)
-}
-
-/// Cuts both servers off for so long; the API must say that it is not ready.
-async fn outage(system: &System, length: Duration) -> anyhow::Result<()> {
-    let (database, broker) = system.proxies()?;
+/// Cuts servers off for so long; the API must say that it is not ready.
+async fn outage(system: &System, servers: &[&Proxy], length: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
-    database.cut();
-    broker.cut();
+    for server in servers {
+        server.cut();
+    }
     let answer = wait_for("unreadiness", async || {
         let answer = system.api.get("/readyz").await?;
         ensure!(answer.status == 503, "{answer:?}");
@@ -75,56 +37,162 @@ async fn outage(system: &System, length: Duration) -> anyhow::Result<()> {
         Ok(())
     })
     .await?;
-    broker.restore();
-    database.restore();
+    for server in servers {
+        server.restore();
+    }
     Ok(())
 }
 
-/// An outage shorter than the leases: nobody loses anything, every execution runs once.
+/// Applies an action and submits a batch of it. Answers its id and theirs.
+async fn submit(
+    system: &System,
+    (action_ref, limit): (&str, u32),
+    run: &Value,
+    parameters: impl IntoIterator<Item = Value>,
+) -> anyhow::Result<(i64, Vec<i64>)> {
+    let api = &system.api;
+    let action = api.apply(&limited(action_ref, run, limit)).await?;
+    Ok((
+        number(&action, "id")?,
+        api.submit_batch(action_ref, parameters).await?,
+    ))
+}
+
+/// Waits for the end of everything: all that was accepted has succeeded, and nothing else.
+async fn all_succeed(
+    system: &System,
+    action_ref: &str,
+    accepted: &[i64],
+) -> anyhow::Result<Vec<Value>> {
+    let executions = system.api.until_idle(action_ref).await?;
+    ensure!(
+        ids(&executions)? == accepted,
+        "{action_ref}: not what was accepted"
+    );
+    all_are(&executions, "succeeded")?;
+    Ok(executions)
+}
+
+/// Outages shorter than the leases, of one server and of both: nobody loses anything, and every
+/// execution runs once.
+async fn short(system: &System) -> anyhow::Result<()> {
+    let recording = |(action_ref, _): (&str, u32)| Recording::of(system, action_ref);
+    let batch = async |action: (&str, u32)| {
+        let work = std::iter::repeat_n(json!({"work_ms": 20}), 150);
+        submit(system, action, &recording(action).run(system), work).await
+    };
+    let ((_, mut one), (_, four)) = tokio::try_join!(batch(ONE), batch(FOUR))?;
+    let (database, broker) = system.proxies()?;
+    for servers in [vec![database], vec![broker], vec![database, broker]] {
+        let before = recording(ONE).intervals().map_or(0, |runs| runs.len());
+        wait_for("progress", async || {
+            let begun = recording(ONE).intervals()?.len();
+            ensure!(begun > before + 3, "{begun} have begun");
+            Ok(())
+        })
+        .await?;
+        outage(system, &servers, Duration::from_secs(2)).await?;
+        system.api.until_ready().await?;
+    }
+    let begun = recording(ONE).intervals()?.len();
+    ensure!(
+        begun < one.len(),
+        "the batch was over before the last outage was"
+    );
+    one.push(during_an_outage(system).await?);
+    for (action, accepted) in [(ONE, one), (FOUR, four)] {
+        all_succeed(system, action.0, &accepted).await?;
+        let runs = recording(action).intervals()?;
+        ensure!(
+            runs.len() == accepted.len(),
+            "{} runs of {}",
+            runs.len(),
+            accepted.len()
+        );
+        judge(&runs, action.1, &accepted).context(action.0)?;
+    }
+    Ok(())
+}
+
+/// Whatever a client is told of a request during an outage, repeating it under its key gives one
+/// execution.
+async fn during_an_outage(system: &System) -> anyhow::Result<i64> {
+    let (database, broker) = system.proxies()?;
+    let body = json!({"action_ref": ONE.0, "parameters": {"work_ms": 1}});
+    let send = async || {
+        let headers = [("Idempotency-Key", "during")];
+        let body = serde_json::to_vec(&body)?;
+        system
+            .api
+            .send(Method::POST, "/api/v1/executions", &headers, body)
+            .await
+    };
+    let servers = [database, broker];
+    let outage = outage(system, &servers, Duration::from_secs(2));
+    let (told, ()) = tokio::try_join!(send(), outage)?;
+    ensure!(matches!(told.status, 200 | 201 | 503), "{told:?}");
+    system.api.until_ready().await?;
+    let accepted = wait_for("acceptance", async || {
+        let answer = send().await?;
+        ensure!(matches!(answer.status, 200 | 201), "{answer:?}");
+        Ok(answer.body)
+    })
+    .await?;
+    if told.status != 503 {
+        ensure!(
+            accepted["id"] == told.body["id"],
+            "{accepted} after {told:?}"
+        );
+    }
+    number(&accepted, "id")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_short_outage() -> anyhow::Result<()> {
+async fn cluster_short_outages() -> anyhow::Result<()> {
     let leases = proxied()
         .set("executor.lease.ttl_seconds", "20")
         .set("worker.lease.ttl_seconds", "20");
-    run(leases, async |system| {
-        let recordings = ACTIONS.map(|(action_ref, _)| Recording::of(system, action_ref));
-        let programs: Vec<Value> = recordings.iter().map(|it| it.run(system)).collect();
-        let fault = async || outage(system, Duration::from_secs(3)).await;
-        let accepted = batch(system, &programs, json!({"work_ms": 20}), 60, fault).await?;
-        for ((limit, recording), (_, accepted)) in ACTIONS
-            .map(|(_, limit)| limit)
-            .iter()
-            .zip(&recordings)
-            .zip(&accepted)
-        {
-            let runs = recording.intervals()?;
-            ensure!(
-                runs.len() == accepted.len(),
-                "{} runs of {}",
-                runs.len(),
-                accepted.len()
-            );
-            judge(&runs, *limit, accepted)?;
-        }
-        Ok(())
-    })
-    .await
+    run(leases, short).await
 }
 
 /// An outage longer than the leases: workers kill what they run, owners and workers begin anew,
 /// and still everything succeeds in order and within the limits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_long_outage() -> anyhow::Result<()> {
-    run(proxied(), async |system| {
-        let sleep = json!({"builtin": "sleep"});
-        let runs = [sleep.clone(), sleep];
-        let fault = async || outage(system, Duration::from_secs(7)).await;
-        let accepted = batch(system, &runs, json!({"seconds": 0.1}), 30, fault).await?;
-        for ((action_ref, limit), (action_id, accepted)) in ACTIONS.iter().zip(&accepted) {
-            let runs = worker_intervals(&system.history(), *action_id, accepted.len()).await?;
-            judge(&runs, *limit, accepted).context(*action_ref)?;
+async fn long(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    let sleep = json!({"builtin": "sleep"});
+    let short = || std::iter::repeat_n(json!({"seconds": 0.1}), 30);
+    // They hold all slots when the servers go.
+    let long = std::iter::repeat_n(json!({"seconds": 6}), 4);
+    let four = submit(system, FOUR, &sleep, long.chain(short())).await?;
+    let one = submit(system, ONE, &sleep, short()).await?;
+    wait_for("the first that has ended, and four that run", async || {
+        for (action_ref, status, least) in [(ONE.0, "succeeded", 1), (FOUR.0, "running", 4)] {
+            let path = format!("/api/v1/executions?action={action_ref}&status={status}");
+            let page = api.get(&path).await?.expect(200)?;
+            let found = page["executions"].as_array().context("no list")?.len();
+            ensure!(found >= least, "{found} of {action_ref} {status}");
         }
         Ok(())
     })
-    .await
+    .await?;
+    let (database, broker) = system.proxies()?;
+    outage(system, &[database, broker], Duration::from_secs(7)).await?;
+    for (action, (action_id, accepted)) in [(ONE, one), (FOUR, four)] {
+        let executions = all_succeed(system, action.0, &accepted).await?;
+        if action == FOUR {
+            let killed = &executions[..4];
+            ensure!(
+                killed.iter().all(|it| it["attempt"] == 2),
+                "not killed: {killed:?}"
+            );
+        }
+        let runs = worker_intervals(&system.history(), action_id, accepted.len()).await?;
+        judge(&runs, action.1, &accepted).context(action.0)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_long_outage() -> anyhow::Result<()> {
+    run(proxied(), long).await
 }

@@ -63,16 +63,28 @@ async fn stopped(system: &System) -> anyhow::Result<()> {
 /// within the limits.
 async fn killed(system: &System) -> anyhow::Result<()> {
     let crash = async |name: &str| {
-        if let Some(worker) = system.announced(name, "the worker is registered worker.id=").await {
+        if let Some(worker) = system
+            .announced(name, "the worker is registered worker.id=")
+            .await
+        {
             until_running_on(&system.api, &worker).await?;
         }
         system.crash(name).await
     };
     let batches = go_through(system, 80, crash).await?;
     let mut tried_again = 0;
-    for Batch { action_ref, limit, recording, accepted } in batches {
+    for Batch {
+        action_ref,
+        limit,
+        recording,
+        accepted,
+    } in batches
+    {
         let executions = system.api.until_idle(action_ref).await?;
-        ensure!(ids(&executions)? == accepted, "{action_ref}: not what was accepted");
+        ensure!(
+            ids(&executions)? == accepted,
+            "{action_ref}: not what was accepted"
+        );
         all_are(&executions, "succeeded")?;
         let runs = recording.intervals()?;
         judge(&runs, limit, &accepted).context(action_ref)?;
@@ -81,7 +93,11 @@ async fn killed(system: &System) -> anyhow::Result<()> {
             attempts += usize::try_from(number(execution, "attempt")?)?;
         }
         // An attempt can end before its program has begun, but no program begins without one.
-        ensure!(runs.len() <= attempts, "{action_ref}: {} runs, {attempts} attempts", runs.len());
+        ensure!(
+            runs.len() <= attempts,
+            "{action_ref}: {} runs, {attempts} attempts",
+            runs.len()
+        );
         tried_again += attempts - accepted.len();
     }
     ensure!(tried_again > 0, "no run was hit, so nothing was shown");
@@ -112,16 +128,21 @@ async fn go_through(
     let disturbing = async {
         let mut names = system.names().await;
         // One process alone is disturbed more than once.
-        names.extend(names.clone().into_iter().filter(|name| name == "standalone"));
+        names.extend(
+            names
+                .clone()
+                .into_iter()
+                .filter(|name| name == "standalone"),
+        );
         for name in names {
-            until_progress(system).await.with_context(|| format!("before {name}"))?;
-            eprintln!("DEBUG {:?} disturbing {name}", T0.get_or_init(std::time::Instant::now).elapsed());
-            disturb(&name).await.with_context(|| format!("disturbing {name}"))?;
-            eprintln!("DEBUG {:?} done {name}", T0.get_or_init(std::time::Instant::now).elapsed());
+            until_progress(system)
+                .await
+                .with_context(|| format!("before {name}"))?;
+            disturb(&name)
+                .await
+                .with_context(|| format!("disturbing {name}"))?;
         }
-        eprintln!("DEBUG {:?} disturbed", T0.get().unwrap().elapsed());
         until_progress(system).await?;
-        eprintln!("DEBUG {:?} over", T0.get().unwrap().elapsed());
         over.set(true);
         Ok(())
     };
@@ -130,7 +151,12 @@ async fn go_through(
         async move {
             let accepted = keep_coming(api, action_ref, work_ms, over).await?;
             let recording = Recording::of(system, action_ref);
-            anyhow::Ok(Batch { action_ref, limit, recording, accepted })
+            anyhow::Ok(Batch {
+                action_ref,
+                limit,
+                recording,
+                accepted,
+            })
         }
     }));
     let ((), batches) = tokio::try_join!(disturbing, submitting)?;
@@ -141,7 +167,9 @@ async fn go_through(
 async fn until_progress(system: &System) -> anyhow::Result<()> {
     let begun = || {
         ACTIONS.map(|(action_ref, _)| {
-            Recording::of(system, action_ref).intervals().map_or(0, |runs| runs.len())
+            Recording::of(system, action_ref)
+                .intervals()
+                .map_or(0, |runs| runs.len())
         })
     };
     let before = begun();
@@ -149,7 +177,10 @@ async fn until_progress(system: &System) -> anyhow::Result<()> {
         let now = begun();
         for ((action_ref, limit), (now, before)) in ACTIONS.iter().zip(now.iter().zip(before)) {
             let fresh = now - before;
-            ensure!(fresh > *limit as usize, "only {fresh} of {action_ref} have begun");
+            ensure!(
+                fresh > *limit as usize,
+                "only {fresh} of {action_ref} have begun"
+            );
             let waiting = open(&system.api, action_ref, "queued").await?;
             ensure!(waiting > 0, "nothing of {action_ref} waits");
         }
@@ -161,9 +192,14 @@ async fn until_progress(system: &System) -> anyhow::Result<()> {
 /// Waits until something runs on this worker.
 async fn until_running_on(api: &Api, worker: &str) -> anyhow::Result<()> {
     wait_for("a run on the worker", async || {
-        let page = api.get("/api/v1/executions?status=running&limit=100").await?.expect(200)?;
+        let page = api
+            .get("/api/v1/executions?status=running&limit=100")
+            .await?
+            .expect(200)?;
         let running = page["executions"].as_array().context("no list")?;
-        let hit = running.iter().any(|execution| execution["worker"] == worker);
+        let hit = running
+            .iter()
+            .any(|execution| execution["worker"] == worker);
         ensure!(hit, "{} run, none on {worker}", running.len());
         Ok(())
     })
@@ -221,5 +257,3 @@ async fn submit_surely(api: &Api, key: &str, body: &Value) -> anyhow::Result<Vec
     })
     .await
 }
-
-static T0: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();

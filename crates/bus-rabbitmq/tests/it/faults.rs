@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use attune_bus::{Bus, DeliveryTag, PublishError, Topic};
+use attune_bus::{Bus, BusError, DeliveryTag, PublishError, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitOptions};
 use attune_core::PartitionId;
-use lapin::options::QueueDeleteOptions;
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::FieldTable;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -165,6 +166,117 @@ async fn a_deleted_queue() {
     let mut next = subscribe(&*bus, Topic::Completed, 8).await;
     assert_eq!(number(&receive(&mut next).await), 2, "it comes again");
     connection.close(200, "done".into()).await.unwrap();
+    bus.close().await;
+}
+
+/// Somebody puts another queue in the place of ours: that subscription says so and keeps trying,
+/// the others go on, and when the place is free again all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_that_is_replaced() {
+    let prefix = Prefix::new();
+    let bus = connect(prefix.options()).await;
+    let mut subscriber = subscribe(&*bus, Topic::Completed, 8).await;
+    let mut bystander = subscribe(&*bus, Topic::Enforcements, 8).await;
+    let queue = prefix.name("attune.completed");
+    let name = || queue.as_str().into();
+    // It has to be faster than our renewal; when it is not, again.
+    let connection = loop {
+        let (connection, channel) = stranger().await;
+        channel
+            .queue_delete(name(), QueueDeleteOptions::default())
+            .await
+            .unwrap();
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..Default::default()
+        };
+        if channel
+            .queue_declare(name(), options, FieldTable::default())
+            .await
+            .is_ok()
+        {
+            break connection;
+        }
+    };
+    let why = until_check(&*bus, false).await.unwrap();
+    let why = if why.contains("other arguments") {
+        why
+    } else {
+        // That was the connection, which is made anew first.
+        within("the refusal", async {
+            let mut look = tokio::time::interval(Duration::from_millis(5));
+            loop {
+                look.tick().await;
+                match bus.check().await {
+                    Err(BusError::Refused(why)) => break why,
+                    Ok(()) | Err(BusError::Unavailable(_)) => {}
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        })
+        .await
+    };
+    assert!(
+        why.contains(&queue) && why.contains("other arguments"),
+        "{why}"
+    );
+    publish_until_confirmed(&*bus, vec![numbered(Topic::Enforcements, 1)]).await;
+    let delivery = receive(&mut bystander).await;
+    assert_eq!(number(&delivery), 1);
+
+    let channel = connection.create_channel().await.unwrap();
+    channel
+        .queue_delete(name(), QueueDeleteOptions::default())
+        .await
+        .unwrap();
+    publish_until_confirmed(&*bus, vec![numbered(Topic::Completed, 2)]).await;
+    assert_eq!(number(&receive(&mut subscriber).await), 2);
+    until_check(&*bus, true).await;
+    bystander.settler().ack(&[delivery.tag]).await;
+    connection.close(200, "done".into()).await.unwrap();
+    bus.close().await;
+}
+
+/// A call is finished or not begun when the bus closes under it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_sends_calls_completely_or_not_at_all() {
+    const CALLS: u64 = 4;
+    const EACH: u64 = 1_000;
+    let prefix = Prefix::new();
+    let bus = connect(prefix.options()).await;
+    bus.declare(&Topic::Completed).await.unwrap();
+    let mut calls: Vec<_> = (0..CALLS)
+        .map(|call| {
+            let numbers = call * EACH..(call + 1) * EACH;
+            bus.publish(numbers.map(|n| numbered(Topic::Completed, n)).collect())
+        })
+        .collect();
+    for call in &mut calls {
+        assert!(futures_util::poll!(call.as_mut()).is_pending());
+    }
+    let (answers, ()) = tokio::join!(futures_util::future::join_all(calls), bus.close());
+    let mut sent = Vec::new();
+    for (call, answer) in (0..).zip(answers) {
+        match answer {
+            Ok(()) => sent.extend(call * EACH..(call + 1) * EACH),
+            Err(PublishError::Closed) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    println!("{} of {} sent", sent.len(), CALLS * EACH);
+
+    let bus = connect(prefix.options()).await;
+    let last = CALLS * EACH;
+    bus.publish(vec![numbered(Topic::Completed, last)])
+        .await
+        .unwrap();
+    let mut subscriber = subscribe(&*bus, Topic::Completed, 500).await;
+    sent.push(last);
+    for expected in sent {
+        let delivery = receive(&mut subscriber).await;
+        assert_eq!(number(&delivery), expected);
+        subscriber.settler().ack(&[delivery.tag]).await;
+    }
     bus.close().await;
 }
 
