@@ -421,3 +421,7 @@ pub(crate) async fn all_owned(view: &ExecutorView, partitions: u16) -> anyhow::R
 fn clamp(value: impl TryInto<u32>) -> u32 {
     value.try_into().unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+#[path = "roles_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@
 
 mod api;
 mod broker;
+mod completions;
 mod database;
 mod gate;
 mod process;
@@ -20,6 +21,7 @@ mod wait;
 
 pub use api::{Answer, Api, Submitted};
 pub use broker::Broker;
+pub use completions::duplicate_completions;
 pub use database::Database;
 pub use gate::{Gate, Visitor};
 pub use process::{Launch, Process};
