@@ -134,14 +134,23 @@ fn memory(_: &mut Criterion) {
     drop(queue);
     let before = resident();
     let manager = manager();
-    for action in 0..count {
+    let enqueue = |action, execution| {
         manager
-            .enqueue(ActionId(action), ExecutionId(action), 1)
-            .expect("a free slot");
+            .enqueue(ActionId(action), ExecutionId(execution), 1)
+            .expect("room");
+    };
+    for action in 0..count {
+        enqueue(action, action);
         manager.release(ActionId(action), ExecutionId(action));
     }
     let per_queue = (resident() - before) / COUNT;
-    println!("bytes per queue, {COUNT} queues: {per_queue}");
+    println!("bytes per idle queue, {COUNT} queues: {per_queue}");
+    for action in 0..count {
+        enqueue(action, action);
+        enqueue(action, action + count);
+    }
+    let per_queue = (resident() - before) / COUNT;
+    println!("bytes per queue in which one runs and one waits, {COUNT} queues: {per_queue}");
 }
 
 criterion_group! {

@@ -88,17 +88,31 @@ struct Lane {
     waiting: VecDeque<Waiting>,
 }
 
+/// Who waits and who holds a slot.
+#[derive(Debug, Clone, Default)]
+struct Load {
+    /// Only the lanes that have been used, by priority: most queues have one.
+    lanes: Vec<Lane>,
+    /// Not eligible before a time; by that time, then by sequence.
+    delayed: BTreeMap<(Millis, Seq), (Priority, Waiting)>,
+    active: BTreeMap<ExecutionId, Holder>,
+}
+
+/// The load of a queue in which nobody waits or runs.
+static NO_LOAD: Load = Load {
+    lanes: Vec::new(),
+    delayed: BTreeMap::new(),
+    active: BTreeMap::new(),
+};
+
 /// The queue of one action.
 #[derive(Debug, Clone)]
 pub struct ActionQueue {
     action_id: ActionId,
     limits: QueueLimits,
-    /// Only the lanes that have ever been used, by priority: most queues have one.
-    lanes: Vec<Lane>,
-    /// Not eligible before a time; by that time, then by sequence.
-    delayed: BTreeMap<(Millis, Seq), (Priority, Waiting)>,
-    active: BTreeMap<ExecutionId, Holder>,
     totals: QueueTotals,
+    /// Absent while nobody waits or runs: most of many queues are idle, and then small.
+    load: Option<Box<Load>>,
 }
 
 impl ActionQueue {
@@ -107,10 +121,23 @@ impl ActionQueue {
         Self {
             action_id,
             limits,
-            lanes: Vec::new(),
-            delayed: BTreeMap::new(),
-            active: BTreeMap::new(),
             totals,
+            load: None,
+        }
+    }
+
+    fn load(&self) -> &Load {
+        self.load.as_deref().unwrap_or(&NO_LOAD)
+    }
+
+    fn load_mut(&mut self) -> &mut Load {
+        self.load.get_or_insert_default()
+    }
+
+    /// Gives the memory of an idle queue back.
+    fn rest(&mut self) {
+        if self.is_idle() {
+            self.load = None;
         }
     }
 
@@ -132,11 +159,12 @@ impl ActionQueue {
 
     /// How many wait, delayed ones included.
     pub fn len(&self) -> usize {
-        self.lanes
+        self.load()
+            .lanes
             .iter()
             .map(|lane| lane.waiting.len())
             .sum::<usize>()
-            + self.delayed.len()
+            + self.load().delayed.len()
     }
 
     /// Whether nobody waits.
@@ -146,32 +174,35 @@ impl ActionQueue {
 
     /// How many hold a slot.
     pub fn active_count(&self) -> usize {
-        self.active.len()
+        self.load().active.len()
     }
 
     /// Who holds a slot.
     pub fn holders(&self) -> impl Iterator<Item = (ExecutionId, Holder)> + '_ {
-        self.active.iter().map(|(id, holder)| (*id, *holder))
+        self.load().active.iter().map(|(id, holder)| (*id, *holder))
     }
 
     /// The slot that an execution holds.
     pub fn holder(&self, execution_id: ExecutionId) -> Option<Holder> {
-        self.active.get(&execution_id).copied()
+        self.load().active.get(&execution_id).copied()
     }
 
     /// Whether it is empty, idle and has nothing to remember but its totals.
     pub fn is_idle(&self) -> bool {
-        self.active.is_empty() && self.is_empty()
+        self.load().active.is_empty() && self.is_empty()
     }
 
     fn has_free_slot(&self) -> bool {
         self.limits
             .max_concurrent
-            .is_none_or(|limit| self.active.len() < limit as usize)
+            .is_none_or(|limit| self.load().active.len() < limit as usize)
     }
 
     fn someone_eligible(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.waiting.is_empty())
+        self.load()
+            .lanes
+            .iter()
+            .any(|lane| !lane.waiting.is_empty())
     }
 
     /// A new execution enters: it is given a slot at once when one is free and nobody waits.
@@ -202,7 +233,8 @@ impl ActionQueue {
     ) -> Result<(), QueueFull> {
         self.check_room()?;
         self.totals.enqueued += 1;
-        self.delayed
+        self.load_mut()
+            .delayed
             .insert((not_before, waiting.seq), (priority, waiting));
         Ok(())
     }
@@ -225,7 +257,8 @@ impl ActionQueue {
     ) {
         match not_before {
             Some(time) => {
-                self.delayed
+                self.load_mut()
+                    .delayed
                     .insert((time, waiting.seq), (priority, waiting));
             }
             None => {
@@ -236,7 +269,7 @@ impl ActionQueue {
 
     /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now.
     pub fn restore_holder(&mut self, execution_id: ExecutionId, holder: Holder) {
-        self.active.insert(execution_id, holder);
+        self.load_mut().active.insert(execution_id, holder);
     }
 
     /// Gives the next free slot to the first in order, if there are both.
@@ -244,10 +277,8 @@ impl ActionQueue {
         if !self.has_free_slot() {
             return None;
         }
-        let lane = self
-            .lanes
-            .iter_mut()
-            .find(|lane| !lane.waiting.is_empty())?;
+        let lanes = &mut self.load.as_mut()?.lanes;
+        let lane = lanes.iter_mut().find(|lane| !lane.waiting.is_empty())?;
         let priority = lane.priority;
         let waiting = lane.waiting.pop_front()?;
         let attempt = self.hold(priority, waiting);
@@ -266,7 +297,7 @@ impl ActionQueue {
             enqueued_at: waiting.enqueued_at,
             cancel_requested: false,
         };
-        self.active.insert(waiting.execution_id, holder);
+        self.load_mut().active.insert(waiting.execution_id, holder);
         attempt
     }
 
@@ -274,13 +305,15 @@ impl ActionQueue {
     /// `cancelled` says how the end counts.
     pub fn finish(&mut self, execution_id: ExecutionId, attempt: Attempt, cancelled: bool) -> bool {
         if self
+            .load()
             .active
             .get(&execution_id)
             .is_none_or(|holder| holder.attempt != attempt)
         {
             return false;
         }
-        self.active.remove(&execution_id);
+        self.load_mut().active.remove(&execution_id);
+        self.rest();
         if cancelled {
             self.totals.cancelled += 1;
         } else {
@@ -292,13 +325,13 @@ impl ActionQueue {
     /// Takes the slot from this attempt and puts the execution back at its place in the order,
     /// whatever the queue's bound; false when the attempt holds no slot.
     pub fn revoke(&mut self, execution_id: ExecutionId, attempt: Attempt) -> bool {
-        let Some(holder) = self.active.get(&execution_id).copied() else {
+        let Some(holder) = self.load().active.get(&execution_id).copied() else {
             return false;
         };
         if holder.attempt != attempt {
             return false;
         }
-        self.active.remove(&execution_id);
+        self.load_mut().active.remove(&execution_id);
         let waiting = Waiting {
             execution_id,
             seq: holder.seq,
@@ -311,7 +344,7 @@ impl ActionQueue {
 
     /// Marks a holder as to be ended; its slot comes free when its worker says so.
     pub fn request_cancel(&mut self, execution_id: ExecutionId) -> Option<Attempt> {
-        let holder = self.active.get_mut(&execution_id)?;
+        let holder = self.load.as_mut()?.active.get_mut(&execution_id)?;
         holder.cancel_requested = true;
         Some(holder.attempt)
     }
@@ -319,6 +352,7 @@ impl ActionQueue {
     /// Takes a waiting execution out and counts it as cancelled.
     pub fn cancel_waiting(&mut self, seq: Seq) -> Option<Waiting> {
         let waiting = self.remove(seq)?;
+        self.rest();
         self.totals.cancelled += 1;
         Some(waiting)
     }
@@ -326,12 +360,14 @@ impl ActionQueue {
     /// Takes a waiting execution out and counts it as expired.
     pub fn expire_waiting(&mut self, seq: Seq) -> Option<Waiting> {
         let waiting = self.remove(seq)?;
+        self.rest();
         self.totals.expired += 1;
         Some(waiting)
     }
 
     fn remove(&mut self, seq: Seq) -> Option<Waiting> {
-        for lane in &mut self.lanes {
+        let load = self.load.as_mut()?;
+        for lane in &mut load.lanes {
             if let Ok(index) = lane
                 .waiting
                 .binary_search_by_key(&seq, |waiting| waiting.seq)
@@ -339,8 +375,8 @@ impl ActionQueue {
                 return lane.waiting.remove(index);
             }
         }
-        let key = *self.delayed.keys().find(|(_, delayed)| *delayed == seq)?;
-        self.delayed.remove(&key).map(|(_, waiting)| waiting)
+        let key = *load.delayed.keys().find(|(_, delayed)| *delayed == seq)?;
+        load.delayed.remove(&key).map(|(_, waiting)| waiting)
     }
 
     /// Takes out, in order, up to `max` executions that have waited longer than they may, and
@@ -348,7 +384,8 @@ impl ActionQueue {
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
         let timeout = self.timeout();
         let mut expired = Vec::new();
-        for lane in &mut self.lanes {
+        let lanes = self.load.as_mut().map(|load| &mut load.lanes);
+        for lane in lanes.into_iter().flatten() {
             while expired.len() < max
                 && lane
                     .waiting
@@ -358,16 +395,16 @@ impl ActionQueue {
                 expired.extend(lane.waiting.pop_front());
             }
         }
+        self.rest();
         self.totals.expired += expired.len() as u64;
         expired
     }
 
     /// Makes delayed executions eligible whose time has come.
     pub fn wake_delayed(&mut self, now: Millis) {
-        while let Some(entry) = self
-            .delayed
-            .first_entry()
-            .filter(|entry| entry.key().0 <= now)
+        while let Some(load) = &mut self.load
+            && let Some(entry) = load.delayed.first_entry()
+            && entry.key().0 <= now
         {
             let ((not_before, _), (priority, mut waiting)) = entry.remove_entry();
             // The time it was not eligible does not count as waiting for a slot.
@@ -380,12 +417,13 @@ impl ActionQueue {
     pub fn next_deadline(&self) -> Option<Millis> {
         let timeout = self.timeout();
         let expiry = self
+            .load()
             .lanes
             .iter()
             .filter_map(|lane| lane.waiting.front())
             .map(|head| head.enqueued_at + timeout)
             .min();
-        let wake = self.delayed.keys().next().map(|(time, _)| *time);
+        let wake = self.load().delayed.keys().next().map(|(time, _)| *time);
         expiry.into_iter().chain(wake).min()
     }
 
@@ -396,7 +434,7 @@ impl ActionQueue {
     /// How many wait before this execution; `None` when it does not wait.
     pub fn position(&self, seq: Seq) -> Option<u64> {
         let mut before = 0;
-        for lane in &self.lanes {
+        for lane in &self.load().lanes {
             if let Ok(index) = lane
                 .waiting
                 .binary_search_by_key(&seq, |waiting| waiting.seq)
@@ -410,29 +448,30 @@ impl ActionQueue {
 
     /// Takes out everyone who waits and counts them as cancelled.
     pub fn clear(&mut self) -> Vec<Waiting> {
-        let mut cleared: Vec<Waiting> = self
-            .lanes
-            .iter_mut()
+        let Some(load) = &mut self.load else {
+            return Vec::new();
+        };
+        let lanes = load.lanes.iter_mut();
+        let mut cleared: Vec<Waiting> = lanes
             .flat_map(|lane| std::mem::take(&mut lane.waiting))
             .collect();
         cleared.extend(
-            std::mem::take(&mut self.delayed)
+            std::mem::take(&mut load.delayed)
                 .into_values()
                 .map(|(_, waiting)| waiting),
         );
+        self.rest();
         self.totals.cancelled += cleared.len() as u64;
         cleared
     }
 
     /// Inserts at its place and tells how many are before it. Nearly always that is the end.
     fn insert(&mut self, priority: Priority, waiting: Waiting) -> u64 {
-        let index = match self
-            .lanes
-            .binary_search_by_key(&priority, |lane| lane.priority)
-        {
+        let lanes = &mut self.load_mut().lanes;
+        let index = match lanes.binary_search_by_key(&priority, |lane| lane.priority) {
             Ok(index) => index,
             Err(index) => {
-                self.lanes.insert(
+                lanes.insert(
                     index,
                     Lane {
                         priority,
@@ -442,11 +481,8 @@ impl ActionQueue {
                 index
             }
         };
-        let before: usize = self.lanes[..index]
-            .iter()
-            .map(|lane| lane.waiting.len())
-            .sum();
-        let lane = &mut self.lanes[index].waiting;
+        let before: usize = lanes[..index].iter().map(|lane| lane.waiting.len()).sum();
+        let lane = &mut lanes[index].waiting;
         let place = match lane.back() {
             Some(last) if last.seq > waiting.seq => {
                 lane.partition_point(|other| other.seq < waiting.seq)
@@ -460,16 +496,17 @@ impl ActionQueue {
     /// The queue as it is now.
     pub fn stats(&self) -> QueueStats {
         let oldest = self
+            .load()
             .lanes
             .iter()
             .filter_map(|lane| lane.waiting.front())
-            .chain(self.delayed.values().map(|(_, waiting)| waiting))
+            .chain(self.load().delayed.values().map(|(_, waiting)| waiting))
             .map(|waiting| waiting.enqueued_at)
             .min();
         QueueStats {
             action_id: self.action_id,
             queue_length: self.len() as u64,
-            active_count: self.active.len() as u64,
+            active_count: self.load().active.len() as u64,
             max_concurrent: self.limits.max_concurrent,
             oldest_enqueued_at: oldest.and_then(DateTime::<Utc>::from_timestamp_millis),
             total_enqueued: self.totals.enqueued,
