@@ -70,9 +70,10 @@ CREATE TABLE attune.policy (
 -- covers a column that they change (so none on status, ever) and because most of each page is
 -- kept free: one batch updates every row of a page in one statement, which needs room for a
 -- second, longer version of all of them.
--- No foreign keys: actions are never deleted, and the check would lock the action's row for
--- every execution. One CHECK only: the server parses each of them anew for every statement. `json` keeps the text that the client sent and accepts all JSON, where
--- `jsonb` refuses some; what cannot be stored would hold a whole batch back.
+-- No foreign keys: actions are never deleted, and the check would lock the action's row for every
+-- execution. One CHECK only: the server parses each of them anew for every statement. `json` keeps
+-- the text that the client sent and accepts all JSON, where `jsonb` refuses some; what cannot be
+-- stored would hold a whole batch back.
 CREATE TABLE attune.execution_active (
     id               bigint PRIMARY KEY,
     action           bigint NOT NULL,
