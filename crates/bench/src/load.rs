@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use attune_bus::client::{ClientError, CommandClient};
-use attune_core::{ExecutionId, RequestId, Submission};
+use attune_core::{ExecutionId, Priority, RequestId, Submission};
 use attune_history::{Record, now_ns};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -87,23 +87,24 @@ impl Load {
             let invoke = Record::SubmitInvoke {
                 request_id,
                 action_ref: scenario.action_ref(scenario.action_of(submitted.index)),
+                priority: Priority::Normal,
                 t_ns: submitted.invoked_ns,
             };
             let t_ns = submitted.answered_ns;
             let answer = match &submitted.outcome {
-                SubmitOutcome::Accepted(execution_id) => Some(Record::SubmitOk {
+                SubmitOutcome::Accepted(execution_id) => Record::SubmitOk {
                     request_id,
                     execution_id: *execution_id,
                     t_ns,
-                }),
-                SubmitOutcome::Refused(reason) => Some(Record::SubmitFail {
+                },
+                SubmitOutcome::Refused(code) => Record::SubmitFail {
                     request_id,
-                    reason: reason.clone(),
+                    code: code.clone(),
                     t_ns,
-                }),
-                SubmitOutcome::Undecided(_) => None,
+                },
+                SubmitOutcome::Undecided(_) => Record::SubmitInfo { request_id, t_ns },
             };
-            std::iter::once(invoke).chain(answer)
+            [invoke, answer]
         })
     }
 }

@@ -14,10 +14,12 @@ pub mod judge;
 mod percentile;
 pub mod read;
 pub mod record;
+mod recorder;
 pub mod runs;
 
 pub use judge::{Interval, Verdict, judge_action};
 pub use percentile::percentile;
 pub use read::{ReadError, Records, read_dir};
-pub use record::{Record, RecordError, Recorder, now_ns};
+pub use record::{FaultPhase, Record, now_ns};
+pub use recorder::{RecordError, Recorder};
 pub use runs::Runs;

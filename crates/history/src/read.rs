@@ -30,32 +30,37 @@ pub enum ReadError {
     },
 }
 
-/// The records of every `*.jsonl` file directly in `dir`: file by file in the order of their
-/// names, each in the order in which it was written. Nothing is merged; sort by time where
-/// that matters.
+/// The records of every `*.jsonl` file in `dir` and the folders in it: file by file in the order
+/// of their paths, each in the order in which it was written. Nothing is merged; sort by time
+/// where that matters.
 ///
 /// # Errors
-/// When the folder cannot be read; the iterator yields what goes wrong later.
+/// When a folder cannot be read; the iterator yields what goes wrong later.
 pub fn read_dir(dir: &Path) -> Result<Records, ReadError> {
-    let failed = |source| ReadError::Io {
+    let mut files = Vec::new();
+    find(dir, &mut files).map_err(|source| ReadError::Io {
         path: dir.to_owned(),
         source,
-    };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "jsonl")
-        {
-            files.push(path);
-        }
-    }
+    })?;
     files.sort();
     Ok(Records {
         files: files.into_iter(),
         open: None,
     })
+}
+
+/// Adds the files of a folder. Links are not followed: they could lead round in a circle.
+fn find(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            find(&path, files)?;
+        } else if path.extension().is_some_and(|end| end == "jsonl") {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 /// The records of a folder; see [`read_dir`]. After an error it goes on with what follows.
@@ -153,6 +158,10 @@ mod tests {
         .unwrap();
         fs::write(dir.path().join("a.jsonl"), format!("{LINE}\n")).unwrap();
         fs::write(dir.path().join("c.txt"), "not ours").unwrap();
+        let inner = dir.path().join("inner");
+        fs::create_dir(&inner).unwrap();
+        let third = LINE.replace("\"execution_id\":1", "\"execution_id\":3");
+        fs::write(inner.join("a.jsonl"), format!("{third}\n")).unwrap();
         let ids: Vec<_> = read_dir(dir.path())
             .unwrap()
             .map(|record| match record.unwrap() {
@@ -160,7 +169,7 @@ mod tests {
                 other => panic!("{other:?}"),
             })
             .collect();
-        assert_eq!(ids, [1, 2]);
+        assert_eq!(ids, [1, 2, 3]);
     }
 
     #[test]
@@ -168,7 +177,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(
             dir.path().join("a.jsonl"),
-            "{\"kind\":\"granted\",\"seq\":4}\n",
+            "{\"kind\":\"from_the_future\",\"seq\":4}\n",
         )
         .unwrap();
         let records: Vec<_> = read_dir(dir.path()).unwrap().map(Result::unwrap).collect();

@@ -1,21 +1,19 @@
-//! What can be recorded, and the recorder that appends it to a file.
+//! What can be recorded.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::mem;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status};
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
+};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
 /// On disk it is one JSON object per line, named by `kind`. A kind that this program does not
 /// know is read as [`Unknown`](Self::Unknown), so that newer files stay readable.
+///
+/// The owner of a partition records a round of decisions when it is committed, in the order in
+/// which it decided. Its records carry the epoch and the number of the round: an epoch has one
+/// owner and so one file, and of different epochs the higher is the later. Their `t_ns` is the
+/// moment after the commit, which of a process that was stopped meanwhile may be much later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -52,6 +50,9 @@ pub enum Record {
         request_id: RequestId,
         /// The action asked for.
         action_ref: String,
+        /// The priority asked for.
+        #[serde(default)]
+        priority: Priority,
         /// When.
         t_ns: i64,
     },
@@ -64,19 +65,305 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A client was told that its submission is refused. A submission with neither answer is
-    /// undecided: it may have been accepted.
+    /// A client was told that its submission is refused: nothing of it is stored.
     SubmitFail {
         /// Which submission.
         request_id: RequestId,
         /// The reason given.
-        reason: String,
+        #[serde(alias = "reason")]
+        code: String,
+        /// When.
+        t_ns: i64,
+    },
+    /// A client does not know what became of its submission: it may have been accepted. A
+    /// submission without any answer is the same.
+    SubmitInfo {
+        /// Which submission.
+        request_id: RequestId,
+        /// When.
+        t_ns: i64,
+    },
+    /// An owner serves a partition that it has acquired; what it loaded follows as
+    /// [`Held`](Self::Held).
+    Acquired {
+        /// Which partition.
+        partition: PartitionId,
+        /// The epoch that began.
+        epoch: Epoch,
+        /// When.
+        t_ns: i64,
+    },
+    /// An owner forgets a partition.
+    Lost {
+        /// Which partition.
+        partition: PartitionId,
+        /// The epoch in which it owned it.
+        epoch: Epoch,
+        /// When.
+        t_ns: i64,
+    },
+    /// A commit of this owner was refused: the partition has another owner by now.
+    Fenced {
+        /// Which partition.
+        partition: PartitionId,
+        /// The epoch in which the commit was tried.
+        epoch: Epoch,
+        /// When.
+        t_ns: i64,
+    },
+    /// An execution is durably accepted.
+    Accepted {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// Its priority.
+        priority: Priority,
+        /// The request that led to it.
+        request_id: RequestId,
+        /// `Queued`; `Requested` when it got a slot at once, which is recorded on its own; or
+        /// `Rejected`.
+        status: Status,
+        /// Whether it may not start before a time of its own, so that others may overtake it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        delayed: bool,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// A new owner found this attempt holding a slot; or the reconciler found it in the store.
+    Held {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// An execution was given a slot.
+    Granted {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that holds the slot.
+        attempt: Attempt,
+        /// The number of the grant; rises within a partition, over epochs too.
+        grant_no: i64,
+        /// The limit in force; `None` is unlimited.
+        limit: Option<u32>,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// An execution has ended; a slot that it held is free.
+    Ended {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that ended; of one that waited, how many it had.
+        attempt: Attempt,
+        /// How.
+        status: Status,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// The slot of an attempt was taken back; the execution waits again at its place.
+    Revoked {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that held it.
+        attempt: Attempt,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// Another limit came into force.
+    Limit {
+        /// Of which action.
+        action_id: ActionId,
+        /// The limit; `None` is unlimited.
+        limit: Option<u32>,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// What the queue of an action counts after a round that changed it.
+    Totals {
+        /// Of which action.
+        action_id: ActionId,
+        /// Executions accepted over the queue's life.
+        enqueued: u64,
+        /// Executions that ran to an end.
+        completed: u64,
+        /// Executions cancelled.
+        cancelled: u64,
+        /// Executions that waited too long.
+        expired: u64,
+        /// Executions that wait.
+        waiting: u64,
+        /// Executions that hold a slot.
+        active: u64,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// A completion named an attempt that holds no slot; it was dropped.
+    StaleCompletion {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// When.
+        t_ns: i64,
+    },
+    /// A listener passed a completion on to the owner.
+    Forwarded {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// When.
+        t_ns: i64,
+    },
+    /// A worker has claimed an attempt.
+    Claimed {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// Who.
+        worker: WorkerId,
+        /// When.
+        t_ns: i64,
+    },
+    /// A worker has lost its lease and kills what it runs.
+    WorkerLost {
+        /// Which worker.
+        worker: WorkerId,
+        /// When.
+        t_ns: i64,
+    },
+    /// A run program has begun; written by itself, so that nothing of Attune is believed.
+    ProgramStart {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// Its action.
+        action_ref: String,
+        /// Its process.
+        pid: u32,
+        /// When.
+        t_ns: i64,
+    },
+    /// A run program is about to end; written by itself.
+    ProgramEnd {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// Its action.
+        action_ref: String,
+        /// Its process.
+        pid: u32,
+        /// When.
+        t_ns: i64,
+    },
+    /// A process is gone, as whoever waited for it saw; the end of a program that was killed.
+    ProcessExit {
+        /// Which process.
+        pid: u32,
+        /// What else ended with it: the executions whose programs went down with their worker.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        executions: Vec<ExecutionId>,
+        /// When.
+        t_ns: i64,
+    },
+    /// A fault was made, or made good.
+    Fault {
+        /// What was done.
+        name: String,
+        /// To whom.
+        target: String,
+        /// Whether it begins or is over.
+        phase: FaultPhase,
         /// When.
         t_ns: i64,
     },
     /// Something that this program does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// Where a fault stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultPhase {
+    /// It is made. A fault that is over at once, like a kill, has no other phase.
+    Begin,
+    /// It is made good.
+    End,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl Record {
+    /// The same record of an owner, as part of a committed round; other kinds keep their round
+    /// out of it and only take the time.
+    #[must_use]
+    pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
+        match &mut self {
+            Self::Accepted { round, t_ns, .. }
+            | Self::Held { round, t_ns, .. }
+            | Self::Granted { round, t_ns, .. }
+            | Self::Ended { round, t_ns, .. }
+            | Self::Revoked { round, t_ns, .. }
+            | Self::Limit { round, t_ns, .. }
+            | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
+            Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
+            _ => {}
+        }
+        self
+    }
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set
@@ -86,436 +373,6 @@ pub fn now_ns() -> i64 {
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-/// A record could not be written.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The file could not be made.
-    #[error("the record {} cannot be created", path.display())]
-    Create {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Something that was recorded is not in the file.
-    #[error("the record {} is not complete: {problem}", path.display())]
-    Incomplete {
-        /// Which file.
-        path: PathBuf,
-        /// What went wrong first.
-        problem: String,
-    },
-}
-
-/// How long a record may stay in memory.
-const INTERVAL: Duration = Duration::from_millis(100);
-/// Records in memory, at most; who records more waits until the writer has caught up, because a
-/// history with holes proves nothing.
-const MAX_WAITING: usize = 65_536;
-/// With so many waiting the writer does not wait for its interval to end.
-const MANY: usize = MAX_WAITING / 4;
-/// Bytes handed to the file at once, about.
-const PORTION: usize = 256 * 1024;
-
-/// Appends [`Record`]s to a file of its own, `<dir>/<role>-<pid>-<uuid>.jsonl`.
-///
-/// Recording costs a push onto a list; a thread writes the list out at least every 100 ms. A
-/// process that is killed loses what it recorded since, and may leave half a line at the end.
-/// Clones write to the same file; dropping the last one writes out what is left.
-#[derive(Debug, Clone)]
-pub struct Recorder {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    shared: Arc<Shared>,
-    writer: Option<JoinHandle<()>>,
-}
-
-/// What recorders and the writer thread share.
-#[derive(Debug)]
-struct Shared {
-    path: PathBuf,
-    state: Mutex<State>,
-    /// Wakes the writer: much to do, a flush, the end.
-    work: Condvar,
-    /// Wakes recorders that wait for room or for a flush.
-    done: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: Vec<Record>,
-    /// How many were ever recorded.
-    recorded: u64,
-    /// How many of those the writer is done with, written or not.
-    written: u64,
-    /// Someone waits for `written` to catch up.
-    hurry: bool,
-    /// No recorder is left.
-    closed: bool,
-    /// What went wrong first.
-    problem: Option<String>,
-}
-
-impl Shared {
-    /// The state stays usable when a thread panicked with the lock: each change is one step.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Recorder {
-    /// Makes `dir` where it is missing, a file in it, and the thread that writes it. `role` is
-    /// the first part of the file's name.
-    ///
-    /// # Errors
-    /// When the folder, the file or the thread cannot be made.
-    pub fn create(dir: &Path, role: &str) -> Result<Self, RecordError> {
-        let name = format!("{role}-{}-{}.jsonl", std::process::id(), Uuid::new_v4());
-        let path = dir.join(name);
-        let open = || {
-            std::fs::create_dir_all(dir)?;
-            OpenOptions::new().append(true).create_new(true).open(&path)
-        };
-        let file = open().map_err(|source| RecordError::Create {
-            path: path.clone(),
-            source,
-        })?;
-        let shared = Arc::new(Shared {
-            path: path.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        });
-        let for_thread = Arc::clone(&shared);
-        let writer = thread::Builder::new()
-            .name("attune-recorder".to_owned())
-            .spawn(move || write_out(&for_thread, file))
-            .map_err(|source| RecordError::Create { path, source })?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                shared,
-                writer: Some(writer),
-            }),
-        })
-    }
-
-    /// The file.
-    pub fn path(&self) -> &Path {
-        &self.inner.shared.path
-    }
-
-    /// Records. Waits only when the file is tens of thousands of records behind. What cannot be
-    /// written is reported by [`flush`](Self::flush).
-    pub fn record(&self, record: Record) {
-        let shared = &self.inner.shared;
-        let mut state = shared.lock();
-        while state.waiting.len() >= MAX_WAITING {
-            state = shared
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        state.waiting.push(record);
-        state.recorded += 1;
-        // Waking the writer for each record would cost more than all the rest.
-        if state.waiting.len() == MANY {
-            shared.work.notify_one();
-        }
-    }
-
-    /// Blocks until everything recorded so far is in the file.
-    ///
-    /// # Errors
-    /// When anything recorded since the start could not be written.
-    pub fn flush(&self) -> Result<(), RecordError> {
-        let shared = &self.inner.shared;
-        let mut state = shared.lock();
-        let target = state.recorded;
-        state.hurry = true;
-        shared.work.notify_one();
-        while state.written < target {
-            state = shared
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        match &state.problem {
-            None => Ok(()),
-            Some(problem) => Err(RecordError::Incomplete {
-                path: shared.path.clone(),
-                problem: problem.clone(),
-            }),
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.work.notify_one();
-        if let Some(writer) = self.writer.take() {
-            // A panic of the writer was reported when it happened; nothing is left to do.
-            let _ = writer.join();
-        }
-    }
-}
-
-/// The writer: until the last recorder is gone, waits for an interval or a reason to hurry and
-/// writes out what has gathered.
-fn write_out(shared: &Shared, mut file: File) {
-    loop {
-        let mut state = shared.lock();
-        while !state.hurry && !state.closed && state.waiting.len() < MANY {
-            let (woken, wait) = shared
-                .work
-                .wait_timeout(state, INTERVAL)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = woken;
-            if wait.timed_out() {
-                break;
-            }
-        }
-        state.hurry = false;
-        let last = state.closed;
-        let records = mem::take(&mut state.waiting);
-        drop(state);
-        let outcome = append(&mut file, &records);
-        let mut state = shared.lock();
-        state.written += records.len() as u64;
-        if let Err(error) = outcome {
-            state.problem.get_or_insert_with(|| error.to_string());
-        }
-        shared.done.notify_all();
-        if last {
-            return;
-        }
-    }
-}
-
-fn append(file: &mut File, records: &[Record]) -> io::Result<()> {
-    let mut text = Vec::with_capacity(PORTION.min(records.len() * 128));
-    for record in records {
-        serde_json::to_writer(&mut text, record)?;
-        text.push(b'\n');
-        if text.len() >= PORTION {
-            file.write_all(&text)?;
-            text.clear();
-        }
-    }
-    file.write_all(&text)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::read::read_dir;
-
-    fn start(n: i64) -> Record {
-        Record::Start {
-            execution_id: ExecutionId(n),
-            attempt: Attempt(1),
-            action_id: ActionId(7),
-            t_ns: now_ns(),
-        }
-    }
-
-    #[test]
-    fn the_form_on_disk_is_fixed() {
-        let ids = (ExecutionId(300), Attempt(2), ActionId(7));
-        let request_id = RequestId(Uuid::nil());
-        let cases = [
-            (
-                Record::Start {
-                    execution_id: ids.0,
-                    attempt: ids.1,
-                    action_id: ids.2,
-                    t_ns: 5,
-                },
-                r#"{"kind":"start","execution_id":300,"attempt":2,"action_id":7,"t_ns":5}"#,
-            ),
-            (
-                Record::End {
-                    execution_id: ids.0,
-                    attempt: ids.1,
-                    action_id: ids.2,
-                    status: Some(Status::TimedOut),
-                    t_ns: 6,
-                },
-                r#"{"kind":"end","execution_id":300,"attempt":2,"action_id":7,"status":"timed_out","t_ns":6}"#,
-            ),
-            (
-                Record::End {
-                    execution_id: ids.0,
-                    attempt: ids.1,
-                    action_id: ids.2,
-                    status: None,
-                    t_ns: 6,
-                },
-                r#"{"kind":"end","execution_id":300,"attempt":2,"action_id":7,"t_ns":6}"#,
-            ),
-            (
-                Record::SubmitInvoke {
-                    request_id,
-                    action_ref: "core.noop".to_owned(),
-                    t_ns: 1,
-                },
-                r#"{"kind":"submit_invoke","request_id":"00000000-0000-0000-0000-000000000000","action_ref":"core.noop","t_ns":1}"#,
-            ),
-            (
-                Record::SubmitOk {
-                    request_id,
-                    execution_id: ids.0,
-                    t_ns: 2,
-                },
-                r#"{"kind":"submit_ok","request_id":"00000000-0000-0000-0000-000000000000","execution_id":300,"t_ns":2}"#,
-            ),
-            (
-                Record::SubmitFail {
-                    request_id,
-                    reason: "QUEUE_FULL".to_owned(),
-                    t_ns: 2,
-                },
-                r#"{"kind":"submit_fail","request_id":"00000000-0000-0000-0000-000000000000","reason":"QUEUE_FULL","t_ns":2}"#,
-            ),
-        ];
-        for (record, text) in cases {
-            assert_eq!(serde_json::to_string(&record).unwrap(), text);
-            assert_eq!(serde_json::from_str::<Record>(text).unwrap(), record);
-        }
-    }
-
-    #[test]
-    fn everything_from_several_threads_is_in_the_file_in_each_ones_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(dir.path(), "worker").unwrap();
-        let threads: Vec<_> = (0..4_i64)
-            .map(|thread| {
-                let recorder = recorder.clone();
-                thread::spawn(move || {
-                    // More than fits in memory at once, so that the bound is met.
-                    for n in 0..30_000 {
-                        recorder.record(start(thread * 100_000 + n));
-                    }
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        drop(recorder);
-        let mut next = [0_i64; 4];
-        for record in read_dir(dir.path()).unwrap() {
-            let Record::Start {
-                execution_id: ExecutionId(id),
-                ..
-            } = record.unwrap()
-            else {
-                panic!("only starts were recorded");
-            };
-            let thread = usize::try_from(id / 100_000).unwrap();
-            assert_eq!(id % 100_000, next[thread]);
-            next[thread] += 1;
-        }
-        assert_eq!(next, [30_000; 4]);
-    }
-
-    #[test]
-    fn a_flush_makes_records_readable_while_recording_goes_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(&dir.path().join("new"), "client").unwrap();
-        recorder.flush().unwrap();
-        recorder.record(start(1));
-        recorder.record(start(2));
-        recorder.flush().unwrap();
-        assert_eq!(
-            std::fs::read_to_string(recorder.path())
-                .unwrap()
-                .lines()
-                .count(),
-            2
-        );
-        let name = recorder
-            .path()
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        assert!(
-            name.starts_with(&format!("client-{}-", std::process::id())),
-            "{name}"
-        );
-        recorder.record(start(3));
-        let path = recorder.path().to_owned();
-        drop(recorder);
-        assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 3);
-    }
-
-    #[test]
-    fn records_reach_the_file_without_a_flush() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(dir.path(), "worker").unwrap();
-        recorder.record(start(1));
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        let mut state = recorder.inner.shared.lock();
-        while state.written == 0 {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            assert!(!left.is_zero(), "the writer never wrote");
-            state = recorder
-                .inner
-                .shared
-                .done
-                .wait_timeout(state, left)
-                .unwrap()
-                .0;
-        }
-        drop(state);
-        assert_eq!(
-            std::fs::read_to_string(recorder.path())
-                .unwrap()
-                .lines()
-                .count(),
-            1
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_written_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        let error = Recorder::create(&file, "worker").unwrap_err();
-        assert!(matches!(error, RecordError::Create { .. }), "{error}");
-
-        // A file that is opened for reading refuses every write, like a full disk.
-        let shared = Arc::new(Shared {
-            path: file.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        });
-        let for_thread = Arc::clone(&shared);
-        let read_only = File::open(&file).unwrap();
-        let writer = thread::spawn(move || write_out(&for_thread, read_only));
-        let recorder = Recorder {
-            inner: Arc::new(Inner {
-                shared,
-                writer: Some(writer),
-            }),
-        };
-        recorder.record(start(1));
-        assert!(matches!(
-            recorder.flush().unwrap_err(),
-            RecordError::Incomplete { .. }
-        ));
-    }
-
-    #[test]
-    fn the_clock_does_not_go_back() {
-        let times: Vec<_> = (0..1000).map(|_| now_ns()).collect();
-        assert!(times.is_sorted() && times[0] > 0);
-    }
-}
+#[path = "record_tests.rs"]
+mod tests;

@@ -97,7 +97,7 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Recorder;
+    use crate::recorder::Recorder;
     use attune_core::{RequestId, Status};
     use uuid::Uuid;
 

@@ -1,0 +1,338 @@
+use super::*;
+use uuid::Uuid;
+
+const EXECUTION: ExecutionId = ExecutionId(300);
+const ATTEMPT: Attempt = Attempt(2);
+const ACTION: ActionId = ActionId(7);
+const EPOCH: Epoch = Epoch(4);
+const REQUEST: RequestId = RequestId(Uuid::nil());
+const WORKER: WorkerId = WorkerId(Uuid::nil());
+const NIL: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Checks that a record is written as this object, and read back from it.
+fn check(record: &Record, text: &str) {
+    let text = text.replace("NIL", NIL);
+    assert_eq!(serde_json::to_string(record).unwrap(), text);
+    assert_eq!(&serde_json::from_str::<Record>(&text).unwrap(), record);
+}
+
+#[test]
+fn the_form_of_runs_is_fixed() {
+    let (execution_id, attempt, action_id) = (EXECUTION, ATTEMPT, ACTION);
+    let start = Record::Start {
+        execution_id,
+        attempt,
+        action_id,
+        t_ns: 5,
+    };
+    check(
+        &start,
+        r#"{"kind":"start","execution_id":300,"attempt":2,"action_id":7,"t_ns":5}"#,
+    );
+    let end = |status| Record::End {
+        execution_id,
+        attempt,
+        action_id,
+        status,
+        t_ns: 6,
+    };
+    check(
+        &end(Some(Status::TimedOut)),
+        r#"{"kind":"end","execution_id":300,"attempt":2,"action_id":7,"status":"timed_out","t_ns":6}"#,
+    );
+    check(
+        &end(None),
+        r#"{"kind":"end","execution_id":300,"attempt":2,"action_id":7,"t_ns":6}"#,
+    );
+    let action_ref = "core.noop".to_owned();
+    let program = Record::ProgramStart {
+        execution_id,
+        attempt,
+        action_ref: action_ref.clone(),
+        pid: 9,
+        t_ns: 5,
+    };
+    check(
+        &program,
+        r#"{"kind":"program_start","execution_id":300,"attempt":2,"action_ref":"core.noop","pid":9,"t_ns":5}"#,
+    );
+    let program = Record::ProgramEnd {
+        execution_id,
+        attempt,
+        action_ref,
+        pid: 9,
+        t_ns: 6,
+    };
+    check(
+        &program,
+        r#"{"kind":"program_end","execution_id":300,"attempt":2,"action_ref":"core.noop","pid":9,"t_ns":6}"#,
+    );
+}
+
+#[test]
+fn the_form_of_submissions_is_fixed() {
+    let request_id = REQUEST;
+    let invoke = Record::SubmitInvoke {
+        request_id,
+        action_ref: "core.noop".to_owned(),
+        priority: Priority::High,
+        t_ns: 1,
+    };
+    check(
+        &invoke,
+        r#"{"kind":"submit_invoke","request_id":"NIL","action_ref":"core.noop","priority":"high","t_ns":1}"#,
+    );
+    let ok = Record::SubmitOk {
+        request_id,
+        execution_id: EXECUTION,
+        t_ns: 2,
+    };
+    check(
+        &ok,
+        r#"{"kind":"submit_ok","request_id":"NIL","execution_id":300,"t_ns":2}"#,
+    );
+    let fail = Record::SubmitFail {
+        request_id,
+        code: "QUEUE_FULL".to_owned(),
+        t_ns: 2,
+    };
+    check(
+        &fail,
+        r#"{"kind":"submit_fail","request_id":"NIL","code":"QUEUE_FULL","t_ns":2}"#,
+    );
+    let info = Record::SubmitInfo {
+        request_id,
+        t_ns: 2,
+    };
+    check(
+        &info,
+        r#"{"kind":"submit_info","request_id":"NIL","t_ns":2}"#,
+    );
+}
+
+#[test]
+fn files_from_before_priorities_and_codes_are_still_read() {
+    let old = format!(
+        r#"{{"kind":"submit_invoke","request_id":"{NIL}","action_ref":"core.noop","t_ns":1}}"#
+    );
+    let expected = Record::SubmitInvoke {
+        request_id: REQUEST,
+        action_ref: "core.noop".to_owned(),
+        priority: Priority::Normal,
+        t_ns: 1,
+    };
+    assert_eq!(serde_json::from_str::<Record>(&old).unwrap(), expected);
+    let old = format!(r#"{{"kind":"submit_fail","request_id":"{NIL}","reason":"X","t_ns":1}}"#);
+    let expected = Record::SubmitFail {
+        request_id: REQUEST,
+        code: "X".to_owned(),
+        t_ns: 1,
+    };
+    assert_eq!(serde_json::from_str::<Record>(&old).unwrap(), expected);
+}
+
+#[test]
+fn the_form_of_ownership_is_fixed() {
+    let (partition, epoch, t_ns) = (PartitionId(3), EPOCH, 1);
+    check(
+        &Record::Acquired {
+            partition,
+            epoch,
+            t_ns,
+        },
+        r#"{"kind":"acquired","partition":3,"epoch":4,"t_ns":1}"#,
+    );
+    check(
+        &Record::Lost {
+            partition,
+            epoch,
+            t_ns,
+        },
+        r#"{"kind":"lost","partition":3,"epoch":4,"t_ns":1}"#,
+    );
+    check(
+        &Record::Fenced {
+            partition,
+            epoch,
+            t_ns,
+        },
+        r#"{"kind":"fenced","partition":3,"epoch":4,"t_ns":1}"#,
+    );
+}
+
+#[test]
+fn the_form_of_decisions_is_fixed() {
+    let (execution_id, attempt, action_id, epoch) = (EXECUTION, ATTEMPT, ACTION, EPOCH);
+    let (round, t_ns) = (8, 9);
+    let accepted = |delayed| Record::Accepted {
+        execution_id,
+        action_id,
+        priority: Priority::Low,
+        request_id: REQUEST,
+        status: Status::Queued,
+        delayed,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &accepted(false),
+        r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","epoch":4,"round":8,"t_ns":9}"#,
+    );
+    check(
+        &accepted(true),
+        r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","delayed":true,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let granted = |limit| Record::Granted {
+        execution_id,
+        action_id,
+        attempt,
+        grant_no: 11,
+        limit,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &granted(Some(5)),
+        r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":5,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    check(
+        &granted(None),
+        r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":null,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let ended = Record::Ended {
+        execution_id,
+        action_id,
+        attempt,
+        status: Status::Succeeded,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &ended,
+        r#"{"kind":"ended","execution_id":300,"action_id":7,"attempt":2,"status":"succeeded","epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let held = Record::Held {
+        execution_id,
+        action_id,
+        attempt,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &held,
+        r#"{"kind":"held","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let revoked = Record::Revoked {
+        execution_id,
+        action_id,
+        attempt,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &revoked,
+        r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let limit = Record::Limit {
+        action_id,
+        limit: Some(1),
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &limit,
+        r#"{"kind":"limit","action_id":7,"limit":1,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let totals = Record::Totals {
+        action_id,
+        enqueued: 9,
+        completed: 4,
+        cancelled: 1,
+        expired: 0,
+        waiting: 2,
+        active: 2,
+        epoch,
+        round,
+        t_ns,
+    };
+    check(
+        &totals,
+        r#"{"kind":"totals","action_id":7,"enqueued":9,"completed":4,"cancelled":1,"expired":0,"waiting":2,"active":2,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+}
+
+#[test]
+fn the_form_of_what_surrounds_them_is_fixed() {
+    let (execution_id, attempt, worker, t_ns) = (EXECUTION, ATTEMPT, WORKER, 1);
+    check(
+        &Record::StaleCompletion {
+            execution_id,
+            attempt,
+            t_ns,
+        },
+        r#"{"kind":"stale_completion","execution_id":300,"attempt":2,"t_ns":1}"#,
+    );
+    check(
+        &Record::Forwarded {
+            execution_id,
+            attempt,
+            t_ns,
+        },
+        r#"{"kind":"forwarded","execution_id":300,"attempt":2,"t_ns":1}"#,
+    );
+    check(
+        &Record::Claimed {
+            execution_id,
+            attempt,
+            worker,
+            t_ns,
+        },
+        r#"{"kind":"claimed","execution_id":300,"attempt":2,"worker":"NIL","t_ns":1}"#,
+    );
+    check(
+        &Record::WorkerLost { worker, t_ns },
+        r#"{"kind":"worker_lost","worker":"NIL","t_ns":1}"#,
+    );
+    let exit = |executions| Record::ProcessExit {
+        pid: 9,
+        executions,
+        t_ns,
+    };
+    check(&exit(vec![]), r#"{"kind":"process_exit","pid":9,"t_ns":1}"#);
+    check(
+        &exit(vec![execution_id]),
+        r#"{"kind":"process_exit","pid":9,"executions":[300],"t_ns":1}"#,
+    );
+    let fault = |phase| Record::Fault {
+        name: "pause".to_owned(),
+        target: "worker-1".to_owned(),
+        phase,
+        t_ns,
+    };
+    check(
+        &fault(FaultPhase::Begin),
+        r#"{"kind":"fault","name":"pause","target":"worker-1","phase":"begin","t_ns":1}"#,
+    );
+    check(
+        &fault(FaultPhase::End),
+        r#"{"kind":"fault","name":"pause","target":"worker-1","phase":"end","t_ns":1}"#,
+    );
+}
+
+#[test]
+fn a_commit_gives_its_round_and_time() {
+    let limit = |round, t_ns| Record::Limit {
+        action_id: ACTION,
+        limit: None,
+        epoch: EPOCH,
+        round,
+        t_ns,
+    };
+    assert_eq!(limit(0, 0).committed(3, 5), limit(3, 5));
+}
