@@ -9,6 +9,8 @@ use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::wait::within;
 
@@ -38,7 +40,9 @@ pub struct Launch {
 pub struct Process {
     launch: Launch,
     child: Child,
-    notices: UnixDatagram,
+    is_ready: watch::Receiver<bool>,
+    // A process that says more than its socket holds would wait until somebody reads it.
+    _reading: AbortOnDropHandle<()>,
 }
 
 impl Process {
@@ -86,10 +90,12 @@ impl Process {
         let child = command
             .spawn()
             .with_context(|| format!("{} cannot be started", launch.binary.display()))?;
+        let (ready, is_ready) = watch::channel(false);
         Ok(Self {
             launch,
             child,
-            notices,
+            is_ready,
+            _reading: AbortOnDropHandle::new(tokio::spawn(read(notices, ready))),
         })
     }
 
@@ -98,19 +104,13 @@ impl Process {
     /// # Errors
     /// When it ends or stays silent instead; with the end of its log.
     pub async fn ready(&mut self) -> anyhow::Result<()> {
-        let mut buffer = [0; 512];
         let what = format!("the readiness of {}", self.launch.name);
         let waiting = async {
-            loop {
-                tokio::select! {
-                    length = self.notices.recv(&mut buffer) => {
-                        let notice = String::from_utf8_lossy(&buffer[..length?]);
-                        if notice.lines().any(|line| line == "READY=1") {
-                            return Ok(());
-                        }
-                    }
-                    status = self.child.wait() => bail!("it ended instead: {}", status?),
+            tokio::select! {
+                ready = self.is_ready.wait_for(|ready| *ready) => {
+                    ready.context("its notices are not read any more").map(drop)
                 }
+                status = self.child.wait() => bail!("it ended instead: {}", status?),
             }
         };
         let outcome = within(&what, waiting).await.and_then(|outcome| outcome);
@@ -122,7 +122,7 @@ impl Process {
     /// # Errors
     /// When the system does not tell.
     pub fn is_running(&mut self) -> anyhow::Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
+        Ok(self.ended()?.is_none())
     }
 
     /// Asks it to stop, and expects it to end well.
@@ -159,6 +159,30 @@ impl Process {
         let ended = within(&what, self.child.wait()).await;
         let ended = ended.with_context(|| format!("its log ends with:\n{}", self.tail()))?;
         Ok(ended?)
+    }
+
+    /// Lets it stand still, whatever it is doing, until [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn ended(&mut self) -> anyhow::Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
 
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
@@ -204,6 +228,17 @@ impl Process {
         let whole = &log[..=log.rfind('\n')?];
         let (_, after) = whole.rsplit_once(mark)?;
         after.split_whitespace().next().map(str::to_owned)
+    }
+}
+
+/// Reads everything that a process says about itself.
+async fn read(notices: UnixDatagram, ready: watch::Sender<bool>) {
+    let mut buffer = [0; 512];
+    while let Ok(length) = notices.recv(&mut buffer).await {
+        let notice = String::from_utf8_lossy(&buffer[..length]);
+        if notice.lines().any(|line| line == "READY=1") {
+            ready.send_replace(true);
+        }
     }
 }
 
