@@ -25,7 +25,7 @@ pub use completions::duplicate_completions;
 pub use database::Database;
 pub use gate::{Gate, Visitor};
 pub use process::{Launch, Process};
-pub use proxy::Proxy;
+pub use proxy::{Proxy, Way};
 pub use setup::{Setup, Wiring, variable};
 pub use system::System;
 pub use wait::{DEADLINE, wait_for, within};

@@ -1,19 +1,41 @@
-//! A way to a server that can be cut.
+//! A way to a server that can be broken in the ways in which networks break.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Passes TCP connections on to a server until it is cut: then it closes all of them, and every
-/// new one at once. Ends when dropped.
+/// What is passed on at once, at most; with a delay it bounds the throughput as well.
+const CHUNK: usize = 16 * 1024;
+
+/// How connections are passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// As they come.
+    Open,
+    /// Not at all: what is open is closed, and new connections at once.
+    Cut,
+    /// Late by so much, each piece.
+    Slow(Duration),
+    /// Nothing that the client sends; it arrives once the way is open again.
+    OnlyToClient,
+    /// Nothing that the server sends; it arrives once the way is open again.
+    OnlyToServer,
+    /// Nothing in either direction, and nobody is told: the server has lost its connections, the
+    /// client still believes in its own, until the way changes and they are closed.
+    HalfOpen,
+}
+
+/// Passes TCP connections on to a server in the [`Way`] that it is told. Ends when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    cut: watch::Sender<bool>,
+    way: watch::Sender<Way>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -23,6 +45,14 @@ impl Proxy {
     /// # Errors
     /// When the URL names no server or there is no port.
     pub async fn start(url: &str) -> anyhow::Result<Self> {
+        Self::on(TcpListener::bind("127.0.0.1:0").await?, url)
+    }
+
+    /// Listens on this socket, for the server of a URL.
+    ///
+    /// # Errors
+    /// When the URL names no server.
+    pub fn on(listener: TcpListener, url: &str) -> anyhow::Result<Self> {
         let url = url::Url::parse(url)?;
         let host = url.host_str().context("the URL names no host")?.to_owned();
         let port = url.port().or(match url.scheme() {
@@ -31,9 +61,8 @@ impl Proxy {
             _ => None,
         });
         let server = (host, port.context("the URL names no port")?);
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let (cut, state) = watch::channel(false);
+        let (way, state) = watch::channel(Way::Open);
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(pass_on(client, server.clone(), state.clone()));
@@ -41,7 +70,7 @@ impl Proxy {
         });
         Ok(Self {
             address,
-            cut,
+            way,
             _accepting: AbortOnDropHandle::new(accepting),
         })
     }
@@ -64,75 +93,179 @@ impl Proxy {
         self.address
     }
 
-    /// Closes every connection, and new ones at once.
-    pub fn cut(&self) {
-        self.cut.send_replace(true);
+    /// Changes the way, for open connections and for new ones.
+    pub fn set(&self, way: Way) {
+        self.way.send_replace(way);
     }
 
-    /// Passes new connections on again.
+    /// Closes every connection, and new ones at once.
+    pub fn cut(&self) {
+        self.set(Way::Cut);
+    }
+
+    /// Passes everything on again.
     pub fn restore(&self) {
-        self.cut.send_replace(false);
+        self.set(Way::Open);
     }
 }
 
-async fn pass_on(mut client: TcpStream, server: (String, u16), mut cut: watch::Receiver<bool>) {
-    if *cut.borrow_and_update() {
-        return;
+async fn pass_on(client: TcpStream, server: (String, u16), mut state: watch::Receiver<Way>) {
+    let made_on = *state.borrow_and_update();
+    // Small messages that somebody waits for; if this fails, they are only slower.
+    let _ = client.set_nodelay(true);
+    let (mut from_client, mut to_client) = client.into_split();
+    if !matches!(made_on, Way::Cut | Way::HalfOpen) {
+        let Ok(server) = TcpStream::connect(server).await else {
+            return;
+        };
+        let _ = server.set_nodelay(true);
+        let (mut from_server, mut to_server) = server.into_split();
+        let both = async {
+            tokio::try_join!(
+                pump(
+                    &mut from_client,
+                    &mut to_server,
+                    state.clone(),
+                    Way::OnlyToClient
+                ),
+                pump(
+                    &mut from_server,
+                    &mut to_client,
+                    state.clone(),
+                    Way::OnlyToServer
+                ),
+            )
+        };
+        let mut broken = state.clone();
+        tokio::select! {
+            _ = both => return,
+            // An error is the end of the proxy.
+            _ = broken.wait_for(|way| matches!(way, Way::Cut | Way::HalfOpen)) => {}
+        }
     }
-    let Ok(mut server) = TcpStream::connect(server).await else {
-        return;
-    };
-    // Small messages that somebody waits for; how it ends does not matter.
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut server) => {}
-        // An error is the end of the proxy.
-        _ = cut.wait_for(|cut| *cut) => {}
+    // The server's end is gone by now; the client's stays for as long as nobody tells it.
+    let _ = state.wait_for(|way| *way != Way::HalfOpen).await;
+}
+
+/// Passes on what comes from one side until it ends, except while `held` is the way.
+async fn pump(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    mut state: watch::Receiver<Way>,
+    held: Way,
+) -> std::io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    let gone = |_| std::io::Error::other("the proxy has ended");
+    loop {
+        state.wait_for(|way| *way != held).await.map_err(gone)?;
+        let length = from.read(&mut chunk).await?;
+        // It may have changed while nothing came.
+        let way = *state.wait_for(|way| *way != held).await.map_err(gone)?;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        if let Way::Slow(delay) = way {
+            tokio::time::sleep(delay).await;
+        }
+        to.write_all(&chunk[..length]).await?;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
     use super::*;
     use crate::within;
 
-    #[tokio::test]
-    async fn passes_on_until_it_is_cut() {
+    /// A server that answers each byte with itself, and the way to it.
+    async fn echo() -> (Proxy, AbortOnDropHandle<()>) {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("tcp://{}", server.local_addr().unwrap());
         let proxy = Proxy::start(&url).await.unwrap();
-        let echo = async {
+        let serving = tokio::spawn(async move {
             loop {
                 let (mut stream, _) = server.accept().await.unwrap();
-                let mut byte = [0];
-                stream.read_exact(&mut byte).await.unwrap();
-                stream.write_all(&byte).await.unwrap();
+                tokio::spawn(async move {
+                    let mut byte = [0];
+                    while stream.read_exact(&mut byte).await.is_ok() {
+                        stream.write_all(&byte).await.unwrap();
+                    }
+                });
             }
-        };
-        let client = async {
-            let mut byte = [7];
+        });
+        (proxy, AbortOnDropHandle::new(serving))
+    }
+
+    async fn answered(stream: &mut TcpStream, byte: u8) -> bool {
+        let mut read = [0];
+        let asked = stream.write_all(&[byte]).await;
+        asked.is_ok() && stream.read_exact(&mut read).await.is_ok() && read == [byte]
+    }
+
+    /// Whether nothing comes back for a moment. What would come is there within microseconds.
+    async fn silent(stream: &mut TcpStream) -> bool {
+        let mut byte = [0];
+        let patience = Duration::from_millis(200);
+        tokio::time::timeout(patience, stream.read(&mut byte))
+            .await
+            .is_err()
+    }
+
+    #[tokio::test]
+    async fn passes_on_until_it_is_cut() {
+        let (proxy, _server) = echo().await;
+        let all = async {
             let mut first = TcpStream::connect(proxy.address()).await.unwrap();
-            first.write_all(&byte).await.unwrap();
-            first.read_exact(&mut byte).await.unwrap();
+            assert!(answered(&mut first, 7).await);
             proxy.cut();
             // Closed, in whichever way.
-            assert!(matches!(first.read(&mut byte).await, Ok(0) | Err(_)));
+            assert!(matches!(first.read(&mut [0]).await, Ok(0) | Err(_)));
             let mut second = TcpStream::connect(proxy.address()).await.unwrap();
-            assert!(matches!(second.read(&mut byte).await, Ok(0) | Err(_)));
+            assert!(matches!(second.read(&mut [0]).await, Ok(0) | Err(_)));
             proxy.restore();
             let mut third = TcpStream::connect(proxy.address()).await.unwrap();
-            third.write_all(&[9]).await.unwrap();
-            third.read_exact(&mut byte).await.unwrap();
-            byte[0]
+            assert!(answered(&mut third, 9).await);
         };
+        within("the echo", all).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_one_way_holds_back_arrives_later() {
+        let (proxy, _server) = echo().await;
         let all = async {
-            tokio::select! {
-                () = echo => unreachable!("it accepts for ever"),
-                byte = client => byte,
+            for way in [Way::OnlyToClient, Way::OnlyToServer] {
+                let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+                assert!(answered(&mut stream, 1).await);
+                proxy.set(way);
+                stream.write_all(&[2]).await.unwrap();
+                assert!(silent(&mut stream).await, "{way:?}");
+                proxy.restore();
+                let mut byte = [0];
+                stream.read_exact(&mut byte).await.unwrap();
+                assert_eq!(byte, [2], "{way:?}");
             }
         };
-        assert_eq!(within("the echo", all).await.unwrap(), 9);
+        within("the echo", all).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn half_open_tells_nobody_until_it_is_over() {
+        let (proxy, _server) = echo().await;
+        let all = async {
+            let mut before = TcpStream::connect(proxy.address()).await.unwrap();
+            assert!(answered(&mut before, 1).await);
+            proxy.set(Way::HalfOpen);
+            let mut during = TcpStream::connect(proxy.address()).await.unwrap();
+            for stream in [&mut before, &mut during] {
+                stream.write_all(&[2]).await.unwrap();
+                assert!(silent(stream).await);
+            }
+            proxy.set(Way::Slow(Duration::from_millis(1)));
+            for stream in [&mut before, &mut during] {
+                assert!(matches!(stream.read(&mut [0]).await, Ok(0) | Err(_)));
+            }
+            let mut after = TcpStream::connect(proxy.address()).await.unwrap();
+            assert!(answered(&mut after, 3).await);
+        };
+        within("the echo", all).await.unwrap();
     }
 }
