@@ -1,0 +1,124 @@
+//! The actions of the rig.
+
+use std::path::Path;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use serde_json::{Value, json};
+
+/// How many ordinary actions there are.
+const COUNT: usize = 50;
+/// How many executions of one action may wait; more are refused, which clients must cope with.
+const MAX_WAITING: u32 = 300;
+/// Kills the worker that runs it.
+pub(crate) const POISON: &str = "chaos.poison";
+
+/// What an action runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nothing.
+    Noop,
+    /// Waits inside the worker.
+    Sleep,
+    /// A program that records itself.
+    Program,
+    /// A program that records itself and takes seconds.
+    Long,
+    /// Fails.
+    Fail,
+    /// Kills its worker.
+    Poison,
+}
+
+/// An action.
+#[derive(Debug, Clone)]
+pub(crate) struct Action {
+    pub(crate) action_ref: String,
+    /// The limit that it begins with.
+    pub(crate) limit: Option<u32>,
+    kind: Kind,
+    /// How often it is asked for, next to the others.
+    weight: u32,
+}
+
+impl Action {
+    /// All of them.
+    pub(crate) fn all() -> Vec<Self> {
+        let ordinary = (0..COUNT).map(|number| {
+            let (kind, weight) = match number % 10 {
+                0..6 => (Kind::Noop, 24),
+                6..8 => (Kind::Sleep, 8),
+                _ => (Kind::Program, 8),
+            };
+            Self {
+                action_ref: format!("chaos.a{number:02}"),
+                limit: (number != COUNT - 1).then_some(1 + (number % 5) as u32),
+                kind,
+                weight,
+            }
+        });
+        let special = [
+            ("chaos.long", Kind::Long, 1),
+            ("chaos.fail", Kind::Fail, 8),
+            (POISON, Kind::Poison, 0),
+        ];
+        let special = special.map(|(action_ref, kind, weight)| Self {
+            action_ref: action_ref.to_owned(),
+            limit: Some(2),
+            kind,
+            weight,
+        });
+        ordinary.chain(special).collect()
+    }
+
+    /// The action as the API takes it. `program` is this very program, `history` the folder of
+    /// its records.
+    pub(crate) fn spec(&self, program: &Path, history: &Path, limit: Option<u32>) -> Value {
+        let run = match self.kind {
+            Kind::Noop => json!({"builtin": "noop"}),
+            Kind::Sleep => json!({"builtin": "sleep"}),
+            Kind::Fail => json!({"builtin": "fail"}),
+            Kind::Program | Kind::Long => json!({"program": [program, "program", history]}),
+            Kind::Poison => json!({"program": ["/bin/sh", "-c", "kill -9 $PPID"]}),
+        };
+        // A fault of the rig may hit the same execution several times; poison shall end.
+        let max_attempts = if self.kind == Kind::Poison { 2 } else { 100 };
+        json!({
+            "ref": self.action_ref, "run": run, "max_attempts": max_attempts,
+            "policy": {"concurrency": {"limit": limit}, "queue": {"max_length": MAX_WAITING}},
+        })
+    }
+
+    /// What an execution is given.
+    fn parameters(&self, random: &mut StdRng) -> Value {
+        match self.kind {
+            Kind::Noop | Kind::Poison => json!({}),
+            Kind::Sleep => json!({"seconds": random.random_range(0.0..0.3)}),
+            Kind::Program => json!({"work_ms": random.random_range(0..300)}),
+            Kind::Long => json!({"work_ms": random.random_range(1000..3000)}),
+            Kind::Fail => json!({"message": "as it was asked to"}),
+        }
+    }
+
+    /// A submission under this request id.
+    pub(crate) fn submission(&self, request_id: uuid::Uuid, random: &mut StdRng) -> Value {
+        let priorities = ["critical", "high", "normal", "low", "background"];
+        let priority = priorities[random.random_range(0..priorities.len())];
+        json!({
+            "request_id": request_id, "action_ref": self.action_ref,
+            "parameters": self.parameters(random), "priority": priority,
+        })
+    }
+
+    /// One of them, as often as its weight says.
+    pub(crate) fn pick<'a>(actions: &'a [Self], random: &mut StdRng) -> &'a Self {
+        let total: u32 = actions.iter().map(|action| action.weight).sum();
+        let mut left = random.random_range(0..total);
+        let found = actions.iter().find(|action| {
+            let hit = left < action.weight;
+            left = left.saturating_sub(action.weight);
+            hit
+        });
+        found.unwrap_or(&actions[0])
+    }
+}

@@ -1,0 +1,222 @@
+//! Faults of daemons and of their ways to the servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use tokio::sync::MutexGuard;
+
+use super::fleet::Daemon;
+use super::nemesis::{Fault, Lane, Rig, pass};
+use super::servers::Server;
+use crate::{Process, Way};
+
+const fn kill(name: &'static str, weight: u32) -> Fault {
+    Fault {
+        name,
+        how: "kill -9",
+        heal: "started again after 0.2 to 3 s",
+        lane: Lane::Others,
+        weight,
+        work: |rig, random, fault| do_kill(rig, random, fault).boxed(),
+    }
+}
+
+const fn pause(name: &'static str, how: &'static str, weight: u32) -> Fault {
+    Fault {
+        name,
+        how,
+        heal: "SIGCONT",
+        lane: Lane::Others,
+        weight,
+        work: |rig, random, fault| do_pause(rig, random, fault).boxed(),
+    }
+}
+
+const fn way(name: &'static str, how: &'static str, weight: u32) -> Fault {
+    Fault {
+        name,
+        how,
+        heal: "the way is opened",
+        lane: Lane::Others,
+        weight,
+        work: |rig, random, fault| do_way(rig, random, fault).boxed(),
+    }
+}
+
+pub(crate) const FAULTS: &[Fault] = &[
+    kill("kill-executor", 6),
+    kill("kill-worker", 6),
+    kill("kill-listener", 2),
+    kill("kill-stats", 1),
+    kill("kill-api", 2),
+    pause("pause-executor", "SIGSTOP for 7 to 11 s (lease 5 s)", 4),
+    pause("pause-worker", "SIGSTOP for 8 to 12 s (lease 6 s)", 4),
+    pause("pause-listener", "SIGSTOP for 3 to 6 s", 1),
+    way("cut", "connections closed and refused for 1 to 8 s", 4),
+    way("half-open", "connections lost, unnoticed, for 4 to 14 s", 3),
+    way(
+        "one-way-to-client",
+        "what the daemon sends is held for 3 to 9 s",
+        3,
+    ),
+    way(
+        "one-way-to-server",
+        "what the server sends is held for 3 to 9 s",
+        3,
+    ),
+    way("slow", "every piece 50 to 800 ms late for 3 to 8 s", 2),
+    way(
+        "flapping",
+        "cut and opened every 0.2 to 1 s, for 4 to 8 s",
+        2,
+    ),
+    Fault {
+        name: "rolling-restart",
+        how: "SIGTERM to one daemon of a role after the other",
+        heal: "each is started again once it has ended",
+        lane: Lane::Others,
+        weight: 3,
+        work: |rig, random, fault| do_rolling(rig, random, fault).boxed(),
+    },
+];
+
+/// The role in a fault's name.
+fn role(fault: &Fault) -> &'static str {
+    match fault.name.rsplit('-').next() {
+        Some("executor") => "executor",
+        Some("worker") => "worker",
+        Some("listener") => "completion-listener",
+        Some("stats") => "stats",
+        _ => "api",
+    }
+}
+
+fn one(daemons: &[Arc<Daemon>], random: &mut StdRng) -> Arc<Daemon> {
+    Arc::clone(&daemons[random.random_range(0..daemons.len())])
+}
+
+async fn do_kill(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let daemon = one(&rig.fleet.of(role(fault)), random);
+    let Some(mut guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let Some(mut process) = running(&mut guard)? else {
+        return Ok(false);
+    };
+    let begun = rig.begin(fault, &daemon.name)?;
+    process.kill().await?;
+    pass(random, 200..3000).await;
+    *guard = Some(daemon.spawn()?);
+    begun.end()
+}
+
+async fn do_pause(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let daemon = one(&rig.fleet.of(role(fault)), random);
+    let Some(mut guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let Some(process) = running(&mut guard)? else {
+        return Ok(false);
+    };
+    let begun = rig.begin(fault, &daemon.name)?;
+    process.pause()?;
+    let time = match daemon.role {
+        "executor" => 7_000..11_000,
+        "worker" => 8_000..12_000,
+        _ => 3_000..6_000,
+    };
+    pass(random, time).await;
+    process.resume()?;
+    *guard = Some(process);
+    begun.end()
+}
+
+/// The process of a daemon that runs, taken out; what has ended is left to the supervisor.
+fn running(guard: &mut MutexGuard<'_, Option<Process>>) -> anyhow::Result<Option<Process>> {
+    let is_running = match guard.as_mut() {
+        Some(process) => process.is_running()?,
+        None => false,
+    };
+    Ok(if is_running { guard.take() } else { None })
+}
+
+async fn do_way(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    // Those whose connections matter most are hit most.
+    let roles = [
+        "executor",
+        "executor",
+        "worker",
+        "worker",
+        "completion-listener",
+        "api",
+        "stats",
+    ];
+    let role = roles[random.random_range(0..roles.len())];
+    let daemon = one(&rig.fleet.of(role), random);
+    let Some(_guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let server = [Server::Postgres, Server::Rabbitmq][random.random_range(0..2)];
+    let way = daemon.way(server);
+    let begun = rig.begin(fault, &format!("{} – {}", daemon.name, server.name()))?;
+    match fault.name {
+        "cut" => {
+            way.cut();
+            pass(random, 1_000..8_000).await;
+        }
+        "half-open" => {
+            way.set(Way::HalfOpen);
+            pass(random, 4_000..14_000).await;
+        }
+        "one-way-to-client" => {
+            way.set(Way::OnlyToClient);
+            pass(random, 3_000..9_000).await;
+        }
+        "one-way-to-server" => {
+            way.set(Way::OnlyToServer);
+            pass(random, 3_000..9_000).await;
+        }
+        "slow" => {
+            let delay = random.random_range(50..800);
+            way.set(Way::Slow(Duration::from_millis(delay)));
+            pass(random, 3_000..8_000).await;
+        }
+        _ => {
+            for _ in 0..random.random_range(4..8) {
+                way.cut();
+                pass(random, 200..1_000).await;
+                way.restore();
+                pass(random, 200..1_000).await;
+            }
+        }
+    }
+    way.restore();
+    begun.end()
+}
+
+async fn do_rolling(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let roles = ["executor", "worker", "completion-listener", "api", "stats"];
+    let role = roles[random.random_range(0..roles.len())];
+    let begun = rig.begin(fault, role)?;
+    for daemon in rig.fleet.of(role) {
+        let Some(mut guard) = daemon.take() else {
+            continue;
+        };
+        let Some(mut process) = running(&mut guard)? else {
+            continue;
+        };
+        if let Err(error) = process.stop().await {
+            rig.say
+                .line(&format!("{} does not stop well: {error:#}", daemon.name));
+            let surprise = format!("{} did not stop well: {error:#}", daemon.name);
+            rig.fleet.surprises.lock().await.push(surprise);
+        }
+        *guard = Some(daemon.spawn()?);
+        drop(guard);
+        pass(random, 300..1_500).await;
+    }
+    begun.end()
+}

@@ -1,0 +1,135 @@
+//! Clients of the HTTP interface, some of whom hang up.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use reqwest::Method;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::actions::Action;
+use super::ledger::Ledger;
+use crate::Api;
+
+/// How many submissions a client sends at once, at most.
+const MOST_AT_ONCE: usize = 5;
+/// The share of requests that are given up while they are under way.
+const HANG_UP: f64 = 0.1;
+/// The share of executions that somebody wants to cancel.
+const CANCEL: f64 = 0.01;
+/// How often an unknown outcome is asked for again under the same request id.
+const REPETITIONS: usize = 3;
+
+/// What every client needs.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) api: String,
+    pub(crate) broker_url: String,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) ledger: Ledger,
+    pub(crate) stop: CancellationToken,
+    pub(crate) program: PathBuf,
+    pub(crate) history: PathBuf,
+}
+
+/// Asks for executions at this pace, until it is stopped.
+pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> anyhow::Result<()> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let api = Api::new(&shared.api)?;
+    let mut ticks = tokio::time::interval(pace);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !shared.stop.is_cancelled() {
+        ticks.tick().await;
+        let count = if random.random_bool(0.7) {
+            1
+        } else {
+            random.random_range(2..=MOST_AT_ONCE)
+        };
+        let submissions: Vec<Value> = (0..count)
+            .map(|_| {
+                let action = Action::pick(&shared.actions, &mut random);
+                action.submission(Uuid::now_v7(), &mut random)
+            })
+            .collect();
+        for submission in &submissions {
+            shared.ledger.invoke(submission)?;
+        }
+        for repetition in 0..=REPETITIONS {
+            let hang_up = random
+                .random_bool(HANG_UP)
+                .then(|| Duration::from_micros(random.random_range(0..20_000)));
+            let accepted = ask(&shared, &api, &submissions, repetition == 0, hang_up).await?;
+            for id in accepted.iter().flatten() {
+                if random.random_bool(CANCEL) {
+                    // Whatever comes of it.
+                    let _answer = api.cancel(*id).await;
+                }
+            }
+            let unknown = accepted.iter().any(Option::is_none);
+            if !unknown || shared.stop.is_cancelled() || random.random_bool(0.4) {
+                break;
+            }
+            let pause = Duration::from_millis(random.random_range(50..1000));
+            tokio::time::sleep(pause).await;
+        }
+    }
+    Ok(())
+}
+
+/// Sends a request and notes what is known after it: for each submission its id, nothing where
+/// that is not known, and no item where it was refused.
+async fn ask(
+    shared: &Shared,
+    api: &Api,
+    submissions: &[Value],
+    is_first: bool,
+    hang_up: Option<Duration>,
+) -> anyhow::Result<Vec<Option<i64>>> {
+    let body = if let [one] = submissions {
+        serde_json::to_vec(one)?
+    } else {
+        serde_json::to_vec(submissions)?
+    };
+    let asking = api.send(Method::POST, "/api/v1/executions", &[], body);
+    let answer = match hang_up {
+        Some(patience) => tokio::time::timeout(patience, asking)
+            .await
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("hung up"))),
+        None => asking.await,
+    };
+    let mut outcomes = Vec::new();
+    for (index, submission) in submissions.iter().enumerate() {
+        let id = submission["request_id"].as_str().context("no id")?;
+        let request_id: Uuid = id.parse()?;
+        let item = answer.as_ref().map(|answer| match &answer.body {
+            Value::Array(items) => items.get(index).unwrap_or(&Value::Null),
+            body => body,
+        });
+        let Ok(item) = item else {
+            shared.ledger.unknown(request_id, "no answer")?;
+            outcomes.push(None);
+            continue;
+        };
+        if let Some(execution_id) = item["id"].as_i64() {
+            shared.ledger.accepted(request_id, execution_id)?;
+            outcomes.push(Some(execution_id));
+            continue;
+        }
+        let code = item["error"]["code"].as_str().unwrap_or("unreadable");
+        if matches!(code, "OUTCOME_UNKNOWN" | "unreadable") {
+            shared.ledger.unknown(request_id, code)?;
+            outcomes.push(None);
+        } else if is_first {
+            shared.ledger.refused(request_id, code)?;
+        } else {
+            // An earlier try may have been accepted in the meantime.
+            shared.ledger.unknown(request_id, code)?;
+        }
+    }
+    Ok(outcomes)
+}

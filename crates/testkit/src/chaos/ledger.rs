@@ -1,0 +1,100 @@
+//! What the clients know of what they have asked for.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::notes::Notes;
+
+/// Everything that was asked for, in memory and in the history.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    notes: Notes,
+    known: Mutex<Known>,
+}
+
+/// What is known for sure. What is in none of these may or may not have been accepted.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// How many requests were sent, each counted once.
+    pub(crate) asked: u64,
+    /// What became of those whose acceptance was told.
+    pub(crate) accepted: HashMap<Uuid, i64>,
+    /// Those whose message the broker has confirmed.
+    pub(crate) confirmed: HashSet<Uuid>,
+    /// Those of which nothing may have been stored.
+    pub(crate) refused: HashSet<Uuid>,
+    /// Answers that contradict each other.
+    pub(crate) contradictions: Vec<String>,
+    /// How many answers there were of each kind.
+    pub(crate) answers: HashMap<String, u64>,
+}
+
+impl Ledger {
+    /// Records into this folder.
+    pub(crate) fn open(history: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            notes: Notes::open(history, "client")?,
+            known: Mutex::default(),
+        })
+    }
+
+    /// What is known so far.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client is about to ask, for the first time, for what this submission says.
+    pub(crate) fn invoke(&self, submission: &Value) -> anyhow::Result<()> {
+        self.known().asked += 1;
+        let fields = json!({
+            "request_id": submission["request_id"], "action_ref": submission["action_ref"],
+            "priority": submission["priority"],
+        });
+        self.notes.add("submit_invoke", fields)
+    }
+
+    /// A client was told that it was accepted, as this execution.
+    pub(crate) fn accepted(&self, request_id: Uuid, execution_id: i64) -> anyhow::Result<()> {
+        {
+            let mut known = self.known();
+            let before = known.accepted.insert(request_id, execution_id);
+            if before.is_some_and(|before| before != execution_id) {
+                let text = format!("{request_id} is {execution_id}, and before it was {before:?}");
+                known.contradictions.push(text);
+            }
+            *known.answers.entry("accepted".to_owned()).or_default() += 1;
+            if before.is_some() {
+                return Ok(());
+            }
+        }
+        let fields = json!({"request_id": request_id, "execution_id": execution_id});
+        self.notes.add("submit_ok", fields)
+    }
+
+    /// A client was told that it was refused, and nothing stored.
+    pub(crate) fn refused(&self, request_id: Uuid, code: &str) -> anyhow::Result<()> {
+        {
+            let mut known = self.known();
+            known.refused.insert(request_id);
+            *known.answers.entry(code.to_owned()).or_default() += 1;
+        }
+        let fields = json!({"request_id": request_id, "code": code});
+        self.notes.add("submit_fail", fields)
+    }
+
+    /// A client does not know what became of it.
+    pub(crate) fn unknown(&self, request_id: Uuid, why: &str) -> anyhow::Result<()> {
+        *self.known().answers.entry(why.to_owned()).or_default() += 1;
+        let fields = json!({"request_id": request_id});
+        self.notes.add("submit_info", fields)
+    }
+
+    /// The broker has confirmed the message of these.
+    pub(crate) fn confirmed(&self, requests: impl IntoIterator<Item = Uuid>) {
+        self.known().confirmed.extend(requests);
+    }
+}

@@ -1,0 +1,181 @@
+//! Faults by messages, executions and requests.
+
+use std::sync::PoisonError;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::actions::POISON;
+use super::amqp::envelope;
+use super::nemesis::{Fault, Lane, Rig};
+use crate::Api;
+
+/// A fault whose work is the async function `$work`.
+macro_rules! fault {
+    ($name:literal, $how:literal, $heal:literal, $weight:literal, $work:ident) => {
+        Fault {
+            name: $name,
+            how: $how,
+            heal: $heal,
+            lane: Lane::Others,
+            weight: $weight,
+            work: |rig, random, fault| $work(rig, random, fault).boxed(),
+        }
+    };
+}
+
+pub(crate) const FAULTS: &[Fault] = &[
+    fault!(
+        "replay",
+        "messages of all kinds, old and new, are sent again in any order",
+        "nothing to heal",
+        5,
+        replay
+    ),
+    fault!(
+        "garbage",
+        "corrupt, truncated, oversized, wrong type and version",
+        "nothing to heal",
+        3,
+        garbage
+    ),
+    fault!(
+        "poison",
+        "an execution that kills its worker, in both attempts",
+        "the worker is started again",
+        2,
+        poison
+    ),
+    fault!(
+        "limits",
+        "limits of some actions are changed",
+        "nothing to heal",
+        5,
+        limits
+    ),
+    fault!(
+        "queue-deleted",
+        "the queue of the workers is deleted with what is in it",
+        "made again by who needs it",
+        2,
+        queue_deleted
+    ),
+];
+
+/// That the broker cannot be reached is no failure of the rig: somebody else disturbs it.
+fn unless_away(rig: &Rig, fault: &Fault, outcome: anyhow::Result<()>) -> bool {
+    if let Err(error) = &outcome {
+        rig.say.line(&format!("{}: not now: {error:#}", fault.name));
+    }
+    outcome.is_ok()
+}
+
+async fn replay(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let Ok(mut heard) = rig.stranger.overhear(&rig.shared.ledger).await else {
+        return Ok(false);
+    };
+    heard.extend_from_within(..heard.len() / 2);
+    heard.shuffle(random);
+    let begun = rig.begin(fault, &format!("{} messages", heard.len()))?;
+    unless_away(rig, fault, rig.stranger.repeat(&heard).await);
+    begun.end()
+}
+
+async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let kinds = [
+        ("enforcement.created", "enforcement.created"),
+        ("partition.01.commands", "partition.submit"),
+        ("partition.02.control", "partition.release"),
+        ("execution.requested.default", "execution.requested"),
+        ("execution.completed", "execution.completed"),
+        ("queue.stats", "queue.stats"),
+        ("execution.cancel", "execution.cancel"),
+    ];
+    let id = Uuid::now_v7;
+    let mut messages = Vec::new();
+    for (key, kind) in kinds {
+        let sound = envelope(id(), kind, 1, &json!({"execution_id": 1, "attempt": 1}));
+        let deep = "[".repeat(2000);
+        let bodies: [Vec<u8>; 8] = [
+            vec![],
+            vec![0xff, 0xfe, 0x00],
+            sound[..sound.len() / 2].to_vec(),
+            envelope(id(), kind, 99, &json!({})),
+            envelope(id(), "no.such.type", 1, &json!({})),
+            envelope(id(), kind, 1, &json!([])),
+            envelope(id(), kind, 1, &json!({"text": "x".repeat(2 * 1024 * 1024)})),
+            deep.into_bytes(),
+        ];
+        messages.extend(bodies.into_iter().map(|body| (key.to_owned(), body)));
+    }
+    messages.shuffle(random);
+    messages.truncate(20);
+    let begun = rig.begin(fault, &format!("{} messages", messages.len()))?;
+    unless_away(rig, fault, rig.stranger.say(messages).await);
+    begun.end()
+}
+
+async fn poison(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let actions = &rig.shared.actions;
+    let action = actions.iter().find(|action| action.action_ref == POISON);
+    let request_id = Uuid::now_v7();
+    let submission = action.context("no poison")?.submission(request_id, random);
+    let begun = rig.begin(fault, POISON)?;
+    rig.shared.ledger.invoke(&submission)?;
+    let api = Api::new(&rig.shared.api)?;
+    match api.try_submit(&submission).await {
+        Ok(answer) if answer.status == 201 => {
+            let id = answer.body["id"].as_i64().context("no id")?;
+            rig.shared.ledger.accepted(request_id, id)?;
+        }
+        _ => rig.shared.ledger.unknown(request_id, "no answer")?,
+    }
+    begun.end()
+}
+
+async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let api = Api::new(&rig.shared.api)?;
+    let shared = &rig.shared;
+    let count = random.random_range(1..6);
+    let mut targets = Vec::new();
+    for _ in 0..count {
+        let action = &shared.actions[random.random_range(0..shared.actions.len())];
+        if action.limit.is_some() && action.action_ref != POISON {
+            targets.push((action, Some(random.random_range(1..=6))));
+        }
+    }
+    let names: Vec<_> = targets
+        .iter()
+        .map(|(action, limit)| format!("{}={}", action.action_ref, limit.unwrap_or_default()))
+        .collect();
+    let begun = rig.begin(fault, &names.join(" "))?;
+    for (action, limit) in targets {
+        {
+            // Before the change, because it may be in force even if no answer comes.
+            let mut limits = rig.limits.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(highest) = limits.get_mut(&action.action_ref) {
+                *highest = (*highest).max(limit);
+            }
+        }
+        let spec: Value = action.spec(&shared.program, &shared.history, limit);
+        let path = format!("/api/v1/actions/{}", action.action_ref);
+        // No answer, or not in force yet: as it may be.
+        let _answer = api
+            .send(Method::PUT, &path, &[], serde_json::to_vec(&spec)?)
+            .await;
+    }
+    begun.end()
+}
+
+async fn queue_deleted(rig: &Rig, _: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let queue = "attune.requested.default";
+    let begun = rig.begin(fault, queue)?;
+    unless_away(rig, fault, rig.stranger.delete(queue).await);
+    begun.end()
+}

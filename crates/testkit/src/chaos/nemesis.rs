@@ -1,0 +1,169 @@
+//! Who disturbs: a table of faults, and lanes that pick from it by a seed.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::BoxFuture;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::fleet::Fleet;
+use super::http::Shared;
+use super::notes::Notes;
+use super::servers::Servers;
+use super::stranger::Stranger;
+use super::{Say, daemon_faults, message_faults, server_faults};
+
+/// What a fault hits. Faults of one lane come one after the other, those of two at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// PostgreSQL or RabbitMQ.
+    Servers,
+    /// Daemons, their ways to the servers, and messages.
+    Others,
+}
+
+impl Lane {
+    /// How long it rests between two faults, in milliseconds.
+    fn rest(self) -> std::ops::Range<u64> {
+        match self {
+            Self::Servers => 5_000..12_000,
+            Self::Others => 500..4_000,
+        }
+    }
+}
+
+/// Carries a fault out and heals it. `false` when there was nothing to hit just then.
+type Work = for<'a> fn(&'a Rig, &'a mut StdRng, &'a Fault) -> BoxFuture<'a, anyhow::Result<bool>>;
+
+/// A kind of fault.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// Its name for `--faults`.
+    pub(crate) name: &'static str,
+    /// What is done.
+    pub(crate) how: &'static str,
+    /// How it is healed.
+    pub(crate) heal: &'static str,
+    /// With what it does not happen at once.
+    pub(crate) lane: Lane,
+    /// How often it is picked, next to the others.
+    pub(crate) weight: u32,
+    /// What does it.
+    pub(crate) work: Work,
+}
+
+/// Every kind of fault.
+pub(crate) fn faults() -> impl Iterator<Item = &'static Fault> {
+    [
+        daemon_faults::FAULTS,
+        message_faults::FAULTS,
+        server_faults::FAULTS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// Everything that can be disturbed.
+pub(crate) struct Rig {
+    pub(crate) servers: Servers,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stranger: Stranger,
+    pub(crate) say: Say,
+    pub(crate) notes: Notes,
+    /// How often each fault was begun.
+    pub(crate) counts: Mutex<BTreeMap<&'static str, u64>>,
+    /// The highest limit that each action ever had; nothing is no limit.
+    pub(crate) limits: Mutex<BTreeMap<String, Option<u32>>>,
+}
+
+/// A fault that has begun.
+pub(crate) struct Begun<'a> {
+    rig: &'a Rig,
+    name: &'static str,
+    target: String,
+    since: Instant,
+}
+
+impl Rig {
+    /// Notes that a fault begins.
+    pub(crate) fn begin(&self, fault: &Fault, target: &str) -> anyhow::Result<Begun<'_>> {
+        let record = json!({"name": fault.name, "target": target, "phase": "begin"});
+        self.notes.add("fault", record)?;
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(fault.name).or_default() += 1;
+        Ok(Begun {
+            rig: self,
+            name: fault.name,
+            target: target.to_owned(),
+            since: Instant::now(),
+        })
+    }
+
+    /// How many faults there were.
+    pub(crate) fn fault_count(&self) -> u64 {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.values().sum()
+    }
+
+    /// Disturbs in one lane until the deadline.
+    ///
+    /// # Errors
+    /// When the rig itself fails, for example when a server does not start again.
+    pub(crate) async fn disturb(
+        &self,
+        lane: Lane,
+        chosen: &[&'static Fault],
+        seed: u64,
+        deadline: Instant,
+    ) -> anyhow::Result<()> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let table: Vec<_> = chosen.iter().filter(|fault| fault.lane == lane).collect();
+        if table.is_empty() {
+            return Ok(());
+        }
+        let total: u32 = table.iter().map(|fault| fault.weight).sum();
+        while Instant::now() < deadline {
+            let mut left = random.random_range(0..total);
+            let fault = table.iter().find(|fault| {
+                let hit = left < fault.weight;
+                left = left.saturating_sub(fault.weight);
+                hit
+            });
+            let fault = fault.context("the weights add up")?;
+            let work = (fault.work)(self, &mut random, fault).await;
+            let done = work.with_context(|| format!("the fault {}", fault.name))?;
+            let rest = if done {
+                random.random_range(lane.rest())
+            } else {
+                100
+            };
+            tokio::time::sleep(Duration::from_millis(rest)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Begun<'_> {
+    /// Notes that the fault is healed.
+    pub(crate) fn end(self) -> anyhow::Result<bool> {
+        let record = json!({"name": self.name, "target": self.target, "phase": "end"});
+        self.rig.notes.add("fault", record)?;
+        let seconds = self.since.elapsed().as_secs_f64();
+        let (name, target) = (self.name, &self.target);
+        self.rig.say.line(&format!(
+            "{name:<18} {target:<34} healed after {seconds:>4.1} s"
+        ));
+        Ok(true)
+    }
+}
+
+/// Lets a random time between so many milliseconds pass.
+pub(crate) async fn pass(random: &mut StdRng, millis: std::ops::Range<u64>) {
+    tokio::time::sleep(Duration::from_millis(random.random_range(millis))).await;
+}

@@ -1,0 +1,177 @@
+//! The rig's own PostgreSQL and RabbitMQ, which nobody else uses and which may be killed.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tokio::process::Command;
+
+/// The database and the virtual host of the rig.
+const NAME: &str = "attune_chaos";
+/// Prints, one a line, what `scripts/services env` sets.
+const PRINT_ENV: &str = r#"lines="$("$1" env)" && eval "$lines" &&
+    printf '%s\n' "$ATTUNE_TEST_POSTGRES_URL" "$ATTUNE_TEST_AMQP_URL" "$ATTUNE_SERVICES_DIR""#;
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    /// PostgreSQL.
+    Postgres,
+    /// RabbitMQ.
+    Rabbitmq,
+}
+
+impl Server {
+    /// Its name in scripts/services.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Rabbitmq => "rabbitmq",
+        }
+    }
+}
+
+/// The servers; they run until [`down`](Self::down).
+#[derive(Debug)]
+pub(crate) struct Servers {
+    script: PathBuf,
+    wanted: PathBuf,
+    /// Where they really live.
+    folder: PathBuf,
+    pub(crate) database_url: String,
+    pub(crate) broker_url: String,
+    /// Two rigs would kill each other's servers.
+    _lock: File,
+}
+
+impl Servers {
+    /// Brings both up, with an empty database and an empty virtual host.
+    pub(crate) async fn up(script: &Path, folder: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let lock = File::create(folder.join("rig.lock"))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .with_context(|| format!("another rig uses {}", folder.display()))?;
+        let mut servers = Self {
+            script: script.to_owned(),
+            wanted: folder.to_owned(),
+            folder: folder.to_owned(),
+            database_url: String::new(),
+            broker_url: String::new(),
+            _lock: lock,
+        };
+        servers.call(&["up"]).await?;
+        if let Err(error) = servers.prepare().await {
+            servers.down().await?;
+            return Err(error);
+        }
+        Ok(servers)
+    }
+
+    async fn prepare(&mut self) -> anyhow::Result<()> {
+        let mut shell = self.command("bash");
+        shell.args(["-c", PRINT_ENV, "env"]).arg(&self.script);
+        let text = output(shell).await?;
+        let lines: Vec<&str> = text.lines().collect();
+        let &[database, broker, folder] = lines.as_slice() else {
+            bail!("scripts/services env says: {text}");
+        };
+        self.folder = folder.into();
+        let mut server = PgConnection::connect(database).await?;
+        for statement in [
+            format!("DROP DATABASE IF EXISTS {NAME} WITH (FORCE)"),
+            format!("CREATE DATABASE {NAME} TEMPLATE template0"),
+        ] {
+            // The name is our own.
+            let statement = sqlx::query(AssertSqlSafe(statement));
+            statement.execute(&mut server).await?;
+        }
+        server.close().await?;
+        // Deleting one that is not there is refused, which is fine.
+        let _absent = self.call(&["vhost", "delete", NAME]).await;
+        self.call(&["vhost", "add", NAME]).await?;
+        self.database_url = with_path(database, NAME)?;
+        self.broker_url = with_path(broker, NAME)?;
+        Ok(())
+    }
+
+    /// Ends both; their data stays, so that the next start is quick.
+    pub(crate) async fn down(&self) -> anyhow::Result<()> {
+        self.call(&["down"]).await.map(drop)
+    }
+
+    /// Crashes a server, as a power cut would.
+    pub(crate) async fn kill(&self, server: Server) -> anyhow::Result<()> {
+        self.call(&["kill", server.name()]).await.map(drop)
+    }
+
+    /// Starts a server that was killed, or wakes one that does not answer.
+    pub(crate) async fn start(&self, server: Server) -> anyhow::Result<()> {
+        self.call(&["start", server.name()]).await.map(drop)
+    }
+
+    /// Lets a server stand still or go on.
+    pub(crate) fn signal(&self, server: Server, signal: Signal) -> anyhow::Result<()> {
+        let path = self.folder.join(server.name()).join("server.pid");
+        let text = std::fs::read_to_string(path)?;
+        let id = text.split_whitespace().next().context("no process id")?;
+        let id = Pid::from_raw(id.parse()?).context("an impossible process id")?;
+        Ok(kill_process(id, signal)?)
+    }
+
+    /// Runs rabbitmqctl.
+    pub(crate) async fn rabbitmqctl(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut all = vec!["rabbitmqctl"];
+        all.extend(arguments);
+        self.call(&all).await
+    }
+
+    /// The virtual host of the rig.
+    pub(crate) fn vhost(&self) -> &'static str {
+        NAME
+    }
+
+    /// A connection to the database, not by way of any proxy.
+    pub(crate) async fn connect(&self) -> anyhow::Result<PgConnection> {
+        Ok(PgConnection::connect(&self.database_url).await?)
+    }
+
+    async fn call(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let mut command = self.command(&self.script);
+        command.args(arguments);
+        output(command).await
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("ATTUNE_SERVICES_DIR", &self.wanted);
+        // Servers that are there already belong to somebody else.
+        for name in ["POSTGRES_URL", "AMQP_URL", "AMQP_ADMIN_URL", "SERVICES"] {
+            command.env_remove(format!("ATTUNE_TEST_{name}"));
+        }
+        // Out of the reach of a Ctrl-C on the terminal: what has begun is finished.
+        command.process_group(0).stdin(Stdio::null());
+        command
+    }
+}
+
+async fn output(mut command: Command) -> anyhow::Result<String> {
+    let output = command.output().await?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{:?}: {}: {errors}",
+        command.as_std(),
+        output.status
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn with_path(url: &str, path: &str) -> anyhow::Result<String> {
+    let mut url = url::Url::parse(url)?;
+    url.set_path(path);
+    Ok(url.into())
+}
