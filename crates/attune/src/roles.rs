@@ -237,6 +237,7 @@ async fn start_executor(
         worker_grace: settings.worker.lease.grace(),
         stats_interval: settings.stats.publish_interval(),
         max_message_bytes: settings.broker.max_message_bytes,
+        recorder: recorder(settings, "executor")?,
     };
     let handle =
         attune_executor::start(options, parts.store.clone(), parts.bus.clone(), stop).await?;
@@ -346,15 +347,11 @@ async fn start_worker(
         max_message_bytes: settings.broker.max_message_bytes,
         ..WorkerOptions::default()
     };
-    let recorder = match &settings.history.dir {
-        Some(dir) => Some(Recorder::create(dir, "worker")?),
-        None => None,
-    };
     let handle = Worker::start(
         options,
         parts.bus.clone(),
         parts.store.clone(),
-        recorder,
+        recorder(settings, "worker")?,
         stop,
     )
     .await?;
@@ -391,6 +388,12 @@ async fn start_api(
     let address = server.local_addr()?;
     spawn(shutdown, "api", server.serve(stop), ended);
     Ok(address)
+}
+
+/// Where a role records what it does, if that is wanted.
+fn recorder(settings: &Settings, role: &str) -> anyhow::Result<Option<Recorder>> {
+    let dir = settings.history.dir.as_deref();
+    Ok(dir.map(|dir| Recorder::create(dir, role)).transpose()?)
 }
 
 /// Supervises a service, and tells when it has ended.

@@ -18,7 +18,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store-sqlite", &["store", "core"]),
     ("bus", &["messages", "core"]),
     ("bus-rabbitmq", &["bus", "messages", "core"]),
-    ("executor", &["store", "bus", "messages", "runtime", "core"]),
+    (
+        "executor",
+        &["store", "bus", "messages", "runtime", "core", "history"],
+    ),
     (
         "completion-listener",
         &["bus", "messages", "runtime", "core"],

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use attune_bus::{Bus, BusError, Subscription, Topic};
 use attune_core::{OwnerId, PartitionId};
+use attune_history::Recorder;
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -52,6 +53,8 @@ pub struct ExecutorOptions {
     pub stats_interval: Duration,
     /// How large a message may be.
     pub max_message_bytes: usize,
+    /// Where it records what it decides, if anybody wants to check it.
+    pub recorder: Option<Recorder>,
 }
 
 /// An executor could not start.
@@ -174,6 +177,7 @@ pub async fn start(
         command_feed: feed(commands_tx),
         told,
         owned_count,
+        recorder: options.recorder.clone(),
         state: State::new(),
     };
     let ownership = Ownership {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use attune_bus::Bus;
 use attune_core::{ActionId, Epoch, OwnerId, PartitionId, RequestId};
+use attune_history::Recorder;
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, QueueSnapshot};
 use attune_runtime::Backoff;
 use attune_store::{CommitError, Committed, Lookup, PartitionStore, StoreError};
@@ -66,6 +67,7 @@ pub(crate) struct Journal {
     pub(crate) command_feed: Feed,
     pub(crate) told: mpsc::Sender<Told>,
     pub(crate) owned_count: watch::Sender<usize>,
+    pub(crate) recorder: Option<Recorder>,
     pub(crate) state: State,
 }
 
@@ -78,6 +80,8 @@ pub(crate) struct State {
     publish_at: Instant,
     snapshots: u32,
     reconcile_at: Instant,
+    /// Rounds recorded.
+    pub(crate) rounds: u64,
 }
 
 impl State {
@@ -88,6 +92,7 @@ impl State {
             unpublished: BTreeSet::new(),
             publish_at: Instant::now(),
             snapshots: 0,
+            rounds: 0,
             reconcile_at: Instant::now(),
         }
     }
@@ -363,6 +368,7 @@ impl Journal {
     /// are left out, and the rest is written again.
     pub(crate) async fn write(&mut self, draft: Draft, stop: &CancellationToken) {
         let mut round = draft.into_round(self.options.owner);
+        let log = self.take_log(&round);
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         let committed = loop {
             if round.is_empty() {
@@ -375,6 +381,7 @@ impl Journal {
                     self.fenced.fetch_add(1, Ordering::Relaxed);
                     for partition in lost {
                         tracing::warn!(partition.id = %partition, "a partition has another owner");
+                        self.record_fenced(partition);
                         round.drop_partition(partition);
                         self.step_down(partition);
                     }
@@ -399,6 +406,7 @@ impl Journal {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
             }
         };
+        self.record_committed(log);
         self.tell(round, committed, stop).await;
     }
 

@@ -19,6 +19,7 @@ mod partition_core;
 mod policy_enforcer;
 pub mod queue_manager;
 mod reconciler;
+mod recording;
 mod requests;
 mod takeover;
 

@@ -13,6 +13,7 @@ use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId, QueueStats,
     QueueTotals, RequestId, Seq, Status,
 };
+use attune_history::Record;
 use attune_messages::v1::Completion;
 use attune_store::{ActiveRow, End, KnownRequest, Outcome, Update};
 
@@ -49,6 +50,8 @@ pub struct PartitionCore {
     scheduled: HashMap<ActionId, Millis>,
     /// Queues that may have more to grant than one step does.
     hungry: BTreeSet<ActionId>,
+    /// What was decided, while somebody wants to record it.
+    pub(crate) log: Option<Vec<Record>>,
 }
 
 impl PartitionCore {
@@ -72,6 +75,7 @@ impl PartitionCore {
             deadlines: BinaryHeap::new(),
             scheduled: HashMap::new(),
             hungry: BTreeSet::new(),
+            log: None,
         }
     }
 
@@ -160,6 +164,7 @@ impl PartitionCore {
     }
 
     fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {
+        self.log_acquired();
         let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
         for action in actions {
             let limits = limits_of(&action.spec, self.queues.config());
@@ -186,6 +191,9 @@ impl PartitionCore {
             let age = Millis::try_from(row.age.as_millis()).unwrap_or(Millis::MAX);
             let enqueued_at = now.saturating_sub(age);
             let seq = row.id.seq();
+            if row.status.holds_slot() {
+                self.log_held(action.id, row.id, row.attempt);
+            }
             self.queues.with_existing(row.action_id, |queue| {
                 if row.status.holds_slot() {
                     let holder = Holder {
@@ -226,6 +234,7 @@ impl PartitionCore {
 
     fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
         let limits = limits_of(&action.spec, self.queues.config());
+        self.log_limit(action.id, limits.max_concurrent);
         let action = self.remember(action);
         self.queues
             .with_queue(action.id, || limits, |queue| queue.set_limits(limits));
@@ -261,9 +270,11 @@ impl PartitionCore {
             });
         let Some(action_id) = released else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
+            self.log_stale(execution_id, attempt);
             out.push(Effect::Count(Counter::StaleCompletion));
             return;
         };
+        self.log_ended(action_id, execution_id, attempt, status);
         let outcome = Outcome {
             status,
             result: completion.result,
@@ -298,6 +309,7 @@ impl PartitionCore {
             queue.finish(execution_id, attempt, cancelled)
         });
         if ended == Some(true) {
+            self.log_ended(action_id, execution_id, attempt, outcome.status);
             out.push(Effect::End(Box::new(End {
                 id: execution_id,
                 outcome,
@@ -333,6 +345,7 @@ impl PartitionCore {
             .with_existing(action.id, |queue| queue.revoke(execution_id, attempt))
             == Some(true)
         {
+            self.log_revoked(action.id, execution_id, attempt);
             out.push(Effect::Update(Update {
                 id: execution_id,
                 status: Some(Status::Queued),
@@ -372,12 +385,11 @@ impl PartitionCore {
             queue.wake_delayed(now);
             let timeout = queue.limits().timeout_seconds;
             for expired in queue.expire(now, MAX_PER_STEP) {
+                let id = expired.execution_id;
+                self.log_ended(action_id, id, expired.attempt, Status::Expired);
                 let words = format!("waited longer than {timeout} s for a slot");
                 let outcome = Outcome::of(Status::Expired, Some(words));
-                out.push(Effect::End(Box::new(End {
-                    id: expired.execution_id,
-                    outcome,
-                })));
+                out.push(Effect::End(Box::new(End { id, outcome })));
                 out.push(Effect::Count(Counter::Expired));
             }
             std::iter::from_fn(|| queue.grant_next())
@@ -389,21 +401,22 @@ impl PartitionCore {
             self.hungry.insert(action_id);
         }
         for granted in grants {
-            let (execution_id, attempt) = (granted.execution_id, granted.attempt);
+            let grant_no = self.number_grant();
+            let dispatch = Dispatch {
+                execution_id: granted.execution_id,
+                attempt: granted.attempt,
+                action: Arc::clone(&action),
+            };
+            self.log_granted(&dispatch, grant_no);
             out.push(Effect::Update(Update {
-                id: execution_id,
+                id: dispatch.execution_id,
                 status: Some(Status::Requested),
-                attempt,
-                grant_no: Some(self.number_grant()),
+                attempt: dispatch.attempt,
+                grant_no: Some(grant_no),
                 cancel_requested: false,
             }));
             out.push(Effect::Count(Counter::Granted));
-            let action = Arc::clone(&action);
-            out.push(Effect::Dispatch(Dispatch {
-                execution_id,
-                attempt,
-                action,
-            }));
+            out.push(Effect::Dispatch(dispatch));
         }
         out.push(Effect::Touched(action_id));
         self.schedule(action_id);

@@ -42,8 +42,9 @@ impl PartitionCore {
         out: &mut Vec<Effect>,
     ) -> Vec<ActionId> {
         let mut changed = Vec::new();
-        for action_id in self.actions.keys() {
-            let leaked = self.queues.with_existing(*action_id, |queue| {
+        let actions: Vec<ActionId> = self.actions.keys().copied().collect();
+        for action_id in actions {
+            let leaked = self.queues.with_existing(action_id, |queue| {
                 let leaked: Vec<(ExecutionId, Holder)> = queue
                     .holders()
                     .filter(|(id, holder)| {
@@ -64,8 +65,9 @@ impl PartitionCore {
                     action.id = %action_id,
                     "a slot was held in memory only; it is released"
                 );
+                self.log_revoked(action_id, execution_id, holder.attempt);
                 out.push(Effect::Count(Counter::SlotLeakMended));
-                changed.push(*action_id);
+                changed.push(action_id);
             }
         }
         changed
@@ -106,6 +108,7 @@ impl PartitionCore {
                 "action.ref" = %action.spec.action_ref,
                 "a slot was held in the store only; it counts from now on"
             );
+            self.log_held(action.id, row.id, row.attempt);
             out.push(Effect::Count(Counter::SlotMissingMended));
         }
         let millis =

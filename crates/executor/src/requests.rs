@@ -134,7 +134,7 @@ impl PartitionCore {
                 status,
             },
         );
-        out.push(Effect::Insert(Box::new(NewExecution {
+        let new = NewExecution {
             id,
             action_id: action.id,
             request_id,
@@ -143,16 +143,19 @@ impl PartitionCore {
             status,
             attempt,
             grant_no,
-        })));
+        };
+        self.log_accepted(&new, not_before.is_some());
+        out.push(Effect::Insert(Box::new(new)));
         out.push(Effect::Count(Counter::Accepted));
-        if status == Status::Requested {
-            out.push(Effect::Count(Counter::Granted));
-            let action = Arc::clone(&action);
-            out.push(Effect::Dispatch(Dispatch {
+        if let Some(grant_no) = grant_no {
+            let dispatch = Dispatch {
                 execution_id: id,
                 attempt,
-                action,
-            }));
+                action: Arc::clone(&action),
+            };
+            self.log_granted(&dispatch, grant_no);
+            out.push(Effect::Count(Counter::Granted));
+            out.push(Effect::Dispatch(dispatch));
         }
         out.push(Effect::Touched(action.id));
         self.schedule(action.id);
@@ -197,7 +200,7 @@ impl PartitionCore {
                 status,
             },
         );
-        out.push(Effect::Insert(Box::new(NewExecution {
+        let new = NewExecution {
             id,
             action_id,
             request_id,
@@ -206,7 +209,10 @@ impl PartitionCore {
             status,
             attempt: Attempt(0),
             grant_no: None,
-        })));
+        };
+        self.log_accepted(&new, false);
+        self.log_ended(action_id, id, new.attempt, status);
+        out.push(Effect::Insert(Box::new(new)));
         let outcome = Outcome::of(status, Some(reject.to_string()));
         out.push(Effect::End(Box::new(End { id, outcome })));
     }
@@ -233,7 +239,14 @@ impl PartitionCore {
                 if let Some(attempt) = queue.request_cancel(execution_id) {
                     return Some(Some(attempt));
                 }
-                queue.cancel_waiting(seq).map(|_| None)
+                let cancelled = queue.cancel_waiting(seq)?;
+                self.log_ended(
+                    action_id,
+                    execution_id,
+                    cancelled.attempt,
+                    Status::Cancelled,
+                );
+                Some(None)
             });
             match found.flatten() {
                 Some(Some(attempt)) => {

@@ -83,6 +83,9 @@ impl Journal {
                 *epoch,
                 self.queues.clone(),
             );
+            if self.recorder.is_some() {
+                core.keep_log();
+            }
             let actions: Vec<_> = actions
                 .iter()
                 .filter(|action| action.partition == *partition)
@@ -165,6 +168,7 @@ impl Journal {
     pub(crate) fn step_down(&mut self, partition: PartitionId) {
         if let Some(owned) = self.state.owned.remove(&partition) {
             let epoch = owned.core.epoch();
+            self.record_lost(partition, epoch);
             owned.stop.cancel();
             owned.core.step_down();
             self.owned_count.send_replace(self.state.owned.len());

@@ -252,15 +252,6 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A listener passed a completion on to the owner.
-    Forwarded {
-        /// Which execution.
-        execution_id: ExecutionId,
-        /// Which attempt of it.
-        attempt: Attempt,
-        /// When.
-        t_ns: i64,
-    },
     /// A worker has claimed an attempt.
     Claimed {
         /// Which execution.
@@ -347,8 +338,8 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Record {
-    /// The same record of an owner, as part of a committed round; other kinds keep their round
-    /// out of it and only take the time.
+    /// The same record of an owner with the number and the time of the commit that made it true;
+    /// kinds that owners do not commit stay as they are.
     #[must_use]
     pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
         match &mut self {
@@ -359,7 +350,7 @@ impl Record {
             | Self::Revoked { round, t_ns, .. }
             | Self::Limit { round, t_ns, .. }
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
-            Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
+            Self::Acquired { t_ns, .. } | Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
             _ => {}
         }
         self

@@ -279,14 +279,6 @@ fn the_form_of_what_surrounds_them_is_fixed() {
         r#"{"kind":"stale_completion","execution_id":300,"attempt":2,"t_ns":1}"#,
     );
     check(
-        &Record::Forwarded {
-            execution_id,
-            attempt,
-            t_ns,
-        },
-        r#"{"kind":"forwarded","execution_id":300,"attempt":2,"t_ns":1}"#,
-    );
-    check(
         &Record::Claimed {
             execution_id,
             attempt,

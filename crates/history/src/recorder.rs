@@ -136,6 +136,11 @@ impl Recorder {
     /// Records. Waits only when the file is tens of thousands of records behind. What cannot be
     /// written is reported by [`flush`](Self::flush).
     pub fn record(&self, record: Record) {
+        self.record_all([record]);
+    }
+
+    /// Records several that stay together, in their order; see [`record`](Self::record).
+    pub fn record_all(&self, records: impl IntoIterator<Item = Record>) {
         let shared = &self.inner.shared;
         let mut state = shared.lock();
         while state.waiting.len() >= MAX_WAITING {
@@ -144,10 +149,12 @@ impl Recorder {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        state.waiting.push(record);
-        state.recorded += 1;
+        let before = state.waiting.len();
+        state.waiting.extend(records);
+        let after = state.waiting.len();
+        state.recorded += (after - before) as u64;
         // Waking the writer for each record would cost more than all the rest.
-        if state.waiting.len() == MANY {
+        if before < MANY && after >= MANY {
             shared.work.notify_one();
         }
     }

@@ -111,6 +111,26 @@ impl Runs {
         }
     }
 
+    /// Records that a claim was won.
+    pub(crate) fn record_claimed(&self, (execution_id, attempt): Key, worker: WorkerId) {
+        if let Some(recorder) = &self.recorder {
+            recorder.record(Record::Claimed {
+                execution_id,
+                attempt,
+                worker,
+                t_ns: now_ns(),
+            });
+        }
+    }
+
+    /// Records that the lease of a worker is lost.
+    pub(crate) fn record_lost(&self, worker: WorkerId) {
+        if let Some(recorder) = &self.recorder {
+            let t_ns = now_ns();
+            recorder.record(Record::WorkerLost { worker, t_ns });
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_task.len()
     }

@@ -1,5 +1,6 @@
 //! The system in this process: SQLite in a temporary folder, and the bus in memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const STOP: Duration = Duration::from_secs(30);
 pub(super) struct Embedded {
     pub(super) settings: Settings,
     workers: u16,
+    /// Where the workers record what they run.
+    history: PathBuf,
     /// Stops the roles, apart from the benchmark itself.
     shutdown: Shutdown,
     parts: Option<Parts>,
@@ -30,10 +33,11 @@ pub(super) struct Embedded {
 }
 
 impl Embedded {
-    pub(super) fn new(settings: Settings, workers: u16) -> Self {
+    pub(super) fn new(settings: Settings, workers: u16, history: PathBuf) -> Self {
         Self {
             settings,
             workers,
+            history,
             shutdown: Shutdown::new(),
             parts: None,
             stopped: false,
@@ -63,6 +67,7 @@ impl Embedded {
             let running =
                 roles::start(settings, &services, &parts, &health, &metrics, shutdown).await?;
             let mut settings = settings.clone();
+            settings.history.dir = Some(self.history.clone());
             for number in 1..=self.workers {
                 settings.worker.name = Some(format!("bench-worker-{number}"));
                 roles::start(

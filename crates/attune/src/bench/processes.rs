@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::daemon::{Daemon, Launcher, Readiness};
 use super::interrupt::{Interrupt, nothing_fails};
+use super::system::history_in;
 use crate::parts;
 
 /// How long connecting, and making or removing a database, may take.
@@ -161,6 +162,7 @@ impl Processes {
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let mut waited: Vec<(String, Readiness)> = Vec::new();
+        let history = history_in(&self.folder).display().to_string();
         for role in ["stats", "completion-listener", "executor"] {
             let (daemon, readiness) = launcher.start(role, role, &[])?;
             waited.push((role.to_owned(), readiness));
@@ -169,7 +171,10 @@ impl Processes {
         for number in 1..=self.workers {
             let name = format!("worker-{number}");
             let own_name = format!("bench-{name}");
-            let variables = [("ATTUNE__WORKER__NAME", own_name.as_str())];
+            let variables = [
+                ("ATTUNE__WORKER__NAME", own_name.as_str()),
+                ("ATTUNE__HISTORY__DIR", &history),
+            ];
             let (daemon, readiness) = launcher.start(&name, "worker", &variables)?;
             waited.push((name, readiness));
             self.daemons.push(daemon);

@@ -38,7 +38,10 @@ impl System {
             .context("no folder for temporary files")?;
         let settings = settings_in(settings, wiring, folder.path());
         let kind = match wiring {
-            Wiring::Embedded => Kind::Embedded(Box::new(Embedded::new(settings, workers))),
+            Wiring::Embedded => {
+                let history = history_in(folder.path());
+                Kind::Embedded(Box::new(Embedded::new(settings, workers, history)))
+            }
             Wiring::PostgresRabbitmq => {
                 Kind::Processes(Box::new(Processes::new(settings, workers, folder.path())))
             }
@@ -122,7 +125,8 @@ impl System {
     }
 }
 
-fn history_in(folder: &Path) -> PathBuf {
+/// Where workers record what they do.
+pub(super) fn history_in(folder: &Path) -> PathBuf {
     folder.join("history")
 }
 
@@ -132,7 +136,8 @@ fn settings_in(settings: &Settings, wiring: Wiring, folder: &Path) -> Settings {
     let mut settings = settings.clone();
     settings.wiring = wiring;
     settings.data_dir = folder.join("data");
-    settings.history.dir = Some(history_in(folder));
+    // Only the workers record: it is from their runs that order and limits are judged.
+    settings.history.dir = None;
     settings.worker.slots = WORKER_SLOTS;
     settings.worker.work_dir = Some(folder.join("work"));
     settings.metrics.listen = None;

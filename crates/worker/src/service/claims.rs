@@ -76,6 +76,7 @@ impl Service {
             match won.get(&key) {
                 Some(cancel_requested) => {
                     self.stats.claims_won.add(1);
+                    self.runs.record_claimed(key, life.worker());
                     let cancelled = *cancel_requested || self.inbox.is_cancelled(&key);
                     if let Some(request) = self.inbox.settle(key, true, &mut done) {
                         self.begin(request, cancelled, life);

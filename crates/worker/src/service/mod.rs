@@ -266,7 +266,9 @@ impl Service {
     /// once, with the slots that are free.
     fn life_is_over(&mut self) {
         self.stats.lease_lost.add(1);
-        self.life = None;
+        if let Some(life) = self.life.take() {
+            self.runs.record_lost(life.worker());
+        }
         let grace = self.options.lease_margin() + self.options.lease_grace;
         self.pending.alarm_at = Some(Instant::now() + grace);
         if matches!(self.phase, Phase::Serving) {

@@ -63,6 +63,18 @@ async fn lose(how: impl Fn(&TestStore), mend: impl Fn(&TestStore)) {
         )
     });
     assert_eq!(killed.count(), 2);
+    let (mut claims, mut lost) = (Vec::new(), Vec::new());
+    for record in rig.all_records() {
+        match record {
+            Record::Claimed { worker, .. } => claims.push(worker),
+            Record::WorkerLost { worker, .. } => lost.push(worker),
+            _ => {}
+        }
+    }
+    assert_eq!(
+        (claims, lost),
+        (vec![first, first, second, second], vec![first])
+    );
     assert_eq!(rig.store.change(|state| state.retired.clone()), [second]);
 }
 

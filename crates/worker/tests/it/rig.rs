@@ -318,7 +318,14 @@ impl Rig {
         until("all is acknowledged", || self.unsettled() == 0).await;
     }
 
+    /// What was recorded of runs.
     pub(crate) fn records(&self) -> Vec<Record> {
+        let mut records = self.all_records();
+        records.retain(|record| matches!(record, Record::Start { .. } | Record::End { .. }));
+        records
+    }
+
+    pub(crate) fn all_records(&self) -> Vec<Record> {
         self.recorder.flush().unwrap();
         let records = read_dir(&self.dir.path().join("history")).unwrap();
         records.map(Result::unwrap).collect()
