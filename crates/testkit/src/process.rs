@@ -117,6 +117,12 @@ impl Process {
         outcome.with_context(|| format!("{what}; its log ends with:\n{}", self.tail()))
     }
 
+    /// Whether it has said that it is ready.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        *self.is_ready.borrow()
+    }
+
     /// Whether it still runs.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProper
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::actions::Action;
@@ -83,13 +84,14 @@ async fn session(
         .basic_consume(reply_to.clone(), "".into(), options, FieldTable::default())
         .await?;
     let for_answers = Arc::clone(shared);
-    let reading = tokio::spawn(async move {
+    // Ends with the session: what it holds would keep the connection open.
+    let reading = AbortOnDropHandle::new(tokio::spawn(async move {
         while let Some(Ok(answer)) = answers.next().await {
             if let Err(error) = note(&for_answers, &answer.data) {
                 eprintln!("chaos: an answer cannot be read: {error:#}");
             }
         }
-    });
+    }));
     let mut ticks = tokio::time::interval(pace);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut again = pending.len();

@@ -23,9 +23,10 @@ const ROLES: [(&str, usize); 5] = [
     ("worker", 4),
     ("api", 1),
 ];
-/// How often the supervisor looks after a daemon, and how long it waits before it starts one
-/// again that has ended, as systemd would.
+/// How often the supervisor looks after a daemon.
 const LOOK: Duration = Duration::from_millis(200);
+/// How long it waits before it starts one again that has ended.
+const RESTART: Duration = Duration::from_secs(1);
 
 /// Binds a free port of loopback below those that the kernel gives to outgoing connections, so
 /// that nobody takes it while its daemon is down.
@@ -181,12 +182,21 @@ impl Fleet {
                 None => None,
             };
             if let Some(status) = ended {
-                say.line(&format!("{} has ended by itself: {status}", daemon.name));
-                // A signal is the poison action's doing.
-                if !status.contains("SIGKILL") {
-                    let surprise = format!("{} ended by itself: {status}", daemon.name);
-                    self.surprises.lock().await.push(surprise);
+                // Who cannot begin because a server went away may end and begin anew; a signal is
+                // the doing of the poison action.
+                let was_ready = process.as_ref().is_some_and(Process::is_ready);
+                let when = if was_ready {
+                    "by itself"
+                } else {
+                    "while starting"
+                };
+                let text = format!("{} has ended {when}: {status}", daemon.name);
+                say.line(&text);
+                if was_ready && !status.contains("SIGKILL") {
+                    self.surprises.lock().await.push(text);
                 }
+                // As systemd does.
+                tokio::time::sleep(RESTART).await;
             }
             match daemon.spawn() {
                 Ok(started) => *process = Some(started),
