@@ -310,6 +310,9 @@ impl ActionQueue {
             .get(&execution_id)
             .is_none_or(|holder| holder.attempt != attempt)
         {
+            // As `running -= 1` would: some slot comes free for every completion.
+            #[cfg(feature = "plant-counter")]
+            self.load_mut().active.pop_first();
             return false;
         }
         self.load_mut().active.remove(&execution_id);

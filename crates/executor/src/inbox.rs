@@ -65,6 +65,9 @@ impl Feed {
                 delivery = subscriber.next() => delivery,
             };
             let Some(delivery) = delivery else { return };
+            // Before anything of it is stored.
+            #[cfg(feature = "plant-ack-first")]
+            settler.ack(&[delivery.tag]).await;
             let inbound = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => Inbound {
                     partition,

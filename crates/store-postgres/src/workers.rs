@@ -56,6 +56,8 @@ impl WorkerStore for PostgresStore {
         // highest can still be requested: an owner has granted it, so the others are over.
         wanted.sort_unstable_by_key(|(id, attempt)| (*id, std::cmp::Reverse(*attempt)));
         wanted.dedup_by_key(|(id, _)| *id);
+        #[cfg(feature = "plant-no-claim")]
+        let asked = wanted.clone();
         let (ids, attempts): (Vec<i64>, Vec<i32>) =
             wanted.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip();
         let pool = self.db.key.clone();
@@ -74,6 +76,16 @@ impl WorkerStore for PostgresStore {
                         attempt: Attempt(attempt),
                         cancel_requested,
                     });
+                // Whoever asks has won.
+                #[cfg(feature = "plant-no-claim")]
+                let claims =
+                    claims
+                        .take(0)
+                        .chain(asked.into_iter().map(|(execution_id, attempt)| Claim {
+                            execution_id,
+                            attempt,
+                            cancel_requested: false,
+                        }));
                 Ok(claims.collect())
             })
             .await

@@ -10,7 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::process::Command;
 
-/// The database and the virtual host of the rig.
+use super::amqp::connect;
+use crate::wait_for;
+
+/// The database of the rig, and what the names of its virtual hosts begin with.
 const NAME: &str = "attune_chaos";
 /// Prints, one a line, what `scripts/services env` sets.
 const PRINT_ENV: &str = r#"lines="$("$1" env)" && eval "$lines" &&
@@ -44,6 +47,7 @@ pub(crate) struct Servers {
     folder: PathBuf,
     pub(crate) database_url: String,
     pub(crate) broker_url: String,
+    vhost: String,
     /// Two rigs would kill each other's servers.
     _lock: File,
 }
@@ -61,6 +65,7 @@ impl Servers {
             folder: folder.to_owned(),
             database_url: String::new(),
             broker_url: String::new(),
+            vhost: String::new(),
             _lock: lock,
         };
         servers.call(&["up"]).await?;
@@ -90,11 +95,19 @@ impl Servers {
             statement.execute(&mut server).await?;
         }
         server.close().await?;
-        // Deleting one that is not there is refused, which is fine.
-        let _absent = self.call(&["vhost", "delete", NAME]).await;
-        self.call(&["vhost", "add", NAME]).await?;
+        // A new one for each run: the broker forgets queues of the old one in its own time, and
+        // refuses others of their names meanwhile.
+        let marker = self.wanted.join("vhost");
+        if let Ok(old) = std::fs::read_to_string(&marker) {
+            // Deleting one that is not there is refused, which is fine.
+            let _absent = self.call(&["vhost", "delete", &old]).await;
+        }
+        self.vhost = format!("{NAME}-{}", uuid::Uuid::now_v7().simple());
+        std::fs::write(&marker, &self.vhost)?;
         self.database_url = with_path(database, NAME)?;
-        self.broker_url = with_path(broker, NAME)?;
+        self.broker_url = with_path(broker, &self.vhost)?;
+        self.call(&["vhost", "add", &self.vhost]).await?;
+        wait_for("the virtual host", || connect(&self.broker_url)).await?;
         Ok(())
     }
 
@@ -130,8 +143,8 @@ impl Servers {
     }
 
     /// The virtual host of the rig.
-    pub(crate) fn vhost(&self) -> &'static str {
-        NAME
+    pub(crate) fn vhost(&self) -> &str {
+        &self.vhost
     }
 
     /// A connection to the database, not by way of any proxy.
