@@ -35,6 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("history", &["core"]),
     ("bench", &["bus", "messages", "store", "history", "core"]),
     ("testkit", &["core", "history", "bus", "messages"]),
+    ("model", &[]),
 ];
 
 fn root() -> PathBuf {

@@ -1,0 +1,210 @@
+//! What the store, the broker, the owners and the workers hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One request, and the execution it becomes; requests are numbered as the broker has them.
+pub(crate) type Execution = u8;
+pub(crate) type Attempt = u8;
+/// Epoch and place.
+pub(crate) type Seq = (u8, u8);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Status {
+    Queued,
+    Requested,
+    /// By this worker.
+    Running(u8),
+}
+
+/// A row of the active executions; one that ends is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Row {
+    pub(crate) status: Status,
+    pub(crate) attempt: Attempt,
+}
+
+/// What the store knows of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Stored {
+    /// Its place, from the moment it is accepted and for ever.
+    pub(crate) seq: Option<Seq>,
+    pub(crate) row: Option<Row>,
+    /// How many outcomes the history has.
+    pub(crate) outcomes: u8,
+}
+
+/// One change of a batch; all of them check the fence together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Write {
+    /// Attempt 0 waits, attempt 1 holds a slot at once.
+    Accept(Execution, Seq, Attempt),
+    Grant(Execution, Attempt),
+    /// Takes the slot of this attempt back.
+    Revoke(Execution, Attempt),
+    End(Execution),
+}
+
+/// What an owner acknowledges when its batch is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ack {
+    Nothing,
+    Request(Execution),
+    Completion(Execution, Attempt),
+}
+
+/// What an owner has decided and not committed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Draft {
+    pub(crate) writes: Vec<Write>,
+    pub(crate) ack: Ack,
+    /// It was sent before, with an unknown outcome.
+    pub(crate) again: bool,
+}
+
+/// A waiting execution as an owner remembers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Waiting {
+    pub(crate) seq: Seq,
+    pub(crate) execution: Execution,
+    pub(crate) attempt: Attempt,
+}
+
+/// The memory of one executor. Epoch 0 owns nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    pub(crate) epoch: u8,
+    /// Its queue is rebuilt from the store.
+    pub(crate) loaded: bool,
+    pub(crate) next_place: u8,
+    pub(crate) active: BTreeSet<(Execution, Attempt)>,
+    /// How many slots are taken, for the variant that only counts.
+    pub(crate) taken: i8,
+    /// In order.
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) draft: Option<Draft>,
+}
+
+/// The lease of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Lease {
+    Holds,
+    /// Expired; what the worker runs may still run.
+    Expired,
+    /// Expired for longer than the grace.
+    GraceOver,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The epoch in the lease of the partition.
+    pub(crate) epoch: u8,
+    pub(crate) stored: Vec<Stored>,
+    /// Somebody was granted a slot before one that had waited longer.
+    pub(crate) overtaken: bool,
+    pub(crate) owners: Vec<Owner>,
+    /// A first try of a batch that the store has not carried out yet, and its epoch.
+    pub(crate) late: Option<(u8, Vec<Write>)>,
+    pub(crate) unknowns: u8,
+    /// Requests that are not acknowledged, in the order of the broker.
+    pub(crate) requests: Vec<Execution>,
+    /// Who receives them.
+    pub(crate) receiver: Option<u8>,
+    pub(crate) leases: Vec<Lease>,
+    /// Programs that run: worker, execution, attempt.
+    pub(crate) runs: BTreeSet<(u8, Execution, Attempt)>,
+    /// How often each attempt was started.
+    pub(crate) starts: BTreeMap<(Execution, Attempt), u8>,
+    /// Completions that were sent, and whether an owner has acknowledged them.
+    pub(crate) completions: BTreeMap<(Execution, Attempt), bool>,
+}
+
+impl State {
+    pub(crate) fn new(executions: u8) -> Self {
+        Self {
+            epoch: 0,
+            stored: vec![Stored::default(); usize::from(executions)],
+            overtaken: false,
+            owners: vec![Owner::default(); 2],
+            late: None,
+            unknowns: 0,
+            requests: (0..executions).collect(),
+            receiver: None,
+            leases: vec![Lease::Holds; 2],
+            runs: BTreeSet::new(),
+            starts: BTreeMap::new(),
+            completions: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn of(&self, execution: Execution) -> &Stored {
+        &self.stored[usize::from(execution)]
+    }
+
+    pub(crate) fn of_mut(&mut self, execution: Execution) -> &mut Stored {
+        &mut self.stored[usize::from(execution)]
+    }
+
+    /// Executions that hold a slot in the store, with their attempt.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (Execution, Attempt)> + '_ {
+        (0..).zip(&self.stored).filter_map(|(execution, stored)| {
+            let row = stored.row.filter(|row| row.status != Status::Queued)?;
+            Some((execution, row.attempt))
+        })
+    }
+
+    /// Carries out a batch. The conditions are those of the stores' commit statements: writing a
+    /// batch twice in a row is the same as once.
+    pub(crate) fn carry_out(&mut self, writes: &[Write]) {
+        for write in writes {
+            match *write {
+                Write::Accept(execution, seq, attempt) => {
+                    let stored = self.of_mut(execution);
+                    stored.seq.get_or_insert(seq);
+                    let status = if attempt == 0 {
+                        Status::Queued
+                    } else {
+                        Status::Requested
+                    };
+                    stored.row.get_or_insert(Row { status, attempt });
+                }
+                Write::Grant(execution, attempt) => {
+                    if let Some(row) = &mut self.of_mut(execution).row
+                        && (row.attempt < attempt
+                            || (row.attempt == attempt && row.status == Status::Queued))
+                    {
+                        *row = Row {
+                            status: Status::Requested,
+                            attempt,
+                        };
+                    }
+                }
+                Write::Revoke(execution, attempt) => {
+                    if let Some(row) = &mut self.of_mut(execution).row
+                        && row.attempt <= attempt
+                    {
+                        *row = Row {
+                            status: Status::Queued,
+                            attempt,
+                        };
+                    }
+                }
+                Write::End(execution) => {
+                    let stored = self.of_mut(execution);
+                    if stored.row.take().is_some() {
+                        stored.outcomes += 1;
+                    }
+                }
+            }
+        }
+        self.overtaken |= writes.iter().any(|write| match *write {
+            Write::Grant(execution, _) | Write::Accept(execution, _, 1) => {
+                let seq = self.of(execution).seq;
+                self.stored.iter().any(|other| {
+                    other.seq < seq && other.row.is_some_and(|row| row.status == Status::Queued)
+                })
+            }
+            _ => false,
+        });
+    }
+}
