@@ -36,6 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bench", &["bus", "messages", "store", "history", "core"]),
     ("testkit", &["core", "history", "bus", "messages"]),
     ("model", &[]),
+    ("sim", &["executor", "store", "bus", "messages", "core"]),
 ];
 
 fn root() -> PathBuf {

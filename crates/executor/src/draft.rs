@@ -2,7 +2,8 @@
 //!
 //! A batch names each execution at most once, so changes of the same execution in one round are
 //! folded: an execution that is accepted and granted is inserted as granted, one that is accepted
-//! and ended goes straight to the history.
+//! and ended goes straight to the history. The seeded simulator folds with the same code, so that
+//! what it commits is what production would.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,16 +17,23 @@ use crate::event::{Counter, Dispatch, Effect};
 
 /// What follows the commit.
 #[derive(Default)]
-pub(crate) struct Tell {
-    pub(crate) dispatches: Vec<Dispatch>,
-    /// Their bodies are only in the store.
-    pub(crate) redispatches: Vec<Dispatch>,
-    pub(crate) cancels: Vec<(ExecutionId, Attempt)>,
-    pub(crate) answers: Vec<(Arc<str>, Answer)>,
-    pub(crate) dead_letters: Vec<(Box<Submission>, Reject)>,
-    pub(crate) counts: Vec<Counter>,
-    pub(crate) touched: BTreeSet<ActionId>,
-    pub(crate) acks: Vec<(Settler, Vec<DeliveryTag>)>,
+pub struct Tell {
+    /// Executions that may run.
+    pub dispatches: Vec<Dispatch>,
+    /// The same, told again; their bodies are only in the store.
+    pub redispatches: Vec<Dispatch>,
+    /// Runs to be ended.
+    pub cancels: Vec<(ExecutionId, Attempt)>,
+    /// Who asked, and what to say.
+    pub answers: Vec<(Arc<str>, Answer)>,
+    /// Submissions that cannot even be recorded, and why.
+    pub dead_letters: Vec<(Box<Submission>, Reject)>,
+    /// What to count.
+    pub counts: Vec<Counter>,
+    /// The queues that changed.
+    pub touched: BTreeSet<ActionId>,
+    /// Deliveries that are done with, last of all.
+    pub acks: Vec<(Settler, Vec<DeliveryTag>)>,
 }
 
 /// The effects of one round on one partition.
@@ -42,15 +50,15 @@ struct PartitionDraft {
     tell: Tell,
 }
 
-/// The effects of one round.
+/// The effects of one round, as they come.
 #[derive(Default)]
-pub(crate) struct Draft {
+pub struct Draft {
     partitions: BTreeMap<PartitionId, PartitionDraft>,
 }
 
 impl Draft {
     /// Adds the effects of one event.
-    pub(crate) fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
+    pub fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
         if effects.is_empty() {
             return;
         }
@@ -61,7 +69,7 @@ impl Draft {
     }
 
     /// Adds a delivery that is done with when the round is committed.
-    pub(crate) fn add_ack(&mut self, partition: PartitionId, settler: &Settler, tag: DeliveryTag) {
+    pub fn add_ack(&mut self, partition: PartitionId, settler: &Settler, tag: DeliveryTag) {
         let acks = &mut self.partitions.entry(partition).or_default().tell.acks;
         match acks.last_mut() {
             Some((last, tags)) if Arc::ptr_eq(last, settler) => tags.push(tag),
@@ -70,7 +78,7 @@ impl Draft {
     }
 
     /// The round, folded.
-    pub(crate) fn into_round(self, owner: OwnerId) -> Round {
+    pub fn into_round(self, owner: OwnerId) -> Round {
         let mut batch = Batch::new(owner);
         let mut tells = BTreeMap::new();
         for (partition, draft) in self.partitions {
@@ -104,15 +112,15 @@ impl Draft {
 }
 
 /// One round, ready to be committed.
-pub(crate) struct Round {
+pub struct Round {
     /// Without fences and totals, which its owner adds.
-    pub(crate) batch: Batch,
+    pub batch: Batch,
     tells: BTreeMap<PartitionId, Tell>,
 }
 
 impl Round {
     /// Forgets a partition that is no longer owned: its messages come again, to its owner.
-    pub(crate) fn drop_partition(&mut self, partition: PartitionId) {
+    pub fn drop_partition(&mut self, partition: PartitionId) {
         self.tells.remove(&partition);
         self.batch
             .inserts
@@ -130,19 +138,19 @@ impl Round {
 
     /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
     /// commit too: an owner that lost its partition must not make messages vanish.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.batch.is_empty() && self.tells.values().all(|tell| tell.acks.is_empty())
     }
 
     /// The queues that the round changed, by partition.
-    pub(crate) fn touched(&self) -> impl Iterator<Item = (PartitionId, &BTreeSet<ActionId>)> {
+    pub fn touched(&self) -> impl Iterator<Item = (PartitionId, &BTreeSet<ActionId>)> {
         self.tells
             .iter()
             .map(|(partition, tell)| (*partition, &tell.touched))
     }
 
     /// What is to be told, with the bodies of the executions that this round accepted.
-    pub(crate) fn into_tell(self) -> (Tell, HashMap<ExecutionId, Submission>) {
+    pub fn into_tell(self) -> (Tell, HashMap<ExecutionId, Submission>) {
         let mut all = Tell::default();
         for tell in self.tells.into_values() {
             all.dispatches.extend(tell.dispatches);

@@ -8,7 +8,7 @@
 pub mod action_queue;
 mod counters;
 mod dispatcher;
-mod draft;
+pub mod draft;
 pub mod event;
 mod executor;
 mod inbox;

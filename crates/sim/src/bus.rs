@@ -1,0 +1,211 @@
+//! A plain model of the broker: queues that keep their order, consumers with a prefetch, and
+//! what was not acknowledged coming back first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Submission};
+use attune_messages::v1::{Completion, OnReject};
+
+use crate::plan::Time;
+use crate::rng::Rng;
+
+/// A queue of the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    /// Completions of a partition.
+    Control(u16),
+    /// Commands of a partition.
+    Commands(u16),
+    /// What workers shall run.
+    Requested,
+}
+
+/// A message.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// A client asks for an execution.
+    Submit(Arc<Submit>),
+    /// A client asks to end one.
+    Cancel(RequestId, ExecutionId, Arc<str>),
+    /// This action has changed; who asks stands last.
+    Changed(RequestId, Arc<str>, Arc<str>),
+    /// A run has ended.
+    Completed(Arc<Completion>),
+    /// Run this.
+    Request(ExecutionId, Attempt, ActionId),
+}
+
+/// A submission on its way.
+#[derive(Debug)]
+pub struct Submit {
+    /// Names the request.
+    pub request_id: RequestId,
+    /// What is asked for.
+    pub submission: Submission,
+    /// What happens when it is refused.
+    pub on_reject: OnReject,
+    /// Who waits for the answer.
+    pub reply_to: Option<Arc<str>>,
+}
+
+/// One of those that receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Party {
+    /// An owner, in one life of its process.
+    Owner(usize, u32),
+    /// A worker, in one life of its process.
+    Worker(usize, u32),
+}
+
+/// A message at its place in a queue.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    /// Who receives it.
+    pub to: Party,
+    /// Through which subscription.
+    pub subscription: u64,
+    /// Its place in the queue, given when it first came there.
+    pub place: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    id: u64,
+    to: Party,
+    prefetch: usize,
+    unacked: BTreeMap<u64, Body>,
+    /// Deliveries of one subscription do not overtake each other.
+    last_at: Time,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    ready: VecDeque<(u64, Body)>,
+    consumers: Vec<Consumer>,
+    places: u64,
+}
+
+/// The broker.
+#[derive(Debug, Default)]
+pub struct Bus {
+    queues: BTreeMap<Name, Queue>,
+    subscriptions: u64,
+    /// True when giving back behind what waits is planted.
+    pub requeue_last: bool,
+}
+
+impl Bus {
+    /// A message has come; the broker keeps it from now on. Gives its place.
+    pub fn arrive(&mut self, name: Name, body: Body) -> u64 {
+        let queue = self.queues.entry(name).or_default();
+        queue.places += 1;
+        queue.ready.push_back((queue.places, body));
+        queue.places
+    }
+
+    /// Begins a subscription. A partition's queue serves the oldest one alone.
+    pub fn subscribe(&mut self, name: Name, to: Party, prefetch: usize) -> u64 {
+        self.subscriptions += 1;
+        self.queues.entry(name).or_default().consumers.push(Consumer {
+            id: self.subscriptions,
+            to,
+            prefetch,
+            unacked: BTreeMap::new(),
+            last_at: 0,
+        });
+        self.subscriptions
+    }
+
+    /// Ends a subscription; what it had not acknowledged goes back in order. Gives the queue.
+    pub fn close(&mut self, subscription: u64) -> Option<Name> {
+        for (name, queue) in &mut self.queues {
+            let Some(index) = queue.consumers.iter().position(|c| c.id == subscription) else {
+                continue;
+            };
+            let back = queue.consumers.remove(index).unacked;
+            if self.requeue_last {
+                queue.ready.extend(back);
+            } else {
+                for entry in back.into_iter().rev() {
+                    // Competing consumers give back at the places that the messages had.
+                    let at = queue.ready.partition_point(|(place, _)| *place < entry.0);
+                    queue.ready.insert(at, entry);
+                }
+            }
+            return Some(*name);
+        }
+        None
+    }
+
+    /// The subscriptions of a party.
+    pub fn subscriptions_of(&self, party: Party) -> Vec<u64> {
+        let consumers = self.queues.values().flat_map(|queue| &queue.consumers);
+        consumers.filter(|c| c.to == party).map(|c| c.id).collect()
+    }
+
+    /// Acknowledges; what is not there any more does not matter. Gives the queue.
+    pub fn ack(&mut self, subscription: u64, place: u64) -> Option<Name> {
+        for (name, queue) in &mut self.queues {
+            for consumer in &mut queue.consumers {
+                if consumer.id == subscription {
+                    consumer.unacked.remove(&place);
+                    return Some(*name);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a subscription is still open.
+    pub fn is_open(&self, subscription: u64) -> bool {
+        let mut consumers = self.queues.values().flat_map(|queue| &queue.consumers);
+        consumers.any(|c| c.id == subscription)
+    }
+
+    /// Sends what can be sent now; each with the time at which it is received.
+    pub fn pump(&mut self, name: Name, now: Time, delay: Time, rng: &mut Rng) -> Vec<(Time, Delivery)> {
+        let mut sent = Vec::new();
+        let Some(queue) = self.queues.get_mut(&name) else {
+            return sent;
+        };
+        while !queue.ready.is_empty() {
+            let candidates: Vec<usize> = if name == Name::Requested {
+                (0..queue.consumers.len())
+                    .filter(|n| queue.consumers[*n].unacked.len() < queue.consumers[*n].prefetch)
+                    .collect()
+            } else {
+                let first = queue.consumers.first();
+                let has_room = first.is_some_and(|c| c.unacked.len() < c.prefetch);
+                if has_room { vec![0] } else { Vec::new() }
+            };
+            if candidates.is_empty() {
+                break;
+            }
+            let consumer = &mut queue.consumers[candidates[rng.index(candidates.len())]];
+            let Some((place, body)) = queue.ready.pop_front() else {
+                break;
+            };
+            consumer.unacked.insert(place, body.clone());
+            consumer.last_at = consumer.last_at.max(now + rng.between(0, delay));
+            let delivery = Delivery {
+                to: consumer.to,
+                subscription: consumer.id,
+                place,
+                body,
+            };
+            sent.push((consumer.last_at, delivery));
+        }
+        sent
+    }
+
+    /// Whether nothing waits and nothing is unacknowledged.
+    pub fn is_empty(&self) -> bool {
+        let idle = |queue: &Queue| {
+            queue.ready.is_empty() && queue.consumers.iter().all(|c| c.unacked.is_empty())
+        };
+        self.queues.values().all(idle)
+    }
+}

@@ -1,0 +1,178 @@
+//! Clients: they publish in order, ask again until they are answered, repeat themselves, cancel,
+//! and change limits.
+
+use std::sync::Arc;
+
+use attune_core::{ExecutionId, PartitionId, RequestId, Submission};
+use attune_messages::v1::{AnswerOutcome, OnReject};
+use chrono::DateTime;
+use uuid::Uuid;
+
+use crate::bus::{Body, Name, Submit};
+use crate::plan::{Op, Time};
+use crate::trace::Note;
+use crate::world::{Ev, WALL, World};
+
+/// How long a client waits before it asks again.
+const ASK_AGAIN: Time = 2_500;
+
+/// Something that a client wants to be sure of.
+pub(crate) struct Ask {
+    client: usize,
+    name: Name,
+    body: Body,
+    pub(crate) request_id: RequestId,
+    /// The broker's word is enough: nobody waits for an answer.
+    pub(crate) confirm_only: bool,
+    pub(crate) done: bool,
+}
+
+impl World {
+    /// The request id of a planned submission: the same, however often it is sent.
+    fn request_of(&self, id: usize) -> RequestId {
+        let (high, low) = (u128::from(self.plan.seed), id as u128);
+        RequestId(Uuid::from_u128(high << 64 | 1 << 63 | low))
+    }
+
+    pub(crate) fn op(&mut self, index: usize) {
+        let planned = self.plan.ops[index].clone();
+        self.note(Note::Op(planned.id));
+        match planned.what {
+            Op::Submit { .. } => self.submit(planned.id, &planned.what, false),
+            Op::Repeat { of, differs } => {
+                let first = self.plan.ops.iter().find(|op| op.id == of);
+                let first = first.map(|op| op.what.clone());
+                if let Some(what @ Op::Submit { .. }) = first {
+                    self.submit(of, &what, differs);
+                }
+            }
+            Op::Cancel { of } => {
+                // As someone would who has found it in the list.
+                let stored = self.store.requests.get(&self.request_of(of));
+                if let Some((id, _)) = stored.copied() {
+                    self.cancel(id);
+                }
+            }
+            Op::Limit { action, limit } => {
+                let Some(stored) = self.store.actions.get_mut(action) else {
+                    return;
+                };
+                stored.spec.policy.concurrency.limit = limit;
+                stored.version += 1;
+                let action_ref: Arc<str> = Arc::from(stored.spec.action_ref.as_str());
+                let partition = stored.partition;
+                let request_id = RequestId(self.fresh());
+                let body = |reply_to| Body::Changed(request_id, action_ref, reply_to);
+                self.add_ask(0, partition, request_id, false, body);
+            }
+        }
+    }
+
+    fn submit(&mut self, id: usize, what: &Op, differs: bool) {
+        let Op::Submit {
+            client,
+            action,
+            priority,
+            delay,
+            asks,
+        } = *what
+        else {
+            return;
+        };
+        let Some(shape) = self.plan.actions.get(action) else {
+            return;
+        };
+        let mut submission = Submission::new(shape.name.clone());
+        submission.priority = priority;
+        submission.group = differs.then(|| "another body".to_owned());
+        let planned = self.plan.ops.iter().find(|op| op.id == id);
+        let at = planned.map_or(0, |op| op.at);
+        let not_before = delay.and_then(|delay| DateTime::from_timestamp_millis(WALL + at + delay));
+        submission.not_before = not_before;
+        let request_id = self.request_of(id);
+        let partition = self.plan.partition_of(action);
+        let body = |reply_to: Arc<str>| {
+            Body::Submit(Arc::new(Submit {
+                request_id,
+                submission,
+                on_reject: if asks {
+                    OnReject::Answer
+                } else {
+                    OnReject::Record
+                },
+                reply_to: asks.then_some(reply_to),
+            }))
+        };
+        self.add_ask(client, partition, request_id, !asks, body);
+    }
+
+    fn cancel(&mut self, id: ExecutionId) {
+        let request_id = RequestId(self.fresh());
+        let body = |reply_to| Body::Cancel(request_id, id, reply_to);
+        self.add_ask(0, id.partition(), request_id, false, body);
+    }
+
+    fn add_ask(
+        &mut self,
+        client: usize,
+        partition: PartitionId,
+        request_id: RequestId,
+        confirm_only: bool,
+        body: impl FnOnce(Arc<str>) -> Body,
+    ) {
+        let number = self.asks.len();
+        self.asks.push(Ask {
+            client,
+            name: Name::Commands(partition.0),
+            body: body(Arc::from(number.to_string())),
+            request_id,
+            confirm_only,
+            done: false,
+        });
+        self.ask(number);
+    }
+
+    /// Publishes, and comes back to it in a while.
+    pub(crate) fn ask(&mut self, number: usize) {
+        if self.asks[number].done {
+            return;
+        }
+        let delay = self.delay();
+        let ask = &self.asks[number];
+        let (name, body, confirm_only) = (ask.name, ask.body.clone(), ask.confirm_only);
+        let last = self.client_at.entry(ask.client).or_insert(0);
+        *last = (*last).max(self.now + delay);
+        let at = *last;
+        // A message that does not arrive is one whose confirm the client never sees.
+        if !self.rng.chance(self.noise.lost) {
+            self.push(at, Ev::Arrive(name, body.clone(), confirm_only.then_some(number)));
+        }
+        if self.rng.chance(self.noise.doubled) {
+            self.push(at + 1, Ev::Arrive(name, body, None));
+        }
+        self.push(self.now + ASK_AGAIN, Ev::Ask(number));
+    }
+
+    /// The broker has a message for good; the client may not hear of it.
+    pub(crate) fn confirm(&mut self, number: usize) {
+        let lost = self.rng.chance(self.noise.lost);
+        let ask = &mut self.asks[number];
+        self.confirmed.insert(ask.request_id);
+        ask.done = !lost;
+    }
+
+    /// An owner says which execution a request has led to.
+    pub(crate) fn told(&mut self, reply_to: &str, id: ExecutionId) {
+        let ask = reply_to.parse::<usize>().ok().and_then(|n| self.asks.get(n));
+        if let Some(ask) = ask
+            && matches!(ask.body, Body::Submit(_))
+        {
+            self.oracle.answered(self.now, &self.store, ask.request_id, id);
+        }
+    }
+
+    pub(crate) fn answered(&mut self, number: usize, _outcome: &AnswerOutcome) {
+        self.note(Note::Answered(number));
+        self.asks[number].done = true;
+    }
+}

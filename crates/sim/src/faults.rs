@@ -1,0 +1,71 @@
+//! What goes wrong, and coming back from it.
+
+use crate::bus::{Body, Name, Party};
+use crate::plan::{Fault, Time};
+use crate::trace::Note;
+use crate::world::{Ev, Word, World};
+use attune_core::PartitionId;
+use std::sync::Arc;
+
+/// How long the broker waits for the heartbeats of a party.
+const HEARTBEATS: Time = 2_000;
+/// How long an owner does not want back what it handed over.
+const SHUN: Time = 4_000;
+
+impl World {
+    pub(crate) fn fault(&mut self, index: usize) {
+        let planned = self.plan.faults[index].clone();
+        self.note(Note::Fault(planned.id));
+        let now = self.now;
+        match planned.what {
+            Fault::CrashOwner { owner, down } if self.owners[owner].is_alive() => {
+                self.crash_owner(owner);
+                self.push(now + down, Ev::Restart(Party::Owner(owner, 0)));
+            }
+            Fault::PauseOwner { owner, pause } if self.owners[owner].is_alive() => {
+                self.owners[owner].paused_until = now + pause;
+                let party = Party::Owner(owner, self.owners[owner].life());
+                self.push(now + HEARTBEATS, Ev::Silent(party));
+            }
+            Fault::BlindOwner { owner, blind } => self.owners[owner].blind_until = now + blind,
+            Fault::HandOver { owner, partition } if self.owners[owner].is_alive() => {
+                let partition = PartitionId(partition);
+                self.owners[owner].shunned.insert(partition, now + SHUN);
+                self.step_down(owner, partition);
+            }
+            Fault::Reload { owner } => self.owners[owner].break_commit = true,
+            Fault::CutOwner { owner } if self.owners[owner].is_alive() => {
+                let party = Party::Owner(owner, self.owners[owner].life());
+                self.close_all(party);
+                self.soon(Ev::To(party, Word::Cut));
+            }
+            Fault::CrashWorker { worker, down } if self.workers[worker].is_alive() => {
+                self.crash_worker(worker);
+                self.push(now + down, Ev::Restart(Party::Worker(worker, 0)));
+            }
+            Fault::PauseWorker { worker, pause } if self.workers[worker].is_alive() => {
+                self.workers[worker].paused_until = now + pause;
+                let party = Party::Worker(worker, self.workers[worker].life());
+                self.push(now + HEARTBEATS, Ev::Silent(party));
+            }
+            Fault::StoreDown { down } => self.store_down_until = now + down,
+            Fault::Replay if !self.completions.is_empty() => {
+                let completion = Arc::clone(&self.completions[self.rng.index(self.completions.len())]);
+                let name = Name::Control(completion.execution_id.partition().0);
+                self.soon(Ev::Arrive(name, Body::Completed(completion), None));
+            }
+            _ => {}
+        }
+    }
+
+    /// What is dead starts again.
+    pub(crate) fn restart(&mut self, party: Party) {
+        match party {
+            Party::Owner(owner, _) if !self.owners[owner].is_alive() => self.start_owner(owner),
+            Party::Worker(worker, _) if !self.workers[worker].is_alive() => {
+                self.start_worker(worker);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Judges a run from outside: what is stored, what is told, what physically runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::{
+    ActionId, Attempt, ExecutionId, PartitionId, QueueTotals, RequestId, Status, WorkerId,
+};
+use attune_store::Batch;
+
+use crate::plan::Time;
+use crate::shadow::Shadow;
+use crate::store::{Odd, Store};
+
+/// What must not be broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Promise {
+    /// Nothing accepted is lost.
+    I1,
+    /// Limits hold.
+    I2,
+    /// Order holds.
+    I3,
+    /// Every slot is released in the end.
+    I4,
+    /// One outcome per attempt, one execution per request.
+    I5,
+    /// The event that frees a slot grants it.
+    I6,
+    /// The totals balance at every commit.
+    I7,
+    /// No attempt starts twice, and no execution runs twice at once.
+    DoubleStart,
+    /// Nothing is told before it is committed.
+    ToldEarly,
+    /// What is stored is what was decided.
+    Stored,
+    /// Who waits for a slot expires when the queue's time is over, and not before.
+    Expiry,
+}
+
+impl Promise {
+    /// All of them, by their names in reports.
+    pub const ALL: [(&'static str, Self); 11] = [
+        ("I1", Self::I1),
+        ("I2", Self::I2),
+        ("I3", Self::I3),
+        ("I4", Self::I4),
+        ("I5", Self::I5),
+        ("I6", Self::I6),
+        ("I7", Self::I7),
+        ("double_start", Self::DoubleStart),
+        ("told_early", Self::ToldEarly),
+        ("stored", Self::Stored),
+        ("expiry", Self::Expiry),
+    ];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        let known = Self::ALL.iter().find(|(_, promise)| *promise == self);
+        known.map_or("?", |(name, _)| name)
+    }
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which one.
+    pub promise: Promise,
+    /// How.
+    pub words: String,
+    /// When.
+    pub at: Time,
+}
+
+impl Violation {
+    pub(crate) fn of(promise: Promise, words: String) -> Self {
+        Self {
+            promise,
+            words,
+            at: 0,
+        }
+    }
+}
+
+/// An attempt of an execution.
+pub type Key = (ExecutionId, Attempt);
+
+/// What the oracle remembers.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// The first violation of each promise.
+    pub violations: BTreeMap<Promise, Violation>,
+    /// User code that runs right now: its action and its worker.
+    running: BTreeMap<Key, (ActionId, WorkerId)>,
+    /// Attempts whose user code has ever run.
+    started: BTreeSet<Key>,
+    /// The limit under which each attempt was granted.
+    granted: BTreeMap<Key, Option<u32>>,
+    /// The place, in its queue, of the last submission that was stored, by partition.
+    last_place: BTreeMap<PartitionId, u64>,
+    /// Requests that were refused; they may be accepted when they come again.
+    refused: BTreeSet<RequestId>,
+    /// What clients were told about their requests.
+    told: BTreeMap<RequestId, ExecutionId>,
+}
+
+impl Oracle {
+    /// Notes that a promise was broken.
+    pub fn blame(&mut self, at: Time, violation: Violation) {
+        let found = Violation { at, ..violation };
+        self.violations.entry(found.promise).or_insert(found);
+    }
+
+    fn say(&mut self, at: Time, promise: Promise, words: String) {
+        self.blame(at, Violation::of(promise, words));
+    }
+
+    /// A request is being refused for good reasons.
+    pub fn refuse(&mut self, request: RequestId) {
+        self.refused.insert(request);
+    }
+
+    /// User code starts.
+    pub fn start(&mut self, now: Time, key: Key, action: ActionId, worker: WorkerId) {
+        if !self.started.insert(key) {
+            self.say(now, Promise::DoubleStart, format!("{key:?} starts a second time"));
+        }
+        if self.running.keys().any(|(id, _)| *id == key.0) {
+            self.say(now, Promise::DoubleStart, format!("{key:?} starts beside itself"));
+        }
+        if !self.granted.contains_key(&key) {
+            self.say(now, Promise::ToldEarly, format!("{key:?} starts and was never granted"));
+        }
+        self.running.insert(key, (action, worker));
+        let of_action = self.running.iter().filter(|(_, (other, _))| *other == action);
+        let limits = of_action.clone().map(|(key, _)| self.granted.get(key).copied().flatten());
+        let count = of_action.count();
+        // Each was granted under the limit of its time; the highest of them is what may be seen.
+        let most = limits.map(|limit| limit.unwrap_or(u32::MAX)).max();
+        if most.is_some_and(|most| count > most as usize) {
+            let words = format!("{count} runs of action {action} at once: {:?}", self.running);
+            self.say(now, Promise::I2, words);
+        }
+    }
+
+    /// User code has ended or was killed; false when it did not run.
+    pub fn stop(&mut self, key: Key) -> bool {
+        self.running.remove(&key).is_some()
+    }
+
+    /// Whether user code runs anywhere.
+    pub fn is_quiet(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// A batch was written. `shadows` holds what its owner decided, by partition; `places` where
+    /// the submissions that it stores for the first time stood in their queues.
+    pub fn committed(
+        &mut self,
+        now: Time,
+        store: &Store,
+        batch: &Batch,
+        odd: &Odd,
+        shadows: &BTreeMap<PartitionId, &Shadow>,
+        places: &[(ExecutionId, RequestId, u64)],
+    ) {
+        for id in &odd.ended_twice {
+            self.say(now, Promise::I5, format!("{id} is stored or ended a second time"));
+        }
+        for request in &odd.accepted_twice {
+            self.say(now, Promise::I5, format!("{request} leads to a second execution"));
+        }
+        for (id, request, place) in places {
+            let last = self.last_place.entry(id.partition()).or_insert(0);
+            if *place < *last && !self.refused.contains(request) {
+                let words = format!("{id} came before others that are stored already");
+                self.say(now, Promise::I3, words);
+            } else {
+                *last = (*last).max(*place);
+            }
+        }
+        for (partition, shadow) in shadows {
+            self.judge_stored(now, store, *partition, shadow);
+            self.judge_totals(now, store, shadow);
+        }
+        let updates = batch.updates.iter().filter(|u| u.status == Some(Status::Requested));
+        let inserts = batch.inserts.iter().filter(|new| new.status == Status::Requested);
+        let granted: Vec<Key> = updates
+            .map(|update| (update.id, update.attempt))
+            .chain(inserts.map(|new| (new.id, new.attempt)))
+            .collect();
+        for key in granted {
+            let Some(row) = store.active.get(&key.0) else {
+                continue;
+            };
+            let shadow = shadows.get(&key.0.partition());
+            let bounds = shadow.and_then(|shadow| shadow.bounds.get(&row.action));
+            let limit = bounds.and_then(|(limit, _)| *limit);
+            self.granted.insert(key, limit);
+            let rows = store.active.values();
+            let held = rows
+                .filter(|other| other.action == row.action && other.status.holds_slot())
+                .count();
+            if limit.is_some_and(|limit| held > limit as usize) {
+                let words = format!("{held} slots of action {} are held: {key:?}", row.action);
+                self.say(now, Promise::I2, words);
+            }
+        }
+    }
+
+    /// What is stored is what was decided, but for claims.
+    fn judge_stored(
+        &mut self,
+        now: Time,
+        store: &Store,
+        partition: PartitionId,
+        shadow: &Shadow,
+    ) {
+        let mine = store.active.iter().filter(|(id, _)| id.partition() == partition);
+        let stored = mine.map(|(id, row)| (*id, row.status.holds_slot(), row.attempt));
+        let decided = shadow.rows.iter().map(|(id, seen)| (*id, seen.holds, seen.attempt));
+        if !stored.clone().eq(decided.clone()) {
+            let stored: BTreeSet<_> = stored.collect();
+            let decided: BTreeSet<_> = decided.collect();
+            let words = format!(
+                "stored only: {:?}; decided only: {:?}",
+                stored.difference(&decided).collect::<Vec<_>>(),
+                decided.difference(&stored).collect::<Vec<_>>(),
+            );
+            self.say(now, Promise::Stored, words);
+        }
+    }
+
+    fn judge_totals(&mut self, now: Time, store: &Store, shadow: &Shadow) {
+        for action in shadow.bounds.keys() {
+            let totals = store.totals.get(action).copied().unwrap_or_default();
+            let QueueTotals {
+                enqueued,
+                completed,
+                cancelled,
+                expired,
+            } = totals;
+            let rows = store.active.values();
+            let there = rows.filter(|row| row.action == *action).count() as u64;
+            if enqueued != completed + cancelled + expired + there {
+                let words = format!("action {action}: {totals:?} and {there} there");
+                self.say(now, Promise::I7, words);
+            }
+        }
+    }
+
+    /// An owner tells the workers to run an attempt.
+    pub fn dispatched(&mut self, now: Time, store: &Store, (id, attempt): Key) {
+        let stored = store.active.get(&id).is_some_and(|row| row.attempt >= attempt);
+        if !stored && !store.history.contains_key(&id) {
+            let words = format!("attempt {attempt} of {id} is dispatched and not stored");
+            self.say(now, Promise::ToldEarly, words);
+        }
+    }
+
+    /// An owner tells a client which execution its request has led to.
+    pub fn answered(&mut self, now: Time, store: &Store, request: RequestId, id: ExecutionId) {
+        if !store.active.contains_key(&id) && !store.history.contains_key(&id) {
+            let words = format!("{request} is answered with {id}, which is not stored");
+            self.say(now, Promise::ToldEarly, words);
+        }
+        let first = *self.told.entry(request).or_insert(id);
+        if first != id {
+            let words = format!("{request} is answered with {first} and with {id}");
+            self.say(now, Promise::I5, words);
+        }
+    }
+
+    /// Everything was healed long ago: what has not ended never will. `confirmed` holds the
+    /// requests whose messages the broker has taken for good, `unanswered` who still asks.
+    pub fn end(
+        &mut self,
+        now: Time,
+        store: &Store,
+        confirmed: &BTreeSet<RequestId>,
+        unanswered: &[RequestId],
+    ) {
+        for (id, row) in &store.active {
+            let promise = if row.status.holds_slot() {
+                Promise::I4
+            } else {
+                Promise::I6
+            };
+            self.say(now, promise, format!("{id} is still {}", row.status));
+        }
+        for (request, id) in self.told.clone() {
+            if !store.history.contains_key(&id) && !store.active.contains_key(&id) {
+                self.say(now, Promise::I1, format!("{request} was told {id}, which is gone"));
+            }
+        }
+        for request in confirmed {
+            if !store.requests.contains_key(request) {
+                let words = format!("{request} was taken by the broker and is not stored");
+                self.say(now, Promise::I1, words);
+            }
+        }
+        for request in unanswered {
+            self.say(now, Promise::I1, format!("{request} was never answered"));
+        }
+    }
+}

@@ -1,0 +1,626 @@
+//! The event loop of a run: one queue of events by virtual time, one stream of chance, and the
+//! processes, the store and the broker that the events are for.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
+    QueueTotals, RequestId, Run, Status, WorkerId,
+};
+use attune_executor::draft::Tell;
+use attune_messages::v1::{AnswerOutcome, Completion};
+use attune_store::{ActiveRow, Batch, Claim, KnownRequest, SlotRow};
+use uuid::Uuid;
+
+use crate::bus::{Body, Bus, Delivery, Name, Party};
+use crate::client::Ask;
+use crate::oracle::{Key, Oracle, Promise, Violation};
+use crate::owner::Owner;
+use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
+use crate::rng::Rng;
+use crate::shadow::Shadow;
+use crate::store::{Lease, Store};
+use crate::trace::{Note, Trace};
+use crate::worker::Worker;
+
+/// What the wall clocks show when a run begins, in milliseconds.
+pub(crate) const WALL: i64 = 1_700_000_000_000;
+
+/// What a run came across, to see that it was not idle.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Seen {
+    pub executions: u64,
+    pub takeovers: u64,
+    pub fence_rejections: u64,
+    pub duplicates_dropped: u64,
+    pub revokes: u64,
+    pub unknown_commits: u64,
+    pub redispatches: u64,
+    pub cancelled: u64,
+    pub expired: u64,
+    pub abandoned: u64,
+    pub mended: u64,
+}
+
+impl Seen {
+    /// Adds what another run came across.
+    pub fn add(&mut self, other: &Self) {
+        self.executions += other.executions;
+        self.takeovers += other.takeovers;
+        self.fence_rejections += other.fence_rejections;
+        self.duplicates_dropped += other.duplicates_dropped;
+        self.revokes += other.revokes;
+        self.unknown_commits += other.unknown_commits;
+        self.redispatches += other.redispatches;
+        self.cancelled += other.cancelled;
+        self.expired += other.expired;
+        self.abandoned += other.abandoned;
+        self.mended += other.mended;
+    }
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Decided by every step of the run.
+    pub hash: u64,
+    /// What it came across.
+    pub seen: Seen,
+    /// The first violation of each promise.
+    pub violations: BTreeMap<Promise, Violation>,
+    /// What happened, when it was to be kept.
+    pub lines: Vec<String>,
+}
+
+/// A store call.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Acquire(OwnerId, Vec<PartitionId>),
+    Renew(OwnerId, Vec<(PartitionId, Epoch)>),
+    GiveUp(OwnerId, Vec<(PartitionId, Epoch)>),
+    Load(Vec<PartitionId>),
+    LookUp(Vec<RequestId>, Vec<String>),
+    Slots(Vec<PartitionId>),
+    Commit(Box<Written>),
+    RenewWorker(WorkerId),
+    Claim(WorkerId, Vec<Key>),
+}
+
+/// A batch on its way into the store.
+#[derive(Debug, Clone)]
+pub(crate) struct Written {
+    pub(crate) number: u64,
+    pub(crate) batch: Batch,
+    pub(crate) places: Vec<(ExecutionId, RequestId, u64)>,
+}
+
+/// What a new owner loads of a partition.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) totals: Vec<(ActionId, QueueTotals)>,
+    pub(crate) rows: BTreeMap<PartitionId, Vec<ActiveRow>>,
+}
+
+/// What the store answers.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// It cannot be reached, or gave up; whether it did anything is unknown.
+    Failed,
+    /// The statement is refused for good.
+    Broken,
+    Acquired(Vec<(PartitionId, Epoch)>),
+    Renewed(Vec<PartitionId>),
+    GaveUp,
+    Loaded(Box<Loaded>),
+    Known(Vec<KnownRequest>, Vec<Action>),
+    Slots(Vec<SlotRow>),
+    Committed,
+    Fenced(Vec<PartitionId>),
+    WorkerRenewed(bool),
+    Claimed(Vec<Claim>),
+}
+
+/// What a process is told; it waits while the process stands still and dies with it.
+pub(crate) enum Word {
+    Deliver(Delivery),
+    Reply(u64, Reply),
+    /// Look whether there is something to do.
+    Wake,
+    /// Try the failed call again.
+    Retry,
+    Lease,
+    Tell(Box<Tell>),
+    /// The broker has closed the connection.
+    Cut,
+    CancelRun(Key),
+    Report(Key, ActionId, WorkerId, Status),
+}
+
+/// What happens.
+pub(crate) enum Ev {
+    Op(usize),
+    Fault(usize),
+    Heal,
+    Look,
+    To(Party, Word),
+    /// A message reaches the broker; the client is told of it when there is one.
+    Arrive(Name, Body, Option<usize>),
+    Ack(u64, u64),
+    /// The broker has not heard of this party for too long.
+    Silent(Party),
+    Store(Party, u64, Call, Fate, Time),
+    Answer(usize, AnswerOutcome),
+    Ask(usize),
+    Restart(Party),
+    /// The time until which this worker trusted its lease.
+    LifeEnds(usize, WorkerId),
+    RunEnds(usize, Key, WorkerId, Status),
+}
+
+/// What becomes of a store call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Answered,
+    Refused,
+    Unknown,
+    Broken,
+}
+
+struct Due(Time, u64, Ev);
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// A run under way.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) now: Time,
+    events: BinaryHeap<Reverse<Due>>,
+    pushed: u64,
+    pub(crate) rng: Rng,
+    pub(crate) noise: Noise,
+    pub(crate) store: Store,
+    pub(crate) store_down_until: Time,
+    pub(crate) bus: Bus,
+    pub(crate) owners: Vec<Owner>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) asks: Vec<Ask>,
+    /// When the last message of each client reaches the broker: a channel keeps its order.
+    pub(crate) client_at: BTreeMap<usize, Time>,
+    pub(crate) confirmed: BTreeSet<RequestId>,
+    pub(crate) completions: Vec<Arc<Completion>>,
+    pub(crate) oracle: Oracle,
+    pub(crate) shadows: BTreeMap<(PartitionId, Epoch), Shadow>,
+    pub(crate) seen: Seen,
+    pub(crate) trace: Trace,
+    pub(crate) numbers: u64,
+    healed: bool,
+}
+
+/// Runs a plan to its end.
+pub fn run(plan: Plan, keep_lines: bool) -> Outcome {
+    let mut world = World::new(plan, keep_lines);
+    world.run();
+    let World {
+        oracle,
+        seen,
+        trace,
+        ..
+    } = world;
+    Outcome {
+        hash: trace.hash(),
+        seen,
+        violations: oracle.violations,
+        lines: trace.into_lines(),
+    }
+}
+
+impl World {
+    fn new(plan: Plan, keep_lines: bool) -> Self {
+        let actions = (0..plan.actions.len()).map(|n| action(&plan, n)).collect();
+        let mut store = Store::default();
+        store.leases = vec![Lease::default(); usize::from(plan.partitions)];
+        store.actions = actions;
+        store.fenced = plan.plant != Some(Plant::NoFence);
+        let mut bus = Bus::default();
+        bus.requeue_last = plan.plant == Some(Plant::RequeueLast);
+        let mut world = Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            pushed: 0,
+            rng: Rng::new(plan.seed ^ 0xa5a5_0000_0000_5a5a),
+            noise: plan.noise,
+            store,
+            store_down_until: 0,
+            bus,
+            owners: plan.owner_skews.iter().map(|skew| Owner::new(*skew)).collect(),
+            workers: plan.worker_slots.iter().map(|slots| Worker::new(*slots)).collect(),
+            asks: Vec::new(),
+            client_at: BTreeMap::new(),
+            confirmed: BTreeSet::new(),
+            completions: Vec::new(),
+            oracle: Oracle::default(),
+            shadows: BTreeMap::new(),
+            seen: Seen::default(),
+            trace: Trace::new(keep_lines),
+            numbers: 0,
+            healed: false,
+            plan,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        for owner in 0..self.owners.len() {
+            self.push(0, Ev::Restart(Party::Owner(owner, 0)));
+        }
+        for worker in 0..self.workers.len() {
+            self.push(0, Ev::Restart(Party::Worker(worker, 0)));
+        }
+        for n in 0..self.plan.ops.len() {
+            self.push(self.plan.ops[n].at, Ev::Op(n));
+        }
+        for n in 0..self.plan.faults.len() {
+            self.push(self.plan.faults[n].at, Ev::Fault(n));
+        }
+        self.push(self.plan.heal_at, Ev::Heal);
+    }
+
+    /// A number that no other thing of this run has.
+    pub(crate) fn fresh(&mut self) -> Uuid {
+        self.numbers += 1;
+        Uuid::from_u128(u128::from(self.plan.seed) << 64 | u128::from(self.numbers))
+    }
+
+    pub(crate) fn has(&self, plant: Plant) -> bool {
+        self.plan.plant == Some(plant)
+    }
+
+    pub(crate) fn push(&mut self, at: Time, event: Ev) {
+        self.pushed += 1;
+        self.events.push(Reverse(Due(at.max(self.now), self.pushed, event)));
+    }
+
+    /// The usual delay of anything.
+    pub(crate) fn delay(&mut self) -> Time {
+        self.rng.between(0, self.noise.delay)
+    }
+
+    pub(crate) fn soon(&mut self, event: Ev) {
+        let at = self.now + self.delay();
+        self.push(at, event);
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        self.trace.note(self.now, note);
+    }
+
+    pub(crate) fn blame(&mut self, violation: Violation) {
+        self.note(Note::Broken(violation.promise));
+        self.oracle.blame(self.now, violation);
+    }
+
+    fn run(&mut self) {
+        let end = self.plan.heal_at + PATIENCE;
+        while let Some(Reverse(Due(at, _, event))) = self.events.pop() {
+            self.now = at;
+            if at >= end {
+                break;
+            }
+            if matches!(event, Ev::Look) {
+                if self.is_done() {
+                    break;
+                }
+                self.push(self.now + 500, Ev::Look);
+                continue;
+            }
+            self.handle(event);
+        }
+        let asks = self.asks.iter().filter(|ask| !ask.done && !ask.confirm_only);
+        let unanswered: Vec<RequestId> = asks.map(|ask| ask.request_id).collect();
+        self.oracle.end(self.now, &self.store, &self.confirmed, &unanswered);
+        if !self.bus.is_empty() {
+            let words = "the broker still keeps messages".to_owned();
+            self.oracle.blame(self.now, Violation::of(Promise::I1, words));
+        }
+        for violation in self.oracle.violations.clone().into_values() {
+            self.note(Note::Broken(violation.promise));
+        }
+        self.seen.executions = (self.store.history.len() + self.store.active.len()) as u64;
+    }
+
+    /// Whether nothing is left that could happen by itself.
+    fn is_done(&self) -> bool {
+        self.healed
+            && self.store.active.is_empty()
+            && self.bus.is_empty()
+            && self.oracle.is_quiet()
+            && self.asks.iter().all(|ask| ask.done)
+    }
+
+    fn handle(&mut self, event: Ev) {
+        match event {
+            Ev::Op(n) => self.op(n),
+            Ev::Fault(n) => self.fault(n),
+            Ev::Heal => self.heal(),
+            Ev::To(party, word) => self.to(party, word),
+            Ev::Arrive(name, body, ask) => self.arrive(name, body, ask),
+            Ev::Ack(subscription, place) => {
+                if let Some(name) = self.bus.ack(subscription, place) {
+                    self.pump(name);
+                }
+            }
+            Ev::Silent(party) => {
+                if self.stands_still(party).is_some() {
+                    self.note(Note::Silent(party));
+                    self.close_all(party);
+                    self.push(self.now, Ev::To(party, Word::Cut));
+                }
+            }
+            Ev::Store(party, number, call, fate, reply_at) => {
+                let reply = self.perform(party, call, fate);
+                self.push(reply_at, Ev::To(party, Word::Reply(number, reply)));
+            }
+            Ev::Answer(ask, outcome) => self.answered(ask, &outcome),
+            Ev::Ask(ask) => self.ask(ask),
+            Ev::Restart(party) => self.restart(party),
+            Ev::LifeEnds(worker, id) => self.life_ends(worker, id),
+            Ev::RunEnds(worker, key, id, status) => self.run_ends(worker, key, id, status),
+            Ev::Look => {}
+        }
+    }
+
+    /// Passes a word on, later when the process stands still, never when it is another one.
+    fn to(&mut self, party: Party, word: Word) {
+        match self.stands_still(party) {
+            Some(until) => self.push(until, Ev::To(party, word)),
+            None => match party {
+                Party::Owner(owner, life) if self.owners[owner].is_in(life) => {
+                    self.tell_owner(owner, word);
+                }
+                Party::Worker(worker, life) if self.workers[worker].is_in(life) => {
+                    self.tell_worker(worker, word);
+                }
+                Party::Owner(..) | Party::Worker(..) => {}
+            },
+        }
+    }
+
+    fn stands_still(&self, party: Party) -> Option<Time> {
+        let until = match party {
+            Party::Owner(owner, life) => {
+                let owner = &self.owners[owner];
+                owner.is_in(life).then_some(owner.paused_until)
+            }
+            Party::Worker(worker, life) => {
+                let worker = &self.workers[worker];
+                worker.is_in(life).then_some(worker.paused_until)
+            }
+        };
+        until.filter(|until| *until > self.now)
+    }
+
+    fn arrive(&mut self, name: Name, body: Body, ask: Option<usize>) {
+        if let Some(ask) = ask {
+            self.confirm(ask);
+        }
+        let place = self.bus.arrive(name, body);
+        self.note(Note::Arrived(name, place));
+        self.pump(name);
+    }
+
+    /// Lets the broker send what it can.
+    pub(crate) fn pump(&mut self, name: Name) {
+        let (now, delay) = (self.now, self.noise.delay);
+        for (at, delivery) in self.bus.pump(name, now, delay, &mut self.rng) {
+            self.push(at, Ev::To(delivery.to, Word::Deliver(delivery)));
+        }
+    }
+
+    /// Publishes, maybe twice.
+    pub(crate) fn publish(&mut self, name: Name, body: &Body) {
+        self.soon(Ev::Arrive(name, body.clone(), None));
+        if self.rng.chance(self.noise.doubled) {
+            let at = self.now + self.rng.between(0, self.noise.delay * 10);
+            self.push(at, Ev::Arrive(name, body.clone(), None));
+        }
+    }
+
+    /// Ends every subscription of a party.
+    pub(crate) fn close_all(&mut self, party: Party) {
+        for subscription in self.bus.subscriptions_of(party) {
+            self.close(subscription);
+        }
+    }
+
+    pub(crate) fn close(&mut self, subscription: u64) {
+        if let Some(name) = self.bus.close(subscription) {
+            self.pump(name);
+        }
+    }
+
+    /// Sends a call to the store.
+    pub(crate) fn call(&mut self, party: Party, number: u64, call: Call) {
+        let noise = self.noise;
+        let fate = if self.rng.chance(noise.refused) {
+            Fate::Refused
+        } else if self.rng.chance(noise.unknown) {
+            Fate::Unknown
+        } else {
+            Fate::Answered
+        };
+        let mut at = self.now + self.delay();
+        let mut reply_at = at + self.delay();
+        if self.rng.chance(noise.stalled) {
+            let stall = self.rng.between(500, 5_000);
+            if self.rng.chance(500) {
+                at += stall;
+            }
+            reply_at += stall;
+        }
+        self.push(at, Ev::Store(party, number, call, fate, reply_at));
+    }
+
+    fn perform(&mut self, party: Party, call: Call, fate: Fate) -> Reply {
+        if fate == Fate::Refused || self.now < self.store_down_until {
+            return Reply::Failed;
+        }
+        if let (Party::Owner(owner, life), Call::Commit(_)) = (party, &call)
+            && self.owners[owner].is_in(life)
+            && std::mem::take(&mut self.owners[owner].break_commit)
+        {
+            return Reply::Broken;
+        }
+        let reply = self.do_call(call);
+        match fate {
+            Fate::Unknown => {
+                self.seen.unknown_commits += u64::from(matches!(reply, Reply::Committed));
+                Reply::Failed
+            }
+            _ => reply,
+        }
+    }
+
+    fn do_call(&mut self, call: Call) -> Reply {
+        let now = self.now;
+        let store = &mut self.store;
+        match call {
+            Call::Acquire(owner, wanted) => {
+                let taken = store.acquire(now, owner, &wanted, crate::plan::OWNER_TTL);
+                self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
+                for (partition, epoch) in &taken {
+                    self.note(Note::Acquired(*partition, *epoch));
+                }
+                Reply::Acquired(taken)
+            }
+            Call::Renew(owner, held) => {
+                Reply::Renewed(store.renew(now, owner, &held, crate::plan::OWNER_TTL))
+            }
+            Call::GiveUp(owner, held) => {
+                store.give_up(owner, &held);
+                Reply::GaveUp
+            }
+            Call::Load(partitions) => {
+                let rows = partitions.iter().map(|p| (*p, store.load_active(now, *p)));
+                Reply::Loaded(Box::new(Loaded {
+                    rows: rows.collect(),
+                    actions: store.actions.clone(),
+                    totals: store.totals.iter().map(|(id, totals)| (*id, *totals)).collect(),
+                }))
+            }
+            Call::LookUp(requests, refs) => {
+                Reply::Known(store.look_up(&requests), store.find_actions(&refs))
+            }
+            Call::Slots(partitions) => Reply::Slots(store.load_slots(now, &partitions)),
+            Call::Commit(written) => self.commit(&written),
+            Call::RenewWorker(worker) => {
+                Reply::WorkerRenewed(store.renew_worker(now, worker, crate::plan::WORKER_TTL))
+            }
+            Call::Claim(worker, wanted) => {
+                let won = store.claim(now, worker, &wanted);
+                for claim in &won {
+                    self.note(Note::Claimed(claim.execution_id, claim.attempt));
+                }
+                Reply::Claimed(won)
+            }
+        }
+    }
+
+    fn commit(&mut self, written: &Written) -> Reply {
+        let again = self.store.has_written(written.number);
+        match self.store.commit(self.now, written.number, &written.batch) {
+            Ok(odd) => {
+                self.note(Note::Committed(written.number, again));
+                if !again {
+                    let mut shadows = BTreeMap::new();
+                    for fence in &written.batch.fences {
+                        if let Some(shadow) = self.shadows.get(fence) {
+                            shadows.insert(fence.0, shadow);
+                        }
+                    }
+                    let (store, batch) = (&self.store, &written.batch);
+                    self.oracle
+                        .committed(self.now, store, batch, &odd, &shadows, &written.places);
+                }
+                Reply::Committed
+            }
+            Err(lost) => {
+                self.seen.fence_rejections += 1;
+                self.note(Note::Fenced(written.number));
+                Reply::Fenced(lost)
+            }
+        }
+    }
+
+    fn heal(&mut self) {
+        self.note(Note::Healed);
+        self.healed = true;
+        self.noise = self.noise.healed();
+        self.store_down_until = 0;
+        for owner in &mut self.owners {
+            (owner.blind_until, owner.break_commit) = (0, false);
+            owner.shunned.clear();
+        }
+        self.push(self.now + 500, Ev::Look);
+    }
+}
+
+fn action(plan: &Plan, number: usize) -> Action {
+    let shape = &plan.actions[number];
+    let action_ref = shape.name.parse().expect("the names of a plan are refs");
+    let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
+    spec.policy.concurrency.limit = shape.limit;
+    spec.policy.queue.max_length = shape.max_length;
+    spec.policy.queue.timeout_seconds = shape.timeout_seconds;
+    spec.on_worker_lost = shape.on_worker_lost;
+    spec.max_attempts = shape.max_attempts;
+    Action {
+        id: ActionId(i64::try_from(number).unwrap_or(0) + 1),
+        partition: plan.partition_of(number),
+        version: 1,
+        spec,
+    }
+}
+
+/// A completion as a worker reports it.
+pub(crate) fn completion(
+    (execution_id, attempt): (ExecutionId, Attempt),
+    action_id: ActionId,
+    worker: WorkerId,
+    status: Status,
+) -> Completion {
+    Completion {
+        execution_id,
+        attempt,
+        action_id,
+        status,
+        result: None,
+        error: None,
+        exit_code: None,
+        stdout: None,
+        stderr: None,
+        partition: Some(execution_id.partition()),
+        worker: Some(worker),
+        started_at: None,
+        finished_at: None,
+    }
+}
