@@ -146,6 +146,8 @@ mod tests {
             owner_name: None,
             epoch: Epoch(1),
             remaining: Duration::from_secs(if live { 10 } else { 0 }),
+            free_for: Duration::ZERO,
+            wanted_owner: None,
         }
     }
 

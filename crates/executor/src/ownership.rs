@@ -59,7 +59,7 @@ impl Ownership {
     }
 
     async fn give_up(&self, held: &[(PartitionId, Epoch)]) {
-        if let Err(error) = self.store.give_up(self.owner, held).await {
+        if let Err(error) = self.store.give_up(self.owner, held, None).await {
             tracing::warn!(error = %chain(&error), "leases were not given up; they expire by themselves");
         }
     }

@@ -8,5 +8,6 @@ WITH mine AS (
     FOR NO KEY UPDATE OF l
 )
 UPDATE attune.partition_lease l SET
-    owner = NULL, owner_name = NULL, expires_at = clock_timestamp(), updated_at = clock_timestamp()
+    owner = NULL, owner_name = NULL, wanted_owner = $4::uuid,
+    expires_at = clock_timestamp(), updated_at = clock_timestamp()
 FROM mine WHERE l.partition = mine.partition

@@ -1,2 +1,4 @@
-SELECT partition, owner, owner_name, epoch, expires_at, clock_timestamp() AS now
+-- What has never been owned is free since its row was made.
+SELECT partition, owner, owner_name, epoch, coalesce(expires_at, updated_at) AS expires_at,
+       wanted_owner, clock_timestamp() AS now
 FROM attune.partition_lease ORDER BY partition

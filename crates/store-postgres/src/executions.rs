@@ -130,7 +130,9 @@ async fn maintain(pool: &PgPool, keep: HistoryRetention) -> Result<(), Failure> 
         .bind(history)
         .execute(pool)
         .await?;
-    sqlx::query(sql::PRUNE_WORKERS).execute(pool).await?;
+    for prune in [sql::PRUNE_WORKERS, sql::PRUNE_EXECUTORS] {
+        sqlx::query(prune).execute(pool).await?;
+    }
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, GrantedBody, KnownRequest, Lease, Lookup,
-    PartitionStore, SlotRow, StoreError,
+    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
+    Lookup, PartitionStore, SlotRow, StoreError,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -95,17 +95,59 @@ impl PartitionStore for PostgresStore {
         &self,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
+        to: Option<OwnerId>,
     ) -> Result<(), StoreError> {
         let (partitions, epochs) = columns(held);
         let query = sqlx::query(sql::GIVE_UP)
             .bind(owner.0)
             .bind(partitions)
-            .bind(epochs);
+            .bind(epochs)
+            .bind(to.map(|owner| owner.0));
         let pool = self.db.lease.clone();
         self.db
             .run(async move {
                 query.execute(&pool).await?;
                 Ok(())
+            })
+            .await
+    }
+
+    async fn renew_executor(
+        &self,
+        executor: OwnerId,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Vec<ExecutorRow>, StoreError> {
+        let query = sqlx::query_as(sql::RENEW_EXECUTOR)
+            .bind(executor.0)
+            .bind(crate::text::text(name).into_owned())
+            .bind(micros(ttl));
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                Ok(rows.into_iter().map(executor_row).collect())
+            })
+            .await
+    }
+
+    async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RETIRE_EXECUTOR).bind(executor.0);
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let rows = sqlx::query_as(sql::EXECUTORS).fetch_all(&pool).await?;
+                Ok(rows.into_iter().map(executor_row).collect())
             })
             .await
     }
@@ -273,12 +315,13 @@ type LeaseColumns = (
     Option<Uuid>,
     Option<String>,
     i64,
-    Option<DateTime<Utc>>,
+    DateTime<Utc>,
+    Option<Uuid>,
     DateTime<Utc>,
 );
 
-fn lease((partition, owner, name, epoch, expires_at, now): LeaseColumns) -> Lease {
-    let remaining = expires_at.map_or(Duration::ZERO, |end| between(now, end));
+fn lease((partition, owner, name, epoch, expires_at, wanted, now): LeaseColumns) -> Lease {
+    let remaining = between(now, expires_at);
     let held = owner.is_some() && !remaining.is_zero();
     Lease {
         partition: place(partition),
@@ -286,6 +329,18 @@ fn lease((partition, owner, name, epoch, expires_at, now): LeaseColumns) -> Leas
         owner_name: name.filter(|_| held),
         epoch: Epoch(epoch),
         remaining: if held { remaining } else { Duration::ZERO },
+        free_for: between(expires_at, now),
+        wanted_owner: wanted.map(OwnerId),
+    }
+}
+
+fn executor_row(
+    (executor, name, expires_at, now): (Uuid, String, DateTime<Utc>, DateTime<Utc>),
+) -> ExecutorRow {
+    ExecutorRow {
+        executor: OwnerId(executor),
+        name,
+        remaining: between(now, expires_at),
     }
 }
 

@@ -17,11 +17,18 @@ const TABLE: &str = "attune.schema_migration";
 
 /// The migrations, in order.
 fn migrations() -> Vec<Migration> {
-    let all = [(
-        1,
-        "initial",
-        include_str!("../../../migrations/postgres/0001_initial.sql"),
-    )];
+    let all = [
+        (
+            1,
+            "initial",
+            include_str!("../../../migrations/postgres/0001_initial.sql"),
+        ),
+        (
+            2,
+            "ownership",
+            include_str!("../../../migrations/postgres/0002_ownership.sql"),
+        ),
+    ];
     all.into_iter()
         .map(|(version, name, text)| {
             Migration::new(

@@ -51,14 +51,15 @@ impl ExecutionStore for SqliteStore {
         self.task(async move |inner: Arc<Inner>| {
             prune(&inner, sql::PRUNE_REQUESTS, keep.requests).await?;
             prune(&inner, sql::PRUNE_HISTORY, history).await?;
-            prune(&inner, sql::PRUNE_WORKERS, LOST_WORKERS_KEPT).await
+            prune(&inner, sql::PRUNE_WORKERS, DEAD_KEPT).await?;
+            prune(&inner, sql::PRUNE_EXECUTORS, DEAD_KEPT).await
         })
         .await
     }
 }
 
 /// How long a worker is shown after its lease ended.
-const LOST_WORKERS_KEPT: Duration = Duration::from_secs(24 * 3600);
+const DEAD_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Removes what is older than `age`, in chunks.
 async fn prune(inner: &Inner, statement: &'static str, age: Duration) -> Result<(), Failure> {

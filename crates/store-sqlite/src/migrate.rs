@@ -9,11 +9,18 @@ use crate::error::{Failure, from_migrate, newer};
 use crate::sql;
 
 /// Number, name and text of every migration, in order. They are never changed, only added to.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(
-    1,
-    "initial",
-    include_str!("../../../migrations/sqlite/0001_initial.sql"),
-)];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (
+        1,
+        "initial",
+        include_str!("../../../migrations/sqlite/0001_initial.sql"),
+    ),
+    (
+        2,
+        "ownership",
+        include_str!("../../../migrations/sqlite/0002_ownership.sql"),
+    ),
+];
 
 fn migrator() -> Migrator {
     let migrations = MIGRATIONS.iter().map(|(version, name, text)| {

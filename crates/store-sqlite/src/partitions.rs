@@ -9,8 +9,8 @@ use attune_core::{
     Status, WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, GrantedBody, KnownRequest, Lease, Lookup,
-    PartitionStore, SlotRow, StoreError,
+    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
+    Lookup, PartitionStore, SlotRow, StoreError,
 };
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor as _, Row as _};
@@ -106,10 +106,12 @@ impl PartitionStore for SqliteStore {
         &self,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
+        to: Option<OwnerId>,
     ) -> Result<(), StoreError> {
         let query = sqlx::query(sql::GIVE_UP)
             .bind(owner.to_string())
-            .bind(held_list(held));
+            .bind(held_list(held))
+            .bind(to.map(|owner| owner.to_string()));
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
@@ -120,6 +122,61 @@ impl PartitionStore for SqliteStore {
                     })
                 })
                 .await
+        })
+        .await
+    }
+
+    async fn renew_executor(
+        &self,
+        executor: OwnerId,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Vec<ExecutorRow>, StoreError> {
+        let query = sqlx::query(sql::RENEW_EXECUTOR)
+            .bind(executor.to_string())
+            .bind(name.to_owned())
+            .bind(ttl.as_secs_f64());
+        let renewed: Result<(), StoreError> = self
+            .task(async move |inner: Arc<Inner>| {
+                inner
+                    .writer
+                    .run(move |connection| {
+                        Box::pin(async move {
+                            query.execute(connection).await?;
+                            Ok(())
+                        })
+                    })
+                    .await
+            })
+            .await;
+        renewed?;
+        let mut live = self.executors().await?;
+        live.retain(|row| !row.remaining.is_zero());
+        Ok(live)
+    }
+
+    async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RETIRE_EXECUTOR).bind(executor.to_string());
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        query.execute(connection).await?;
+                        Ok(())
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let rows = sqlx::query(sql::EXECUTORS)
+                .fetch_all(&mut *inner.reader().await?)
+                .await?;
+            Ok(rows.iter().map(executor_row).collect::<Result<_, _>>()?)
         })
         .await
     }
@@ -333,11 +390,23 @@ fn held_list(held: &[(PartitionId, Epoch)]) -> String {
 
 fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
     let owner: Option<&str> = row.try_get("owner")?;
+    let wanted: Option<&str> = row.try_get("wanted_owner")?;
+    let remaining: f64 = row.try_get("remaining")?;
     Ok(Lease {
         partition: partition(row.try_get("partition")?)?,
         owner: owner.map(uuid).transpose()?.map(OwnerId),
         owner_name: row.try_get("owner_name")?,
         epoch: Epoch(row.try_get("epoch")?),
+        remaining: duration(remaining),
+        free_for: duration(-remaining),
+        wanted_owner: wanted.map(uuid).transpose()?.map(OwnerId),
+    })
+}
+
+fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> {
+    Ok(ExecutorRow {
+        executor: OwnerId(uuid(row.try_get("executor")?)?),
+        name: row.try_get("name")?,
         remaining: duration(row.try_get("remaining")?),
     })
 }

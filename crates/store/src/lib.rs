@@ -24,8 +24,8 @@ pub use executions::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
 };
 pub use partitions::{
-    ActiveRow, Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lease, Lookup,
-    NewExecution, Outcome, PartitionStore, SlotRow, Update,
+    ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
+    Lookup, NewExecution, Outcome, PartitionStore, SlotRow, Update,
 };
 pub use stats::{StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

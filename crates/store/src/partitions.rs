@@ -25,6 +25,21 @@ pub struct Lease {
     pub epoch: Epoch,
     /// How long the lease still holds; zero when it has expired.
     pub remaining: Duration,
+    /// How long nobody has owned it; zero while somebody does.
+    pub free_for: Duration,
+    /// To whom its last owner has handed it over, until somebody takes it.
+    pub wanted_owner: Option<OwnerId>,
+}
+
+/// An executor as its presence row shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutorRow {
+    /// Its id; fresh at every start of the process.
+    pub executor: OwnerId,
+    /// Its name for people.
+    pub name: String,
+    /// How long it still counts as alive; zero when it does not any more.
+    pub remaining: Duration,
 }
 
 /// What an owner must know before it decides on a batch of submissions.
@@ -258,7 +273,8 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn leases(&self) -> Result<Vec<Lease>, StoreError>;
 
-    /// Takes those of `partitions` that nobody owns, for `ttl`; their epoch rises by one.
+    /// Takes those of `partitions` that nobody owns, for `ttl`; their epoch rises by one. One
+    /// that was handed over to another executor is left to it for a third of `ttl`.
     ///
     /// # Errors
     /// When the store fails.
@@ -281,7 +297,8 @@ pub trait PartitionStore: Send + Sync {
         ttl: Duration,
     ) -> Result<Vec<PartitionId>, StoreError>;
 
-    /// Gives leases up, so that others can take them at once.
+    /// Gives leases up, so that others can take them at once: `to` before everybody else, if it
+    /// names somebody.
     ///
     /// # Errors
     /// When the store fails.
@@ -289,7 +306,33 @@ pub trait PartitionStore: Send + Sync {
         &self,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
+        to: Option<OwnerId>,
     ) -> Result<(), StoreError>;
+
+    /// Says that an executor is there for `ttl` from now, and returns every one that is there,
+    /// itself included, in any order. Unlike the lease of a worker this guards nothing, so one
+    /// that was thought dead may come back.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn renew_executor(
+        &self,
+        executor: OwnerId,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Vec<ExecutorRow>, StoreError>;
+
+    /// Forgets an executor that goes away.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError>;
+
+    /// Every executor whose row is kept, by name. Those that died are kept for a day.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError>;
 
     /// The next `limit` executions of these partitions that wait or hold a slot, by rising id,
     /// after `after`.

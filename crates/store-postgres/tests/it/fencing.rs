@@ -95,7 +95,10 @@ async fn rivals_never_write_in_the_same_epoch() {
         const WRITES: usize = 100;
         let owner = db.owner().await;
         let (action, place) = (owner.action.clone(), owner.action.partition);
-        db.store.give_up(owner.id, &owner.fences).await.unwrap();
+        db.store
+            .give_up(owner.id, &owner.fences, None)
+            .await
+            .unwrap();
         let rivals: Vec<_> = (0..3)
             .map(|_| {
                 let (store, action) = (db.store.clone(), action.clone());

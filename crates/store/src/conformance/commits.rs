@@ -311,7 +311,7 @@ pub async fn nothing_asked_is_nothing_done(store: Arc<dyn Store>) {
     assert_eq!(taken.unwrap(), vec![]);
     let renewed = store.renew(owner, &[], Duration::from_secs(1)).await;
     assert_eq!(renewed.unwrap(), vec![]);
-    store.give_up(owner, &[]).await.unwrap();
+    store.give_up(owner, &[], None).await.unwrap();
     assert_eq!(store.load_active(&[], None, 9).await.unwrap(), vec![]);
     assert_eq!(store.load_totals(&[]).await.unwrap(), vec![]);
     assert_eq!(store.load_actions(&[]).await.unwrap(), vec![]);

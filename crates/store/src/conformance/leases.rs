@@ -132,11 +132,14 @@ pub async fn an_expired_lease_that_nobody_took_can_be_renewed(store: Arc<dyn Sto
 pub async fn a_lease_given_up_is_free_at_once(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (owner, second) = (world.owner, OwnerId::fresh());
-    store.give_up(owner, &[(P0, Epoch(2))]).await.unwrap();
-    store.give_up(second, &[(P0, Epoch(1))]).await.unwrap();
+    store.give_up(owner, &[(P0, Epoch(2))], None).await.unwrap();
+    store
+        .give_up(second, &[(P0, Epoch(1))], None)
+        .await
+        .unwrap();
     assert_eq!(store.leases().await.unwrap()[0].owner, Some(owner));
 
-    store.give_up(owner, &[(P0, Epoch(1))]).await.unwrap();
+    store.give_up(owner, &[(P0, Epoch(1))], None).await.unwrap();
     let leases = store.leases().await.unwrap();
     assert_eq!((leases[0].owner, leases[0].epoch), (None, Epoch(1)));
     assert!(leases[0].remaining.is_zero());
@@ -145,6 +148,98 @@ pub async fn a_lease_given_up_is_free_at_once(store: Arc<dyn Store>) {
 
     let taken = store.acquire(second, "two", &[P0], LONG).await.unwrap();
     assert_eq!(taken, vec![(P0, Epoch(2))]);
+}
+
+/// What was handed over waits for a while for the one that it was handed to.
+pub async fn a_handed_over_lease_waits_for_its_new_owner(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (second, third) = (OwnerId::fresh(), OwnerId::fresh());
+    let held = [(P0, Epoch(1)), (P1, Epoch(1))];
+    store
+        .give_up(world.owner, &held, Some(second))
+        .await
+        .unwrap();
+    let leases = store.leases().await.unwrap();
+    assert_eq!(
+        (leases[0].owner, leases[0].wanted_owner),
+        (None, Some(second))
+    );
+    for other in [third, world.owner] {
+        let taken = store.acquire(other, "other", &[P0, P1], LONG).await;
+        assert_eq!(taken.unwrap(), vec![], "it is meant for somebody else");
+    }
+    let taken = store.acquire(second, "two", &[P0], LONG).await.unwrap();
+    assert_eq!(taken, vec![(P0, Epoch(2))]);
+    assert_eq!(store.leases().await.unwrap()[0].wanted_owner, None);
+
+    // Who was to have the other one does not come: after a third of its lease anybody may.
+    let taken = eventually("the time of the new owner ends", || async {
+        let taken = store.acquire(third, "three", &[P1], SHORT).await.unwrap();
+        (!taken.is_empty()).then_some(taken)
+    })
+    .await;
+    assert_eq!(taken, vec![(P1, Epoch(2))]);
+}
+
+/// How long a partition has had no owner can be seen.
+pub async fn a_free_partition_tells_since_when(store: Arc<dyn Store>) {
+    let world = World::with_leases(Arc::clone(&store), SHORT).await;
+    store
+        .renew(world.owner, &world.held[1..], LONG)
+        .await
+        .unwrap();
+    let leases = eventually("a lease has been over for a while", || async {
+        let leases = store.leases().await.unwrap();
+        (leases[0].free_for > SHORT).then_some(leases)
+    })
+    .await;
+    assert_eq!(leases[0].owner, None);
+    assert!(leases[1].free_for.is_zero() && !leases[1].remaining.is_zero());
+    store
+        .give_up(world.owner, &world.held[1..2], None)
+        .await
+        .unwrap();
+    let given_up = store.leases().await.unwrap().remove(1);
+    assert!(given_up.free_for < leases[0].free_for + LONG / 2);
+    assert_eq!((given_up.owner, given_up.remaining.is_zero()), (None, true));
+}
+
+/// Who renews its presence learns who else is there; who does not is forgotten.
+pub async fn executors_know_who_is_there(store: Arc<dyn Store>) {
+    let (first, second, gone) = (OwnerId::fresh(), OwnerId::fresh(), OwnerId::fresh());
+    let live = async |executor, name: &str, ttl| {
+        let rows = store.renew_executor(executor, name, ttl).await.unwrap();
+        let mut names: Vec<_> = rows.into_iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(store.executors().await.unwrap(), vec![]);
+    assert_eq!(live(first, "one", LONG).await, ["one"]);
+    assert_eq!(live(gone, "gone", SHORT).await, ["gone", "one"]);
+    eventually("the silent one is taken for dead", || async {
+        (live(second, "two", LONG).await == ["one", "two"]).then_some(())
+    })
+    .await;
+
+    let rows = store.executors().await.unwrap();
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|row| (row.executor, row.name.as_str(), row.remaining.is_zero()))
+        .collect();
+    let expected = [
+        (gone, "gone", true),
+        (first, "one", false),
+        (second, "two", false),
+    ];
+    assert_eq!(seen, expected);
+    assert!(rows[1].remaining <= LONG);
+
+    // It only was slow. And a name may change.
+    assert_eq!(live(gone, "back", LONG).await, ["back", "one", "two"]);
+    store.retire_executor(first).await.unwrap();
+    store.retire_executor(OwnerId::fresh()).await.unwrap();
+    assert_eq!(live(second, "two", LONG).await, ["back", "two"]);
+    assert_eq!(store.executors().await.unwrap().len(), 2);
 }
 
 /// However many ask at once, each partition has one owner.

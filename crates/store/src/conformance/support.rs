@@ -185,7 +185,10 @@ impl World {
     pub(super) async fn lose(&self, partition: u16) -> (OwnerId, Epoch) {
         let place = PartitionId(partition);
         let held = self.held.iter().find(|(id, _)| *id == place).unwrap();
-        self.store.give_up(self.owner, &[*held]).await.unwrap();
+        self.store
+            .give_up(self.owner, &[*held], None)
+            .await
+            .unwrap();
         let other = OwnerId::fresh();
         let taken = self
             .store

@@ -1,0 +1,1 @@
+DELETE FROM attune.executor_lease WHERE expires_at < now() - interval '1 day'

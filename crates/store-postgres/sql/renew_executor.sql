@@ -1,0 +1,12 @@
+-- Renews one row and lists all that are alive. The second part sees the row as it was before
+-- the first, so it leaves it out.
+WITH mine AS (
+    INSERT INTO attune.executor_lease AS x (executor, name, expires_at)
+    VALUES ($1::uuid, $2::text, clock_timestamp() + $3::bigint * interval '1 microsecond')
+    ON CONFLICT (executor) DO UPDATE SET name = excluded.name, expires_at = excluded.expires_at
+    RETURNING executor, name, expires_at
+)
+SELECT executor, name, expires_at, clock_timestamp() AS now FROM mine
+UNION ALL
+SELECT executor, name, expires_at, clock_timestamp() FROM attune.executor_lease
+WHERE executor <> $1::uuid AND expires_at > clock_timestamp()

@@ -1,0 +1,1 @@
+DELETE FROM attune.executor_lease WHERE executor = $1::uuid

@@ -1,0 +1,3 @@
+SELECT executor, name, unixepoch(expires_at, 'subsec') - unixepoch('now', 'subsec') AS remaining
+  FROM executor_lease
+ ORDER BY name, executor

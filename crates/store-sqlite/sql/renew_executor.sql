@@ -1,0 +1,6 @@
+-- Starts or extends the presence of the executor ?1 by ?3 seconds.
+INSERT INTO executor_lease (executor, name, expires_at, started_at)
+VALUES (?1, ?2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ?3 || ' seconds'),
+        strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+    ON CONFLICT (executor) DO UPDATE
+   SET name = excluded.name, expires_at = excluded.expires_at
