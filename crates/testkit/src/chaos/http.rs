@@ -50,7 +50,7 @@ pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> an
         } else {
             random.random_range(2..=MOST_AT_ONCE)
         };
-        let submissions: Vec<Value> = (0..count)
+        let mut submissions: Vec<Value> = (0..count)
             .map(|_| {
                 let action = Action::pick(&shared.actions, &mut random);
                 action.submission(Uuid::now_v7(), &mut random)
@@ -63,17 +63,22 @@ pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> an
             let hang_up = random
                 .random_bool(HANG_UP)
                 .then(|| Duration::from_micros(random.random_range(0..20_000)));
-            let accepted = ask(&shared, &api, &submissions, repetition == 0, hang_up).await?;
-            for id in accepted.iter().flatten() {
-                if random.random_bool(CANCEL) {
+            let outcomes = ask(&shared, &api, &submissions, repetition == 0, hang_up).await?;
+            for outcome in &outcomes {
+                if let Outcome::Accepted(id) = outcome
+                    && random.random_bool(CANCEL)
+                {
                     // Whatever comes of it.
                     let _answer = api.cancel(*id).await;
                 }
             }
-            let unknown = accepted.iter().any(Option::is_none);
+            let unknown = outcomes.contains(&Outcome::Unknown);
             if !unknown || shared.stop.is_cancelled() || random.random_bool(0.4) {
                 break;
             }
+            // What was refused stays refused; what was accepted must be found again.
+            let mut outcomes = outcomes.into_iter();
+            submissions.retain(|_| outcomes.next() != Some(Outcome::Refused));
             let pause = Duration::from_millis(random.random_range(50..1000));
             tokio::time::sleep(pause).await;
         }
@@ -81,15 +86,25 @@ pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> an
     Ok(())
 }
 
-/// Sends a request and notes what is known after it: for each submission its id, nothing where
-/// that is not known, and no item where it was refused.
+/// What is known of a submission after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It became this execution.
+    Accepted(i64),
+    /// Nothing was stored.
+    Refused,
+    /// One of the two.
+    Unknown,
+}
+
+/// Sends a request and notes what is known after it of each submission.
 async fn ask(
     shared: &Shared,
     api: &Api,
     submissions: &[Value],
     is_first: bool,
     hang_up: Option<Duration>,
-) -> anyhow::Result<Vec<Option<i64>>> {
+) -> anyhow::Result<Vec<Outcome>> {
     let body = if let [one] = submissions {
         serde_json::to_vec(one)?
     } else {
@@ -112,23 +127,22 @@ async fn ask(
         });
         let Ok(item) = item else {
             shared.ledger.unknown(request_id, "no answer")?;
-            outcomes.push(None);
+            outcomes.push(Outcome::Unknown);
             continue;
         };
         if let Some(execution_id) = item["id"].as_i64() {
             shared.ledger.accepted(request_id, execution_id)?;
-            outcomes.push(Some(execution_id));
+            outcomes.push(Outcome::Accepted(execution_id));
             continue;
         }
         let code = item["error"]["code"].as_str().unwrap_or("unreadable");
-        if matches!(code, "OUTCOME_UNKNOWN" | "unreadable") {
+        // What is refused after an earlier try may have been accepted in that.
+        if matches!(code, "OUTCOME_UNKNOWN" | "unreadable") || !is_first {
             shared.ledger.unknown(request_id, code)?;
-            outcomes.push(None);
-        } else if is_first {
-            shared.ledger.refused(request_id, code)?;
+            outcomes.push(Outcome::Unknown);
         } else {
-            // An earlier try may have been accepted in the meantime.
-            shared.ledger.unknown(request_id, code)?;
+            shared.ledger.refused(request_id, code)?;
+            outcomes.push(Outcome::Refused);
         }
     }
     Ok(outcomes)
