@@ -10,6 +10,7 @@
 //! how fast its slots were handed on (I6). It sees only what the runs themselves recorded,
 //! nothing of the queue's own view.
 
+pub mod check;
 pub mod judge;
 mod percentile;
 pub mod read;
@@ -17,6 +18,7 @@ pub mod record;
 mod recorder;
 pub mod runs;
 
+pub use check::{Checker, FinalLine, FinalRow, Findings, Promise, Violation, check};
 pub use judge::{Interval, Verdict, judge_action};
 pub use percentile::percentile;
 pub use read::{ReadError, Records, read_dir};

@@ -1,0 +1,454 @@
+//! The records in a form that can be judged: small, because a history has millions.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
+};
+
+use super::{Promise, Violation, violation};
+use crate::record::{FaultPhase, Record};
+
+/// One attempt of an execution.
+pub(super) type Key = (ExecutionId, Attempt);
+
+/// What an owner decided about the queue of one action.
+#[derive(Debug, Clone)]
+pub(super) struct Decision {
+    pub(super) epoch: Epoch,
+    /// The number of the record: within an epoch, later is higher.
+    pub(super) record: u32,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    Accepted(ExecutionId, Status),
+    Held(Key),
+    Granted(Key, Option<u32>),
+    Ended(Key, Status),
+    Revoked(Key),
+    Limit(Option<u32>),
+    Totals(Box<Counts>),
+}
+
+/// What a queue counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counts {
+    pub(super) enqueued: u64,
+    pub(super) completed: u64,
+    pub(super) cancelled: u64,
+    pub(super) expired: u64,
+    pub(super) waiting: u64,
+    pub(super) active: u64,
+}
+
+/// What is known of an execution.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Execution {
+    pub(super) action: Option<ActionId>,
+    pub(super) priority: Option<Priority>,
+    pub(super) delayed: bool,
+    pub(super) status_accepted: Option<Status>,
+    /// The record of its acceptance by the owner.
+    pub(super) accepted: Option<u32>,
+    /// The record in which a client was told.
+    pub(super) told: Option<u32>,
+    pub(super) ended: Option<(Attempt, Status, u32)>,
+    /// A record shows how it left the queue for the first time.
+    pub(super) leaves: bool,
+}
+
+/// What is known of a request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Request {
+    /// When it was first made, and the record.
+    pub(super) invoked: Option<(i64, u32)>,
+    pub(super) invokes: u32,
+    pub(super) fails: u32,
+    pub(super) failed: Option<u32>,
+    pub(super) queue: Option<(u32, Priority)>,
+    /// When it was first known to be accepted, and the record.
+    pub(super) ok: Option<(i64, u32)>,
+    /// What it became, and the record that says so.
+    pub(super) execution: Option<(ExecutionId, u32)>,
+}
+
+/// A slot that was granted: the number of the grant and the limit then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    pub(super) grant_no: i64,
+    pub(super) limit: Option<u32>,
+    pub(super) t_ns: i64,
+}
+
+/// Who saw a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Seen {
+    Program { pid: u32, action_ref: u32 },
+    Worker,
+}
+
+/// A start or an end of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    pub(super) key: Key,
+    pub(super) seen: Seen,
+    pub(super) is_end: bool,
+    pub(super) t_ns: i64,
+    pub(super) record: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Facts {
+    pub(super) records: u32,
+    pub(super) decisions: BTreeMap<ActionId, Vec<Decision>>,
+    pub(super) executions: HashMap<ExecutionId, Execution>,
+    pub(super) requests: HashMap<RequestId, Request>,
+    refs: HashMap<String, u32>,
+    pub(super) grants: HashMap<Key, Grant>,
+    /// When the owner recorded that an attempt held its slot no longer.
+    pub(super) released: HashMap<Key, i64>,
+    pub(super) marks: Vec<Mark>,
+    /// Process ends that somebody saw.
+    pub(super) exits: HashMap<u32, Vec<i64>>,
+    /// Executions that went down with their worker.
+    pub(super) taken_down: HashMap<ExecutionId, Vec<i64>>,
+    claims: HashMap<Key, (WorkerId, u32)>,
+    epochs: BTreeMap<PartitionId, BTreeSet<Epoch>>,
+    pub(super) faults: u64,
+    pub(super) fence_rejections: u64,
+    pub(super) duplicates_dropped: u64,
+    pub(super) revoked: u64,
+    /// What can be seen from single records.
+    pub(super) violations: Vec<Violation>,
+}
+
+impl Facts {
+    pub(super) fn takeovers(&self) -> u64 {
+        let epochs = self.epochs.values();
+        epochs.map(|epochs| epochs.len() as u64 - 1).sum()
+    }
+
+    /// Whether the end of an execution may have happened without a record: its partition has had
+    /// another owner since it was accepted, so that the one before may have been killed.
+    pub(super) fn may_have_lost_the_end(&self, id: ExecutionId) -> bool {
+        let epoch = id.seq().epoch();
+        let epochs = self.epochs.get(&id.partition());
+        epochs.is_none_or(|epochs| epochs.last() != Some(&epoch))
+    }
+
+    pub(super) fn execution(&self, id: ExecutionId) -> Option<&Execution> {
+        self.executions.get(&id)
+    }
+
+    fn intern(&mut self, action_ref: &str) -> u32 {
+        if let Some(number) = self.refs.get(action_ref) {
+            return *number;
+        }
+        let number = u32::try_from(self.refs.len()).unwrap_or(u32::MAX);
+        self.refs.insert(action_ref.to_owned(), number);
+        number
+    }
+
+    fn of_action(&mut self, id: ExecutionId, action: ActionId) -> &mut Execution {
+        let execution = self.executions.entry(id).or_default();
+        execution.action = Some(action);
+        execution
+    }
+
+    fn decide(&mut self, action_id: ActionId, epoch: Epoch, record: u32, what: What) {
+        self.decisions.entry(action_id).or_default().push(Decision {
+            epoch,
+            record,
+            what,
+        });
+    }
+
+    /// A request became an execution; it must not become another.
+    fn became(&mut self, request_id: RequestId, id: ExecutionId, record: u32) {
+        let request = self.requests.entry(request_id).or_default();
+        let (known, first) = *request.execution.get_or_insert((id, record));
+        if known != id {
+            let what = format!("request {request_id} became execution {known} and {id}");
+            self.violations
+                .push(violation(Promise::I1, what, [first, record]));
+        }
+    }
+
+    fn mark(&mut self, key: Key, seen: Seen, is_end: bool, t_ns: i64, record: u32) {
+        self.marks.push(Mark {
+            key,
+            seen,
+            is_end,
+            t_ns,
+            record,
+        });
+    }
+
+    pub(super) fn add(&mut self, record: &Record) {
+        let number = self.records;
+        self.records += 1;
+        match record {
+            Record::SubmitInvoke { .. }
+            | Record::SubmitOk { .. }
+            | Record::SubmitFail { .. }
+            | Record::SubmitInfo { .. } => self.add_submission(number, record),
+            Record::Acquired { .. }
+            | Record::Lost { .. }
+            | Record::Fenced { .. }
+            | Record::StaleCompletion { .. }
+            | Record::Fault { .. } => self.add_event(record),
+            Record::Start { .. }
+            | Record::End { .. }
+            | Record::ProgramStart { .. }
+            | Record::ProgramEnd { .. }
+            | Record::ProcessExit { .. }
+            | Record::Claimed { .. } => self.add_run(number, record),
+            Record::WorkerLost { .. } | Record::Unknown => {}
+            _ => self.add_decision(number, record),
+        }
+    }
+
+    fn add_submission(&mut self, number: u32, record: &Record) {
+        match record {
+            Record::SubmitInvoke {
+                request_id,
+                action_ref,
+                priority,
+                t_ns,
+            } => {
+                let action_ref = self.intern(action_ref);
+                let request = self.requests.entry(*request_id).or_default();
+                request.invokes += 1;
+                request.queue = Some((action_ref, *priority));
+                let first = request.invoked.get_or_insert((*t_ns, number));
+                *first = (*first).min((*t_ns, number));
+            }
+            Record::SubmitOk {
+                request_id,
+                execution_id,
+                t_ns,
+            } => {
+                self.became(*request_id, *execution_id, number);
+                let request = self.requests.entry(*request_id).or_default();
+                let first = request.ok.get_or_insert((*t_ns, number));
+                *first = (*first).min((*t_ns, number));
+                let execution = self.executions.entry(*execution_id).or_default();
+                execution.told.get_or_insert(number);
+            }
+            Record::SubmitFail { request_id, .. } => {
+                let request = self.requests.entry(*request_id).or_default();
+                request.fails += 1;
+                request.failed = Some(number);
+            }
+            _ => {}
+        }
+    }
+
+    fn add_event(&mut self, record: &Record) {
+        match record {
+            Record::Acquired {
+                partition, epoch, ..
+            } => {
+                self.epochs.entry(*partition).or_default().insert(*epoch);
+            }
+            Record::Fenced { .. } => self.fence_rejections += 1,
+            Record::StaleCompletion { .. } => self.duplicates_dropped += 1,
+            Record::Fault { phase, .. } => self.faults += u64::from(*phase == FaultPhase::Begin),
+            _ => {}
+        }
+    }
+
+    fn add_decision(&mut self, number: u32, record: &Record) {
+        let (action_id, epoch, what) = match record {
+            Record::Accepted {
+                execution_id,
+                action_id,
+                priority,
+                request_id,
+                status,
+                delayed,
+                epoch,
+                ..
+            } => {
+                let execution = self.of_action(*execution_id, *action_id);
+                execution.priority = Some(*priority);
+                execution.delayed = *delayed;
+                execution.status_accepted = Some(*status);
+                execution.accepted.get_or_insert(number);
+                self.became(*request_id, *execution_id, number);
+                (action_id, epoch, What::Accepted(*execution_id, *status))
+            }
+            Record::Held {
+                execution_id,
+                action_id,
+                attempt,
+                epoch,
+                ..
+            } => {
+                self.of_action(*execution_id, *action_id);
+                (action_id, epoch, What::Held((*execution_id, *attempt)))
+            }
+            Record::Granted {
+                execution_id,
+                action_id,
+                attempt,
+                grant_no,
+                limit,
+                epoch,
+                t_ns,
+                ..
+            } => {
+                let key = (*execution_id, *attempt);
+                self.of_action(key.0, *action_id).leaves |= *attempt == Attempt(1);
+                let grant = Grant {
+                    grant_no: *grant_no,
+                    limit: *limit,
+                    t_ns: *t_ns,
+                };
+                self.grants.insert(key, grant);
+                (action_id, epoch, What::Granted(key, *limit))
+            }
+            Record::Ended {
+                execution_id,
+                action_id,
+                attempt,
+                status,
+                epoch,
+                t_ns,
+                ..
+            } => {
+                let key = (*execution_id, *attempt);
+                self.released.entry(key).or_insert(*t_ns);
+                let execution = self.of_action(key.0, *action_id);
+                execution.leaves |= *attempt == Attempt(0);
+                let (_, _, first) = *execution.ended.get_or_insert((*attempt, *status, number));
+                if first != number {
+                    let what = format!("execution {execution_id} ended twice");
+                    self.violations
+                        .push(violation(Promise::I5, what, [first, number]));
+                }
+                (action_id, epoch, What::Ended(key, *status))
+            }
+            Record::Revoked {
+                execution_id,
+                action_id,
+                attempt,
+                epoch,
+                t_ns,
+                ..
+            } => {
+                let key = (*execution_id, *attempt);
+                self.revoked += 1;
+                self.released.entry(key).or_insert(*t_ns);
+                self.of_action(key.0, *action_id);
+                (action_id, epoch, What::Revoked(key))
+            }
+            Record::Limit {
+                action_id,
+                limit,
+                epoch,
+                ..
+            } => (action_id, epoch, What::Limit(*limit)),
+            Record::Totals {
+                action_id,
+                enqueued,
+                completed,
+                cancelled,
+                expired,
+                waiting,
+                active,
+                epoch,
+                ..
+            } => {
+                let counts = Counts {
+                    enqueued: *enqueued,
+                    completed: *completed,
+                    cancelled: *cancelled,
+                    expired: *expired,
+                    waiting: *waiting,
+                    active: *active,
+                };
+                (action_id, epoch, What::Totals(Box::new(counts)))
+            }
+            _ => return,
+        };
+        self.decide(*action_id, *epoch, number, what);
+    }
+
+    fn add_run(&mut self, number: u32, record: &Record) {
+        match record {
+            Record::Start {
+                execution_id,
+                attempt,
+                action_id,
+                t_ns,
+            } => {
+                self.of_action(*execution_id, *action_id);
+                self.mark(
+                    (*execution_id, *attempt),
+                    Seen::Worker,
+                    false,
+                    *t_ns,
+                    number,
+                );
+            }
+            Record::End {
+                execution_id,
+                attempt,
+                t_ns,
+                ..
+            } => self.mark((*execution_id, *attempt), Seen::Worker, true, *t_ns, number),
+            Record::ProgramStart {
+                execution_id,
+                attempt,
+                action_ref,
+                pid,
+                t_ns,
+            }
+            | Record::ProgramEnd {
+                execution_id,
+                attempt,
+                action_ref,
+                pid,
+                t_ns,
+            } => {
+                let action_ref = self.intern(action_ref);
+                let seen = Seen::Program {
+                    pid: *pid,
+                    action_ref,
+                };
+                let is_end = matches!(record, Record::ProgramEnd { .. });
+                self.mark((*execution_id, *attempt), seen, is_end, *t_ns, number);
+            }
+            Record::ProcessExit {
+                pid,
+                executions,
+                t_ns,
+            } => {
+                self.exits.entry(*pid).or_default().push(*t_ns);
+                for id in executions {
+                    self.taken_down.entry(*id).or_default().push(*t_ns);
+                }
+            }
+            Record::Claimed {
+                execution_id,
+                attempt,
+                worker,
+                ..
+            } => {
+                let key = (*execution_id, *attempt);
+                let (first, at) = *self.claims.entry(key).or_insert((*worker, number));
+                if first != *worker {
+                    let what = format!(
+                        "attempt {attempt} of execution {execution_id} was claimed by two workers"
+                    );
+                    self.violations
+                        .push(violation(Promise::I5, what, [at, number]));
+                }
+            }
+            _ => {}
+        }
+    }
+}

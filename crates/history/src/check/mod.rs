@@ -1,0 +1,257 @@
+//! Judges the promises I1 to I7 from the records of all processes, and from the rows that the
+//! store has in the end.
+//!
+//! The rules are such that a system which keeps its promises is never accused, although records
+//! may be missing: a process that is killed takes the records of its last moments with it. What
+//! an owner recorded of an epoch is therefore a *beginning* of what it committed, and the next
+//! epoch starts from what its owner says it found ([`Record::Held`]). Decisions are put in order
+//! by epoch, and within an epoch by their place in the file, never by their times.
+//!
+//! The modules hold the rules of each promise: `submissions` (I1, I3 as clients see it), `queue`
+//! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
+//! themselves), `outcomes` (I4 and I5 as the store has it).
+
+mod facts;
+mod outcomes;
+mod programs;
+mod queue;
+#[cfg(test)]
+mod random;
+mod submissions;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_order;
+#[cfg(test)]
+mod world;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use attune_core::{ActionId, Attempt, ExecutionId, QueueTotals, RequestId, Status};
+use serde::{Deserialize, Serialize};
+
+use self::facts::Facts;
+use crate::record::Record;
+
+/// A promise; the design says what each is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[expect(missing_docs, reason = "the numbers are their names")]
+pub enum Promise {
+    I1,
+    I2,
+    I3,
+    I4,
+    I5,
+    I6,
+    I7,
+}
+
+impl Promise {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::I1,
+        Self::I2,
+        Self::I3,
+        Self::I4,
+        Self::I5,
+        Self::I6,
+        Self::I7,
+    ];
+
+    /// In a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::I1 => "nothing accepted is lost",
+            Self::I2 => "no limit is exceeded",
+            Self::I3 => "the order is kept",
+            Self::I4 => "every slot is released",
+            Self::I5 => "one outcome per attempt",
+            Self::I6 => "a freed slot is granted at once",
+            Self::I7 => "the counts add up",
+        }
+    }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A promise that was broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub promise: Promise,
+    /// What is wrong, for people.
+    pub what: String,
+    /// The records that show it: their numbers, in the order in which they were added, from 0.
+    pub records: Vec<u32>,
+}
+
+/// A line of what the store has in the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum FinalLine {
+    /// An execution, active or finished.
+    Row(FinalRow),
+    /// What the queue of an action has counted over its life.
+    Totals {
+        /// Which action.
+        action_id: ActionId,
+        /// The counts.
+        #[serde(flatten)]
+        totals: QueueTotals,
+    },
+}
+
+/// An execution as the store has it in the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FinalRow {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// Where it stands.
+    pub status: Status,
+    /// Its last attempt.
+    pub attempt: Attempt,
+    /// The request that led to it.
+    #[serde(default)]
+    pub request_id: Option<RequestId>,
+}
+
+/// What a history shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    /// Records read.
+    pub records: u64,
+    /// Faults that were made.
+    pub faults: u64,
+    /// Executions that the records name.
+    pub executions: u64,
+    /// Times a partition changed hands after its first owner.
+    pub takeovers: u64,
+    /// Commits refused because their owner was one no more.
+    pub fence_rejections: u64,
+    /// Completions dropped because their attempt held no slot.
+    pub duplicates_dropped: u64,
+    /// Runs that were judged.
+    pub runs: u64,
+    /// Runs whose end nobody saw.
+    pub unended: u64,
+    /// Slots that were taken back.
+    pub revoked: u64,
+    /// What was broken, by promise.
+    pub violations: Vec<Violation>,
+}
+
+impl Findings {
+    /// How often each promise was broken.
+    pub fn count(&self, promise: Promise) -> u64 {
+        let broken = self.violations.iter();
+        broken.filter(|broken| broken.promise == promise).count() as u64
+    }
+
+    /// The one line that programs read.
+    pub fn summary(&self) -> serde_json::Value {
+        let violations: BTreeMap<String, u64> = Promise::ALL
+            .iter()
+            .map(|promise| (promise.to_string(), self.count(*promise)))
+            .collect();
+        serde_json::json!({
+            "faults": self.faults,
+            "executions": self.executions,
+            "takeovers": self.takeovers,
+            "fence_rejections": self.fence_rejections,
+            "duplicates_dropped": self.duplicates_dropped,
+            "violations": violations,
+        })
+    }
+}
+
+/// Collects records and judges them.
+#[derive(Debug, Default)]
+pub struct Checker {
+    facts: Facts,
+    rows: Option<Vec<FinalRow>>,
+    totals: BTreeMap<ActionId, QueueTotals>,
+}
+
+impl Checker {
+    /// Nothing has happened yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a record. Those of one process must come in the order in which it wrote them.
+    pub fn add(&mut self, record: &Record) {
+        self.facts.add(record);
+    }
+
+    /// Adds something that the store has in the end. With the first of these the rows are taken
+    /// as complete: what is accepted and not among them is lost.
+    pub fn add_final(&mut self, line: FinalLine) {
+        let rows = self.rows.get_or_insert_default();
+        match line {
+            FinalLine::Row(row) => rows.push(row),
+            FinalLine::Totals { action_id, totals } => {
+                self.totals.insert(action_id, totals);
+            }
+        }
+    }
+
+    /// Judges. Takes O(n log n) time for n records.
+    pub fn judge(self) -> Findings {
+        let Self {
+            mut facts,
+            rows,
+            totals,
+        } = self;
+        let mut broken = std::mem::take(&mut facts.violations);
+        submissions::judge(&facts, rows.as_deref(), &mut broken);
+        queue::judge(&mut facts, rows.is_some(), &mut broken);
+        let runs = programs::judge(&facts, &mut broken);
+        outcomes::judge(&facts, rows.as_deref(), &totals, &mut broken);
+        broken.sort_by_key(|violation| violation.promise);
+        Findings {
+            records: u64::from(facts.records),
+            faults: facts.faults,
+            executions: facts.executions.len() as u64,
+            takeovers: facts.takeovers(),
+            fence_rejections: facts.fence_rejections,
+            duplicates_dropped: facts.duplicates_dropped,
+            runs: runs.judged,
+            unended: runs.unended,
+            revoked: facts.revoked,
+            violations: broken,
+        }
+    }
+}
+
+/// Judges records that are in memory.
+pub fn check(records: &[Record], rows: Option<impl IntoIterator<Item = FinalLine>>) -> Findings {
+    let mut checker = Checker::new();
+    for record in records {
+        checker.add(record);
+    }
+    if let Some(rows) = rows {
+        checker.rows = Some(Vec::new());
+        for line in rows {
+            checker.add_final(line);
+        }
+    }
+    checker.judge()
+}
+
+fn violation(promise: Promise, what: String, records: impl IntoIterator<Item = u32>) -> Violation {
+    let mut records: Vec<u32> = records.into_iter().collect();
+    records.sort_unstable();
+    records.dedup();
+    Violation {
+        promise,
+        what,
+        records,
+    }
+}

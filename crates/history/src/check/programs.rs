@@ -1,0 +1,217 @@
+//! What run programs wrote down themselves: the witness that believes nobody. Where a program
+//! wrote nothing, its worker's record of the run takes its place.
+//!
+//! *I2.* At the start of a run, no more runs of its action may be under way than the limit was
+//! when the latest of them was granted its slot. So a raised limit counts from the grants that
+//! it made possible, and a lowered one from the next grant. While a run is under way whose grant
+//! is not recorded (its owner was killed right then), the limit is not known and nothing is
+//! judged.
+//!
+//! *I3.* Where the limit of an action has always been 1, the first attempts of one priority that
+//! were not delayed start in the order of their ids. Later attempts are left out: their place
+//! was taken from them for a while.
+//!
+//! *I5.* No attempt starts twice.
+//!
+//! *The end of a run* is what the program wrote last; of one that was killed, the end of its
+//! process as somebody saw it, or of its worker's run; if nobody saw it, the moment at which the
+//! owner released its slot or granted the next. A run of which none of these is known goes on.
+
+use std::collections::{BTreeMap, HashMap};
+
+use attune_core::{ActionId, Attempt, ExecutionId, Priority};
+
+use super::facts::{Facts, Key, Mark, Seen};
+use super::{Promise, Violation, violation};
+
+/// What was judged.
+pub(super) struct Judged {
+    pub(super) judged: u64,
+    pub(super) unended: u64,
+}
+
+/// A run of an attempt.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    key: Key,
+    start_ns: i64,
+    end_ns: i64,
+    /// The record of its start.
+    record: u32,
+}
+
+pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
+    let mut judged = Judged {
+        judged: 0,
+        unended: 0,
+    };
+    let actions = actions(facts);
+    let mut by_action: BTreeMap<ActionId, Vec<Run>> = BTreeMap::new();
+    let mut marks: Vec<&Mark> = facts.marks.iter().collect();
+    // Programs come before workers, starts before ends.
+    marks.sort_unstable_by_key(|mark| {
+        let is_worker = mark.seen == Seen::Worker;
+        (mark.key, is_worker, mark.is_end, mark.t_ns)
+    });
+    for marks in marks.chunk_by(|a, b| a.key == b.key) {
+        let by_program = marks
+            .iter()
+            .any(|mark| !mark.is_end && mark.seen != Seen::Worker);
+        let starts = marks
+            .iter()
+            .filter(|mark| !mark.is_end && (mark.seen != Seen::Worker) == by_program);
+        let mut first: Option<&Mark> = None;
+        for start in starts {
+            if let Some(first) = first {
+                let (id, attempt) = start.key;
+                let what = format!("attempt {attempt} of execution {id} started twice");
+                broken.push(violation(Promise::I5, what, [first.record, start.record]));
+            }
+            first = first.or(Some(start));
+            judged.judged += 1;
+            let end = end_of(facts, start, marks);
+            judged.unended += u64::from(end.is_none());
+            let end = end.or_else(|| released(facts, start)).unwrap_or(i64::MAX);
+            if let Some(action) = action_of(facts, &actions, start) {
+                by_action.entry(action).or_default().push(Run {
+                    key: start.key,
+                    start_ns: start.t_ns,
+                    // What takes no time still is: its end comes after its start.
+                    end_ns: end.max(start.t_ns.saturating_add(1)),
+                    record: start.record,
+                });
+            }
+        }
+    }
+    let always_1 = always_1(facts);
+    for (action, mut runs) in by_action {
+        runs.sort_unstable_by_key(|run| (run.start_ns, run.record));
+        judge_limit(facts, action, &runs, broken);
+        if always_1.get(&action) == Some(&true) {
+            judge_order(facts, &runs, broken);
+        }
+    }
+    judged
+}
+
+/// The action of each ref, as far as executions of both are known.
+fn actions(facts: &Facts) -> HashMap<u32, ActionId> {
+    let of = |mark: &Mark| match mark.seen {
+        Seen::Program { action_ref, .. } => {
+            Some((action_ref, facts.execution(mark.key.0)?.action?))
+        }
+        Seen::Worker => None,
+    };
+    facts.marks.iter().filter_map(of).collect()
+}
+
+fn action_of(facts: &Facts, actions: &HashMap<u32, ActionId>, start: &Mark) -> Option<ActionId> {
+    let known = facts.execution(start.key.0).and_then(|known| known.action);
+    known.or_else(|| match start.seen {
+        Seen::Program { action_ref, .. } => actions.get(&action_ref).copied(),
+        Seen::Worker => None,
+    })
+}
+
+/// When a run ended, as somebody saw it. `marks` are those of its attempt.
+fn end_of(facts: &Facts, start: &Mark, marks: &[&Mark]) -> Option<i64> {
+    let after = |times: Option<&Vec<i64>>| {
+        let times = times?.iter().copied();
+        times.filter(|t| *t >= start.t_ns).min()
+    };
+    let written = |by: Seen| {
+        let ends = marks.iter().filter(|mark| mark.is_end && mark.seen == by);
+        ends.map(|mark| mark.t_ns).find(|t| *t >= start.t_ns)
+    };
+    let exit = || match start.seen {
+        Seen::Program { pid, .. } => after(facts.exits.get(&pid)),
+        Seen::Worker => None,
+    };
+    // Each of these came after the end, so the first says most.
+    let seen = || {
+        let down = after(facts.taken_down.get(&start.key.0));
+        let times = [exit(), down, written(Seen::Worker)];
+        times.into_iter().flatten().min()
+    };
+    written(start.seen).or_else(seen)
+}
+
+/// When the owner let go of the slot of a run, or knew that it was over.
+fn released(facts: &Facts, start: &Mark) -> Option<i64> {
+    let (id, attempt) = start.key;
+    let next = || {
+        facts
+            .grants
+            .get(&(id, attempt.next()))
+            .map(|grant| grant.t_ns)
+    };
+    facts.released.get(&start.key).copied().or_else(next)
+}
+
+/// Whether the limit of each action was 1 at every grant.
+fn always_1(facts: &Facts) -> HashMap<ActionId, bool> {
+    let mut always_1 = HashMap::new();
+    for (key, grant) in &facts.grants {
+        if let Some(action) = facts.execution(key.0).and_then(|known| known.action) {
+            *always_1.entry(action).or_insert(true) &= grant.limit == Some(1);
+        }
+    }
+    always_1
+}
+
+/// Runs are sorted by their start.
+fn judge_limit(facts: &Facts, action: ActionId, runs: &[Run], broken: &mut Vec<Violation>) {
+    let mut ends: Vec<(i64, usize)> = runs
+        .iter()
+        .enumerate()
+        .map(|(index, run)| (run.end_ns, index))
+        .collect();
+    ends.sort_unstable();
+    let mut ends = ends.into_iter().peekable();
+    // What is under way, by the number of its grant: the last is the one granted last.
+    let mut under_way: BTreeMap<(Option<i64>, usize), Option<u32>> = BTreeMap::new();
+    let mut unknown = 0_usize;
+    let grant_of = |index: usize| facts.grants.get(&runs[index].key);
+    let place = |index: usize| (grant_of(index).map(|grant| grant.grant_no), index);
+    for (index, run) in runs.iter().enumerate() {
+        while let Some((_, over)) = ends.next_if(|(end, _)| *end <= run.start_ns) {
+            under_way.remove(&place(over));
+            unknown -= usize::from(grant_of(over).is_none());
+        }
+        under_way.insert(place(index), grant_of(index).and_then(|grant| grant.limit));
+        unknown += usize::from(grant_of(index).is_none());
+        let latest = under_way.last_key_value().and_then(|(_, limit)| *limit);
+        let limit = latest.filter(|_| unknown == 0);
+        if let Some(limit) = limit.filter(|limit| under_way.len() > *limit as usize) {
+            let count = under_way.len();
+            let what = format!("{count} runs of action {action} at once at limit {limit}");
+            let records = under_way.keys().map(|(_, index)| runs[*index].record);
+            broken.push(violation(
+                Promise::I2,
+                what,
+                records.take(8).chain([run.record]),
+            ));
+        }
+    }
+}
+
+/// Runs are sorted by their start.
+fn judge_order(facts: &Facts, runs: &[Run], broken: &mut Vec<Violation>) {
+    let mut last: HashMap<Priority, (ExecutionId, u32)> = HashMap::new();
+    for run in runs.iter().filter(|run| run.key.1 == Attempt(1)) {
+        let id = run.key.0;
+        let Some(known) = facts.execution(id).filter(|known| !known.delayed) else {
+            continue;
+        };
+        let Some(priority) = known.priority else {
+            continue;
+        };
+        let latest = last.entry(priority).or_insert((id, run.record));
+        if latest.0 > id {
+            let what = format!("execution {} started before {id} at limit 1", latest.0);
+            broken.push(violation(Promise::I3, what, [latest.1, run.record]));
+        } else {
+            *latest = (id, run.record);
+        }
+    }
+}

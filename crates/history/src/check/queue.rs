@@ -1,0 +1,262 @@
+//! The queue of each action, replayed from what its owners decided.
+//!
+//! *I2.* After each grant, at most as many attempts hold a slot as the limit at that grant
+//! allows; a lowered limit takes no slot away. No attempt is granted while the execution holds
+//! one.
+//!
+//! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it, by
+//! (priority, id). Who waits is what was accepted without a delay and has never been granted:
+//! executions that are tried again may be overtaken (they may be in back-off), but keep their
+//! place, so that they overtake nobody who stands before them. Of an execution accepted in an
+//! earlier epoch it is known that it waits only if a later record shows how it left the queue
+//! for the first time; else the record of that may be lost.
+//!
+//! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
+//!
+//! *I6.* At the end of a round that touched a queue there is no free slot while somebody waits
+//! (as for I3): whatever freed the slot must have granted it in the same commit. A round that
+//! granted as many as one step may goes on in the next.
+//!
+//! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
+//! round decided, and as many hold a slot as the records show.
+
+use std::collections::{BTreeSet, HashMap};
+
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, Priority, Status};
+
+use super::facts::{Counts, Facts, Key, What};
+use super::{Promise, Violation, violation};
+
+/// An owner that granted so many in one step goes on in the next round.
+const STEP: u32 = 1000;
+
+pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) {
+    for (action_id, mut decisions) in std::mem::take(&mut facts.decisions) {
+        decisions.sort_unstable_by_key(|decision| (decision.epoch, decision.record));
+        let mut replay = Replay::new(facts, action_id, broken);
+        for decision in decisions {
+            if replay.epoch != Some(decision.epoch) {
+                replay.begin(decision.epoch);
+            }
+            replay.apply(decision.record, decision.what);
+        }
+        if !rows_known {
+            replay.finish();
+        }
+    }
+}
+
+/// The queue of one action, as far as the records tell.
+struct Replay<'a> {
+    facts: &'a Facts,
+    action_id: ActionId,
+    broken: &'a mut Vec<Violation>,
+    epoch: Option<Epoch>,
+    /// Who holds a slot, and the record of the grant.
+    holders: HashMap<ExecutionId, (Attempt, u32)>,
+    /// Who waits for sure, the first to go first.
+    waiting: BTreeSet<(Priority, ExecutionId)>,
+    /// The limit in force, once this epoch's records have named it.
+    limit: Option<Option<u32>>,
+    /// What freed a slot last.
+    freed: Option<u32>,
+    /// Grants in this round.
+    granted: u32,
+    /// Whether it was said already that nobody gets the free slot.
+    is_stuck: bool,
+    /// The counts at the end of the round before.
+    counts: Option<(Counts, u32)>,
+    /// What this round adds to them.
+    added: Counts,
+}
+
+impl<'a> Replay<'a> {
+    fn new(facts: &'a Facts, action_id: ActionId, broken: &'a mut Vec<Violation>) -> Self {
+        Self {
+            facts,
+            action_id,
+            broken,
+            epoch: None,
+            holders: HashMap::new(),
+            waiting: BTreeSet::new(),
+            limit: None,
+            freed: None,
+            granted: 0,
+            is_stuck: false,
+            counts: None,
+            added: Counts::default(),
+        }
+    }
+
+    /// Another owner: it says who holds a slot.
+    fn begin(&mut self, epoch: Epoch) {
+        self.epoch = Some(epoch);
+        self.holders.clear();
+        let facts = self.facts;
+        let leaves = |id| facts.execution(id).is_some_and(|known| known.leaves);
+        self.waiting.retain(|(_, id)| leaves(*id));
+        self.limit = None;
+        self.freed = None;
+        self.granted = 0;
+        self.counts = None;
+        self.added = Counts::default();
+    }
+
+    fn priority(&self, id: ExecutionId) -> Option<Priority> {
+        self.facts.execution(id)?.priority
+    }
+
+    fn break_promise(
+        &mut self,
+        promise: Promise,
+        what: String,
+        records: impl IntoIterator<Item = u32>,
+    ) {
+        self.broken.push(violation(promise, what, records));
+    }
+
+    fn apply(&mut self, record: u32, what: What) {
+        match what {
+            What::Accepted(id, status) => self.accept(id, status),
+            What::Held((id, attempt)) => {
+                self.leave(id);
+                self.holders.insert(id, (attempt, record));
+            }
+            What::Granted(key, limit) => self.grant(record, key, limit),
+            What::Ended(key, status) => {
+                self.leave(key.0);
+                self.release(record, key);
+                match status {
+                    Status::Cancelled => self.added.cancelled += 1,
+                    Status::Expired => self.added.expired += 1,
+                    Status::Rejected => {}
+                    _ => self.added.completed += 1,
+                }
+            }
+            What::Revoked(key) => self.release(record, key),
+            What::Limit(limit) => {
+                self.limit = Some(limit);
+                self.freed = Some(record);
+            }
+            What::Totals(counts) => self.end_round(record, *counts),
+        }
+    }
+
+    fn accept(&mut self, id: ExecutionId, status: Status) {
+        if status == Status::Rejected {
+            return;
+        }
+        self.added.enqueued += 1;
+        let delayed = self.facts.execution(id).is_none_or(|known| known.delayed);
+        if let Some(priority) = self.priority(id).filter(|_| !delayed) {
+            self.waiting.insert((priority, id));
+        }
+    }
+
+    fn leave(&mut self, id: ExecutionId) {
+        if let Some(priority) = self.priority(id) {
+            self.waiting.remove(&(priority, id));
+        }
+    }
+
+    fn grant(&mut self, record: u32, (id, attempt): Key, limit: Option<u32>) {
+        self.leave(id);
+        self.granted += 1;
+        self.limit = Some(limit);
+        if let Some(priority) = self.priority(id)
+            && let Some((_, first)) = self.waiting.first().copied()
+            && self.waiting.first() < Some(&(priority, id))
+        {
+            let what = format!("execution {id} was given a slot while {first} was before it");
+            let accepted = self.facts.execution(first).and_then(|known| known.accepted);
+            self.break_promise(Promise::I3, what, accepted.into_iter().chain([record]));
+        }
+        if let Some((holding, before)) = self.holders.insert(id, (attempt, record)) {
+            let what =
+                format!("execution {id} was given a slot while its attempt {holding} held one");
+            self.break_promise(Promise::I2, what, [before, record]);
+        }
+        let held = self.holders.len();
+        if let Some(limit) = limit.filter(|limit| held > *limit as usize) {
+            let what = format!("{held} slots of action {} at limit {limit}", self.action_id);
+            let mut records: Vec<u32> = self.holders.values().map(|(_, record)| *record).collect();
+            records.sort_unstable();
+            // The latest are enough to see it.
+            let skipped = records.len().saturating_sub(limit as usize + 1);
+            self.break_promise(Promise::I2, what, records.into_iter().skip(skipped));
+        }
+    }
+
+    fn release(&mut self, record: u32, (id, attempt): Key) {
+        if self.holders.get(&id).is_some_and(|held| held.0 == attempt) {
+            self.holders.remove(&id);
+            self.freed = Some(record);
+        }
+    }
+
+    fn end_round(&mut self, record: u32, counts: Counts) {
+        self.judge_counts(record, counts);
+        self.counts = Some((counts, record));
+        self.added = Counts::default();
+        let granted = std::mem::take(&mut self.granted);
+        let is_free = match self.limit {
+            None => false,
+            Some(None) => true,
+            Some(Some(limit)) => self.holders.len() < limit as usize,
+        };
+        let waiter = self.waiting.first().filter(|_| is_free && granted < STEP);
+        let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
+        if let Some((_, id)) = waiter.copied()
+            && !was_stuck
+        {
+            let what = format!("a slot is free and execution {id} waits, but is not given it");
+            let accepted = self.facts.execution(id).and_then(|known| known.accepted);
+            let records = accepted.into_iter().chain(self.freed).chain([record]);
+            self.break_promise(Promise::I6, what, records);
+        }
+    }
+
+    fn judge_counts(&mut self, record: u32, now: Counts) {
+        let gone = now.completed + now.cancelled + now.expired;
+        if now.enqueued != gone + now.waiting + now.active {
+            let what = format!(
+                "action {}: {} entered, but {gone} left, {} wait and {} hold a slot",
+                self.action_id, now.enqueued, now.waiting, now.active
+            );
+            return self.break_promise(Promise::I7, what, [record]);
+        }
+        if now.active != self.holders.len() as u64 {
+            let what = format!(
+                "action {} counts {} slots, but {} are held",
+                self.action_id,
+                now.active,
+                self.holders.len()
+            );
+            return self.break_promise(Promise::I7, what, [record]);
+        }
+        let Some((before, previous)) = self.counts else {
+            return;
+        };
+        let sum = |pick: fn(&Counts) -> u64| pick(&before) + pick(&self.added) == pick(&now);
+        if !(sum(|counts| counts.enqueued)
+            && sum(|counts| counts.completed)
+            && sum(|counts| counts.cancelled)
+            && sum(|counts| counts.expired))
+        {
+            let what = format!(
+                "action {}: the counts did not change by what was decided",
+                self.action_id
+            );
+            self.break_promise(Promise::I7, what, [previous, record]);
+        }
+    }
+
+    fn finish(&mut self) {
+        let mut held: Vec<_> = self.holders.iter().map(|(id, held)| (*id, *held)).collect();
+        held.sort_unstable();
+        for (id, (attempt, record)) in held {
+            let what = format!("attempt {attempt} of execution {id} holds its slot for ever");
+            self.break_promise(Promise::I4, what, [record]);
+        }
+    }
+}

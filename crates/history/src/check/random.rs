@@ -1,0 +1,168 @@
+//! Random histories: good ones are never accused, broken ones are.
+
+use attune_core::{Epoch, Priority, Status};
+use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::test_runner::TestCaseError;
+
+use super::tests::findings;
+use super::world::World;
+use super::*;
+
+/// What happens in a random history.
+fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec((0..12_u8, any::<u8>()), 10..60)
+}
+
+fn random(limit: u32, steps: &[(u8, u8)]) -> World {
+    let mut world = World::new(limit);
+    for (step, pick) in steps {
+        let holder = world.holders.keys().nth(usize::from(*pick) % 3).copied();
+        let waiting = world
+            .waiting
+            .iter()
+            .nth(usize::from(*pick) % 3)
+            .map(|w| w.1);
+        match (step, holder, waiting) {
+            (0..=4, ..) => {
+                let priority = Priority::ALL[usize::from(*pick) % 5];
+                world.submit(priority);
+            }
+            (5..=7, Some(id), _) => world.finish(id),
+            (8, Some(id), _) => world.lose(id),
+            (9, _, Some(id)) => world.cancel(id),
+            (10, ..) => world.set_limit(u32::from(*pick % 4) + 1),
+            (11, ..) => world.takeover(),
+            _ => {}
+        }
+    }
+    world.drain();
+    world
+}
+
+/// The epoch of what an owner recorded.
+fn epoch_of(record: &Record) -> Option<Epoch> {
+    match record {
+        Record::Acquired { epoch, .. }
+        | Record::Accepted { epoch, .. }
+        | Record::Held { epoch, .. }
+        | Record::Granted { epoch, .. }
+        | Record::Ended { epoch, .. }
+        | Record::Revoked { epoch, .. }
+        | Record::Limit { epoch, .. }
+        | Record::Totals { epoch, .. } => Some(*epoch),
+        _ => None,
+    }
+}
+
+/// Breaks one thing; `None` when there is nothing of the kind.
+fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
+    let all = |wanted: fn(&Record) -> bool| {
+        let places: Vec<usize> = (0..world.records.len())
+            .filter(|place| wanted(&world.records[*place]))
+            .collect();
+        (!places.is_empty()).then(|| places[usize::from(pick) % places.len()])
+    };
+    let row = *world
+        .rows
+        .keys()
+        .nth(usize::from(pick) % world.rows.len().max(1))?;
+    match kind {
+        0 => {
+            world.rows.remove(&row);
+            Some(Promise::I1)
+        }
+        1 => {
+            let (end, start) = *world
+                .handoffs
+                .get(usize::from(pick) % world.handoffs.len().max(1))?;
+            let (Record::ProgramEnd { t_ns, .. } | Record::ProcessExit { t_ns, .. }) =
+                world.records[end]
+            else {
+                return None;
+            };
+            if let Record::ProgramStart { t_ns: start, .. } = &mut world.records[start] {
+                *start = t_ns - 1;
+            }
+            Some(Promise::I2)
+        }
+        2 => {
+            let place = all(|record| matches!(record, Record::Granted { .. }))?;
+            if let Record::Granted { limit, .. } = &mut world.records[place] {
+                *limit = Some(0);
+            }
+            Some(Promise::I2)
+        }
+        3 => {
+            world.rows.get_mut(&row)?.status = Status::Requested;
+            Some(Promise::I4)
+        }
+        4 => {
+            let place = all(|record| matches!(record, Record::Ended { .. }))?;
+            let again = world.records[place].clone();
+            world.records.insert(place, again);
+            Some(Promise::I5)
+        }
+        5 => {
+            let place = all(|record| matches!(record, Record::ProgramStart { .. }))?;
+            let again = world.records[place].clone();
+            world.records.insert(place, again);
+            Some(Promise::I5)
+        }
+        6 => {
+            let place = all(|record| matches!(record, Record::Totals { .. }))?;
+            if let Record::Totals { expired, .. } = &mut world.records[place] {
+                *expired += 1;
+            }
+            Some(Promise::I7)
+        }
+        _ => {
+            let place = all(|record| matches!(record, Record::SubmitOk { .. }))?;
+            if let Record::SubmitOk { execution_id, .. } = &mut world.records[place] {
+                execution_id.0 += 1 << 30;
+            }
+            Some(Promise::I1)
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_queue_that_keeps_its_promises_is_never_accused(limit in 1..4_u32, steps in steps()) {
+        for findings in findings(&random(limit, &steps)) {
+            prop_assert_eq!(findings.violations, []);
+        }
+    }
+
+    #[test]
+    fn the_lost_records_of_killed_owners_accuse_nobody(
+        limit in 1..4_u32, steps in steps(), epoch in any::<i64>(), kept in any::<u16>()
+    ) {
+        let mut world = random(limit, &steps);
+        let last = world.records.iter().filter_map(epoch_of).max().unwrap().0;
+        // All but the last may have been killed; their files end early.
+        if last > 1 {
+            let epoch = Epoch(epoch.rem_euclid(last - 1) + 1);
+            let of_epoch = world.records.iter().filter(|record| epoch_of(record) == Some(epoch));
+            let kept = usize::from(kept) % of_epoch.count();
+            let mut seen = 0;
+            world.records.retain(|record| {
+                let is_lost = epoch_of(record) == Some(epoch) && seen >= kept;
+                seen += usize::from(epoch_of(record) == Some(epoch));
+                !is_lost
+            });
+        }
+        for findings in findings(&world) {
+            prop_assert_eq!(findings.violations, []);
+        }
+    }
+
+    #[test]
+    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..8_u8, pick in any::<u16>()) {
+        let mut world = random(limit, &steps);
+        let Some(promise) = mutate(&mut world, kind, pick) else {
+            return Err(TestCaseError::reject("nothing to break"));
+        };
+        let findings = check(&world.records, Some(world.lines()));
+        prop_assert!(findings.count(promise) > 0, "{promise}: {:#?}", findings.violations);
+    }
+}

@@ -1,0 +1,267 @@
+//! Broken histories of I3 to I7.
+
+use attune_core::{Attempt, ExecutionId, Priority, QueueTotals, Status};
+use uuid::Uuid;
+
+use super::tests::{NORMAL, assert_breaks, assert_clean, broken, busy, findings};
+use super::world::{ACTION, World, request};
+use super::*;
+
+/// Makes two executions change places in what the owner granted.
+fn swap(world: &mut World, a: ExecutionId, b: ExecutionId, programs_too: bool) {
+    let other = |id: ExecutionId| match id {
+        id if id == a => b,
+        id if id == b => a,
+        id => id,
+    };
+    for record in &mut world.records {
+        match record {
+            Record::Granted { execution_id, .. } | Record::Ended { execution_id, .. } => {
+                *execution_id = other(*execution_id);
+            }
+            Record::ProgramStart { execution_id, .. } | Record::ProgramEnd { execution_id, .. }
+                if programs_too =>
+            {
+                *execution_id = other(*execution_id);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn i3_a_grant_out_of_order() {
+    for limit in [1, 2] {
+        let mut world = World::new(limit);
+        let ids: Vec<_> = (0..6).map(|_| world.submit(NORMAL)).collect();
+        world.drain();
+        assert_clean(&world);
+        swap(&mut world, ids[3], ids[4], true);
+        assert_breaks(&world, Promise::I3);
+    }
+}
+
+#[test]
+fn i3_a_lower_priority_before_a_higher() {
+    let mut world = World::new(1);
+    let _first = world.submit(NORMAL);
+    let low = world.submit(NORMAL);
+    let high = world.submit(Priority::High);
+    world.drain();
+    assert_clean(&world);
+    swap(&mut world, low, high, true);
+    assert_breaks(&world, Promise::I3);
+}
+
+#[test]
+fn i3_over_a_takeover_and_with_a_cancelled_one() {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
+    world.takeover();
+    let last = world.submit(NORMAL);
+    world.cancel(ids[1]);
+    world.drain();
+    assert_clean(&world);
+    swap(&mut world, ids[2], last, true);
+    assert_breaks(&world, Promise::I3);
+}
+
+#[test]
+fn i3_starts_out_of_order_at_limit_1_by_the_programs_alone() {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+    world.drain();
+    for record in &mut world.records {
+        let (Record::ProgramStart { execution_id, .. } | Record::ProgramEnd { execution_id, .. }) =
+            record
+        else {
+            continue;
+        };
+        if *execution_id == ids[1] {
+            *execution_id = ids[2];
+        } else if *execution_id == ids[2] {
+            *execution_id = ids[1];
+        }
+    }
+    assert_breaks(&world, Promise::I3);
+}
+
+#[test]
+fn i3_what_is_delayed_may_be_overtaken() {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+    world.drain();
+    swap(&mut world, ids[1], ids[2], true);
+    for record in &mut world.records {
+        if let Record::Accepted {
+            execution_id,
+            delayed,
+            ..
+        } = record
+        {
+            *delayed = *execution_id == ids[1];
+        }
+    }
+    assert_clean(&world);
+}
+
+#[test]
+fn i3_an_answer_before_a_request_binds_the_order() {
+    let mut world = World::new(1);
+    let first = world.submit(NORMAL);
+    let second = world.submit(NORMAL);
+    world.drain();
+    // The second was told before the first was asked for.
+    for record in &mut world.records {
+        match record {
+            Record::SubmitInvoke {
+                request_id, t_ns, ..
+            } if *request_id == request(second) => {
+                *t_ns = 1;
+            }
+            Record::SubmitOk {
+                request_id, t_ns, ..
+            } if *request_id == request(second) => {
+                *t_ns = 2;
+            }
+            _ => {}
+        }
+    }
+    assert_breaks(&world, Promise::I3);
+    // Of another priority it says nothing.
+    for record in &mut world.records {
+        if let Record::SubmitInvoke {
+            request_id,
+            priority,
+            ..
+        } = record
+            && *request_id == request(first)
+        {
+            *priority = Priority::Low;
+        }
+    }
+    assert_clean(&world);
+}
+
+#[test]
+fn i4_a_slot_that_is_never_released() {
+    let (mut world, ids) = busy(1);
+    world.drain();
+    world.rows.get_mut(&ids[5]).unwrap().status = Status::Running;
+    assert_breaks(&world, Promise::I4);
+    let mut world = World::new(1);
+    world.submit(NORMAL);
+    assert_eq!(findings(&world)[1].count(Promise::I4), 1);
+}
+
+#[test]
+fn i5_two_outcomes() {
+    let (mut world, ids) = busy(2);
+    world.drain();
+    let mut again = world.records.clone();
+    again.retain(
+        |record| matches!(record, Record::Ended { execution_id, .. } if *execution_id == ids[5]),
+    );
+    let end = world.records.len();
+    world.records.splice(end..end, again);
+    assert_breaks(&world, Promise::I5);
+}
+
+#[test]
+fn i5_another_outcome_than_the_one_recorded() {
+    let (mut world, ids) = busy(2);
+    world.drain();
+    world.rows.get_mut(&ids[1]).unwrap().status = Status::Failed;
+    assert_breaks(&world, Promise::I5);
+    world.rows.get_mut(&ids[1]).unwrap().status = Status::Succeeded;
+    assert_clean(&world);
+    world.rows.get_mut(&ids[1]).unwrap().attempt = Attempt(2);
+    assert_breaks(&world, Promise::I5);
+}
+
+#[test]
+fn i5_an_attempt_that_is_claimed_or_started_twice() {
+    let (mut world, ids) = busy(1);
+    world.drain();
+    let claimed = |worker| Record::Claimed {
+        execution_id: ids[1],
+        attempt: Attempt(1),
+        worker: attune_core::WorkerId(Uuid::from_u128(worker)),
+        t_ns: 5,
+    };
+    world.records.extend([claimed(1), claimed(1)]);
+    assert_clean(&world);
+    world.records.push(claimed(2));
+    assert_breaks(&world, Promise::I5);
+
+    let mut world = World::new(2);
+    let id = world.submit(NORMAL);
+    world.program(id, false);
+    world.finish(id);
+    assert_breaks(&world, Promise::I5);
+}
+
+#[test]
+fn i6_a_freed_slot_that_waits_for_a_later_round() {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
+    // The completion's own round grants nothing; something else wakes the queue later.
+    world.limit = 0;
+    world.finish(ids[0]);
+    world.limit = 1;
+    world.submit(NORMAL);
+    world.drain();
+    assert_breaks(&world, Promise::I6);
+}
+
+#[test]
+fn i7_counts_that_do_not_add_up() {
+    let (mut world, ids) = busy(2);
+    world.drain();
+    let clean = world.records.clone();
+    let last = world
+        .records
+        .iter()
+        .rposition(|r| matches!(r, Record::Totals { .. }));
+    let pick: [fn(&mut Record) -> &mut u64; 3] = [
+        |record| match record {
+            Record::Totals { enqueued, .. } => enqueued,
+            _ => unreachable!(),
+        },
+        |record| match record {
+            Record::Totals { completed, .. } => completed,
+            _ => unreachable!(),
+        },
+        |record| match record {
+            Record::Totals { active, .. } => active,
+            _ => unreachable!(),
+        },
+    ];
+    for pick in pick {
+        world.records.clone_from(&clean);
+        *pick(&mut world.records[last.unwrap()]) += 1;
+        assert_breaks(&world, Promise::I7);
+    }
+    // They add up, but not from what was before.
+    world.records.clone_from(&clean);
+    pick.iter()
+        .take(2)
+        .for_each(|pick| *pick(&mut world.records[last.unwrap()]) += 1);
+    assert_breaks(&world, Promise::I7);
+    // What the store counts must be what it has.
+    world.records = clean;
+    let totals = |completed| FinalLine::Totals {
+        action_id: ACTION,
+        totals: QueueTotals {
+            enqueued: ids.len() as u64,
+            completed,
+            ..QueueTotals::default()
+        },
+    };
+    let judge = |line| {
+        let lines = world.lines().into_iter().chain([line]);
+        broken(&check(&world.records, Some(lines)))
+    };
+    assert_eq!(judge(totals(6)), []);
+    assert_eq!(judge(totals(5)), [Promise::I7]);
+}
