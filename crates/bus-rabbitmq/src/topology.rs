@@ -202,6 +202,7 @@ impl Topology {
             // A new name each time: the broker may not have noticed yet that the connection of
             // an earlier one is gone.
             Topic::Cancel => format!("attune.cancel.{}", Uuid::now_v7()),
+            Topic::HandedOver => format!("attune.handed-over.{}", Uuid::now_v7()),
             // Exactly what the asker has put into its question.
             Topic::Reply(address) => return address.clone(),
         };
@@ -222,7 +223,7 @@ impl Topology {
         let (bound, overflow) = match topic {
             // A subscriber that does not read must not make the broker refuse what is meant for
             // all; what is dropped here is of use for a moment only, and asked for again.
-            Topic::Cancel | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
+            Topic::Cancel | Topic::HandedOver | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
             // A newer snapshot of a queue replaces the older ones, so the oldest are the right
             // ones to lose, and a stopped stats daemon must never hold up an executor.
             Topic::QueueStats => (STATS_BYTES, "drop-head"),
@@ -290,10 +291,12 @@ mod tests {
             Topic::DeadLetters,
             Topic::Reply("somebody".to_owned()),
             Topic::Cancel,
+            Topic::HandedOver,
         ] {
             let plan = topology.plan(&topic).unwrap();
             let name = match topic {
                 Topic::Cancel => plan.name.as_str()[..16].to_owned(),
+                Topic::HandedOver => plan.name.as_str()[..21].to_owned(),
                 _ => plan.name.to_string(),
             };
             let (exchange, key) = plan.binding.unwrap_or_default();
@@ -355,6 +358,7 @@ mod tests {
                 .to_owned(),
             format!("somebody <- / {own}"),
             format!("t.attune.cancel. <- t.attune.executions/execution.cancel {own}"),
+            format!("t.attune.handed-over. <- t.attune.executions/partition.handed_over {own}"),
         ];
         assert_eq!(table(QueueType::Quorum), expected.join("\n"));
     }

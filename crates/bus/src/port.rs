@@ -18,7 +18,8 @@ use uuid::Uuid;
 ///   [`Completed`](Self::Completed), [`QueueStats`](Self::QueueStats),
 ///   [`DeadLetters`](Self::DeadLetters)).
 /// - *broadcast*: everyone who is subscribed at that moment receives a copy
-///   ([`Cancel`](Self::Cancel)); nobody being subscribed is fine.
+///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver)); nobody being subscribed is
+///   fine.
 /// - *direct*: the one subscriber with that address receives, while it lives
 ///   ([`Reply`](Self::Reply)); nobody being there is fine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,6 +36,8 @@ pub enum Topic {
     Completed,
     /// `execution.cancel`: runs to be ended.
     Cancel,
+    /// `partition.handed_over`: partitions that another executor may take now.
+    HandedOver,
     /// `queue.stats`: snapshots of queues.
     QueueStats,
     /// Answers to one asker.
@@ -53,6 +56,7 @@ impl Topic {
             Self::Requested(pool) => format!("execution.requested.{pool}"),
             Self::Completed => "execution.completed".to_owned(),
             Self::Cancel => "execution.cancel".to_owned(),
+            Self::HandedOver => "partition.handed_over".to_owned(),
             Self::QueueStats => "queue.stats".to_owned(),
             Self::Reply(address) => address.clone(),
             Self::DeadLetters => "dead-letters".to_owned(),
@@ -62,7 +66,12 @@ impl Topic {
     /// Whether a message that nobody is there to receive is an error. Answers and broadcasts
     /// may go nowhere; everything else must be kept for a later subscriber.
     pub fn must_route(&self) -> bool {
-        !matches!(self, Self::Cancel | Self::Reply(_))
+        !self.is_broadcast() && !matches!(self, Self::Reply(_))
+    }
+
+    /// Whether everyone who is subscribed receives a copy.
+    pub fn is_broadcast(&self) -> bool {
+        matches!(self, Self::Cancel | Self::HandedOver)
     }
 }
 

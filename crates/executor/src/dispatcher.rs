@@ -20,6 +20,7 @@ use chrono::Utc;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
 use crate::draft::Tell;
@@ -41,6 +42,8 @@ pub(crate) struct Told {
     pub(crate) dead_letters: Vec<Outgoing>,
     pub(crate) snapshots: Vec<QueueSnapshot>,
     pub(crate) acks: Vec<(Settler, Vec<DeliveryTag>)>,
+    /// Of the partitions that it is about: who hands one over waits until all are gone.
+    pub(crate) telling: Vec<TaskTrackerToken>,
 }
 
 impl Told {
@@ -163,7 +166,8 @@ struct Teller {
 }
 
 impl Teller {
-    async fn tell(&self, told: Told) {
+    async fn tell(&self, mut told: Told) {
+        let _telling = std::mem::take(&mut told.telling);
         let mut must = Vec::new();
         let mut pools: BTreeMap<String, Vec<ExecutionRequested>> = BTreeMap::new();
         for (pool, requested) in told.requested {

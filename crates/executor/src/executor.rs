@@ -1,5 +1,6 @@
 //! The executor as a service: makes its parts, starts them in order and stops them in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use attune_core::{OwnerId, PartitionId};
 use attune_history::Recorder;
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Counters;
@@ -23,6 +24,13 @@ use crate::queue_manager::{ExecutionQueueManager, QueueConfig};
 
 /// How many messages wait in the inbox between the subscriptions and the owner.
 const INBOX_MESSAGES: usize = 1024;
+/// How many rebuilt sets of partitions wait to be served.
+const LOADED: usize = 16;
+/// How many changes of what is owned wait for the owner: more than one per partition, so that
+/// whoever keeps the leases never waits for it.
+const LEASE_EVENTS: usize = 2 * PartitionId::MAX_COUNT as usize;
+/// How many hints at partitions that were handed over are delivered at once.
+const HINTS: u16 = 64;
 /// How many committed rounds wait to be told.
 const ROUNDS_IN_FLIGHT: usize = 8;
 
@@ -76,6 +84,7 @@ pub struct ExecutorHandle {
     poisoned: Arc<AtomicU64>,
     fenced: Arc<AtomicU64>,
     owned: watch::Receiver<usize>,
+    owner: OwnerId,
     task: JoinHandle<()>,
 }
 
@@ -98,6 +107,11 @@ impl ExecutorHandle {
     /// How many of its commits were refused because a partition had another owner.
     pub fn fenced(&self) -> u64 {
         self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// The id under which it owns partitions, fresh at every start.
+    pub fn id(&self) -> OwnerId {
+        self.owner
     }
 
     /// How many partitions it owns and serves, as it changes.
@@ -140,6 +154,12 @@ pub async fn start(
         prefetch: options.prefetch,
     };
     let intake_subscriber = bus.subscribe(intake_subscription).await?;
+    let hints = bus
+        .subscribe(Subscription {
+            topic: Topic::HandedOver,
+            prefetch: HINTS,
+        })
+        .await?;
 
     let queues = ExecutionQueueManager::new(options.queue);
     let (counters, poisoned, fenced) = (
@@ -147,7 +167,7 @@ pub async fn start(
         Arc::<AtomicU64>::default(),
         Arc::<AtomicU64>::default(),
     );
-    let (lease_events, leases) = mpsc::channel(16);
+    let (lease_events, leases) = mpsc::channel(LEASE_EVENTS);
     let (trusted_tx, trusted) = watch::channel(Instant::now());
     let (dropped_tx, dropped) = mpsc::channel(usize::from(PartitionId::MAX_COUNT));
     let (control_tx, control) = mpsc::channel(INBOX_MESSAGES);
@@ -175,20 +195,25 @@ pub async fn start(
         commands,
         control_feed: feed(control_tx),
         command_feed: feed(commands_tx),
+        loaded: mpsc::channel(LOADED),
         told,
         owned_count,
         recorder: options.recorder.clone(),
         state: State::new(),
     };
-    let ownership = Ownership {
+    let mut ownership = Ownership {
         store,
+        bus: Arc::clone(&bus),
         owner,
         name: options.name.clone(),
         partitions: options.partitions,
         ttl: options.lease_ttl,
+        max_message_bytes: options.max_message_bytes,
         events: lease_events,
         trusted: trusted_tx,
         dropped,
+        hints: Some(hints),
+        held: BTreeMap::new(),
     };
     let intake = Intake {
         bus: Arc::clone(&bus),
@@ -204,12 +229,26 @@ pub async fn start(
         stop: dispatcher_stop.clone(),
     };
     let task = tokio::spawn(async move {
-        let lease_stop = CancellationToken::new();
+        let journal_stop = CancellationToken::new();
         let intake = tokio::spawn(intake.run(intake_subscriber, stop.clone()));
-        let leases = tokio::spawn(ownership.run(lease_stop.clone()));
+        let mut leases = tokio::spawn(async move {
+            ownership.keep(&stop).await;
+            ownership.leave().await;
+            ownership
+        });
         let telling = tokio::spawn(dispatcher.run());
-        let deciding = tokio::spawn(journal.run(stop));
-        // Stop in the order of the data: decide, tell, then give the leases up.
+        let mut deciding = tokio::spawn(journal.run(journal_stop.clone()));
+        // Hand the partitions over while they are served; then stop in the order of the data:
+        // decide, tell, then give up the leases that are left.
+        let ownership = tokio::select! {
+            left = &mut leases => left.unwrap_or_else(|error| resume(error)),
+            // It ends before it is told to only by a panic, which goes on here.
+            ended = &mut deciding => match ended {
+                Err(error) => resume(error),
+                Ok(()) => return,
+            },
+        };
+        journal_stop.cancel();
         join(deciding).await;
         let patience = tokio::time::sleep(DRAIN);
         tokio::select! {
@@ -217,8 +256,7 @@ pub async fn start(
             () = patience => dispatcher_stop.cancel(),
         }
         join(intake).await;
-        lease_stop.cancel();
-        join(leases).await;
+        ownership.finish().await;
     });
     Ok(ExecutorHandle {
         queues,
@@ -226,6 +264,7 @@ pub async fn start(
         poisoned,
         fenced,
         owned,
+        owner,
         task,
     })
 }
@@ -256,6 +295,14 @@ async fn join(part: JoinHandle<()>) {
     if let Err(error) = part.await
         && error.is_panic()
     {
-        std::panic::resume_unwind(error.into_panic());
+        resume(error);
     }
+}
+
+/// Goes on with the panic of a part.
+///
+/// # Panics
+/// Always; that is what it is for.
+fn resume(error: JoinError) -> ! {
+    std::panic::resume_unwind(error.into_panic())
 }

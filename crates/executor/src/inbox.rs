@@ -49,26 +49,44 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Feeds the inbox from one subscription until told to stop; what it has not passed on by
-    /// then goes back to the broker with the subscription.
+    /// Feeds the inbox from one subscription until it shall be quiet; what it has not passed on
+    /// by then goes back to the broker with the subscription, which it keeps until `stop`: what
+    /// was passed on can be acknowledged in between.
     pub(crate) async fn run(
         self,
         partition: PartitionId,
         topic: Topic,
         mut subscriber: Subscriber,
+        quiet: CancellationToken,
         stop: CancellationToken,
+    ) {
+        self.feed(partition, &topic, &mut subscriber, &quiet, &stop)
+            .await;
+        if quiet.is_cancelled() {
+            stop.cancelled().await;
+        }
+    }
+
+    async fn feed(
+        &self,
+        partition: PartitionId,
+        topic: &Topic,
+        subscriber: &mut Subscriber,
+        quiet: &CancellationToken,
+        stop: &CancellationToken,
     ) {
         let settler = subscriber.settler();
         loop {
             let delivery = tokio::select! {
                 () = stop.cancelled() => return,
+                () = quiet.cancelled() => return,
                 delivery = subscriber.next() => delivery,
             };
             let Some(delivery) = delivery else { return };
             // Before anything of it is stored.
             #[cfg(feature = "plant-ack-first")]
             settler.ack(&[delivery.tag]).await;
-            let inbound = match decode(&topic, &delivery, self.max_message_bytes) {
+            let inbound = match decode(topic, &delivery, self.max_message_bytes) {
                 Ok(work) => Inbound {
                     partition,
                     settler: Arc::clone(&settler),
@@ -77,13 +95,14 @@ impl Feed {
                     work,
                 },
                 Err(error) => {
-                    self.bury(&topic, &settler, &delivery, &error.to_string())
+                    self.bury(topic, &settler, &delivery, &error.to_string())
                         .await;
                     continue;
                 }
             };
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = quiet.cancelled() => return,
                 sent = self.inbox.send(inbound) => if sent.is_err() { return },
             }
         }

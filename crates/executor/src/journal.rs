@@ -4,7 +4,7 @@
 //! and large under load, without any delay of their own (group commit). Rounds follow one
 //! another strictly, so that every decision is made on what is stored.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -24,11 +24,12 @@ use crate::action_queue::Millis;
 use crate::counters::Counters;
 use crate::dispatcher::Told;
 use crate::draft::{Draft, Round};
-use crate::event::{Effect, Event, ReconcileBounds};
+use crate::event::{Dispatch, Effect, Event, ReconcileBounds};
 use crate::inbox::{Feed, Inbound, Work};
 use crate::ownership::{LeaseEvent, chain};
 use crate::partition_core::PartitionCore;
 use crate::queue_manager::ExecutionQueueManager;
+use crate::takeover::{Feeds, Loaded};
 
 /// What the loop is told once.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +46,9 @@ pub(crate) struct JournalOptions {
 /// A partition that this executor owns.
 pub(crate) struct Owned {
     pub(crate) core: PartitionCore,
-    /// Ends its subscriptions.
-    pub(crate) stop: CancellationToken,
+    pub(crate) feeds: Feeds,
+    /// Its rounds that are committed and not told yet.
+    pub(crate) telling: TaskTracker,
 }
 
 /// The loop and everything it touches.
@@ -65,6 +67,8 @@ pub(crate) struct Journal {
     pub(crate) commands: mpsc::Receiver<Inbound>,
     pub(crate) control_feed: Feed,
     pub(crate) command_feed: Feed,
+    /// Partitions whose queues are rebuilt.
+    pub(crate) loaded: (mpsc::Sender<Loaded>, mpsc::Receiver<Loaded>),
     pub(crate) told: mpsc::Sender<Told>,
     pub(crate) owned_count: watch::Sender<usize>,
     pub(crate) recorder: Option<Recorder>,
@@ -74,7 +78,13 @@ pub(crate) struct Journal {
 /// What changes from round to round.
 pub(crate) struct State {
     pub(crate) owned: BTreeMap<PartitionId, Owned>,
-    pub(crate) feeds: TaskTracker,
+    /// Owned, and their queues are being rebuilt.
+    pub(crate) loading: BTreeMap<PartitionId, Epoch>,
+    /// What rebuilds queues, and what lets partitions go.
+    pub(crate) tasks: TaskTracker,
+    /// To be dispatched once more, a few at a time.
+    pub(crate) again: VecDeque<Dispatch>,
+    pub(crate) again_at: Instant,
     /// Queues whose snapshot is to be published.
     unpublished: BTreeSet<(PartitionId, ActionId)>,
     publish_at: Instant,
@@ -88,7 +98,10 @@ impl State {
     pub(crate) fn new() -> Self {
         Self {
             owned: BTreeMap::new(),
-            feeds: TaskTracker::new(),
+            loading: BTreeMap::new(),
+            tasks: TaskTracker::new(),
+            again: VecDeque::new(),
+            again_at: Instant::now(),
             unpublished: BTreeSet::new(),
             publish_at: Instant::now(),
             snapshots: 0,
@@ -102,6 +115,7 @@ impl State {
 enum Wake {
     Stop,
     Lease(LeaseEvent),
+    Loaded(Loaded),
     Work(Vec<Inbound>),
     Timer,
 }
@@ -110,34 +124,41 @@ impl Journal {
     /// Owns until told to stop; then finishes its round and gives back what it has not begun.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         while self.step(&stop).await {}
-        for owned in self.state.owned.values() {
-            owned.stop.cancel();
-        }
         self.control.close();
         self.commands.close();
-        self.state.feeds.close();
-        self.state.feeds.wait().await;
+        for owned in self.state.owned.values() {
+            owned.feeds.end().await;
+        }
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
     }
 
     /// One round; false when it was the last.
     async fn step(&mut self, stop: &CancellationToken) -> bool {
         match self.wake(stop).await {
             Wake::Stop => return false,
-            Wake::Lease(event) => self.follow(event, stop).await,
-            Wake::Work(work) => {
+            Wake::Lease(event) => self.follow(event, stop),
+            Wake::Loaded(loaded) => {
                 self.wait_for_trust(stop).await;
-                self.round(work, stop).await;
+                self.adopt(loaded, stop).await;
             }
-            Wake::Timer => {
-                self.wait_for_trust(stop).await;
-                if Instant::now() >= self.state.reconcile_at {
-                    self.reconcile(stop).await;
-                }
-                self.round(Vec::new(), stop).await;
-            }
+            Wake::Work(work) => self.decide_on(work, stop).await,
+            Wake::Timer => self.decide_on(Vec::new(), stop).await,
         }
-        self.renew_exhausted().await;
+        self.renew_exhausted();
         !stop.is_cancelled()
+    }
+
+    /// A round, and what its time has come for.
+    async fn decide_on(&mut self, work: Vec<Inbound>, stop: &CancellationToken) {
+        self.wait_for_trust(stop).await;
+        if Instant::now() >= self.state.reconcile_at {
+            self.reconcile(stop).await;
+        }
+        self.round(work, stop).await;
+        if Instant::now() >= self.state.again_at {
+            self.dispatch_again(stop).await;
+        }
     }
 
     async fn wake(&mut self, stop: &CancellationToken) -> Wake {
@@ -146,6 +167,7 @@ impl Journal {
             biased;
             () = stop.cancelled() => return Wake::Stop,
             Some(event) = self.leases.recv() => return Wake::Lease(event),
+            Some(loaded) = self.loaded.1.recv() => return Wake::Loaded(loaded),
             Some(work) = self.control.recv() => work,
             Some(work) = self.commands.recv() => work,
             () = tokio::time::sleep_until(timer.into()) => return Wake::Timer,
@@ -169,6 +191,9 @@ impl Journal {
         if !self.state.unpublished.is_empty() {
             timer = timer.min(self.state.publish_at);
         }
+        if !self.state.again.is_empty() {
+            timer = timer.min(self.state.again_at);
+        }
         let deadline = self
             .state
             .owned
@@ -181,15 +206,16 @@ impl Journal {
         timer
     }
 
-    /// Takes over what was acquired, forgets what was lost.
-    async fn follow(&mut self, event: LeaseEvent, stop: &CancellationToken) {
+    /// Takes over what was acquired, forgets what was lost, lets go of what is to be handed over.
+    fn follow(&mut self, event: LeaseEvent, stop: &CancellationToken) {
         match event {
-            LeaseEvent::Acquired(acquired) => self.take_over(acquired, stop).await,
+            LeaseEvent::Acquired(acquired) => self.take_over(acquired, stop),
             LeaseEvent::Lost(lost) => {
                 for partition in lost {
                     self.step_down(partition);
                 }
             }
+            LeaseEvent::HandOver(partition) => self.hand_over(partition),
         }
     }
 
@@ -205,7 +231,7 @@ impl Journal {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = self.trusted.changed() => if changed.is_err() { return },
-                Some(event) = self.leases.recv() => self.follow(event, stop).await,
+                Some(event) = self.leases.recv() => self.follow(event, stop),
             }
         }
     }
@@ -338,30 +364,7 @@ impl Journal {
             return Some(Lookup::default());
         }
         let actions: Vec<String> = actions.into_iter().collect();
-        self.persist(stop, || self.store.look_up(&requests, &actions))
-            .await
-    }
-
-    /// Repeats a store call until it succeeds; `None` when told to stop, or when repeating
-    /// cannot help. A call under way is never cut short.
-    pub(crate) async fn persist<'a, T>(
-        &'a self,
-        stop: &CancellationToken,
-        mut call: impl FnMut() -> BoxFuture<'a, Result<T, StoreError>> + Send,
-    ) -> Option<T> {
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
-        loop {
-            match call().await {
-                Ok(value) => return Some(value),
-                Err(error) => {
-                    tracing::warn!(error = %chain(&error), "the store does not answer; trying again");
-                }
-            }
-            tokio::select! {
-                () = stop.cancelled() => return None,
-                () = tokio::time::sleep(backoff.next_delay()) => {}
-            }
-        }
+        persist(stop, || self.store.look_up(&requests, &actions)).await
     }
 
     /// Commits a round and passes on what is to be told. Partitions that turn out to be lost
@@ -407,7 +410,7 @@ impl Journal {
             }
         };
         self.record_committed(log);
-        self.tell(round, committed, stop).await;
+        self.tell(round, committed).await;
     }
 
     /// Every commit checks the epoch of each partition it writes, and carries the totals of each
@@ -429,11 +432,14 @@ impl Journal {
         round.batch.totals = totals;
     }
 
-    async fn tell(&mut self, round: Round, committed: Committed, stop: &CancellationToken) {
+    async fn tell(&mut self, round: Round, committed: Committed) {
+        let mut telling = Vec::new();
         for (partition, touched) in round.touched() {
             self.state
                 .unpublished
                 .extend(touched.iter().map(|id| (partition, *id)));
+            let owned = self.state.owned.get(&partition);
+            telling.extend(owned.map(|owned| owned.telling.token()));
         }
         let (mut tell, submissions) = round.into_tell();
         for counter in &tell.counts {
@@ -445,22 +451,11 @@ impl Journal {
             round.ended = committed.ended,
             "a round is committed"
         );
-        let again = std::mem::take(&mut tell.redispatches);
+        self.state
+            .again
+            .extend(std::mem::take(&mut tell.redispatches));
         let mut told = Told::new(tell, &submissions, committed.granted);
-        if !again.is_empty() {
-            let ids: Vec<_> = again.iter().map(|dispatch| dispatch.execution_id).collect();
-            let bodies = self.persist(stop, || self.store.load_bodies(&ids)).await;
-            let mut bodies: std::collections::HashMap<_, _> = bodies
-                .unwrap_or_default()
-                .into_iter()
-                .map(|body| (body.id, body))
-                .collect();
-            for dispatch in again {
-                if let Some(body) = bodies.remove(&dispatch.execution_id) {
-                    told.request(dispatch, body.parameters, body.timeout_seconds);
-                }
-            }
-        }
+        told.telling = telling;
         told.snapshots = self.snapshots();
         if self.told.send(told).await.is_err() {
             tracing::error!("the dispatcher has stopped");
@@ -496,9 +491,7 @@ impl Journal {
         if partitions.is_empty() {
             return;
         }
-        let slots = self
-            .persist(stop, || self.store.load_slots(&partitions))
-            .await;
+        let slots = persist(stop, || self.store.load_slots(&partitions)).await;
         let Some(slots) = slots else { return };
         let mut by_partition: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
         for slot in slots {
@@ -517,6 +510,27 @@ impl Journal {
             );
         }
         self.write(draft, stop).await;
+    }
+}
+
+/// Repeats a store call until it succeeds; `None` when told to stop. A call under way is never
+/// cut short.
+pub(crate) async fn persist<'a, T>(
+    stop: &CancellationToken,
+    mut call: impl FnMut() -> BoxFuture<'a, Result<T, StoreError>> + Send,
+) -> Option<T> {
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
+    loop {
+        match call().await {
+            Ok(value) => return Some(value),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the store does not answer; trying again");
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return None,
+            () = tokio::time::sleep(backoff.next_delay()) => {}
+        }
     }
 }
 

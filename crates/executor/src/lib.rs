@@ -3,7 +3,8 @@
 //! One execution's way through this crate: [`intake`](self) or a client brings a command →
 //! `inbox` decodes it → `journal` gathers a round → [`PartitionCore::step`] decides, on the
 //! [`ActionQueue`]s → `draft` folds the decisions into one batch → the store commits it →
-//! `dispatcher` tells workers and askers. `ownership` keeps the leases beside it.
+//! `dispatcher` tells workers and askers. `ownership` keeps the leases beside it, sharing the
+//! partitions with other executors as `shares` says; `takeover` rebuilds a partition's queues.
 
 pub mod action_queue;
 mod counters;
@@ -21,6 +22,7 @@ pub mod queue_manager;
 mod reconciler;
 mod recording;
 mod requests;
+mod shares;
 mod takeover;
 
 pub use action_queue::{ActionQueue, QueueLimits};
@@ -30,3 +32,4 @@ pub use executor::{ExecutorError, ExecutorHandle, ExecutorOptions, start};
 pub use partition_core::PartitionCore;
 pub use policy_enforcer::limits_of;
 pub use queue_manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};
+pub use shares::shares;

@@ -119,6 +119,15 @@ impl PartitionCore {
         self.queues.get_queue_stats(action_id)
     }
 
+    /// Moves its queues to another manager, where everybody can see them. Until it is ready a
+    /// core that is being rebuilt keeps them to itself.
+    pub(crate) fn move_to(&mut self, queues: &ExecutionQueueManager) {
+        for action_id in self.actions.keys() {
+            self.queues.move_to(queues, *action_id);
+        }
+        self.queues = queues.clone();
+    }
+
     /// Forgets every queue: another executor owns the partition from now on.
     pub fn step_down(self) {
         for action_id in self.actions.keys() {

@@ -340,6 +340,13 @@ impl ExecutionQueueManager {
             .insert(action_id.0, Arc::new(Mutex::new(queue)));
     }
 
+    /// Moves the queue of an action to another manager, in place of what was there.
+    pub(crate) fn move_to(&self, other: &Self, action_id: ActionId) {
+        if let Some((_, queue)) = self.shared.queues.remove(&action_id.0) {
+            other.shared.queues.insert(action_id.0, queue);
+        }
+    }
+
     /// Forgets the queue of an action that another executor owns from now on.
     pub(crate) fn forget(&self, action_id: ActionId) {
         self.shared.queues.remove(&action_id.0);

@@ -1,8 +1,8 @@
 //! Version 1 of every message.
 
 use attune_core::{
-    ActionId, Attempt, ExecutionId, PartitionId, QueueStats, Reject, RequestId, Run, Status,
-    Submission, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, Reject, RequestId,
+    Run, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -192,6 +192,18 @@ message!(ExecutionCompleted = "execution.completed");
 #[serde(transparent)]
 pub struct SlotRelease(pub Completion);
 message!(SlotRelease = "partition.release");
+
+/// A partition waits for its next owner: a hint, so that it need not look. Owner → executors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// The epoch that has ended.
+    pub epoch: Epoch,
+    /// Which executor is to take it.
+    pub to: OwnerId,
+}
+message!(HandedOver = "partition.handed_over");
 
 /// A queue at one moment. Owner → stats persister.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -109,13 +109,17 @@ impl Bus {
     /// Begins a subscription. A partition's queue serves the oldest one alone.
     pub fn subscribe(&mut self, name: Name, to: Party, prefetch: usize) -> u64 {
         self.subscriptions += 1;
-        self.queues.entry(name).or_default().consumers.push(Consumer {
-            id: self.subscriptions,
-            to,
-            prefetch,
-            unacked: BTreeMap::new(),
-            last_at: 0,
-        });
+        self.queues
+            .entry(name)
+            .or_default()
+            .consumers
+            .push(Consumer {
+                id: self.subscriptions,
+                to,
+                prefetch,
+                unacked: BTreeMap::new(),
+                last_at: 0,
+            });
         self.subscriptions
     }
 
@@ -166,7 +170,13 @@ impl Bus {
     }
 
     /// Sends what can be sent now; each with the time at which it is received.
-    pub fn pump(&mut self, name: Name, now: Time, delay: Time, rng: &mut Rng) -> Vec<(Time, Delivery)> {
+    pub fn pump(
+        &mut self,
+        name: Name,
+        now: Time,
+        delay: Time,
+        rng: &mut Rng,
+    ) -> Vec<(Time, Delivery)> {
         let mut sent = Vec::new();
         let Some(queue) = self.queues.get_mut(&name) else {
             return sent;

@@ -53,7 +53,8 @@ impl Options {
                 "--seeds" => options.seeds = number(&argument, &value()?)?,
                 "--first-seed" => options.first_seed = number(&argument, &value()?)?,
                 "--jobs" => {
-                    options.jobs = usize::try_from(number(&argument, &value()?)?.max(1)).unwrap_or(1);
+                    options.jobs =
+                        usize::try_from(number(&argument, &value()?)?.max(1)).unwrap_or(1);
                 }
                 "--plant" => {
                     let name = value()?;
@@ -71,7 +72,8 @@ impl Options {
 }
 
 fn number(name: &str, text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{name} takes a number, not `{text}`"))
+    text.parse()
+        .map_err(|_| format!("{name} takes a number, not `{text}`"))
 }
 
 /// What came of the seeds.
@@ -107,7 +109,10 @@ pub fn check(options: &Options) -> Report {
                         mine.add(seed, &run(Plan::of(seed, options.plant), false));
                     }
                 }
-                report.lock().unwrap_or_else(PoisonError::into_inner).merge(&mine);
+                report
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .merge(&mine);
             });
         }
     });
@@ -148,12 +153,16 @@ impl Report {
         {
             let plan = shrink(&Plan::of(*seed, options.plant), *promise);
             let outcome = run(plan.clone(), true);
-            self.history.push(format!("seed {seed} breaks {}; its shortest history:", promise.name()));
+            self.history.push(format!(
+                "seed {seed} breaks {}; its shortest history:",
+                promise.name()
+            ));
             self.history.extend(describe(&plan));
             self.history.extend(outcome.lines);
             for (promise, violation) in &outcome.violations {
                 let (name, words) = (promise.name(), &violation.words);
-                self.history.push(format!("{name} is broken at {} ms: {words}", violation.at));
+                self.history
+                    .push(format!("{name} is broken at {} ms: {words}", violation.at));
             }
         }
     }
@@ -166,7 +175,10 @@ impl Report {
         }
         for (promise, (count, first)) in &self.broken {
             let name = promise.name();
-            let _ = writeln!(text, "{name}: broken by {count} seeds, first by --first-seed {first}");
+            let _ = writeln!(
+                text,
+                "{name}: broken by {count} seeds, first by --first-seed {first}"
+            );
         }
         let _ = writeln!(text, "{} seeds: {:?}", self.seeds, self.seen);
         text
@@ -203,10 +215,16 @@ fn describe(plan: &Plan) -> Vec<String> {
     )];
     lines.extend(plan.actions.iter().map(|action| format!("{action:?}")));
     for op in &plan.ops {
-        lines.push(format!("client operation #{} at {} ms: {:?}", op.id, op.at, op.what));
+        lines.push(format!(
+            "client operation #{} at {} ms: {:?}",
+            op.id, op.at, op.what
+        ));
     }
     for fault in &plan.faults {
-        lines.push(format!("fault #{} at {} ms: {:?}", fault.id, fault.at, fault.what));
+        lines.push(format!(
+            "fault #{} at {} ms: {:?}",
+            fault.id, fault.at, fault.what
+        ));
     }
     lines
 }

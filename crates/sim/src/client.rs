@@ -145,7 +145,10 @@ impl World {
         let at = *last;
         // A message that does not arrive is one whose confirm the client never sees.
         if !self.rng.chance(self.noise.lost) {
-            self.push(at, Ev::Arrive(name, body.clone(), confirm_only.then_some(number)));
+            self.push(
+                at,
+                Ev::Arrive(name, body.clone(), confirm_only.then_some(number)),
+            );
         }
         if self.rng.chance(self.noise.doubled) {
             self.push(at + 1, Ev::Arrive(name, body, None));
@@ -163,11 +166,15 @@ impl World {
 
     /// An owner says which execution a request has led to.
     pub(crate) fn told(&mut self, reply_to: &str, id: ExecutionId) {
-        let ask = reply_to.parse::<usize>().ok().and_then(|n| self.asks.get(n));
+        let ask = reply_to
+            .parse::<usize>()
+            .ok()
+            .and_then(|n| self.asks.get(n));
         if let Some(ask) = ask
             && matches!(ask.body, Body::Submit(_))
         {
-            self.oracle.answered(self.now, &self.store, ask.request_id, id);
+            self.oracle
+                .answered(self.now, &self.store, ask.request_id, id);
         }
     }
 

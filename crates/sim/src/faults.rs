@@ -50,7 +50,8 @@ impl World {
             }
             Fault::StoreDown { down } => self.store_down_until = now + down,
             Fault::Replay if !self.completions.is_empty() => {
-                let completion = Arc::clone(&self.completions[self.rng.index(self.completions.len())]);
+                let completion =
+                    Arc::clone(&self.completions[self.rng.index(self.completions.len())]);
                 let name = Name::Control(completion.execution_id.partition().0);
                 self.soon(Ev::Arrive(name, Body::Completed(completion), None));
             }

@@ -123,22 +123,42 @@ impl Oracle {
     /// User code starts.
     pub fn start(&mut self, now: Time, key: Key, action: ActionId, worker: WorkerId) {
         if !self.started.insert(key) {
-            self.say(now, Promise::DoubleStart, format!("{key:?} starts a second time"));
+            self.say(
+                now,
+                Promise::DoubleStart,
+                format!("{key:?} starts a second time"),
+            );
         }
         if self.running.keys().any(|(id, _)| *id == key.0) {
-            self.say(now, Promise::DoubleStart, format!("{key:?} starts beside itself"));
+            self.say(
+                now,
+                Promise::DoubleStart,
+                format!("{key:?} starts beside itself"),
+            );
         }
         if !self.granted.contains_key(&key) {
-            self.say(now, Promise::ToldEarly, format!("{key:?} starts and was never granted"));
+            self.say(
+                now,
+                Promise::ToldEarly,
+                format!("{key:?} starts and was never granted"),
+            );
         }
         self.running.insert(key, (action, worker));
-        let of_action = self.running.iter().filter(|(_, (other, _))| *other == action);
-        let limits = of_action.clone().map(|(key, _)| self.granted.get(key).copied().flatten());
+        let of_action = self
+            .running
+            .iter()
+            .filter(|(_, (other, _))| *other == action);
+        let limits = of_action
+            .clone()
+            .map(|(key, _)| self.granted.get(key).copied().flatten());
         let count = of_action.count();
         // Each was granted under the limit of its time; the highest of them is what may be seen.
         let most = limits.map(|limit| limit.unwrap_or(u32::MAX)).max();
         if most.is_some_and(|most| count > most as usize) {
-            let words = format!("{count} runs of action {action} at once: {:?}", self.running);
+            let words = format!(
+                "{count} runs of action {action} at once: {:?}",
+                self.running
+            );
             self.say(now, Promise::I2, words);
         }
     }
@@ -165,10 +185,18 @@ impl Oracle {
         places: &[(ExecutionId, RequestId, u64)],
     ) {
         for id in &odd.ended_twice {
-            self.say(now, Promise::I5, format!("{id} is stored or ended a second time"));
+            self.say(
+                now,
+                Promise::I5,
+                format!("{id} is stored or ended a second time"),
+            );
         }
         for request in &odd.accepted_twice {
-            self.say(now, Promise::I5, format!("{request} leads to a second execution"));
+            self.say(
+                now,
+                Promise::I5,
+                format!("{request} leads to a second execution"),
+            );
         }
         for (id, request, place) in places {
             let last = self.last_place.entry(id.partition()).or_insert(0);
@@ -183,8 +211,14 @@ impl Oracle {
             self.judge_stored(now, store, *partition, shadow);
             self.judge_totals(now, store, shadow);
         }
-        let updates = batch.updates.iter().filter(|u| u.status == Some(Status::Requested));
-        let inserts = batch.inserts.iter().filter(|new| new.status == Status::Requested);
+        let updates = batch
+            .updates
+            .iter()
+            .filter(|u| u.status == Some(Status::Requested));
+        let inserts = batch
+            .inserts
+            .iter()
+            .filter(|new| new.status == Status::Requested);
         let granted: Vec<Key> = updates
             .map(|update| (update.id, update.attempt))
             .chain(inserts.map(|new| (new.id, new.attempt)))
@@ -209,16 +243,16 @@ impl Oracle {
     }
 
     /// What is stored is what was decided, but for claims.
-    fn judge_stored(
-        &mut self,
-        now: Time,
-        store: &Store,
-        partition: PartitionId,
-        shadow: &Shadow,
-    ) {
-        let mine = store.active.iter().filter(|(id, _)| id.partition() == partition);
+    fn judge_stored(&mut self, now: Time, store: &Store, partition: PartitionId, shadow: &Shadow) {
+        let mine = store
+            .active
+            .iter()
+            .filter(|(id, _)| id.partition() == partition);
         let stored = mine.map(|(id, row)| (*id, row.status.holds_slot(), row.attempt));
-        let decided = shadow.rows.iter().map(|(id, seen)| (*id, seen.holds, seen.attempt));
+        let decided = shadow
+            .rows
+            .iter()
+            .map(|(id, seen)| (*id, seen.holds, seen.attempt));
         if !stored.clone().eq(decided.clone()) {
             let stored: BTreeSet<_> = stored.collect();
             let decided: BTreeSet<_> = decided.collect();
@@ -251,7 +285,10 @@ impl Oracle {
 
     /// An owner tells the workers to run an attempt.
     pub fn dispatched(&mut self, now: Time, store: &Store, (id, attempt): Key) {
-        let stored = store.active.get(&id).is_some_and(|row| row.attempt >= attempt);
+        let stored = store
+            .active
+            .get(&id)
+            .is_some_and(|row| row.attempt >= attempt);
         if !stored && !store.history.contains_key(&id) {
             let words = format!("attempt {attempt} of {id} is dispatched and not stored");
             self.say(now, Promise::ToldEarly, words);
@@ -290,7 +327,11 @@ impl Oracle {
         }
         for (request, id) in self.told.clone() {
             if !store.history.contains_key(&id) && !store.active.contains_key(&id) {
-                self.say(now, Promise::I1, format!("{request} was told {id}, which is gone"));
+                self.say(
+                    now,
+                    Promise::I1,
+                    format!("{request} was told {id}, which is gone"),
+                );
             }
         }
         for request in confirmed {

@@ -13,9 +13,7 @@ use attune_executor::{
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome};
 
 use crate::bus::{Body, Delivery, Name, Party};
-use crate::plan::{
-    GRACE, MARGIN, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time,
-};
+use crate::plan::{GRACE, MARGIN, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
 use crate::shadow::{Shadow, reported};
 use crate::trace::Note;
 use crate::world::{Call, Ev, Loaded, Reply, WALL, Word, World, Written};
@@ -401,7 +399,10 @@ impl World {
 
     fn next_timer(&self, o: usize) -> Time {
         let owner = &self.owners[o];
-        let deadlines = owner.owned.values().filter_map(|owned| owned.core.next_deadline());
+        let deadlines = owner
+            .owned
+            .values()
+            .filter_map(|owned| owned.core.next_deadline());
         let deadline = deadlines.min().map(|time| time - WALL - owner.skew);
         owner.reconcile_at.min(deadline.unwrap_or(Time::MAX))
     }
@@ -486,7 +487,13 @@ impl World {
                 for partition in partitions {
                     let mine = slots.iter().filter(|slot| slot.id.partition() == partition);
                     let slots = mine.cloned().collect();
-                    self.step(o, partition, Event::Reconcile { slots, bounds }, false, &mut draft);
+                    self.step(
+                        o,
+                        partition,
+                        Event::Reconcile { slots, bounds },
+                        false,
+                        &mut draft,
+                    );
                 }
                 self.write(o, draft, Vec::new());
             }
@@ -494,15 +501,20 @@ impl World {
             (Stage::Write(mut writing), Reply::Fenced(lost)) => {
                 for partition in lost {
                     writing.round.drop_partition(partition);
-                    writing.places.retain(|(id, ..)| id.partition() != partition);
+                    writing
+                        .places
+                        .retain(|(id, ..)| id.partition() != partition);
                     self.step_down(o, partition);
                 }
                 self.owners[o].stage = Stage::Write(writing);
                 self.issue(o);
             }
             (Stage::Write(writing), Reply::Broken) => {
-                let touched: Vec<PartitionId> =
-                    writing.round.touched().map(|(partition, _)| partition).collect();
+                let touched: Vec<PartitionId> = writing
+                    .round
+                    .touched()
+                    .map(|(partition, _)| partition)
+                    .collect();
                 for partition in touched {
                     self.step_down(o, partition);
                 }
@@ -525,10 +537,19 @@ impl World {
                 extra: BTreeMap::new(),
             };
             self.owners[o].owned.insert(*partition, owned);
-            let mine = loaded.actions.iter().filter(|action| action.partition == *partition);
+            let mine = loaded
+                .actions
+                .iter()
+                .filter(|action| action.partition == *partition);
             let actions: Vec<_> = mine.cloned().collect();
             let totals = loaded.totals.clone();
-            self.step(o, *partition, Event::Recover { actions, totals }, false, &mut draft);
+            self.step(
+                o,
+                *partition,
+                Event::Recover { actions, totals },
+                false,
+                &mut draft,
+            );
             let mut rows = loaded.rows.remove(partition).unwrap_or_default();
             if let Some(shadow) = self.shadows.get_mut(&(*partition, *epoch)) {
                 shadow.recover(now, &rows);
@@ -623,7 +644,10 @@ impl World {
         };
         for action in actions {
             let policy = &action.spec.policy;
-            let seconds = policy.queue.timeout_seconds.unwrap_or(QUEUE_TIMEOUT_SECONDS);
+            let seconds = policy
+                .queue
+                .timeout_seconds
+                .unwrap_or(QUEUE_TIMEOUT_SECONDS);
             let bounds = (policy.concurrency.limit, i64::from(seconds) * 1000);
             shadow.bounds.insert(action.id, bounds);
         }
@@ -637,7 +661,11 @@ impl World {
             // A counter goes down with every completion: it is one slot short of the truth.
             *owned.extra.entry(action_id).or_default() += 1;
             let extra = owned.extra[&action_id];
-            let stored = self.store.actions.iter().find(|action| action.id == action_id);
+            let stored = self
+                .store
+                .actions
+                .iter()
+                .find(|action| action.id == action_id);
             if let Some(mut action) = stored.cloned() {
                 let limit = &mut action.spec.policy.concurrency.limit;
                 *limit = limit.map(|limit| limit + extra);

@@ -257,7 +257,12 @@ impl Plan {
             .map(|id| Planned {
                 at: rng.between(200, span),
                 id,
-                what: fault(rng, owners, usize::try_from(workers).unwrap_or(2), partitions),
+                what: fault(
+                    rng,
+                    owners,
+                    usize::try_from(workers).unwrap_or(2),
+                    partitions,
+                ),
             })
             .collect();
         faults.sort_by_key(|fault| (fault.at, fault.id));

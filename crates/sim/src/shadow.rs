@@ -57,7 +57,10 @@ impl Shadow {
     }
 
     fn holders(&self, action: ActionId) -> usize {
-        self.rows.values().filter(|seen| seen.action == action && seen.holds).count()
+        self.rows
+            .values()
+            .filter(|seen| seen.action == action && seen.holds)
+            .count()
     }
 
     /// The first in order of those that could be given a slot.
@@ -65,7 +68,9 @@ impl Shadow {
         let eligible = self.rows.iter().filter(|(_, seen)| {
             seen.action == action && !seen.holds && seen.not_before.is_none_or(|time| time <= now)
         });
-        eligible.min_by_key(|(id, seen)| order(**id, seen)).map(|(id, _)| *id)
+        eligible
+            .min_by_key(|(id, seen)| order(**id, seen))
+            .map(|(id, _)| *id)
     }
 
     fn has_free_slot(&self, action: ActionId) -> bool {
@@ -92,7 +97,10 @@ impl Shadow {
     }
 
     fn insert(&mut self, now: Millis, new: &NewExecution, out: &mut Vec<Violation>) {
-        let not_before = new.submission.not_before.map(|time| time.timestamp_millis());
+        let not_before = new
+            .submission
+            .not_before
+            .map(|time| time.timestamp_millis());
         let seen = Seen {
             action: new.action_id,
             priority: new.submission.priority,
@@ -101,8 +109,15 @@ impl Shadow {
             not_before,
             since: now.max(not_before.unwrap_or(now)),
         };
-        if self.rows.last_key_value().is_some_and(|(last, _)| *last >= new.id) {
-            out.push(Violation::of(Promise::I3, format!("{} is not the last in order", new.id)));
+        if self
+            .rows
+            .last_key_value()
+            .is_some_and(|(last, _)| *last >= new.id)
+        {
+            out.push(Violation::of(
+                Promise::I3,
+                format!("{} is not the last in order", new.id),
+            ));
         }
         self.rows.insert(new.id, seen);
         if new.status == Status::Requested {
@@ -110,13 +125,7 @@ impl Shadow {
         }
     }
 
-    fn grant(
-        &mut self,
-        now: Millis,
-        id: ExecutionId,
-        attempt: Attempt,
-        out: &mut Vec<Violation>,
-    ) {
+    fn grant(&mut self, now: Millis, id: ExecutionId, attempt: Attempt, out: &mut Vec<Violation>) {
         let Some(seen) = self.rows.get(&id).cloned() else {
             let words = format!("{id} is granted a slot and was not waiting");
             return out.push(Violation::of(Promise::I5, words));
@@ -169,7 +178,10 @@ impl Shadow {
             return out.push(Violation::of(Promise::I5, words));
         };
         let reported = completion == Some((id, seen.attempt)) && seen.holds;
-        let by_run = matches!(status, Status::Succeeded | Status::Failed | Status::TimedOut);
+        let by_run = matches!(
+            status,
+            Status::Succeeded | Status::Failed | Status::TimedOut
+        );
         if by_run && !reported {
             let words = format!("{id} ends as {status}, and no run of its attempt said so");
             out.push(Violation::of(Promise::I5, words));

@@ -18,8 +18,16 @@ pub fn shrink(plan: &Plan, promise: Promise) -> Plan {
     };
     loop {
         let before = size(&best);
-        less(&mut best, |plan| &mut plan.faults, |plan| breaks(plan, &mut runs));
-        less(&mut best, |plan| &mut plan.ops, |plan| breaks(plan, &mut runs));
+        less(
+            &mut best,
+            |plan| &mut plan.faults,
+            |plan| breaks(plan, &mut runs),
+        );
+        less(
+            &mut best,
+            |plan| &mut plan.ops,
+            |plan| breaks(plan, &mut runs),
+        );
         for quieter in quieter(&best) {
             if breaks(&quieter, &mut runs) {
                 best = quieter;
@@ -33,7 +41,8 @@ pub fn shrink(plan: &Plan, promise: Promise) -> Plan {
 
 fn size(plan: &Plan) -> (usize, usize, u32) {
     let noise = plan.noise;
-    let loud = noise.refused + noise.unknown + noise.stalled + noise.doubled + noise.lost + noise.late;
+    let loud =
+        noise.refused + noise.unknown + noise.stalled + noise.doubled + noise.lost + noise.late;
     (plan.ops.len(), plan.faults.len(), loud)
 }
 

@@ -137,7 +137,10 @@ impl Store {
 
     /// What a new owner loads, by rising id.
     pub fn load_active(&self, now: Time, partition: PartitionId) -> Vec<ActiveRow> {
-        let mine = self.active.iter().filter(|(id, _)| id.partition() == partition);
+        let mine = self
+            .active
+            .iter()
+            .filter(|(id, _)| id.partition() == partition);
         mine.map(|(id, row)| ActiveRow {
             id: *id,
             action_id: row.action,
@@ -197,10 +200,10 @@ impl Store {
 
     /// Those of these actions that exist.
     pub fn find_actions(&self, refs: &[String]) -> Vec<Action> {
-        let found = self
-            .actions
-            .iter()
-            .filter(|action| refs.iter().any(|name| name == action.spec.action_ref.as_str()));
+        let found = self.actions.iter().filter(|action| {
+            refs.iter()
+                .any(|name| name == action.spec.action_ref.as_str())
+        });
         found.cloned().collect()
     }
 
@@ -222,7 +225,11 @@ impl Store {
         worker: WorkerId,
         wanted: &[(ExecutionId, Attempt)],
     ) -> Vec<Claim> {
-        if self.workers.get(&worker).is_none_or(|expires| *expires <= now) {
+        if self
+            .workers
+            .get(&worker)
+            .is_none_or(|expires| *expires <= now)
+        {
             return Vec::new();
         }
         let mut won = Vec::new();
@@ -275,7 +282,9 @@ impl Store {
         let mut odd = Odd::default();
         for new in &batch.inserts {
             if self.remember(new, &mut odd) {
-                self.active.entry(new.id).or_insert_with(|| row_of(now, new));
+                self.active
+                    .entry(new.id)
+                    .or_insert_with(|| row_of(now, new));
             }
         }
         for (new, outcome) in &batch.instant {
@@ -308,7 +317,8 @@ impl Store {
         for end in &batch.ends {
             match self.active.remove(&end.id) {
                 Some(row) => {
-                    self.history.insert(end.id, (end.outcome.status, row.attempt));
+                    self.history
+                        .insert(end.id, (end.outcome.status, row.attempt));
                 }
                 None if first => odd.ended_twice.push(end.id),
                 None => {}

@@ -83,7 +83,9 @@ impl Worker {
 
     /// The life in which something may begin or be reported now.
     fn living(&self, now: Time) -> Option<WorkerId> {
-        self.life.filter(|life| now < life.trusted_until).map(|life| life.id)
+        self.life
+            .filter(|life| now < life.trusted_until)
+            .map(|life| life.id)
     }
 }
 
@@ -150,7 +152,11 @@ impl World {
         self.push(self.now + WORKER_TTL / 3, Ev::To(party, Word::Lease));
         let fresh = WorkerId(self.fresh());
         let worker = &mut self.workers[w];
-        let id = worker.life.map(|life| life.id).or(worker.asking).unwrap_or(fresh);
+        let id = worker
+            .life
+            .map(|life| life.id)
+            .or(worker.asking)
+            .unwrap_or(fresh);
         worker.asking = Some(id);
         worker.sent = self.now;
         worker.calls += 1;
@@ -289,7 +295,9 @@ impl World {
     fn begin_run(&mut self, w: usize, key: Key, action: ActionId, id: WorkerId) {
         let party = self.worker_party(w);
         let most = usize::try_from(action.0 - 1).ok();
-        let most = most.and_then(|n| self.plan.actions.get(n)).map_or(10, |shape| shape.run_ms);
+        let most = most
+            .and_then(|n| self.plan.actions.get(n))
+            .map_or(10, |shape| shape.run_ms);
         let ends = self.now + self.rng.between(1, most);
         let status = outcome(&mut self.rng);
         self.note(Note::RunStarted(party, key.0, key.1));

@@ -251,8 +251,16 @@ impl World {
             store,
             store_down_until: 0,
             bus,
-            owners: plan.owner_skews.iter().map(|skew| Owner::new(*skew)).collect(),
-            workers: plan.worker_slots.iter().map(|slots| Worker::new(*slots)).collect(),
+            owners: plan
+                .owner_skews
+                .iter()
+                .map(|skew| Owner::new(*skew))
+                .collect(),
+            workers: plan
+                .worker_slots
+                .iter()
+                .map(|slots| Worker::new(*slots))
+                .collect(),
             asks: Vec::new(),
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
@@ -297,7 +305,8 @@ impl World {
 
     pub(crate) fn push(&mut self, at: Time, event: Ev) {
         self.pushed += 1;
-        self.events.push(Reverse(Due(at.max(self.now), self.pushed, event)));
+        self.events
+            .push(Reverse(Due(at.max(self.now), self.pushed, event)));
     }
 
     /// The usual delay of anything.
@@ -335,12 +344,17 @@ impl World {
             }
             self.handle(event);
         }
-        let asks = self.asks.iter().filter(|ask| !ask.done && !ask.confirm_only);
+        let asks = self
+            .asks
+            .iter()
+            .filter(|ask| !ask.done && !ask.confirm_only);
         let unanswered: Vec<RequestId> = asks.map(|ask| ask.request_id).collect();
-        self.oracle.end(self.now, &self.store, &self.confirmed, &unanswered);
+        self.oracle
+            .end(self.now, &self.store, &self.confirmed, &unanswered);
         if !self.bus.is_empty() {
             let words = "the broker still keeps messages".to_owned();
-            self.oracle.blame(self.now, Violation::of(Promise::I1, words));
+            self.oracle
+                .blame(self.now, Violation::of(Promise::I1, words));
         }
         for violation in self.oracle.violations.clone().into_values() {
             self.note(Note::Broken(violation.promise));
@@ -524,7 +538,11 @@ impl World {
                 Reply::Loaded(Box::new(Loaded {
                     rows: rows.collect(),
                     actions: store.actions.clone(),
-                    totals: store.totals.iter().map(|(id, totals)| (*id, *totals)).collect(),
+                    totals: store
+                        .totals
+                        .iter()
+                        .map(|(id, totals)| (*id, *totals))
+                        .collect(),
                 }))
             }
             Call::LookUp(requests, refs) => {

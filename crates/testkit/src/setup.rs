@@ -17,6 +17,7 @@ pub enum Wiring {
 pub struct Setup {
     pub(crate) binary: PathBuf,
     pub(crate) wiring: Wiring,
+    pub(crate) executors: usize,
     pub(crate) workers: usize,
     pub(crate) proxied: bool,
     pub(crate) settings: BTreeMap<String, String>,
@@ -47,6 +48,7 @@ impl Setup {
         Self {
             binary: binary.into(),
             wiring,
+            executors: 1,
             workers: 2,
             proxied: false,
             settings: settings.collect(),
@@ -57,6 +59,14 @@ impl Setup {
     #[must_use]
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.settings.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// How many executors a cluster has. A single one is named `executor`, several `executor-1`
+    /// and so on.
+    #[must_use]
+    pub fn executors(mut self, executors: usize) -> Self {
+        self.executors = executors;
         self
     }
 

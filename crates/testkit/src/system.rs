@@ -89,9 +89,13 @@ impl System {
         let mut names = vec!["standalone".to_owned()];
         if setup.wiring == Wiring::Cluster {
             migrate(&setup, folder.path()).await?;
-            names = ["executor", "completion-listener", "stats", "api"]
+            names = ["completion-listener", "stats", "api"]
                 .map(str::to_owned)
                 .into();
+            match setup.executors {
+                1 => names.push("executor".to_owned()),
+                count => names.extend((1..=count).map(|number| format!("executor-{number}"))),
+            }
             names.extend((1..=setup.workers).map(|number| format!("worker-{number}")));
         }
         let starting = names

@@ -12,6 +12,7 @@ mod claims;
 mod client;
 mod completions;
 mod example;
+mod executors;
 mod late_servers;
 mod lost_servers;
 mod messages;

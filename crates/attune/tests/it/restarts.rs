@@ -29,7 +29,14 @@ const MOST: usize = 6000;
 
 /// Who is asked to stop finishes what it has begun: every execution runs exactly once.
 async fn stopped(system: &System) -> anyhow::Result<()> {
-    let batches = go_through(system, 20, async |name| system.restart(name).await).await?;
+    let names = processes(system).await;
+    let restart = async |name: &str| system.restart(name).await;
+    let batches = go_through(system, 20, &names, restart).await?;
+    each_ran_once(system, batches).await
+}
+
+/// Checks that every execution ran exactly once, in order and within the limits.
+pub(crate) async fn each_ran_once(system: &System, batches: Vec<Batch>) -> anyhow::Result<()> {
     for Batch {
         action_ref,
         limit,
@@ -71,7 +78,7 @@ async fn killed(system: &System) -> anyhow::Result<()> {
         }
         system.crash(name).await
     };
-    let batches = go_through(system, 80, crash).await?;
+    let batches = go_through(system, 80, &processes(system).await, crash).await?;
     let mut tried_again = 0;
     for Batch {
         action_ref,
@@ -105,18 +112,28 @@ async fn killed(system: &System) -> anyhow::Result<()> {
 }
 
 /// What was accepted of one action.
-struct Batch {
+pub(crate) struct Batch {
     action_ref: &'static str,
     limit: u32,
-    recording: Recording,
+    pub(crate) recording: Recording,
     accepted: Vec<i64>,
+}
+
+/// All processes; one alone is disturbed more than once.
+async fn processes(system: &System) -> Vec<String> {
+    let mut names = system.names().await;
+    if names == ["standalone"] {
+        names.extend(names.clone());
+    }
+    names
 }
 
 /// Keeps executions coming, which take `work_ms` or a little more, while something is done to
 /// one process after the other.
-async fn go_through(
+pub(crate) async fn go_through(
     system: &System,
     work_ms: usize,
+    names: &[String],
     disturb: impl AsyncFn(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Batch>> {
     let api = &system.api;
@@ -126,19 +143,11 @@ async fn go_through(
     }
     let over = Cell::new(false);
     let disturbing = async {
-        let mut names = system.names().await;
-        // One process alone is disturbed more than once.
-        names.extend(
-            names
-                .clone()
-                .into_iter()
-                .filter(|name| name == "standalone"),
-        );
         for name in names {
             until_progress(system)
                 .await
                 .with_context(|| format!("before {name}"))?;
-            disturb(&name)
+            disturb(name)
                 .await
                 .with_context(|| format!("disturbing {name}"))?;
         }

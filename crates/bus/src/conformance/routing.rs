@@ -92,6 +92,7 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
         Topic::Requested("default-2".to_owned()),
         Topic::Completed,
         Topic::Cancel,
+        Topic::HandedOver,
         Topic::QueueStats,
     ];
     let mut subscribers = Vec::new();
@@ -117,24 +118,26 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
 /// A broadcast reaches everyone who is subscribed at that moment, in order; a later subscriber
 /// gets what comes later, and nobody being there is no error.
 pub async fn a_broadcast_reaches_everyone_who_is_there(bus: Arc<dyn Bus>) {
-    send(&*bus, &Topic::Cancel, [0]).await;
-    let mut everyone = Vec::new();
-    for _ in 0..3 {
-        everyone.push(subscribe(&*bus, &Topic::Cancel, 4).await);
-    }
-    send(&*bus, &Topic::Cancel, 1..=20).await;
-    for subscriber in &mut everyone {
-        for expected in 1..=20 {
-            let delivery = receive(subscriber).await;
-            assert_eq!(number(&delivery), expected);
-            subscriber.settler().ack(&[delivery.tag]).await;
+    for topic in [Topic::Cancel, Topic::HandedOver] {
+        send(&*bus, &topic, [0]).await;
+        let mut everyone = Vec::new();
+        for _ in 0..3 {
+            everyone.push(subscribe(&*bus, &topic, 4).await);
         }
-    }
-    drop(everyone.pop());
-    let mut late = subscribe(&*bus, &Topic::Cancel, 4).await;
-    send(&*bus, &Topic::Cancel, [21]).await;
-    for subscriber in everyone.iter_mut().chain([&mut late]) {
-        assert_eq!(number(&receive(subscriber).await), 21);
+        send(&*bus, &topic, 1..=20).await;
+        for subscriber in &mut everyone {
+            for expected in 1..=20 {
+                let delivery = receive(subscriber).await;
+                assert_eq!(number(&delivery), expected);
+                subscriber.settler().ack(&[delivery.tag]).await;
+            }
+        }
+        drop(everyone.pop());
+        let mut late = subscribe(&*bus, &topic, 4).await;
+        send(&*bus, &topic, [21]).await;
+        for subscriber in everyone.iter_mut().chain([&mut late]) {
+            assert_eq!(number(&receive(subscriber).await), 21);
+        }
     }
 }
 

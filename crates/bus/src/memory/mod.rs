@@ -33,11 +33,11 @@ pub struct MemoryBus {
 }
 
 struct Shared {
-    /// Mailboxes by topic; those of [`Topic::Cancel`] stand apart. Written when a topic is
+    /// Mailboxes by topic; those of broadcasts stand apart. Written when a topic is
     /// declared and when an asker comes or goes, read by every publish.
     mailboxes: RwLock<HashMap<Topic, Arc<Mailbox>>>,
-    /// One mailbox for each subscriber of broadcasts.
-    broadcast: RwLock<Vec<Arc<Mailbox>>>,
+    /// One mailbox for each subscriber of broadcasts, with what it listens to.
+    broadcast: RwLock<Vec<(Topic, Arc<Mailbox>)>>,
     /// The next generation: each subscription is one life.
     generation: AtomicU64,
     closed: AtomicBool,
@@ -128,24 +128,27 @@ impl Shared {
         ))
     }
 
-    /// Everyone who listens to broadcasts now.
-    fn listeners(&self) -> Vec<Arc<Mailbox>> {
+    /// Everyone who listens to broadcasts now, or to this one.
+    fn listeners(&self, topic: Option<&Topic>) -> Vec<Arc<Mailbox>> {
         self.broadcast
             .read()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+            .iter()
+            .filter(|(listens_to, _)| topic.is_none_or(|topic| topic == listens_to))
+            .map(|(_, mailbox)| Arc::clone(mailbox))
+            .collect()
     }
 
     /// The mailbox a new subscriber of `topic` receives from.
     fn mailbox_for_subscriber(&self, topic: &Topic) -> Result<Arc<Mailbox>, BusError> {
         match topic {
-            Topic::Cancel => {
+            _ if topic.is_broadcast() => {
                 let mailbox = self.private();
                 let mut listeners = self
                     .broadcast
                     .write()
                     .unwrap_or_else(PoisonError::into_inner);
-                listeners.push(Arc::clone(&mailbox));
+                listeners.push((topic.clone(), Arc::clone(&mailbox)));
                 Ok(mailbox)
             }
             Topic::Reply(address) => {
@@ -167,11 +170,11 @@ impl Shared {
     /// Forgets a mailbox that ends with its subscriber.
     fn forget(&self, topic: &Topic, mailbox: &Arc<Mailbox>) {
         match topic {
-            Topic::Cancel => self
+            _ if topic.is_broadcast() => self
                 .broadcast
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
-                .retain(|listener| !Arc::ptr_eq(listener, mailbox)),
+                .retain(|(_, listener)| !Arc::ptr_eq(listener, mailbox)),
             Topic::Reply(_) => {
                 self.mailboxes
                     .write()
@@ -190,9 +193,9 @@ impl Shared {
         topic: &Topic,
         refused: &mut Vec<uuid::Uuid>,
     ) -> Result<(), PublishError> {
-        if *topic == Topic::Cancel {
+        if topic.is_broadcast() {
             let run: Vec<_> = run.collect();
-            for listener in self.listeners() {
+            for listener in self.listeners(Some(topic)) {
                 listener.post(&mut run.iter().cloned(), refused)?;
             }
             return Ok(());
@@ -291,7 +294,7 @@ impl Bus for MemoryBus {
             .values()
             .map(Arc::clone)
             .collect();
-        for mailbox in mailboxes.into_iter().chain(self.shared.listeners()) {
+        for mailbox in mailboxes.into_iter().chain(self.shared.listeners(None)) {
             mailbox.close();
         }
     }

@@ -12,7 +12,7 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, QueueSnapshot, SlotRelease, Submit,
+    ExecutionRequested, HandedOver, QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -45,7 +45,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 10] {
+fn types() -> [(&'static str, Decode); 11] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -59,6 +59,7 @@ fn types() -> [(&'static str, Decode); 10] {
         entry::<ExecutionCancel>(),
         entry::<ExecutionCompleted>(),
         entry::<SlotRelease>(),
+        entry::<HandedOver>(),
         entry::<QueueSnapshot>(),
     ]
 }

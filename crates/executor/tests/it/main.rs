@@ -1,0 +1,13 @@
+//! Tests of whole executors on the embedded adapters: several of them in one process share one
+//! store and one bus.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test may say by a panic that its set-up failed"
+)]
+
+mod member;
+mod remote;
+mod sharing;
+mod system;
+mod takeover;

@@ -1,0 +1,211 @@
+//! A store as an executor sees it that can be killed or stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
+};
+use attune_store::{
+    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
+    PartitionStore, SlotRow, Store, StoreError,
+};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use crate::system::until;
+
+/// Runs every call on the runtime of the test, as on a server: whoever asked may be killed, the
+/// call goes on. While the door is shut, what writes waits in front of it.
+pub(crate) struct Remote {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) home: Handle,
+    pub(crate) door: Arc<Door>,
+}
+
+/// Lets the calls of one executor through, or not.
+pub(crate) struct Door {
+    open: watch::Sender<bool>,
+    /// How many commits wait in front of it.
+    commits: watch::Sender<usize>,
+}
+
+impl Door {
+    pub(crate) fn new() -> Self {
+        Self {
+            open: watch::Sender::new(true),
+            commits: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn shut(&self) {
+        self.open.send_replace(false);
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// Waits until a commit stands in front of it.
+    pub(crate) async fn commit_waits(&self) {
+        let commits = self.commits.subscribe();
+        until("a commit waits", async || {
+            (*commits.borrow() > 0).then_some(())
+        })
+        .await;
+    }
+
+    async fn pass(&self) {
+        self.open.subscribe().wait_for(|open| *open).await.unwrap();
+    }
+}
+
+impl Remote {
+    async fn call<T, F>(&self, work: impl FnOnce(Arc<dyn Store>) -> F) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        self.home
+            .spawn(work(Arc::clone(&self.store)))
+            .await
+            .unwrap()
+    }
+}
+
+#[async_trait]
+impl PartitionStore for Remote {
+    async fn ensure_partitions(&self, count: u16) -> Result<(), StoreError> {
+        self.call(async move |store: Arc<dyn Store>| store.ensure_partitions(count).await)
+            .await
+    }
+
+    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.call(async |store: Arc<dyn Store>| store.leases().await)
+            .await
+    }
+
+    async fn acquire(
+        &self,
+        owner: OwnerId,
+        name: &str,
+        partitions: &[PartitionId],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        self.door.pass().await;
+        let (name, partitions) = (name.to_owned(), partitions.to_vec());
+        self.call(async move |store: Arc<dyn Store>| {
+            store.acquire(owner, &name, &partitions, ttl).await
+        })
+        .await
+    }
+
+    async fn renew(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        ttl: Duration,
+    ) -> Result<Vec<PartitionId>, StoreError> {
+        self.door.pass().await;
+        let held = held.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.renew(owner, &held, ttl).await)
+            .await
+    }
+
+    async fn give_up(
+        &self,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        to: Option<OwnerId>,
+    ) -> Result<(), StoreError> {
+        self.door.pass().await;
+        let held = held.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.give_up(owner, &held, to).await)
+            .await
+    }
+
+    async fn renew_executor(
+        &self,
+        executor: OwnerId,
+        name: &str,
+        ttl: Duration,
+    ) -> Result<Vec<ExecutorRow>, StoreError> {
+        self.door.pass().await;
+        let name = name.to_owned();
+        self.call(async move |store: Arc<dyn Store>| {
+            store.renew_executor(executor, &name, ttl).await
+        })
+        .await
+    }
+
+    async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
+        self.door.pass().await;
+        self.call(async move |store: Arc<dyn Store>| store.retire_executor(executor).await)
+            .await
+    }
+
+    async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {
+        self.call(async |store: Arc<dyn Store>| store.executors().await)
+            .await
+    }
+
+    async fn load_active(
+        &self,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<ActiveRow>, StoreError> {
+        let partitions = partitions.to_vec();
+        self.call(async move |store: Arc<dyn Store>| {
+            store.load_active(&partitions, after, limit).await
+        })
+        .await
+    }
+
+    async fn load_totals(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError> {
+        let partitions = partitions.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_totals(&partitions).await)
+            .await
+    }
+
+    async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
+        let partitions = partitions.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_actions(&partitions).await)
+            .await
+    }
+
+    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let partitions = partitions.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_slots(&partitions).await)
+            .await
+    }
+
+    async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
+        let ids = ids.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_bodies(&ids).await)
+            .await
+    }
+
+    async fn look_up(
+        &self,
+        requests: &[RequestId],
+        action_refs: &[String],
+    ) -> Result<Lookup, StoreError> {
+        let (requests, refs) = (requests.to_vec(), action_refs.to_vec());
+        self.call(async move |store: Arc<dyn Store>| store.look_up(&requests, &refs).await)
+            .await
+    }
+
+    async fn commit(&self, batch: &Batch) -> Result<Committed, CommitError> {
+        let batch = batch.clone();
+        self.door.commits.send_modify(|waiting| *waiting += 1);
+        self.door.pass().await;
+        self.door.commits.send_modify(|waiting| *waiting -= 1);
+        self.call(async move |store: Arc<dyn Store>| store.commit(&batch).await)
+            .await
+    }
+}
