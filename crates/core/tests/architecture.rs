@@ -37,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("testkit", &["core", "history", "bus", "messages"]),
     ("model", &[]),
     ("sim", &["executor", "store", "bus", "messages", "core"]),
+    ("schedules", &["store", "messages", "core"]),
 ];
 
 fn root() -> PathBuf {

@@ -25,6 +25,9 @@ mod requests;
 mod shares;
 mod takeover;
 
+// crates/schedules compiles sources of this crate with other primitives in the place of these.
+use std::sync;
+
 pub use action_queue::{ActionQueue, QueueLimits};
 pub use counters::Counters;
 pub use event::{Counter, Dispatch, Effect, Event, ReconcileBounds};

@@ -28,8 +28,8 @@
 //! # }
 //! ```
 
-use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, QueueStats, QueueTotals, Seq};

@@ -4,13 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use crate::record::Record;
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use crate::thread::{self, JoinHandle};
 
 /// A record could not be written.
 #[derive(Debug, thiserror::Error)]

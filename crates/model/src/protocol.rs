@@ -101,10 +101,9 @@ impl Protocol {
 
     fn owner_actions(&self, state: &State, index: u8, actions: &mut Vec<Action>) {
         let owner = &state.owners[usize::from(index)];
-        if owner.epoch != state.epoch || state.epoch == 0 {
-            if state.epoch < self.bounds.epochs {
-                actions.push(Action::Acquire(index));
-            }
+        let owns = owner.epoch == state.epoch && state.epoch > 0;
+        if !owns && state.epoch < self.bounds.epochs {
+            actions.push(Action::Acquire(index));
         }
         if owner.epoch == 0 {
             return;

@@ -1,6 +1,6 @@
 //! The worker's lease: one life of a worker is what it does under one id.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;

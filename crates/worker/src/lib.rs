@@ -31,6 +31,9 @@ mod service;
 mod stats;
 mod worker;
 
+// crates/schedules compiles sources of this crate with other primitives in the place of these.
+use std::sync;
+
 pub use error::WorkerError;
 pub use options::{HttpOptions, WorkerOptions};
 pub use stats::{Counter, WorkerStats};

@@ -1,8 +1,8 @@
 //! Completions on their way out, and how they are fitted into messages.
 
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use attune_messages::v1::ExecutionCompleted;
 use serde_json::value::RawValue;

@@ -1,8 +1,8 @@
 //! One lane per partition: at most one publish is outstanding, the rest gathers behind it.
 
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, PoisonError};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};

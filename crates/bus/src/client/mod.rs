@@ -17,9 +17,9 @@ mod answers;
 mod lane;
 mod pending;
 
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use attune_core::input::DEFAULT_MAX_BYTES;

@@ -1,7 +1,7 @@
 //! Who waits for which answer.
 
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use attune_core::{PartitionId, RequestId};
 use attune_messages::v1::AnswerOutcome;

@@ -1,7 +1,7 @@
 //! What is kept for a topic, and who receives from it.
 
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 use uuid::Uuid;

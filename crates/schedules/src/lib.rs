@@ -1,0 +1,79 @@
+//! The concurrent pieces of Attune, run under thousands of random schedules by
+//! [shuttle](https://docs.rs/shuttle).
+//!
+//! The sources of those pieces are compiled a second time, as they are, with shuttle's primitives
+//! in the place of the standard library's and tokio's: they take `Mutex` and its like from
+//! `crate::sync`, which is `std::sync` at home and [`sync`] here; `tokio` is this crate, and
+//! `dashmap` is shuttle's. So nothing of this is in any program, and no flag changes how others
+//! are built.
+//!
+//! A scenario is a function that starts a few threads or tasks and says what must hold however
+//! they are interleaved. A deadlock, and so a lost wake-up, is a failure too.
+
+#![expect(
+    dead_code,
+    unreachable_pub,
+    reason = "the pieces are more than what the scenarios use of them"
+)]
+#![expect(clippy::unwrap_used, reason = "a scenario fails by a panic")]
+
+// The pieces, and the names under which they ask for what is replaced.
+extern crate self as tokio;
+
+pub use real_tokio::select;
+
+pub mod sync;
+pub mod task;
+pub mod time;
+pub(crate) use shuttle::thread;
+pub use task::spawn;
+
+#[path = "../../executor/src/action_queue.rs"]
+mod action_queue;
+#[path = "../../worker/src/backoff.rs"]
+mod backoff;
+#[path = "../../bus/src/client/mod.rs"]
+mod client;
+#[path = "../../worker/src/lease.rs"]
+mod lease;
+#[path = "../../bus/src/memory/mod.rs"]
+mod memory;
+#[path = "../../worker/src/options.rs"]
+mod options;
+#[path = "../../worker/src/outbox.rs"]
+mod outbox;
+#[path = "../../bus/src/port.rs"]
+mod port;
+#[path = "../../executor/src/queue_manager.rs"]
+mod queue_manager;
+#[path = "../../history/src/record.rs"]
+mod record;
+#[path = "../../history/src/recorder.rs"]
+mod recorder;
+
+pub mod bus;
+pub mod commands;
+pub mod histories;
+pub mod queues;
+pub mod worker;
+
+/// How many schedules a test tries unless `ATTUNE_SCHEDULES` says otherwise.
+const SCHEDULES: usize = 5000;
+
+/// Runs a scenario under many schedules; panics at the first in which it fails or hangs.
+///
+/// # Panics
+/// When the scenario does.
+pub fn check(scenario: fn()) {
+    let asked = std::env::var("ATTUNE_SCHEDULES").ok();
+    let schedules = asked
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(SCHEDULES);
+    let scenario = move || {
+        time::reset();
+        scenario();
+    };
+    // Random schedules find most; those with few but forced switches find the rest.
+    shuttle::check_random(scenario, schedules.div_ceil(2));
+    shuttle::check_pct(scenario, schedules / 2, 3);
+}

@@ -1,0 +1,143 @@
+//! The worker's outbox and its lease.
+
+use async_trait::async_trait;
+use attune_core::{ActionId, Attempt, ExecutionId, Status, WorkerId};
+use attune_messages::v1::{Completion, ExecutionCompleted};
+use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
+use shuttle::future::{block_on, spawn};
+use shuttle::sync::atomic::{AtomicUsize, Ordering};
+use shuttle::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
+
+use crate::lease::Leases;
+use crate::options::WorkerOptions;
+use crate::outbox::Outbox;
+use crate::time::{self, Instant};
+
+fn completion(id: i64) -> ExecutionCompleted {
+    ExecutionCompleted(Completion {
+        execution_id: ExecutionId(id),
+        attempt: Attempt(1),
+        action_id: ActionId(1),
+        status: Status::Succeeded,
+        result: None,
+        error: None,
+        exit_code: None,
+        stdout: None,
+        stderr: None,
+        partition: None,
+        worker: None,
+        started_at: None,
+        finished_at: None,
+    })
+}
+
+/// Everything that is put in comes out, the reader hears of the end, and whoever waits for room
+/// hears of every confirm.
+pub fn the_outbox_wakes_its_reader_and_whoever_waits_for_room() {
+    let outbox = Arc::new(Outbox::default());
+    let reader = spawn({
+        let outbox = Arc::clone(&outbox);
+        async move {
+            let mut read = Vec::new();
+            while let Some(batch) = outbox.next(2).await {
+                read.extend(batch.items.iter().map(|item| item.0.execution_id.0));
+                outbox.confirmed(batch.items.len(), batch.bytes());
+            }
+            read
+        }
+    });
+    let runs: Vec<_> = (1..=3)
+        .map(|id| {
+            let outbox = Arc::clone(&outbox);
+            spawn(async move { outbox.push(completion(id)) })
+        })
+        .collect();
+    for run in runs {
+        block_on(run).unwrap();
+    }
+    block_on(async {
+        while outbox.held() > 0 {
+            outbox.emptied().await;
+        }
+    });
+    outbox.close();
+    let mut read = block_on(reader).unwrap();
+    read.sort_unstable();
+    assert_eq!(read, [1, 2, 3]);
+}
+
+/// A store that says so once, and then refuses or is away.
+struct Store {
+    renewals: AtomicUsize,
+    /// When the lease ends, in its eyes.
+    expires: Mutex<Instant>,
+}
+
+#[async_trait]
+impl WorkerStore for Store {
+    async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
+        if self.renewals.fetch_add(1, Ordering::SeqCst) >= 2 {
+            return Err(StoreError::Unavailable("it is away".into()));
+        }
+        *self.expires.lock().unwrap() = Instant::now() + lease.ttl;
+        Ok(())
+    }
+
+    async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        _: WorkerId,
+        _: &[(ExecutionId, Attempt)],
+    ) -> Result<Vec<Claim>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+/// A life is over before the store says so, and whoever runs something hears of it.
+pub fn a_life_ends_before_its_lease() {
+    let options = WorkerOptions::default();
+    let store = Arc::new(Store {
+        renewals: AtomicUsize::new(0),
+        expires: Mutex::new(Instant::now()),
+    });
+    let leases = Arc::new(Leases::new(&options, store.clone()));
+    let life = block_on(leases.register(&CancellationToken::new()))
+        .unwrap()
+        .unwrap();
+    let run = spawn({
+        let life = Arc::clone(&life);
+        async move { life.over().cancelled().await }
+    });
+    let clock = spawn(async move {
+        for _ in 0..12 {
+            time::advance(options.lease_ttl / 6);
+            shuttle::future::yield_now().await;
+        }
+    });
+    let watch = spawn({
+        let (life, store) = (Arc::clone(&life), Arc::clone(&store));
+        async move {
+            for _ in 0..12 {
+                let expires = *store.expires.lock().unwrap();
+                if Instant::now() >= expires {
+                    // Another renewal may have come between the two looks.
+                    let still = *store.expires.lock().unwrap() == expires;
+                    assert!(!still || life.is_over());
+                }
+                shuttle::future::yield_now().await;
+            }
+        }
+    });
+    for task in [clock, watch, run] {
+        block_on(task).unwrap();
+    }
+    assert!(life.is_over());
+}
