@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArguments;
+use crate::check_history::CheckHistoryArguments;
 use crate::client::ClientCommand;
 use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
@@ -44,6 +45,8 @@ pub(crate) enum Command {
     Migrate,
     /// Measure throughput and delays with limits on, and check order and limits.
     Bench(BenchArguments),
+    /// Judge from what all processes recorded whether the promises were kept.
+    CheckHistory(CheckHistoryArguments),
     /// Look at the settings.
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -1,6 +1,7 @@
 //! Attune, an execution queue: the roles, the demo, the benchmark and the client commands.
 
 mod bench;
+mod check_history;
 mod cli;
 mod client;
 mod demo;
@@ -52,6 +53,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let embedded = matches!(cli.command, Command::Standalone | Command::Demo(_));
     match cli.command {
         Command::DemoProgram(program) => return demo::program::run(&program),
+        Command::CheckHistory(arguments) => return Ok(check_history::run(&arguments)),
         Command::Client(command) => return client::run(command).await,
         _ => {}
     }
@@ -105,7 +107,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             print!("{}", attune_config::DEFAULT_FILE);
             Ok(ExitCode::SUCCESS)
         }
-        Command::DemoProgram(_) | Command::Client(_) => unreachable!("handled above"),
+        Command::DemoProgram(_) | Command::CheckHistory(_) | Command::Client(_) => {
+            unreachable!("handled above")
+        }
     }
 }
 

@@ -1,0 +1,243 @@
+//! `attune check-history`: were the promises kept?
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use attune_history::{Checker, FinalLine, Findings, Promise, Record, read_dir};
+use clap::Args;
+
+/// How many violations of each promise are shown with their records.
+const SHOWN: usize = 3;
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Exit codes:
+  0  no promise was broken
+  1  a promise was broken
+  2  the history cannot be read, or there is none")]
+pub(crate) struct CheckHistoryArguments {
+    /// The folder that was `history.dir` while the system ran; folders in it are read as well.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// What the store has in the end: a JSON line for each execution, with `id`, `action_id`,
+    /// `status`, `attempt` and `request_id`, and one for the totals of each queue, with
+    /// `action_id`, `enqueued`, `completed`, `cancelled` and `expired`.
+    #[arg(long = "final", value_name = "FILE")]
+    final_rows: Option<PathBuf>,
+    /// Print only the line that ends the report: one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads, judges and prints.
+pub(crate) fn run(arguments: &CheckHistoryArguments) -> ExitCode {
+    match report(arguments) {
+        Ok((text, findings)) => {
+            print!("{text}");
+            ExitCode::from(u8::from(!findings.violations.is_empty()))
+        }
+        Err(error) => {
+            eprintln!("attune: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn report(arguments: &CheckHistoryArguments) -> anyhow::Result<(String, Findings)> {
+    let mut checker = Checker::new();
+    for record in read_dir(&arguments.dir)? {
+        checker.add(&record?);
+    }
+    if let Some(file) = &arguments.final_rows {
+        for line in read_final(file)? {
+            checker.add_final(line);
+        }
+    }
+    let findings = checker.judge();
+    ensure!(
+        findings.records > 0,
+        "there are no records in {}",
+        arguments.dir.display()
+    );
+    let mut text = String::new();
+    if !arguments.json {
+        write_figures(&mut text, &findings)?;
+        write_promises(&mut text, &findings, &evidence(&arguments.dir, &findings)?)?;
+    }
+    writeln!(text, "{}", findings.summary())?;
+    Ok((text, findings))
+}
+
+fn read_final(path: &Path) -> anyhow::Result<Vec<FinalLine>> {
+    let context = || format!("{} cannot be read", path.display());
+    let file = std::fs::File::open(path).with_context(context)?;
+    let mut lines = Vec::new();
+    for (number, line) in BufReader::new(file).lines().enumerate() {
+        let line = line.with_context(context)?;
+        if line.is_empty() {
+            continue;
+        }
+        let line = serde_json::from_str(&line)
+            .with_context(|| format!("{}, line {}", path.display(), number + 1))?;
+        lines.push(line);
+    }
+    // Rows that are missing would all count as lost.
+    ensure!(!lines.is_empty(), "{} is empty", path.display());
+    Ok(lines)
+}
+
+/// Those violations of which records are shown.
+fn shown(
+    findings: &Findings,
+    promise: Promise,
+) -> impl Iterator<Item = &attune_history::Violation> {
+    let broken = findings.violations.iter();
+    broken
+        .filter(move |broken| broken.promise == promise)
+        .take(SHOWN)
+}
+
+/// The records that are shown, by number. The history is read again, because keeping all of it
+/// in memory for these few would take much more.
+fn evidence(dir: &Path, findings: &Findings) -> anyhow::Result<BTreeMap<u32, Record>> {
+    let shown = Promise::ALL
+        .into_iter()
+        .flat_map(|promise| shown(findings, promise));
+    let mut wanted: Vec<u32> = shown.flat_map(|broken| broken.records.clone()).collect();
+    wanted.sort_unstable();
+    let mut found = BTreeMap::new();
+    if let Some(last) = wanted.last() {
+        for (number, record) in (0..=*last).zip(read_dir(dir)?) {
+            if wanted.binary_search(&number).is_ok() {
+                found.insert(number, record?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    let figures = [
+        ("records", findings.records),
+        ("executions", findings.executions),
+        ("runs", findings.runs),
+        ("runs whose end nobody saw", findings.unended),
+        ("slots taken back", findings.revoked),
+        ("takeovers", findings.takeovers),
+        ("commits refused by the fence", findings.fence_rejections),
+        ("completions dropped", findings.duplicates_dropped),
+        ("faults", findings.faults),
+    ];
+    for (name, figure) in figures {
+        writeln!(text, "{figure:>10}  {name}")?;
+    }
+    Ok(())
+}
+
+fn write_promises(
+    text: &mut String,
+    findings: &Findings,
+    evidence: &BTreeMap<u32, Record>,
+) -> anyhow::Result<()> {
+    for promise in Promise::ALL {
+        let count = findings.count(promise);
+        let verdict = match count {
+            0 => "kept".to_owned(),
+            count => format!("BROKEN {count} times"),
+        };
+        writeln!(text, "{promise}  {:<32} {verdict}", promise.words())?;
+        for broken in shown(findings, promise) {
+            writeln!(text, "    {}", broken.what)?;
+            for record in broken.records.iter().filter_map(|n| evidence.get(n)) {
+                writeln!(text, "        {}", serde_json::to_string(record)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACCEPTED: &str = r#"{"kind":"accepted","execution_id":256,"action_id":7,"priority":"normal","request_id":"00000000-0000-0000-0000-000000000001","status":"queued","epoch":1,"t_ns":1}"#;
+    const ENDED: &str = r#"{"kind":"ended","execution_id":256,"action_id":7,"attempt":0,"status":"cancelled","epoch":1,"t_ns":2}"#;
+    const ROW: &str = r#"{"id":256,"action_id":7,"status":"cancelled","attempt":0,"request_id":"00000000-0000-0000-0000-000000000001"}"#;
+    const TOTALS: &str = r#"{"action_id":7,"enqueued":1,"completed":0,"cancelled":1,"expired":0}"#;
+
+    /// The exit code and the report of these lines.
+    fn check(history: &[&str], rows: &[&str], json: bool) -> anyhow::Result<(String, bool)> {
+        let dir = tempfile::tempdir()?;
+        let inner = dir.path().join("run/owner");
+        std::fs::create_dir_all(&inner)?;
+        let lines = |lines: &[&str]| {
+            lines
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>()
+        };
+        std::fs::write(inner.join("executor.jsonl"), lines(history))?;
+        let file = dir.path().join("final");
+        std::fs::write(&file, lines(rows))?;
+        let arguments = CheckHistoryArguments {
+            dir: dir.path().to_owned(),
+            final_rows: (!rows.is_empty()).then_some(file),
+            json,
+        };
+        let (text, findings) = report(&arguments)?;
+        Ok((text, findings.violations.is_empty()))
+    }
+
+    #[test]
+    fn a_good_history_ends_with_one_line_of_json() {
+        for rows in [&[][..], &[ROW, TOTALS]] {
+            let (text, good) = check(&[ACCEPTED, ENDED], rows, false).unwrap();
+            assert!(good, "{text}");
+            assert!(
+                text.contains("I1  nothing accepted is lost         kept\n"),
+                "{text}"
+            );
+            let last = text.lines().last().unwrap();
+            let summary: serde_json::Value = serde_json::from_str(last).unwrap();
+            assert_eq!(
+                (&summary["executions"], &summary["violations"]["I7"]),
+                (&1.into(), &0.into())
+            );
+            let (only, _) = check(&[ACCEPTED, ENDED], rows, true).unwrap();
+            assert_eq!(only, format!("{last}\n"));
+        }
+    }
+
+    #[test]
+    fn a_broken_promise_is_shown_with_its_records() {
+        let other = ROW.replace("cancelled", "succeeded");
+        let (text, good) = check(&[ACCEPTED, ENDED], &[&other], false).unwrap();
+        assert!(!good);
+        let shown = format!(
+            "I5  one outcome per attempt          BROKEN 1 times\n    execution 256 ended as \
+             cancelled in attempt 0, and is stored as succeeded in 0\n        {}\n",
+            ENDED.replace(r#""epoch":1,"#, r#""epoch":1,"round":0,"#)
+        );
+        assert!(text.contains(&shown), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no_good_history() {
+        for (history, rows) in [
+            (&["nonsense"][..], &[][..]),
+            (&[], &[]),
+            (&[ACCEPTED, ENDED], &["nonsense"]),
+        ] {
+            assert!(check(history, rows, false).is_err());
+        }
+        let arguments = CheckHistoryArguments {
+            dir: PathBuf::from("/nowhere/at/all"),
+            final_rows: None,
+            json: false,
+        };
+        assert_eq!(run(&arguments), ExitCode::from(2));
+    }
+}
