@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use attune_bus::{Bus, Delivery, DeliveryTag, Settler, Subscriber, Topic, dead_letter};
-use attune_core::{PartitionId, RequestId};
+use attune_core::{Epoch, PartitionId, RequestId};
 use attune_messages::v1::{ActionChanged, Cancel, Completion, SlotRelease, Submit};
 use attune_messages::{DecodeError, Envelope, Message};
 use tokio::sync::mpsc;
@@ -14,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 /// A message that was understood.
 pub(crate) struct Inbound {
     pub(crate) partition: PartitionId,
+    /// The epoch in which it was received.
+    pub(crate) epoch: Epoch,
     pub(crate) settler: Settler,
     pub(crate) tag: DeliveryTag,
     pub(crate) reply_to: Option<Arc<str>>,
@@ -54,13 +56,13 @@ impl Feed {
     /// was passed on can be acknowledged in between.
     pub(crate) async fn run(
         self,
-        partition: PartitionId,
+        place: (PartitionId, Epoch),
         topic: Topic,
         mut subscriber: Subscriber,
         quiet: CancellationToken,
         stop: CancellationToken,
     ) {
-        self.feed(partition, &topic, &mut subscriber, &quiet, &stop)
+        self.feed(place, &topic, &mut subscriber, &quiet, &stop)
             .await;
         if quiet.is_cancelled() {
             stop.cancelled().await;
@@ -69,7 +71,7 @@ impl Feed {
 
     async fn feed(
         &self,
-        partition: PartitionId,
+        (partition, epoch): (PartitionId, Epoch),
         topic: &Topic,
         subscriber: &mut Subscriber,
         quiet: &CancellationToken,
@@ -89,6 +91,7 @@ impl Feed {
             let inbound = match decode(topic, &delivery, self.max_message_bytes) {
                 Ok(work) => Inbound {
                     partition,
+                    epoch,
                     settler: Arc::clone(&settler),
                     tag: delivery.tag,
                     reply_to: delivery.reply_to.as_deref().map(Arc::from),

@@ -264,13 +264,16 @@ impl Journal {
     fn decide(&mut self, now: Millis, inbound: Inbound, draft: &mut Draft) {
         let Inbound {
             partition,
+            epoch,
             settler,
             tag,
             reply_to,
             work,
         } = inbound;
-        // What belongs to a partition that was lost comes again to its owner.
-        let Some(owned) = self.state.owned.get_mut(&partition) else {
+        // What belongs to a partition that was lost comes again to its owner, and in order: what
+        // was received in an earlier epoch must not go before what was lost with that epoch.
+        let owned = self.state.owned.get_mut(&partition);
+        let Some(owned) = owned.filter(|owned| owned.core.epoch() == epoch) else {
             return;
         };
         let core = &mut owned.core;

@@ -242,7 +242,7 @@ impl Journal {
             draft.add(partition, core.step(unix_millis(), Event::Tick));
             let owned = Owned {
                 core,
-                feeds: self.feed(partition, subscribers),
+                feeds: self.feed((partition, epoch), subscribers),
                 telling: TaskTracker::new(),
             };
             self.state.owned.insert(partition, owned);
@@ -257,7 +257,7 @@ impl Journal {
         self.write(draft, stop).await;
     }
 
-    fn feed(&self, partition: PartitionId, subscribers: Vec<(Topic, Subscriber)>) -> Feeds {
+    fn feed(&self, place: (PartitionId, Epoch), subscribers: Vec<(Topic, Subscriber)>) -> Feeds {
         let feeds = Feeds {
             quiet: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -271,7 +271,7 @@ impl Journal {
             let (quiet, stop) = (feeds.quiet.clone(), feeds.stop.clone());
             feeds
                 .tasks
-                .spawn(feed.run(partition, topic, subscriber, quiet, stop));
+                .spawn(feed.run(place, topic, subscriber, quiet, stop));
         }
         feeds
     }
