@@ -88,6 +88,14 @@ struct Lane {
     waiting: VecDeque<Waiting>,
 }
 
+impl Lane {
+    /// The first that waits for its first slot. The few that wait again stand before it.
+    fn first_to_expire(&self) -> Option<(usize, &Waiting)> {
+        let mut waiting = self.waiting.iter().enumerate();
+        waiting.find(|(_, waiting)| waiting.attempt == Attempt(0))
+    }
+}
+
 /// Who waits and who holds a slot.
 #[derive(Debug, Clone, Default)]
 struct Load {
@@ -383,19 +391,18 @@ impl ActionQueue {
     }
 
     /// Takes out, in order, up to `max` executions that have waited longer than they may, and
-    /// counts them as expired.
+    /// counts them as expired. One that has held a slot and waits again, because its worker was
+    /// lost, does not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
         let timeout = self.timeout();
         let mut expired = Vec::new();
         let lanes = self.load.as_mut().map(|load| &mut load.lanes);
         for lane in lanes.into_iter().flatten() {
             while expired.len() < max
-                && lane
-                    .waiting
-                    .front()
-                    .is_some_and(|head| head.enqueued_at + timeout <= now)
+                && let Some((index, head)) = lane.first_to_expire()
+                && head.enqueued_at + timeout <= now
             {
-                expired.extend(lane.waiting.pop_front());
+                expired.extend(lane.waiting.remove(index));
             }
         }
         self.rest();
@@ -423,8 +430,8 @@ impl ActionQueue {
             .load()
             .lanes
             .iter()
-            .filter_map(|lane| lane.waiting.front())
-            .map(|head| head.enqueued_at + timeout)
+            .filter_map(Lane::first_to_expire)
+            .map(|(_, head)| head.enqueued_at + timeout)
             .min();
         let wake = self.load().delayed.keys().next().map(|(time, _)| *time);
         expiry.into_iter().chain(wake).min()

@@ -214,13 +214,14 @@ impl PartitionCore {
                     };
                     queue.restore_holder(row.id, holder);
                 } else {
+                    let not_before = row.not_before.map(|time| time.timestamp_millis());
                     let waiting = Waiting {
                         execution_id: row.id,
                         seq,
-                        enqueued_at,
+                        // The time it was not eligible does not count as waiting for a slot.
+                        enqueued_at: not_before.map_or(enqueued_at, |time| time.max(enqueued_at)),
                         attempt: row.attempt,
                     };
-                    let not_before = row.not_before.map(|time| time.timestamp_millis());
                     queue.restore_waiting(
                         row.priority,
                         waiting,

@@ -348,3 +348,62 @@ fn a_completion_that_names_a_wrong_action_still_frees_its_slot() {
     world.round(vec![Event::Completed(Box::new(done))]);
     assert_eq!(world.holders(), [ids[1]]);
 }
+
+/// Executions of several partitions have the same place in their orders.
+#[test]
+fn a_cancellation_meant_for_another_partition_ends_nothing() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    let execution_id = ExecutionId::new(PartitionId(PARTITION.0 + 1), ids[1].seq());
+    world.round(vec![Event::Cancel {
+        request_id: RequestId::fresh(),
+        execution_id,
+        reply_to: Some(Arc::from("asker")),
+    }]);
+    let AnswerOutcome::Rejected(reject) = world.last_answer() else {
+        panic!()
+    };
+    assert_eq!(reject.code, RejectCode::WrongPartition);
+    assert_eq!(world.stored.active[&ids[1]].0, Status::Queued);
+}
+
+#[test]
+fn what_waits_again_for_a_slot_does_not_expire_and_holds_up_nobody() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.claim(ids[0]);
+    world.now = 10_000;
+    let other = world.submit(1)[0];
+    world.now = 60_000;
+    world.reconcile(vec![world.slot(ids[0], Duration::from_secs(60))]);
+    // It had run for a minute, longer than one may wait: it runs again, the next one expires.
+    assert_eq!(world.holders(), [ids[0]]);
+    assert_eq!(world.stored.active[&ids[0]].1, Attempt(2));
+    world.round(vec![]);
+    assert_eq!(world.stored.history[&ids[1]], Status::Expired);
+    assert_eq!(world.stored.active[&other].0, Status::Queued);
+}
+
+#[test]
+fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
+    let mut world = World::new(Some(1), 100);
+    world.submit(1);
+    let now = 10_000_000;
+    let row = ActiveRow {
+        id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), 100)),
+        action_id: ACTION,
+        priority: Priority::Normal,
+        status: Status::Queued,
+        attempt: Attempt(0),
+        age: Duration::from_secs(3600),
+        not_before: chrono::DateTime::from_timestamp_millis(now - 59_999),
+        cancel_requested: false,
+    };
+    world.core.step(now, Event::RecoverRows(vec![row]));
+    let mut ends_at = |now| {
+        let effects = world.core.step(now, Event::Tick);
+        let is_end = |effect: &&Effect| matches!(effect, Effect::End(_));
+        effects.iter().filter(is_end).count()
+    };
+    assert_eq!((ends_at(now), ends_at(now + 1)), (0, 1));
+}

@@ -232,6 +232,14 @@ impl PartitionCore {
                 repeated: false,
             })
         };
+        if execution_id.partition() != self.partition {
+            // Waiting executions are found by their place, which other partitions have as well.
+            let words = format!(
+                "execution {execution_id} does not belong to partition {}",
+                self.partition
+            );
+            return AnswerOutcome::Rejected(Reject::new(RejectCode::WrongPartition, words));
+        }
         let ids: Vec<ActionId> = self.actions.keys().copied().collect();
         for action_id in ids {
             let queues = self.queues.clone();
