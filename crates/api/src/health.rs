@@ -1,7 +1,11 @@
 //! The verdict on a queue: a pure function of its figures and the time.
 
+use std::time::Duration;
+
 use attune_core::QueueStats;
-use chrono::{DateTime, TimeDelta, Utc};
+use attune_store::Violations;
+use attune_store::audit::what;
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
 use crate::wire::{HealthState, QueueHealth};
 
@@ -22,7 +26,11 @@ pub struct Bounds {
     pub max_length: u32,
 }
 
-/// Judges a queue by its figures, which were written at `last_updated`.
+/// For how long a violation of order or limit shows in the health of a queue.
+pub const VIOLATION_SHOWN: Duration = Duration::from_secs(24 * 3600);
+
+/// Judges a queue by its figures, which were written at `last_updated`, and by the violations
+/// that were found in it within [`VIOLATION_SHOWN`].
 ///
 /// `now` may come from another clock than the figures; the thresholds are minutes, so seconds
 /// between the two do not matter.
@@ -30,9 +38,11 @@ pub fn judge(
     stats: &QueueStats,
     last_updated: Option<DateTime<Utc>>,
     bounds: Bounds,
+    violations: &[Violations],
     now: DateTime<Utc>,
 ) -> QueueHealth {
     let mut found = Vec::new();
+    judge_violations(violations, &mut found);
     judge_length(stats, bounds, &mut found);
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
     judge_age(waited, &mut found);
@@ -49,6 +59,22 @@ pub fn judge(
 }
 
 type Found = Vec<(HealthState, String)>;
+
+/// What must never happen; it stays visible until somebody has looked.
+fn judge_violations(violations: &[Violations], found: &mut Found) {
+    for violation in violations {
+        let kind = match violation.what.as_str() {
+            what::LIMIT_VIOLATION => "more executions held a slot than the limit allows",
+            _ => "executions were not started in their order",
+        };
+        let at = violation.last_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let entries = violation.entries;
+        found.push((
+            HealthState::Unhealthy,
+            format!("{kind}: {entries} in the audit log, the last at {at}"),
+        ));
+    }
+}
 
 fn judge_length(stats: &QueueStats, bounds: Bounds, found: &mut Found) {
     let (length, max) = (stats.queue_length, u64::from(bounds.max_length));
@@ -148,7 +174,7 @@ mod tests {
             total_expired: 0,
         };
         let updated = Some(now() - TimeDelta::seconds(age));
-        let health = judge(&stats, updated, Bounds { max_length: 100 }, now());
+        let health = judge(&stats, updated, Bounds { max_length: 100 }, &[], now());
         (health.state, health.reasons.join("; "))
     }
 
@@ -216,7 +242,7 @@ mod tests {
             total_cancelled: 0,
             total_expired: 0,
         };
-        let health = judge(&stats, Some(now()), Bounds { max_length: 100 }, now());
+        let health = judge(&stats, Some(now()), Bounds { max_length: 100 }, &[], now());
         assert_eq!(health.state, HealthState::Unhealthy);
         assert!(health.reasons[0].contains("unlimited"), "{health:?}");
     }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::client::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Submission};
-use attune_messages::v1::Accepted;
+use attune_messages::v1::{Accepted, ForceRelease};
 use attune_runtime::Health;
-use attune_store::{ActionStore, ExecutionStore, StatsStore, Store, WorkerStore};
+use attune_store::{
+    ActionStore, AuditStore, ExecutionStore, PartitionStore, StatsStore, Store, WorkerStore,
+};
 
 use crate::ready::{PartitionsProbe, Probe, StoreProbe};
 
@@ -30,6 +32,16 @@ pub trait Commands: Send + Sync + 'static {
     async fn cancel(
         &self,
         execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError>;
+
+    /// Takes the slot from an attempt that will not give it back by itself.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    async fn force_release(
+        &self,
+        command: ForceRelease,
         deadline: Duration,
     ) -> Result<Accepted, ClientError>;
 
@@ -62,6 +74,14 @@ impl Commands for CommandClient {
         Self::cancel(self, execution_id, deadline).await
     }
 
+    async fn force_release(
+        &self,
+        command: ForceRelease,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        Self::force_release(self, command, deadline).await
+    }
+
     async fn action_changed(
         &self,
         action_ref: &str,
@@ -82,6 +102,10 @@ pub struct Ports {
     pub workers: Arc<dyn WorkerStore>,
     /// Snapshots of queues.
     pub stats: Arc<dyn StatsStore>,
+    /// What was done by hand, and violations.
+    pub audit: Arc<dyn AuditStore>,
+    /// Who owns which partition.
+    pub partitions: Arc<dyn PartitionStore>,
     /// The way to the owners.
     pub commands: Arc<dyn Commands>,
     /// What `/readyz` asks, each time.
@@ -99,6 +123,8 @@ impl Ports {
             executions: store.clone(),
             workers: store.clone(),
             stats: store.clone(),
+            audit: store.clone(),
+            partitions: store.clone(),
             commands,
             probes: vec![
                 Arc::new(StoreProbe::new(store.clone())),

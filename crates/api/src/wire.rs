@@ -3,12 +3,13 @@
 //! The command-line client reads the same types, so the two cannot drift apart.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use attune_core::{
-    ActionId, ActionRef, ActionSpec, Attempt, ExecutionId, PartitionId, QueueStats, RequestId,
-    Status, WorkerId,
+    ActionId, ActionRef, ActionSpec, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats,
+    RequestId, Status, WorkerId,
 };
-use attune_store::ExecutionRecord;
+use attune_store::{AuditEntry, ExecutionRecord};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,154 @@ pub struct Cancelled {
     pub id: ExecutionId,
     /// `cancelled`, or where it stands until its worker has ended it.
     pub status: Status,
+}
+
+/// An operator takes the slot from an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRequest {
+    /// Why, for the audit log and the execution's record.
+    pub reason: String,
+    /// Only if this attempt holds the slot; otherwise whichever does now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+    /// Who asks; nobody checks it as long as there is no authentication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<String>,
+}
+
+/// A slot that was taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released {
+    /// The execution that held it.
+    pub id: ExecutionId,
+    /// The attempt that held it.
+    pub attempt: Attempt,
+    /// `queued` when it waits for another attempt, `abandoned` or `cancelled` when it has ended.
+    pub status: Status,
+}
+
+/// The holders of the slots of an action, by rising id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderList {
+    /// The action's ref.
+    pub action_ref: ActionRef,
+    /// How many slots it has; `null` is unlimited.
+    pub limit: Option<u32>,
+    /// The holders.
+    pub holders: Vec<Holder>,
+    /// What `after` of the next request must be; `null` at the end.
+    pub next: Option<ExecutionId>,
+}
+
+/// Who holds a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// `requested` until a worker claims it, then `running`.
+    pub status: Status,
+    /// Since when it holds the slot.
+    pub requested_at: Option<DateTime<Utc>>,
+    /// For how long that is, in milliseconds.
+    pub held_ms: u64,
+    /// When its worker claimed it.
+    pub started_at: Option<DateTime<Utc>>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+    /// Who runs it; `null` until a worker claims it.
+    pub worker: Option<HolderWorker>,
+}
+
+/// The worker of a holder, as its lease shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HolderWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its name; `null` a day after its lease has ended.
+    pub name: Option<String>,
+    /// The pool it serves.
+    pub pool: Option<String>,
+    /// How long ago it gave its last sign of life, in milliseconds.
+    pub seen_ago_ms: Option<u64>,
+    /// How long its lease still holds, in milliseconds.
+    pub lease_remaining_ms: u64,
+    /// For how long it is lost, in milliseconds; its slots come back after the grace period.
+    pub lost_for_ms: u64,
+}
+
+/// Who is there: executors, the partitions they own, workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The executors, by name.
+    pub executors: Vec<ExecutorView>,
+    /// Every partition, in order.
+    pub partitions: Vec<PartitionView>,
+    /// Every worker that was seen within a day, by name.
+    pub workers: Vec<WorkerView>,
+}
+
+/// An executor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutorView {
+    /// Its id, fresh at every start of the process.
+    pub id: OwnerId,
+    /// Its name.
+    pub name: String,
+    /// How many partitions it owns.
+    pub partitions: u32,
+    /// How long the longest of its leases still holds, in milliseconds.
+    pub lease_remaining_ms: u64,
+}
+
+/// A partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionView {
+    /// Which.
+    pub partition: PartitionId,
+    /// Who owns it; `null` when nobody does.
+    pub owner: Option<OwnerId>,
+    /// The owner's name.
+    pub owner_name: Option<String>,
+    /// Rises with every change of hands.
+    pub epoch: Epoch,
+    /// How long the lease still holds, in milliseconds.
+    pub lease_remaining_ms: u64,
+}
+
+/// A worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerView {
+    /// Its id, fresh at every start of the process.
+    pub id: WorkerId,
+    /// Its name.
+    pub name: String,
+    /// The pool it serves.
+    pub pool: String,
+    /// How many executions it runs at once.
+    pub slots: u32,
+    /// Whether its lease holds.
+    pub alive: bool,
+    /// How long its lease still holds, in milliseconds.
+    pub lease_remaining_ms: u64,
+    /// How long ago it gave its last sign of life, in milliseconds.
+    pub seen_ago_ms: Option<u64>,
+}
+
+/// Part of the audit log, the newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AuditList {
+    /// The entries.
+    pub entries: Vec<AuditEntry>,
+    /// What `before` of the next request must be; `null` at the end.
+    pub next: Option<i64>,
+}
+
+/// A duration as answers hold it.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An action as the system keeps it.

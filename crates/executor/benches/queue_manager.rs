@@ -126,6 +126,7 @@ fn memory(_: &mut Criterion) {
             seq: Seq(id),
             enqueued_at: id,
             attempt: Attempt(0),
+            delayed: false,
         };
         queue.enter(Priority::Normal, waiting).expect("room");
     }

@@ -35,6 +35,9 @@ pub struct Waiting {
     pub enqueued_at: Millis,
     /// How often it has held a slot so far.
     pub attempt: Attempt,
+    /// Whether it became eligible later than it was accepted, so that later ones may rightly have
+    /// been granted before it.
+    pub delayed: bool,
 }
 
 /// An execution that holds a slot.
@@ -79,6 +82,8 @@ pub struct Granted {
     pub execution_id: ExecutionId,
     /// The attempt that holds the slot.
     pub attempt: Attempt,
+    /// As it was for [`Waiting::delayed`].
+    pub delayed: bool,
 }
 
 /// The waiting executions of one priority, sorted by sequence.
@@ -143,7 +148,7 @@ impl ActionQueue {
     }
 
     /// Gives the memory of an idle queue back.
-    fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         if self.is_idle() {
             self.load = None;
         }
@@ -163,6 +168,17 @@ impl ActionQueue {
     /// What has gone through it.
     pub fn totals(&self) -> QueueTotals {
         self.totals
+    }
+
+    pub(crate) fn totals_mut(&mut self) -> &mut QueueTotals {
+        &mut self.totals
+    }
+
+    /// All that wait, in order, delayed ones last.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Waiting> {
+        let load = self.load();
+        let eligible = load.lanes.iter().flat_map(|lane| &lane.waiting);
+        eligible.chain(load.delayed.values().map(|(_, waiting)| waiting))
     }
 
     /// How many wait, delayed ones included.
@@ -193,6 +209,12 @@ impl ActionQueue {
     /// The slot that an execution holds.
     pub fn holder(&self, execution_id: ExecutionId) -> Option<Holder> {
         self.load().active.get(&execution_id).copied()
+    }
+
+    /// The first of each priority that waits and is eligible, the highest priority first.
+    pub(crate) fn heads(&self) -> impl Iterator<Item = (Priority, &Waiting)> {
+        let lanes = self.load().lanes.iter();
+        lanes.filter_map(|lane| Some((lane.priority, lane.waiting.front()?)))
     }
 
     /// Whether it is empty, idle and has nothing to remember but its totals.
@@ -293,6 +315,7 @@ impl ActionQueue {
         Some(Granted {
             execution_id: waiting.execution_id,
             attempt,
+            delayed: waiting.delayed,
         })
     }
 
@@ -348,6 +371,7 @@ impl ActionQueue {
             seq: holder.seq,
             enqueued_at: holder.enqueued_at,
             attempt,
+            delayed: false,
         };
         self.insert(holder.priority, waiting);
         true
@@ -376,7 +400,12 @@ impl ActionQueue {
         Some(waiting)
     }
 
-    fn remove(&mut self, seq: Seq) -> Option<Waiting> {
+    pub(crate) fn remove_holder(&mut self, execution_id: ExecutionId) -> bool {
+        let active = self.load.as_mut().map(|load| &mut load.active);
+        active.is_some_and(|active| active.remove(&execution_id).is_some())
+    }
+
+    pub(crate) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
         let load = self.load.as_mut()?;
         for lane in &mut load.lanes {
             if let Ok(index) = lane

@@ -22,6 +22,7 @@ fn waiting(n: i64) -> Waiting {
         seq: Seq(n),
         enqueued_at: n,
         attempt: Attempt(0),
+        delayed: false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use attune_bus::{DeliveryTag, Settler};
 use attune_core::{ActionId, Attempt, ExecutionId, OwnerId, PartitionId, Reject, Submission};
 use attune_messages::v1::Answer;
-use attune_store::{Batch, End, NewExecution, Outcome, Update};
+use attune_store::{Batch, End, NewAudit, NewExecution, Outcome, Update};
 
 use crate::event::{Counter, Dispatch, Effect};
 
@@ -47,6 +47,7 @@ struct PartitionDraft {
     updates: BTreeMap<ExecutionId, Update>,
     ends: Vec<End>,
     ended: HashSet<ExecutionId>,
+    audit: Vec<NewAudit>,
     tell: Tell,
 }
 
@@ -80,7 +81,7 @@ impl Draft {
     /// The round, folded.
     pub fn into_round(self, owner: OwnerId) -> Round {
         let mut batch = Batch::new(owner);
-        let mut tells = BTreeMap::new();
+        let (mut tells, mut audits) = (BTreeMap::new(), Vec::new());
         for (partition, draft) in self.partitions {
             let PartitionDraft {
                 inserts,
@@ -88,6 +89,7 @@ impl Draft {
                 updates,
                 ends,
                 ended,
+                audit,
                 mut tell,
                 ..
             } = draft;
@@ -105,9 +107,16 @@ impl Draft {
             }
             batch.updates.extend(updates.into_values());
             batch.ends.extend(ends);
+            audits.push((partition, audit));
             tells.insert(partition, tell);
         }
-        Round { batch, tells }
+        let mut round = Round {
+            batch,
+            tells,
+            audits,
+        };
+        round.gather_audit();
+        round
     }
 }
 
@@ -116,12 +125,16 @@ pub struct Round {
     /// Without fences and totals, which its owner adds.
     pub batch: Batch,
     tells: BTreeMap<PartitionId, Tell>,
+    /// An entry does not say to which partition it belongs.
+    audits: Vec<(PartitionId, Vec<NewAudit>)>,
 }
 
 impl Round {
     /// Forgets a partition that is no longer owned: its messages come again, to its owner.
     pub fn drop_partition(&mut self, partition: PartitionId) {
         self.tells.remove(&partition);
+        self.audits.retain(|(owner, _)| *owner != partition);
+        self.gather_audit();
         self.batch
             .inserts
             .retain(|new| new.id.partition() != partition);
@@ -134,6 +147,11 @@ impl Round {
         self.batch
             .ends
             .retain(|end| end.id.partition() != partition);
+    }
+
+    fn gather_audit(&mut self) {
+        let entries = self.audits.iter().flat_map(|(_, entries)| entries);
+        self.batch.audit = entries.cloned().collect();
     }
 
     /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
@@ -193,6 +211,7 @@ impl PartitionDraft {
             Effect::DeadLetter { submission, reject } => {
                 self.tell.dead_letters.push((submission, reject));
             }
+            Effect::Audit(entry) => self.audit.push(*entry),
             Effect::Touched(action_id) => {
                 self.tell.touched.insert(action_id);
             }

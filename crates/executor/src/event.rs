@@ -5,8 +5,8 @@ use std::sync::Arc;
 use attune_core::{
     Action, ActionId, Attempt, ExecutionId, QueueTotals, Reject, RequestId, Submission,
 };
-use attune_messages::v1::{Answer, Completion, OnReject};
-use attune_store::{ActiveRow, End, KnownRequest, NewExecution, SlotRow, Update};
+use attune_messages::v1::{Answer, Completion, ForceRelease, OnReject};
+use attune_store::{ActiveRow, End, KnownRequest, NewAudit, NewExecution, SlotRow, Update};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -44,8 +44,23 @@ pub enum Event {
         /// Who waits for the answer.
         reply_to: Option<Arc<str>>,
     },
+    /// An operator takes the slot from an attempt.
+    ForceRelease {
+        /// Which attempt, who and why.
+        command: ForceRelease,
+        /// Who waits for the answer.
+        reply_to: Option<Arc<str>>,
+    },
     /// A run has ended.
     Completed(Box<Completion>),
+    /// Every waiting execution of these actions, of which memory and store have different
+    /// numbers; [`Event::Reconcile`] follows.
+    ReconcileWaiting {
+        /// The actions.
+        actions: Vec<ActionId>,
+        /// Their waiting executions.
+        rows: Vec<ActiveRow>,
+    },
     /// Everything that the store shows as holding a slot of this partition, read while nothing
     /// was being decided.
     Reconcile {
@@ -115,6 +130,8 @@ pub enum Effect {
         /// Why.
         reject: Reject,
     },
+    /// Write it down, in the commit of this round.
+    Audit(Box<NewAudit>),
     /// The queue of this action has changed.
     Touched(ActionId),
     /// Count something.
@@ -152,11 +169,17 @@ pub enum Counter {
     Redispatched,
     SlotLeakMended,
     SlotMissingMended,
+    WaitingLeakMended,
+    WaitingMissingMended,
+    UnknownActionMended,
+    ForceReleased,
+    OrderViolation,
+    LimitViolation,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 19] = [
         Self::Accepted,
         Self::Repeated,
         Self::Rejected,
@@ -170,6 +193,12 @@ impl Counter {
         Self::Redispatched,
         Self::SlotLeakMended,
         Self::SlotMissingMended,
+        Self::WaitingLeakMended,
+        Self::WaitingMissingMended,
+        Self::UnknownActionMended,
+        Self::ForceReleased,
+        Self::OrderViolation,
+        Self::LimitViolation,
     ];
 
     /// Its name among the metrics, without the suffix that counters get.
@@ -188,6 +217,12 @@ impl Counter {
             Self::Redispatched => "executor.redispatched.total",
             Self::SlotLeakMended => "executor.reconcile.leaked_slots.total",
             Self::SlotMissingMended => "executor.reconcile.missing_slots.total",
+            Self::WaitingLeakMended => "executor.reconcile.leaked_waiting.total",
+            Self::WaitingMissingMended => "executor.reconcile.missing_waiting.total",
+            Self::UnknownActionMended => "executor.reconcile.unknown_actions.total",
+            Self::ForceReleased => "executor.force_released.total",
+            Self::OrderViolation => "executor.violations.order.total",
+            Self::LimitViolation => "executor.violations.limit.total",
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use attune_bus::{Bus, Delivery, DeliveryTag, Settler, Subscriber, Topic, dead_letter};
 use attune_core::{Epoch, PartitionId, RequestId};
-use attune_messages::v1::{ActionChanged, Cancel, Completion, SlotRelease, Submit};
+use attune_messages::v1::{ActionChanged, Cancel, Completion, ForceRelease, SlotRelease, Submit};
 use attune_messages::{DecodeError, Envelope, Message};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,7 @@ pub(crate) enum Work {
     Completions(Vec<Completion>),
     Submits(Vec<(RequestId, Submit)>),
     Cancels(Vec<Cancel>),
+    Releases(Vec<ForceRelease>),
     Changes(Vec<ActionChanged>),
 }
 
@@ -36,6 +37,7 @@ impl Work {
             Self::Completions(items) => items.len(),
             Self::Submits(items) => items.len(),
             Self::Cancels(items) => items.len(),
+            Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
         }
     }
@@ -147,9 +149,16 @@ fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, 
             ))
         }
         _ if envelope.is::<Cancel>() => Ok(Work::Cancels(envelope.items()?)),
+        _ if envelope.is::<ForceRelease>() => Ok(Work::Releases(envelope.items()?)),
         _ if envelope.is::<ActionChanged>() => Ok(Work::Changes(envelope.items()?)),
         _ => {
-            let expected = [Submit::TYPE, Cancel::TYPE, ActionChanged::TYPE].join(", ");
+            let types = [
+                Submit::TYPE,
+                Cancel::TYPE,
+                ForceRelease::TYPE,
+                ActionChanged::TYPE,
+            ];
+            let expected = types.join(", ");
             Err(envelope.unexpected(&expected))
         }
     }

@@ -89,7 +89,7 @@ pub(crate) struct State {
     unpublished: BTreeSet<(PartitionId, ActionId)>,
     publish_at: Instant,
     snapshots: u32,
-    reconcile_at: Instant,
+    pub(crate) reconcile_at: Instant,
     /// Rounds recorded.
     pub(crate) rounds: u64,
 }
@@ -306,6 +306,13 @@ impl Journal {
                     draft.add(partition, core.step(now, event));
                 }
             }
+            Work::Releases(items) => {
+                for command in items {
+                    let reply_to = reply_to.clone();
+                    let event = Event::ForceRelease { command, reply_to };
+                    draft.add(partition, core.step(now, event));
+                }
+            }
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for item in items {
@@ -360,7 +367,7 @@ impl Journal {
                             .filter(|text| attune_core::ActionRef::check(text).is_ok()),
                     );
                 }
-                Work::Completions(_) | Work::Cancels(_) => {}
+                Work::Completions(_) | Work::Cancels(_) | Work::Releases(_) => {}
             }
         }
         if requests.is_empty() && actions.is_empty() {
@@ -485,34 +492,6 @@ impl Journal {
                 })
             })
             .collect()
-    }
-
-    /// Compares memory with the store while nothing is being decided.
-    async fn reconcile(&mut self, stop: &CancellationToken) {
-        self.state.reconcile_at = Instant::now() + self.options.reconcile_interval;
-        let partitions: Vec<PartitionId> = self.state.owned.keys().copied().collect();
-        if partitions.is_empty() {
-            return;
-        }
-        let slots = persist(stop, || self.store.load_slots(&partitions)).await;
-        let Some(slots) = slots else { return };
-        let mut by_partition: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
-        for slot in slots {
-            by_partition
-                .entry(slot.id.partition())
-                .or_default()
-                .push(slot);
-        }
-        let (now, bounds) = (unix_millis(), self.options.bounds);
-        let mut draft = Draft::default();
-        for (partition, owned) in &mut self.state.owned {
-            let slots = by_partition.remove(partition).unwrap_or_default();
-            draft.add(
-                *partition,
-                owned.core.step(now, Event::Reconcile { slots, bounds }),
-            );
-        }
-        self.write(draft, stop).await;
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod action_queue;
 mod counters;
+mod detector;
 mod dispatcher;
 pub mod draft;
 pub mod event;
@@ -19,10 +20,13 @@ mod ownership;
 mod partition_core;
 mod policy_enforcer;
 pub mod queue_manager;
+mod queue_mending;
 mod reconciler;
 mod recording;
+mod release;
 mod requests;
 mod shares;
+mod sweep;
 mod takeover;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.

@@ -6,7 +6,7 @@
 //! than what is being written, and nothing is told that is not committed.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{
@@ -14,10 +14,11 @@ use attune_core::{
     QueueTotals, RequestId, Seq, Status,
 };
 use attune_history::Record;
-use attune_messages::v1::Completion;
+use attune_messages::v1::{Accepted, Completion};
 use attune_store::{ActiveRow, End, KnownRequest, Outcome, Update};
 
-use crate::action_queue::{ActionQueue, Holder, Millis, Waiting};
+use crate::action_queue::{ActionQueue, Holder, Millis};
+use crate::detector::Detector;
 use crate::event::{Counter, Dispatch, Effect, Event};
 use crate::policy_enforcer::limits_of;
 use crate::queue_manager::ExecutionQueueManager;
@@ -52,6 +53,12 @@ pub struct PartitionCore {
     hungry: BTreeSet<ActionId>,
     /// What was decided, while somebody wants to record it.
     pub(crate) log: Option<Vec<Record>>,
+    /// Queues whose waiting executions were mended, until their slots are compared too.
+    pub(crate) mended: BTreeSet<ActionId>,
+    pub(crate) detector: Detector,
+    /// The last slots that operators took back, so that a command that is delivered twice is
+    /// answered as it was the first time.
+    pub(crate) released: VecDeque<(RequestId, Accepted)>,
 }
 
 impl PartitionCore {
@@ -76,6 +83,9 @@ impl PartitionCore {
             scheduled: HashMap::new(),
             hungry: BTreeSet::new(),
             log: None,
+            mended: BTreeSet::new(),
+            detector: Detector::new(format!("owner of partition {partition} in epoch {epoch}")),
+            released: VecDeque::new(),
         }
     }
 
@@ -165,7 +175,13 @@ impl PartitionCore {
                 let outcome = self.cancel(now, execution_id, out);
                 answer(reply_to, request_id, outcome, out);
             }
+            Event::ForceRelease { command, reply_to } => {
+                self.force_release(now, command, reply_to, out);
+            }
             Event::Completed(completion) => self.complete(now, *completion, out),
+            Event::ReconcileWaiting { actions, rows } => {
+                self.reconcile_waiting(now, &actions, &rows, out);
+            }
             Event::Reconcile { slots, bounds } => self.reconcile(now, &slots, bounds, out),
             Event::Tick => self.tick(now, out),
         }
@@ -197,38 +213,11 @@ impl PartitionCore {
             let Some(action) = self.actions.get(&row.action_id).cloned() else {
                 continue;
             };
-            let age = Millis::try_from(row.age.as_millis()).unwrap_or(Millis::MAX);
-            let enqueued_at = now.saturating_sub(age);
-            let seq = row.id.seq();
             if row.status.holds_slot() {
                 self.log_held(action.id, row.id, row.attempt);
             }
-            self.queues.with_existing(row.action_id, |queue| {
-                if row.status.holds_slot() {
-                    let holder = Holder {
-                        attempt: row.attempt,
-                        priority: row.priority,
-                        seq,
-                        enqueued_at,
-                        cancel_requested: row.cancel_requested,
-                    };
-                    queue.restore_holder(row.id, holder);
-                } else {
-                    let not_before = row.not_before.map(|time| time.timestamp_millis());
-                    let waiting = Waiting {
-                        execution_id: row.id,
-                        seq,
-                        // The time it was not eligible does not count as waiting for a slot.
-                        enqueued_at: not_before.map_or(enqueued_at, |time| time.max(enqueued_at)),
-                        attempt: row.attempt,
-                    };
-                    queue.restore_waiting(
-                        row.priority,
-                        waiting,
-                        not_before.filter(|time| *time > now),
-                    );
-                }
-            });
+            self.queues
+                .with_existing(row.action_id, |queue| queue.restore(now, &row));
             if row.status == Status::Requested {
                 // The dispatch may have been lost between the commit and the message.
                 let attempt = row.attempt;
@@ -246,6 +235,7 @@ impl PartitionCore {
         let limits = limits_of(&action.spec, self.queues.config());
         self.log_limit(action.id, limits.max_concurrent);
         let action = self.remember(action);
+        self.detector.changed(action.id);
         self.queues
             .with_queue(action.id, || limits, |queue| queue.set_limits(limits));
         // A raised limit wakes waiters now, not when the next slot comes free.
@@ -332,39 +322,40 @@ impl PartitionCore {
         }
     }
 
-    /// What becomes of an execution whose worker is gone.
-    pub(crate) fn lose_worker(
+    /// Takes the slot back from an attempt that will not give it back by itself, as the action's
+    /// policy says, and tells where the execution stands then. `why` is for people.
+    pub(crate) fn take_back(
         &mut self,
         action: &Action,
         execution_id: ExecutionId,
         holder: Holder,
+        why: &str,
         out: &mut Vec<Effect>,
-    ) {
+    ) -> Status {
         let attempt = holder.attempt;
         let used_up = u32::try_from(attempt.0).unwrap_or(u32::MAX) >= action.spec.max_attempts;
-        if holder.cancel_requested {
-            let words = "cancelled; its worker was lost".to_owned();
-            let outcome = Outcome::of(Status::Cancelled, Some(words));
-            self.end_holder(action.id, execution_id, attempt, outcome, out);
+        let (status, words) = if holder.cancel_requested {
+            (Status::Cancelled, format!("cancelled; {why}"))
         } else if used_up || action.spec.on_worker_lost == OnWorkerLost::Fail {
-            let words = format!("its worker was lost in attempt {attempt}");
-            let outcome = Outcome::of(Status::Abandoned, Some(words));
-            self.end_holder(action.id, execution_id, attempt, outcome, out);
-        } else if self
-            .queues
-            .with_existing(action.id, |queue| queue.revoke(execution_id, attempt))
-            == Some(true)
-        {
-            self.log_revoked(action.id, execution_id, attempt);
-            out.push(Effect::Update(Update {
-                id: execution_id,
-                status: Some(Status::Queued),
-                attempt,
-                grant_no: None,
-                cancel_requested: false,
-            }));
-            out.push(Effect::Count(Counter::Revoked));
-        }
+            (Status::Abandoned, format!("{why} in attempt {attempt}"))
+        } else {
+            let revoke = |queue: &mut ActionQueue| queue.revoke(execution_id, attempt);
+            if self.queues.with_existing(action.id, revoke) == Some(true) {
+                self.log_revoked(action.id, execution_id, attempt);
+                out.push(Effect::Update(Update {
+                    id: execution_id,
+                    status: Some(Status::Queued),
+                    attempt,
+                    grant_no: None,
+                    cancel_requested: false,
+                }));
+                out.push(Effect::Count(Counter::Revoked));
+            }
+            return Status::Queued;
+        };
+        let outcome = Outcome::of(status, Some(words));
+        self.end_holder(action.id, execution_id, attempt, outcome, out);
+        status
     }
 
     fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
@@ -402,7 +393,12 @@ impl PartitionCore {
                 out.push(Effect::End(Box::new(End { id, outcome })));
                 out.push(Effect::Count(Counter::Expired));
             }
-            std::iter::from_fn(|| queue.grant_next())
+            let next = || {
+                let granted = queue.grant_next()?;
+                self.detector.granted(now, &action, queue, granted, out);
+                Some(granted)
+            };
+            std::iter::from_fn(next)
                 .take(MAX_PER_STEP)
                 .collect::<Vec<_>>()
         });
@@ -458,6 +454,9 @@ impl PartitionCore {
     }
 }
 
+#[cfg(test)]
+#[path = "operator_tests.rs"]
+mod operator_tests;
 #[cfg(test)]
 #[path = "partition_core_tests.rs"]
 mod tests;

@@ -244,6 +244,7 @@ impl World {
             worker: None,
             worker_lost_for: lost_for,
             held_for: Duration::ZERO,
+            running_for: None,
             cancel_requested: false,
         }
     }

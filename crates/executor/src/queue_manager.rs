@@ -222,6 +222,7 @@ impl ExecutionQueueManager {
             seq,
             enqueued_at: now(),
             attempt: Attempt(0),
+            delayed: false,
         };
         let waiter = Arc::new(Waiter {
             seq,

@@ -9,7 +9,7 @@ use attune_core::{
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, OnReject};
 use attune_store::{End, KnownRequest, NewExecution, Outcome, Update};
 
-use crate::action_queue::{Entered, Millis, Waiting};
+use crate::action_queue::{Entered, Granted, Millis, Waiting};
 use crate::event::{Counter, Dispatch, Effect};
 use crate::partition_core::PartitionCore;
 use crate::policy_enforcer::limits_of;
@@ -96,6 +96,7 @@ impl PartitionCore {
             seq,
             enqueued_at: now,
             attempt: Attempt(0),
+            delayed: submission.not_before.is_some(),
         };
         let not_before = submission
             .not_before
@@ -148,6 +149,7 @@ impl PartitionCore {
         out.push(Effect::Insert(Box::new(new)));
         out.push(Effect::Count(Counter::Accepted));
         if let Some(grant_no) = grant_no {
+            self.watch_grant(now, &action, id, attempt, out);
             let dispatch = Dispatch {
                 execution_id: id,
                 attempt,
@@ -165,6 +167,24 @@ impl PartitionCore {
             position,
             repeated: false,
         })
+    }
+
+    fn watch_grant(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        out: &mut Vec<Effect>,
+    ) {
+        let granted = Granted {
+            execution_id,
+            attempt,
+            delayed: false,
+        };
+        self.queues.with_existing(action.id, |queue| {
+            self.detector.granted(now, action, queue, granted, out);
+        });
     }
 
     /// Keeps what was refused although its sender was told that it is safe: in the history when

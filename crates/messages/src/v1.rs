@@ -59,6 +59,27 @@ pub struct Cancel {
 }
 message!(Cancel = "partition.cancel");
 
+/// Take the slot from an attempt that will not give it back by itself: its execution waits again
+/// or ends, as its action's policy says for a lost worker. API → owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForceRelease {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it; a later one keeps its slot.
+    pub attempt: Attempt,
+    /// Who asks for it, for the audit log.
+    pub who: String,
+    /// Why, for the audit log and the execution's record.
+    pub reason: String,
+    /// Who ran it as far as the asker saw, for the audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<WorkerId>,
+}
+message!(ForceRelease = "partition.force_release");
+
 /// The definition or policy of an action has changed: read it again. API → owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 
-use attune_core::{ExecutionId, PartitionId, Status};
+use attune_core::{Epoch, ExecutionId, PartitionId, Status};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, NewExecution, Outcome, StoreError, Update,
 };
 use serde_json::value::RawValue;
 use sqlx::Row as _;
-use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
 
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::{sql, text};
+use crate::{audit, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
@@ -35,9 +35,15 @@ impl Db {
         }
         let parameters = parameters(batch)?;
         let pool = self.commit.clone();
-        let answer = self
-            .run(async move { execute(&pool, parameters).await })
-            .await?;
+        let answer = if batch.audit.is_empty() {
+            self.run(async move { execute(&pool, parameters).await })
+                .await?
+        } else {
+            let audit = audit::parameters(&batch.audit)?;
+            let fences = fences(batch).len();
+            self.run(async move { execute_audited(&pool, parameters, audit, fences).await })
+                .await?
+        };
         let missing: Vec<PartitionId> = batch
             .fences
             .iter()
@@ -106,7 +112,29 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-async fn execute(pool: &PgPool, parameters: PgArguments) -> Result<Answer, Failure> {
+/// Entries for the audit log are rare, so they are a statement of their own, in one transaction
+/// with the round, and no burden to the rounds that have none.
+async fn execute_audited(
+    pool: &PgPool,
+    parameters: PgArguments,
+    audit: PgArguments,
+    fences: usize,
+) -> Result<Answer, Failure> {
+    let mut transaction = pool.begin().await?;
+    let answer = execute(&mut *transaction, parameters).await?;
+    if answer.held.len() == fences {
+        sqlx::query_with(sql::ADD_AUDIT, audit)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    transaction.commit().await?;
+    Ok(answer)
+}
+
+async fn execute(
+    connection: impl PgExecutor<'_>,
+    parameters: PgArguments,
+) -> Result<Answer, Failure> {
     #[cfg(not(feature = "plant-no-fence"))]
     let statement = sql::COMMIT;
     // Writes whatever the fence has found.
@@ -115,7 +143,7 @@ async fn execute(pool: &PgPool, parameters: PgArguments) -> Result<Answer, Failu
         sql::COMMIT.replace("count(*) = cardinality($2::integer[])", "count(*) >= 0"),
     );
     let rows = sqlx::query_with(statement, parameters)
-        .fetch_all(pool)
+        .fetch_all(connection)
         .await?;
     let mut answer = Answer::default();
     for row in rows {
@@ -146,10 +174,7 @@ fn body(row: &PgRow) -> Result<GrantedBody, Failure> {
 /// The parameters of the statement, in its order. Everything that is locked is sorted.
 fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     let mut binds = Binds::default();
-    let mut fences = batch.fences.clone();
-    fences.sort_unstable();
-    // `held` compares the number of fences with the number of rows.
-    fences.dedup();
+    let fences = fences(batch);
     binds.value(batch.owner.0);
     binds.column(&fences, |(partition, _)| i32::from(partition.0));
     binds.column(&fences, |(_, epoch)| epoch.0);
@@ -190,6 +215,14 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
     binds.finish()
+}
+
+/// Sorted, and each once: `held` compares their number with the number of rows.
+fn fences(batch: &Batch) -> Vec<(PartitionId, Epoch)> {
+    let mut fences = batch.fences.clone();
+    fences.sort_unstable();
+    fences.dedup();
+    fences
 }
 
 fn is_grant(update: &Update) -> bool {

@@ -1,17 +1,20 @@
 //! Reading executions, and the upkeep of their history.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    StoreError,
+    SlotHolder, SlotWorker, StoreError,
 };
+use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 use sqlx::postgres::{PgPool, PgRow};
 use uuid::Uuid;
 
 use crate::failure::{Failure, unreadable};
-use crate::partitions::{micros, priority, status};
+use crate::partitions::{between, micros, priority, status};
 use crate::{PostgresStore, sql, text};
 
 /// How many days after today have a partition of the history. The upkeep runs at least daily;
@@ -49,6 +52,25 @@ impl ExecutionStore for PostgresStore {
         let pool = self.db.general.clone();
         self.db
             .run(async move { list(&pool, filter, after, limit).await })
+            .await
+    }
+
+    async fn slot_holders(
+        &self,
+        action: ActionId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<SlotHolder>, StoreError> {
+        let query = sqlx::query(sql::SLOT_HOLDERS)
+            .bind(action.0)
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(i64::from(limit));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(slot_holder).collect()
+            })
             .await
     }
 
@@ -134,6 +156,37 @@ async fn maintain(pool: &PgPool, keep: HistoryRetention) -> Result<(), Failure> 
         sqlx::query(prune).execute(pool).await?;
     }
     Ok(())
+}
+
+fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
+    let now: DateTime<Utc> = row.try_get("now")?;
+    let requested_at: Option<DateTime<Utc>> = row.try_get("requested_at")?;
+    let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
+    let renewed_at: Option<DateTime<Utc>> = row.try_get("renewed_at")?;
+    let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+    // As for load_slots: a worker without a row is lost since the claim.
+    let end = expires_at.or(started_at).unwrap_or(now);
+    let (name, pool) = (row.try_get("name")?, row.try_get("pool")?);
+    let worker = row
+        .try_get::<Option<Uuid>, _>("worker")?
+        .map(|id| SlotWorker {
+            id: WorkerId(id),
+            name,
+            pool,
+            seen_ago: renewed_at.map(|at| between(at, now)),
+            remaining: between(now, end),
+            lost_for: between(end, now),
+        });
+    Ok(SlotHolder {
+        id: ExecutionId(row.try_get("id")?),
+        attempt: Attempt(row.try_get("attempt")?),
+        status: status(row.try_get("status")?)?,
+        requested_at,
+        held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
+        started_at,
+        cancel_requested: row.try_get("cancel_requested")?,
+        worker,
+    })
 }
 
 fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {

@@ -11,6 +11,7 @@
 //! file; the schema is in `migrations/postgres/`.
 
 mod actions;
+mod audit;
 mod bind;
 mod commit;
 mod db;

@@ -218,6 +218,22 @@ impl PartitionStore for PostgresStore {
             .await
     }
 
+    async fn count_waiting(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
+        let query = sqlx::query_as(sql::COUNT_WAITING).bind(low_bytes(partitions));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(i64, i64)> = query.fetch_all(&pool).await?;
+                let count =
+                    |(action, waiting): (i64, i64)| (ActionId(action), waiting.unsigned_abs());
+                Ok(rows.into_iter().map(count).collect())
+            })
+            .await
+    }
+
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
         let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
         let pool = self.db.key.clone();
@@ -377,6 +393,7 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
     let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
     // A worker whose row is gone was lost long ago; from the claim on, as far as is known.
+    let running_for = started_at.map(|since| between(since, now));
     let lost_since = worker.and(expires_at.or(started_at));
     Ok(SlotRow {
         id: ExecutionId(row.try_get("id")?),
@@ -386,6 +403,7 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
         worker: worker.map(WorkerId),
         worker_lost_for: lost_since.map_or(Duration::ZERO, |since| between(since, now)),
         held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
+        running_for,
         cancel_requested: row.try_get("cancel_requested")?,
     })
 }

@@ -14,11 +14,14 @@ macro_rules! statements {
 statements! {
     ACQUIRE = "acquire",
     ACTIONS_BY_REF = "actions_by_ref",
+    ADD_AUDIT = "add_audit",
     ADD_POLICY = "add_policy",
+    AUDIT_LOG = "audit_log",
     CHANGE_ACTION = "change_action",
     CLAIM = "claim",
     CLUSTER_PARTITIONS = "cluster_partitions",
     COMMIT = "commit",
+    COUNT_WAITING = "count_waiting",
     DROP_HISTORY_DAY = "drop_history_day",
     EXECUTORS = "executors",
     FIND_EXECUTION = "find_execution",
@@ -54,7 +57,9 @@ statements! {
     SCHEMA_EXISTS = "schema_exists",
     SCHEMA_VERSION = "schema_version",
     SESSION_IS_SOUND = "session_is_sound",
+    SLOT_HOLDERS = "slot_holders",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
+    VIOLATIONS = "violations",
     WORKERS = "workers",
 }
 

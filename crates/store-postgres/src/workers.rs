@@ -92,18 +92,28 @@ impl WorkerStore for PostgresStore {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        type Columns = (Uuid, String, String, i32, DateTime<Utc>, DateTime<Utc>);
+        type Columns = (
+            Uuid,
+            String,
+            String,
+            i32,
+            DateTime<Utc>,
+            Option<DateTime<Utc>>,
+            DateTime<Utc>,
+        );
         let pool = self.db.general.clone();
         self.db
             .run(async move {
                 let rows: Vec<Columns> = sqlx::query_as(sql::WORKERS).fetch_all(&pool).await?;
-                let row = |(worker, name, pool, slots, expires_at, now): Columns| WorkerRow {
-                    worker: WorkerId(worker),
-                    name,
-                    pool,
-                    slots: slots.unsigned_abs(),
-                    remaining: between(now, expires_at),
-                };
+                let row =
+                    |(worker, name, pool, slots, expires_at, renewed_at, now): Columns| WorkerRow {
+                        worker: WorkerId(worker),
+                        name,
+                        pool,
+                        slots: slots.unsigned_abs(),
+                        remaining: between(now, expires_at),
+                        seen_ago: renewed_at.map(|at| between(at, now)),
+                    };
                 Ok(rows.into_iter().map(row).collect())
             })
             .await

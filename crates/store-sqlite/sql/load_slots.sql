@@ -7,6 +7,7 @@ SELECT a.id, a.action, a.attempt, a.status, a.worker,
             ELSE unixepoch('now', 'subsec') - unixepoch(w.expires_at, 'subsec')
        END AS worker_lost_for,
        unixepoch('now', 'subsec') - unixepoch(a.requested_at, 'subsec') AS held_for,
+       unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
        a.cancel_requested
   FROM execution_active AS a
   LEFT JOIN worker_lease AS w ON w.worker = a.worker

@@ -1,4 +1,5 @@
 SELECT worker, name, pool, slots,
-       unixepoch(expires_at, 'subsec') - unixepoch('now', 'subsec') AS remaining
+       unixepoch(expires_at, 'subsec') - unixepoch('now', 'subsec') AS remaining,
+       unixepoch('now', 'subsec') - unixepoch(renewed_at, 'subsec') AS seen_ago
   FROM worker_lease
  ORDER BY name, worker

@@ -1,10 +1,10 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
 use attune_core::{QueueTotals, Status};
-use attune_store::{Batch, End, NewExecution, Outcome, Update};
+use attune_store::{Batch, End, NewAudit, NewExecution, Outcome, Update};
 use serde::Serialize;
 
-use crate::rows::{list, list_unless_empty, time_text};
+use crate::rows::{list, list_unless_empty, text_of, time_text};
 
 /// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
 /// an empty list, for which no statement runs.
@@ -24,6 +24,7 @@ pub(crate) struct BatchLists {
     /// The ids in `ends`.
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
+    pub(crate) audit: Option<String>,
 }
 
 /// The members are the columns.
@@ -80,6 +81,18 @@ struct UpdateRow {
     attempt: i32,
     grant_no: Option<i64>,
     cancel_requested: bool,
+}
+
+#[derive(Serialize)]
+struct AuditRow<'a> {
+    request_id: String,
+    who: &'a str,
+    what: &'a str,
+    target: &'a str,
+    reason: Option<&'a str>,
+    /// JSON inside of a JSON string.
+    before: Option<String>,
+    after: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -141,6 +154,7 @@ impl BatchLists {
                     })
                     .collect(),
             ),
+            audit: list_unless_empty(batch.audit.iter().map(audit_row).collect()),
         }
     }
 }
@@ -190,6 +204,18 @@ fn request_row(new: &NewExecution) -> RequestRow {
         request_id: new.request_id.to_string(),
         execution_id: new.id.0,
         digest: new.digest,
+    }
+}
+
+fn audit_row(entry: &NewAudit) -> AuditRow<'_> {
+    AuditRow {
+        request_id: entry.request_id.to_string(),
+        who: &entry.who,
+        what: entry.what,
+        target: &entry.target,
+        reason: entry.reason.as_deref(),
+        before: entry.before.as_ref().map(text_of),
+        after: entry.after.as_ref().map(text_of),
     }
 }
 

@@ -7,14 +7,15 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    StoreError,
+    SlotHolder, SlotWorker, StoreError,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::Failure;
 use crate::rows::{
-    foreign_json, json, list, optional_time, priority, status, time, time_text, unsigned, uuid,
+    duration, foreign_json, json, list, optional_time, priority, status, time, time_text, unsigned,
+    uuid,
 };
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
@@ -42,6 +43,23 @@ impl ExecutionStore for SqliteStore {
         let filter = filter.clone();
         self.task(async move |inner: Arc<Inner>| page(&inner, filter, after, limit).await)
             .await
+    }
+
+    async fn slot_holders(
+        &self,
+        action: ActionId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<SlotHolder>, StoreError> {
+        let query = sqlx::query(sql::SLOT_HOLDERS)
+            .bind(action.0)
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(slot_holder).collect::<Result<_, _>>()?)
+        })
+        .await
     }
 
     /// Executions are kept for as long as their requests are, even when `keep` says less, so that
@@ -126,6 +144,32 @@ async fn page(
             id: last.id,
         }),
         executions,
+    })
+}
+
+fn slot_holder(row: &SqliteRow) -> Result<SlotHolder, sqlx::Error> {
+    let seconds = |name: &str| row.try_get::<Option<f64>, _>(name);
+    let remaining = seconds("remaining")?.unwrap_or_default();
+    let worker = match row.try_get::<Option<&str>, _>("worker")? {
+        Some(id) => Some(SlotWorker {
+            id: WorkerId(uuid(id)?),
+            name: row.try_get("name")?,
+            pool: row.try_get("pool")?,
+            seen_ago: seconds("seen_ago")?.map(duration),
+            remaining: duration(remaining),
+            lost_for: duration(-remaining),
+        }),
+        None => None,
+    };
+    Ok(SlotHolder {
+        id: ExecutionId(row.try_get("id")?),
+        attempt: Attempt(row.try_get("attempt")?),
+        status: status(row.try_get("status")?)?,
+        requested_at: optional_time(row, "requested_at")?,
+        held_for: duration(seconds("held_for")?.unwrap_or_default()),
+        started_at: optional_time(row, "started_at")?,
+        cancel_requested: row.try_get("cancel_requested")?,
+        worker,
     })
 }
 

@@ -15,6 +15,7 @@
 //! - **The clock is SQLite's**, read inside the statements.
 
 mod actions;
+mod audit;
 mod batch;
 mod error;
 mod executions;

@@ -20,6 +20,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "ownership",
         include_str!("../../../migrations/sqlite/0002_ownership.sql"),
     ),
+    (
+        3,
+        "operators",
+        include_str!("../../../migrations/sqlite/0003_operators.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

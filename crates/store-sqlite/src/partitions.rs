@@ -228,6 +228,22 @@ impl PartitionStore for SqliteStore {
         .await
     }
 
+    async fn count_waiting(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
+        let query =
+            sqlx::query_as::<_, (i64, i64)>(sql::COUNT_WAITING).bind(partition_list(partitions));
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            let counts = rows
+                .into_iter()
+                .map(|(action, waiting)| Ok((ActionId(action), unsigned(waiting)?)));
+            Ok(counts.collect::<Result<_, sqlx::Error>>()?)
+        })
+        .await
+    }
+
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
         let query = sqlx::query(sql::LOAD_BODIES).bind(list(ids));
         self.task(async move |inner: Arc<Inner>| {
@@ -326,6 +342,7 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
         committed.ended = run(connection, sql::END_DELETE, Some(lists.end_ids)).await?;
     }
     run(connection, sql::UPSERT_TOTALS, lists.totals).await?;
+    run(connection, sql::INSERT_AUDIT, lists.audit).await?;
     Ok(committed)
 }
 
@@ -435,6 +452,7 @@ fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         worker: worker.map(uuid).transpose()?.map(WorkerId),
         worker_lost_for: duration(row.try_get("worker_lost_for")?),
         held_for: duration(row.try_get("held_for")?),
+        running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
     })
 }

@@ -116,5 +116,6 @@ fn worker_row(row: &SqliteRow) -> Result<WorkerRow, sqlx::Error> {
         pool: row.try_get("pool")?,
         slots: unsigned(row.try_get("slots")?)?,
         remaining: duration(row.try_get("remaining")?),
+        seen_ago: row.try_get::<Option<f64>, _>("seen_ago")?.map(duration),
     })
 }

@@ -20,11 +20,13 @@
 //! no feature has to be switched between builds.
 
 mod actions;
+mod audit;
 mod claims;
 mod commits;
 mod ends;
 mod executions;
 mod fence;
+mod holders;
 mod leases;
 mod listing;
 mod requests;
@@ -121,6 +123,12 @@ cases! { ($)
     slots::slots_are_loaded_with_their_holders,
     slots::a_lost_worker_is_seen,
     slots::bodies_are_loaded_while_active,
+    slots::waiting_executions_are_counted,
+    holders::holders_are_shown_with_their_workers,
+    holders::holders_come_in_pages,
+    audit::an_entry_is_written_with_its_batch_and_once,
+    audit::a_fenced_batch_leaves_no_entry,
+    audit::violations_are_summed_up,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::old_requests_are_forgotten,

@@ -68,6 +68,45 @@ pub struct ExecutionRecord {
     pub stderr: Option<String>,
 }
 
+/// An execution that holds a slot, as people look at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotHolder {
+    /// Its id.
+    pub id: ExecutionId,
+    /// The attempt that holds the slot.
+    pub attempt: Attempt,
+    /// `Requested` or `Running`.
+    pub status: Status,
+    /// When the slot was granted.
+    pub requested_at: Option<DateTime<Utc>>,
+    /// How long ago that was.
+    pub held_for: Duration,
+    /// When a worker claimed it.
+    pub started_at: Option<DateTime<Utc>>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+    /// Who claimed it.
+    pub worker: Option<SlotWorker>,
+}
+
+/// The worker of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotWorker {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its name for people; absent when its lease row is gone, which happens a day after its end.
+    pub name: Option<String>,
+    /// The pool it serves, likewise.
+    pub pool: Option<String>,
+    /// How long ago it last renewed its lease, as far as is known.
+    pub seen_ago: Option<Duration>,
+    /// How long its lease still holds; zero when it has expired.
+    pub remaining: Duration,
+    /// How long ago its lease ended; zero while it holds. Without a lease row it counts as lost
+    /// since the claim.
+    pub lost_for: Duration,
+}
+
 /// Which executions to list; an empty filter is all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutionFilter {
@@ -127,6 +166,17 @@ pub trait ExecutionStore: Send + Sync {
         after: Option<Cursor>,
         limit: u32,
     ) -> Result<ExecutionPage, StoreError>;
+
+    /// Up to `limit` executions of an action that hold a slot, by rising id, after `after`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn slot_holders(
+        &self,
+        action: ActionId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<SlotHolder>, StoreError>;
 
     /// Makes room for the days to come and drops what is older than `keep`. Safe to run by
     /// several at once and as often as wanted.

@@ -9,6 +9,7 @@
 //! - **Every time is the database's.** Callers compare ages, never clocks.
 
 pub mod actions;
+pub mod audit;
 pub mod conformance;
 pub mod error;
 pub mod executions;
@@ -19,9 +20,11 @@ pub mod workers;
 use async_trait::async_trait;
 
 pub use actions::{ActionStore, Applied, PolicyChange};
+pub use audit::{AuditEntry, AuditStore, NewAudit, Violations};
 pub use error::StoreError;
 pub use executions::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
+    SlotHolder, SlotWorker,
 };
 pub use partitions::{
     ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
@@ -33,7 +36,15 @@ pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
 /// Everything that an adapter provides.
 #[async_trait]
 pub trait Store:
-    PartitionStore + ActionStore + ExecutionStore + WorkerStore + StatsStore + Send + Sync + 'static
+    PartitionStore
+    + ActionStore
+    + ExecutionStore
+    + WorkerStore
+    + StatsStore
+    + AuditStore
+    + Send
+    + Sync
+    + 'static
 {
     /// Brings the schema to the version this program needs. Safe to run by several at once.
     ///

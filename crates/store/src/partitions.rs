@@ -1,5 +1,6 @@
 //! The owner's port: leases, takeover, and the one fenced commit per batch.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use attune_core::{
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 
+use crate::audit::NewAudit;
 use crate::error::StoreError;
 
 /// A partition as its lease row shows it.
@@ -157,6 +159,8 @@ pub struct Batch {
     pub ends: Vec<End>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
+    /// What is to be written down for the people who answer for the system.
+    pub audit: Vec<NewAudit>,
 }
 
 impl Batch {
@@ -170,6 +174,7 @@ impl Batch {
             updates: Vec::new(),
             ends: Vec::new(),
             totals: Vec::new(),
+            audit: Vec::new(),
         }
     }
 
@@ -179,6 +184,7 @@ impl Batch {
             && self.instant.is_empty()
             && self.updates.is_empty()
             && self.ends.is_empty()
+            && self.audit.is_empty()
     }
 }
 
@@ -254,6 +260,8 @@ pub struct SlotRow {
     pub worker_lost_for: Duration,
     /// How long ago the slot was granted.
     pub held_for: Duration,
+    /// How long ago it was claimed, if it was.
+    pub running_for: Option<Duration>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
 }
@@ -366,6 +374,29 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError>;
+
+    /// How many executions of each action of these partitions wait, for those that have any.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn count_waiting(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
+        // Right for every store, and slow: adapters have a statement of their own.
+        let mut counts: BTreeMap<ActionId, u64> = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let rows = self.load_active(partitions, after, 10_000).await?;
+            let Some(last) = rows.last() else {
+                return Ok(counts.into_iter().collect());
+            };
+            after = Some(last.id);
+            for row in rows.iter().filter(|row| !row.status.holds_slot()) {
+                *counts.entry(row.action_id).or_default() += 1;
+            }
+        }
+    }
 
     /// The bodies of those of `ids` that wait or hold a slot, to dispatch them again.
     ///

@@ -35,6 +35,8 @@ pub struct WorkerRow {
     pub slots: u32,
     /// How long its lease still holds; zero when it has expired.
     pub remaining: Duration,
+    /// How long ago it last renewed its lease, as far as is known.
+    pub seen_ago: Option<Duration>,
 }
 
 /// A claim that was won.

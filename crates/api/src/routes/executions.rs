@@ -14,7 +14,7 @@ use crate::query::{Params, decode_cursor, encode_cursor};
 use crate::wire::{Cancelled, ExecutionList};
 
 /// The execution that a path names.
-fn id_of(path: Result<Path<String>, PathRejection>) -> Result<ExecutionId, ApiError> {
+pub(super) fn id_of(path: Result<Path<String>, PathRejection>) -> Result<ExecutionId, ApiError> {
     let text = path.map(|Path(text)| text).unwrap_or_default();
     text.parse()
         .ok()
@@ -91,7 +91,11 @@ pub(crate) async fn cancel(
 
 /// An owner knows only what waits or holds a slot, so it cannot tell an execution that has ended
 /// from one that never was; the store can.
-async fn refused(app: &App, id: ExecutionId, reject: Reject) -> Result<ApiError, ApiError> {
+pub(super) async fn refused(
+    app: &App,
+    id: ExecutionId,
+    reject: Reject,
+) -> Result<ApiError, ApiError> {
     if !matches!(
         reject.code,
         RejectCode::UnknownExecution | RejectCode::AlreadyEnded

@@ -1,7 +1,9 @@
 //! The routes: what each answers, and what stands before all of them.
 
 mod actions;
+mod cluster;
 mod executions;
+mod holders;
 mod probes;
 mod queues;
 mod submit;
@@ -72,10 +74,14 @@ fn api(app: App) -> Router {
         .route("/executions", post(submit::submit).get(executions::list))
         .route("/executions/{id}", get(executions::show))
         .route("/executions/{id}/cancel", post(executions::cancel))
+        .route("/executions/{id}/release", post(holders::release))
         .route("/actions", get(actions::list))
         .route("/actions/{ref}", get(actions::show).put(actions::apply))
         .route("/actions/{ref}/queue-stats", get(queues::show))
+        .route("/actions/{ref}/holders", get(holders::list))
         .route("/queue-stats", get(queues::list))
+        .route("/cluster", get(cluster::show))
+        .route("/audit-log", get(cluster::audit_log))
         .route("/worker/claims", post(worker::claims))
         .route("/worker/retire", post(worker::retire))
         .with_state(app);

@@ -31,12 +31,17 @@ pub(crate) async fn show(
     };
     let limits = Limits::of(Some(&action.spec), app.options.queue);
     let stored = app.ports.stats.find_by_action(action.id).await?;
+    let violations = violations(&app).await?;
+    let found = violations
+        .get(action_ref.as_str())
+        .map_or(&[][..], Vec::as_slice);
     let view = match stored {
         Some(stored) => view(
             action_ref.as_str().to_owned(),
             stored.stats,
             Some(stored.last_updated),
             limits,
+            found,
             Utc::now(),
         ),
         None => {
@@ -51,7 +56,7 @@ pub(crate) async fn show(
                 total_cancelled: 0,
                 total_expired: 0,
             };
-            view(action_ref.into(), stats, None, limits, Utc::now())
+            view(action_ref.into(), stats, None, limits, found, Utc::now())
         }
     };
     Ok(Json(view))
@@ -77,6 +82,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueL
     } else {
         limits_of_all(&app).await?
     };
+    let violations = violations(&app).await?;
     let now = Utc::now();
     let queues = stored
         .into_iter()
@@ -85,16 +91,28 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueL
                 .get(&row.action_ref)
                 .copied()
                 .unwrap_or_else(|| Limits::of(None, app.options.queue));
+            let found = violations.get(&row.action_ref);
             view(
                 row.action_ref,
                 row.stats,
                 Some(row.last_updated),
                 limits,
+                found.map_or(&[], Vec::as_slice),
                 now,
             )
         })
         .collect();
     Ok(Json(QueueList { queues, total }))
+}
+
+/// The violations that still show, by the action's ref.
+async fn violations(app: &App) -> Result<HashMap<String, Vec<Violations>>, ApiError> {
+    let mut found: HashMap<String, Vec<Violations>> = HashMap::new();
+    for violation in app.ports.audit.violations(VIOLATION_SHOWN).await? {
+        let action_ref = violation.action_ref.clone();
+        found.entry(action_ref).or_default().push(violation);
+    }
+    Ok(found)
 }
 
 /// The bounds of every action's queue.
@@ -143,6 +161,7 @@ fn view(
     stats: QueueStats,
     last_updated: Option<DateTime<Utc>>,
     limits: Limits,
+    violations: &[Violations],
     now: DateTime<Utc>,
 ) -> QueueView {
     let health = judge(
@@ -151,6 +170,7 @@ fn view(
         Bounds {
             max_length: limits.max_length,
         },
+        violations,
         now,
     );
     QueueView {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
 use attune_messages::encode_raw;
-use attune_messages::v1::{ActionChanged, Cancel, Submit};
+use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, Submit};
 use chrono::Utc;
 use serde_json::value::RawValue;
 use tokio::sync::OwnedSemaphorePermit;
@@ -26,6 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Kind {
     Submit,
     Cancel,
+    ForceRelease,
     ActionChanged,
 }
 
@@ -35,6 +36,7 @@ impl Kind {
         match self {
             Self::Submit => encode_raw::<Submit>(message_id, now, items),
             Self::Cancel => encode_raw::<Cancel>(message_id, now, items),
+            Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
             Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
         }
     }

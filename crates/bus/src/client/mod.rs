@@ -24,7 +24,9 @@ use std::time::Duration;
 
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
-use attune_messages::v1::{Accepted, ActionChanged, AnswerOutcome, Cancel, OnReject, Submit};
+use attune_messages::v1::{
+    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, Submit,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -245,12 +247,7 @@ impl CommandClient {
     ) -> Result<Accepted, ClientError> {
         let deadline = Deadline::after(deadline);
         let partition = execution_id.partition();
-        if partition.0 >= self.shared.options.partitions {
-            return Err(ClientError::Rejected(Reject::new(
-                RejectCode::UnknownExecution,
-                format!("there is no execution {execution_id}"),
-            )));
-        }
+        self.check_partition(execution_id)?;
         let request_id = RequestId::fresh();
         let item = Cancel {
             request_id,
@@ -262,6 +259,23 @@ impl CommandClient {
             deadline,
         )
         .await
+    }
+
+    /// Takes the slot from an attempt, whatever its worker says. Its status afterwards says what
+    /// became of the execution.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn force_release(
+        &self,
+        command: ForceRelease,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        let (partition, request_id) = (command.execution_id.partition(), command.request_id);
+        self.check_partition(command.execution_id)?;
+        let prepared = Prepared::new(Kind::ForceRelease, request_id, &command);
+        self.send(partition, prepared, deadline).await
     }
 
     /// Tells the owner of an action that its definition or policy has changed, and waits until
@@ -297,6 +311,17 @@ impl CommandClient {
             unmatched_answers: shared.unmatched_answers.load(Ordering::Relaxed),
             unreadable_answers: shared.unreadable_answers.load(Ordering::Relaxed),
         }
+    }
+
+    /// No owner would ever answer for a partition that the cluster does not have.
+    fn check_partition(&self, execution_id: ExecutionId) -> Result<(), ClientError> {
+        if execution_id.partition().0 < self.shared.options.partitions {
+            return Ok(());
+        }
+        Err(ClientError::Rejected(Reject::new(
+            RejectCode::UnknownExecution,
+            format!("there is no execution {execution_id}"),
+        )))
     }
 
     async fn send(

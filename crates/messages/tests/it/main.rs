@@ -12,7 +12,7 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, HandedOver, QueueSnapshot, SlotRelease, Submit,
+    ExecutionRequested, ForceRelease, HandedOver, QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -53,6 +53,7 @@ fn types() -> [(&'static str, Decode); 11] {
         entry::<EnforcementCreated>(),
         entry::<Submit>(),
         entry::<Cancel>(),
+        entry::<ForceRelease>(),
         entry::<ActionChanged>(),
         entry::<Answer>(),
         entry::<ExecutionRequested>(),

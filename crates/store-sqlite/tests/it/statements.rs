@@ -42,8 +42,9 @@ fn every_file_is_a_statement_of_the_adapter() {
 async fn no_statement_reads_a_whole_table_that_grows() {
     let store = SqliteStore::temporary().await.unwrap();
     let mut connection = connection(&store).await;
-    // The index holds nothing but slots; the other one is cut off by its LIMIT.
-    let may_scan = ["load_slots", "prune_requests"];
+    // The index holds nothing but slots; what counts reads what it counts; the last one is cut off
+    // by its LIMIT.
+    let may_scan = ["load_slots", "count_waiting", "prune_requests"];
     let mut checked = 0;
     for (name, text) in sql::ALL {
         let grows = [
@@ -71,6 +72,21 @@ async fn no_statement_reads_a_whole_table_that_grows() {
     assert!(checked >= 15, "{checked} statements were looked at");
     let slots = plan(&mut connection, sql::LOAD_SLOTS).await;
     assert_eq!(slots[0], "SCAN a USING INDEX execution_active_slot");
+    let holders = plan(&mut connection, sql::SLOT_HOLDERS).await;
+    assert!(
+        holders[0].starts_with("SEARCH a USING INDEX execution_active_slot"),
+        "{holders:#?}"
+    );
+    let waiting = plan(&mut connection, sql::COUNT_WAITING).await;
+    assert!(
+        !waiting.iter().any(|step| step.contains("TEMP B-TREE")),
+        "{waiting:#?}"
+    );
+    let violations = plan(&mut connection, sql::VIOLATIONS).await;
+    assert!(
+        violations[0].contains("USING INDEX audit_log_violation"),
+        "{violations:#?}"
+    );
 }
 
 /// What people ask on PostgreSQL, in the words of SQLite; the documentation gives them like this.

@@ -31,6 +31,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             worker: None,
             worker_lost_for: Duration::ZERO,
             held_for: held[0],
+            running_for: None,
             cancel_requested: false,
         },
         SlotRow {
@@ -41,11 +42,13 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             worker: Some(worker),
             worker_lost_for: Duration::ZERO,
             held_for: held[1],
+            running_for: slots[1].running_for,
             cancel_requested: true,
         },
     ];
     assert_eq!(slots, expected);
     assert!(held.iter().all(|held| *held < Duration::from_secs(60)));
+    assert!(slots[1].running_for.is_some_and(|time| time <= held[1]));
     let mine = store.load_slots(&[PartitionId(2)]).await.unwrap();
     assert_eq!(mine.len(), 1);
     assert_eq!(mine[0].id, running);
@@ -100,6 +103,22 @@ pub async fn bodies_are_loaded_while_active(store: Arc<dyn Store>) {
     assert_eq!(bodies[0].id, kept);
     assert_eq!(bodies[0].parameters.get(), r#"{"n":1}"#);
     assert_eq!(bodies[0].timeout_seconds, Some(9));
+}
+
+/// Waiting executions are counted by action, and nothing that holds a slot is.
+pub async fn waiting_executions_are_counted(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    for _ in 0..3 {
+        world.insert_queued(&one).await;
+    }
+    world.insert_requested(&one).await;
+    world.insert_requested(&two).await;
+    let counts = store.count_waiting(&partitions()).await.unwrap();
+    assert_eq!(counts, [(one.id, 3)]);
+    world.insert_queued(&two).await;
+    let counts = store.count_waiting(&[PartitionId(2)]).await.unwrap();
+    assert_eq!(counts, [(two.id, 1)]);
 }
 
 async fn lost_for(store: &Arc<dyn Store>, id: ExecutionId) -> Duration {

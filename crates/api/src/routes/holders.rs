@@ -1,0 +1,117 @@
+//! Who holds the slots of an action, and taking a slot back by force.
+
+use attune_bus::client::ClientError;
+use attune_core::input::check_text;
+use attune_core::{ExecutionId, Reject, RejectCode, RequestId};
+use attune_messages::v1::ForceRelease;
+use attune_store::SlotHolder;
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::Uri;
+
+use super::App;
+use super::actions::ref_of;
+use super::executions::{id_of, refused};
+use crate::body;
+use crate::error::ApiError;
+use crate::query::Params;
+use crate::wire::{Holder, HolderList, HolderWorker, ReleaseRequest, Released, millis};
+
+/// Who takes slots back as long as nobody is asked to log in and gives no name.
+const NOBODY: &str = "api";
+
+/// The holders of an action's slots, by rising id, in pages.
+pub(crate) async fn list(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    uri: Uri,
+) -> Result<Json<HolderList>, ApiError> {
+    let action_ref = ref_of(path)?;
+    let mut params = Params::of(&uri)?;
+    let after: Option<ExecutionId> = params.parse("after")?;
+    let limit = params.limit(app.options.max_page_size)?;
+    params.end("after, limit")?;
+    let Some(action) = app.ports.actions.find_action(&action_ref).await? else {
+        return Err(ApiError::no_action(action_ref.as_str()));
+    };
+    // One more than asked for, to see whether there is a next page.
+    let found = app
+        .ports
+        .executions
+        .slot_holders(action.id, after, limit + 1)
+        .await?;
+    let more = found.len() > limit as usize;
+    let holders: Vec<Holder> = found.into_iter().take(limit as usize).map(holder).collect();
+    Ok(Json(HolderList {
+        action_ref,
+        limit: action.spec.policy.concurrency.limit,
+        next: holders.last().filter(|_| more).map(|it| it.execution_id),
+        holders,
+    }))
+}
+
+fn holder(found: SlotHolder) -> Holder {
+    Holder {
+        execution_id: found.id,
+        attempt: found.attempt,
+        status: found.status,
+        requested_at: found.requested_at,
+        held_ms: millis(found.held_for),
+        started_at: found.started_at,
+        cancel_requested: found.cancel_requested,
+        worker: found.worker.map(|worker| HolderWorker {
+            id: worker.id,
+            name: worker.name,
+            pool: worker.pool,
+            seen_ago_ms: worker.seen_ago.map(millis),
+            lease_remaining_ms: millis(worker.remaining),
+            lost_for_ms: millis(worker.lost_for),
+        }),
+    }
+}
+
+/// Takes the slot from the attempt that holds it.
+pub(crate) async fn release(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<Released>, ApiError> {
+    let id = id_of(path)?;
+    let body = body::read(request, app.options.max_body_bytes).await?;
+    let asked: ReleaseRequest = body::parse(&body)?;
+    let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
+    check_text("reason", &asked.reason)?;
+    check_text("who", &who)?;
+    let record = app.ports.executions.find_execution(id).await?;
+    let Some(record) = record else {
+        return Err(ApiError::no_execution(id));
+    };
+    let attempt = asked.attempt.unwrap_or(record.attempt);
+    if !record.status.holds_slot() || record.attempt != attempt {
+        let words = format!(
+            "attempt {attempt} of execution {id} holds no slot: it is {} in attempt {}",
+            record.status, record.attempt
+        );
+        return Err(Reject::new(RejectCode::AlreadyEnded, words).into());
+    }
+    let command = ForceRelease {
+        request_id: RequestId::fresh(),
+        execution_id: id,
+        attempt,
+        who,
+        reason: asked.reason,
+        worker: record.worker,
+    };
+    let deadline = app.options.submit_timeout;
+    let accepted = match app.ports.commands.force_release(command, deadline).await {
+        Ok(accepted) => accepted,
+        Err(ClientError::Rejected(reject)) => return Err(refused(&app, id, reject).await?),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Json(Released {
+        id,
+        attempt,
+        status: accepted.status.unwrap_or(record.status),
+    }))
+}

@@ -1,0 +1,281 @@
+//! Looks for violations of order and limit, and believes nothing that grants slots.
+//!
+//! The rules, at each grant:
+//!
+//! - **Limit.** After the grant no more executions of the action hold a slot than its policy, as
+//!   it is now, allows. (Slots that were granted under a higher limit drain; nothing is granted
+//!   meanwhile.)
+//! - **Order, forwards.** Nobody waits and is eligible with a higher priority than the granted
+//!   one, or with the same and an earlier place.
+//! - **Order, backwards.** Within an epoch the places of first grants rise, per action and
+//!   priority. Exempt is what became eligible later than it was accepted (a delayed start), and
+//!   every attempt but the first: a retry keeps its early place and rightly comes late.
+//!
+//! Beside the reconciler, on what the store shows, which memory may not know:
+//!
+//! - No more slots are held than the limit allows, unless the number has only fallen since the
+//!   limit was lowered or the partition taken over.
+//! - At limit 1, of two executions that were granted in order the later one started later.
+//!
+//! Every violation is counted and logged; one entry per action, kind and minute goes into the
+//! audit log, from where it shows in the queue's health.
+
+use std::collections::{BTreeMap, HashMap};
+
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, QueueStats, RequestId, Seq};
+use attune_store::audit::what;
+use attune_store::{NewAudit, SlotRow};
+use serde_json::json;
+
+use crate::action_queue::{ActionQueue, Granted, Millis};
+use crate::event::{Counter, Effect};
+
+/// How often a violation of one kind is written into the audit log, per action.
+const REPORT_EVERY: Millis = 60_000;
+/// Times of the store are seen as ages, on a clock of our own that may step a little.
+const CLOCK_TOLERANCE: Millis = 2_000;
+
+/// What was seen of one action in this epoch.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The latest place that was granted first, by priority.
+    last: BTreeMap<Priority, Seq>,
+    /// How many held a slot when they were last counted in the store; more is only right within
+    /// the limit. Unknown after a take-over and a change of the action.
+    stored: Option<usize>,
+    /// The latest first grant in order, whose start is to be compared.
+    in_order: Option<(ExecutionId, Priority)>,
+    /// The start that was seen last, at limit 1.
+    started: Option<(ExecutionId, Priority, Millis)>,
+    reported: HashMap<&'static str, Millis>,
+}
+
+/// A violation, and what is known about it.
+struct Violation {
+    what: &'static str,
+    counter: Counter,
+    words: String,
+    executions: Vec<ExecutionId>,
+    attempt: Attempt,
+    stats: QueueStats,
+}
+
+/// Watches the grants of one partition in one epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Detector {
+    /// Who answers for what is found, for the audit log.
+    owner: String,
+    actions: HashMap<ActionId, Seen>,
+}
+
+impl Detector {
+    pub(crate) fn new(owner: String) -> Self {
+        Self {
+            owner,
+            actions: HashMap::new(),
+        }
+    }
+
+    /// Looks at a queue that has just granted a slot.
+    pub(crate) fn granted(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        queue: &ActionQueue,
+        granted: Granted,
+        out: &mut Vec<Effect>,
+    ) {
+        let id = granted.execution_id;
+        let Some(holder) = queue.holder(id) else {
+            return;
+        };
+        let (seq, limit) = (id.seq(), action.spec.policy.concurrency.limit);
+        let seen = self.actions.entry(action.id).or_default();
+        let mut found: Vec<(&str, Counter, String, Vec<ExecutionId>)> = Vec::new();
+
+        let active = queue.active_count();
+        if limit.is_some_and(|limit| active > limit as usize) {
+            let limit = limit.unwrap_or_default();
+            let words = format!("{active} hold a slot after a grant, and the limit is {limit}");
+            let holders = queue.holders().map(|(id, _)| id).take(20).collect();
+            found.push((
+                what::LIMIT_VIOLATION,
+                Counter::LimitViolation,
+                words,
+                holders,
+            ));
+        }
+        let order = |words: String, other: Option<ExecutionId>| {
+            let executions = std::iter::once(id).chain(other).collect();
+            (
+                what::ORDER_VIOLATION,
+                Counter::OrderViolation,
+                words,
+                executions,
+            )
+        };
+        let passed = queue.heads().find(|(priority, head)| {
+            *priority < holder.priority
+                || (*priority == holder.priority && head.execution_id.seq() < seq)
+        });
+        if let Some((priority, head)) = passed {
+            let waits = head.execution_id;
+            let words =
+                format!("execution {id} was granted while {waits} ({priority}) waits before it");
+            found.push(order(words, Some(waits)));
+        }
+        let first = granted.attempt == Attempt(1) && !granted.delayed;
+        seen.in_order = first.then_some((id, holder.priority));
+        if first {
+            let last = seen.last.entry(holder.priority).or_insert(seq);
+            if *last > seq {
+                let words =
+                    format!("execution {id} was granted after a later one, at place {last}");
+                found.push(order(words, None));
+            }
+            *last = seq.max(*last);
+        }
+        for (what, counter, words, executions) in found {
+            let violation = Violation {
+                what,
+                counter,
+                words,
+                executions,
+                attempt: granted.attempt,
+                stats: queue.stats(),
+            };
+            self.report(now, action, violation, out);
+        }
+    }
+
+    /// The action has changed, and its limit perhaps with it.
+    pub(crate) fn changed(&mut self, action_id: ActionId) {
+        if let Some(seen) = self.actions.get_mut(&action_id) {
+            (seen.stored, seen.started) = (None, None);
+        }
+    }
+
+    /// Looks at the slots of an action as the store has them; nothing is being decided meanwhile.
+    pub(crate) fn stored(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        rows: &[&SlotRow],
+        stats: QueueStats,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(limit) = action.spec.policy.concurrency.limit else {
+            return;
+        };
+        let seen = self.actions.entry(action.id).or_default();
+        let (count, earlier) = (rows.len(), seen.stored.replace(rows.len()));
+        let mut found = Vec::new();
+        if count > limit as usize && earlier.is_some_and(|earlier| count > earlier) {
+            let words = format!("the store shows {count} slots as held, and the limit is {limit}");
+            let executions = rows.iter().map(|row| row.id).take(20).collect();
+            found.push((
+                what::LIMIT_VIOLATION,
+                Counter::LimitViolation,
+                words,
+                executions,
+            ));
+        }
+        if limit == 1
+            && let [row] = rows
+            && let Some(started) = started_at(now, row)
+            && let Some((id, priority)) = seen.in_order.filter(|(id, _)| *id == row.id)
+        {
+            let earlier = seen.started.replace((id, priority, started));
+            if let Some((before, same, at)) = earlier
+                && same == priority
+                && before.seq() < id.seq()
+                && started + CLOCK_TOLERANCE < at
+            {
+                let words = format!(
+                    "execution {id} started {} ms before {before}, which was granted earlier",
+                    at - started
+                );
+                found.push((
+                    what::ORDER_VIOLATION,
+                    Counter::OrderViolation,
+                    words,
+                    vec![id, before],
+                ));
+            }
+        }
+        let attempt = rows.last().map_or(Attempt(0), |row| row.attempt);
+        for (what, counter, words, executions) in found {
+            let violation = Violation {
+                what,
+                counter,
+                words,
+                executions,
+                attempt,
+                stats: stats.clone(),
+            };
+            self.report(now, action, violation, out);
+        }
+    }
+
+    fn report(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        violation: Violation,
+        out: &mut Vec<Effect>,
+    ) {
+        let Violation {
+            what,
+            counter,
+            words,
+            executions,
+            attempt,
+            stats,
+        } = violation;
+        out.push(Effect::Count(counter));
+        tracing::error!(
+            "action.ref" = %action.spec.action_ref,
+            violation = what,
+            executions = ?executions,
+            execution.attempt = %attempt,
+            found_at_ms = now,
+            queue.length = stats.queue_length,
+            queue.active = stats.active_count,
+            queue.limit = ?stats.max_concurrent,
+            "{words}"
+        );
+        let seen = self.actions.entry(action.id).or_default();
+        let due = seen
+            .reported
+            .get(what)
+            .is_none_or(|last| now - last >= REPORT_EVERY);
+        if !due {
+            return;
+        }
+        seen.reported.insert(what, now);
+        let key = format!(
+            "{what} {} {} {executions:?} {attempt} {now}",
+            self.owner, action.id
+        );
+        out.push(Effect::Audit(Box::new(NewAudit {
+            request_id: RequestId::from_key(&key),
+            who: self.owner.clone(),
+            what,
+            target: action.spec.action_ref.as_str().to_owned(),
+            reason: Some(words),
+            before: None,
+            after: Some(json!({
+                "executions": executions,
+                "attempt": attempt,
+                "found_at_ms": now,
+                "queue": stats,
+            })),
+        })));
+    }
+}
+
+/// When an execution started, on the clock of this process.
+fn started_at(now: Millis, row: &SlotRow) -> Option<Millis> {
+    let age = row.running_for.filter(|_| row.attempt == Attempt(1))?;
+    Some(now.saturating_sub(Millis::try_from(age.as_millis()).ok()?))
+}

@@ -1,0 +1,403 @@
+//! Tests of what operators rely on: taking slots back, the detector, the reconciler's other half.
+
+use std::time::Duration;
+
+use attune_core::{Priority, RejectCode, WorkerId};
+use attune_messages::v1::{AnswerOutcome, ForceRelease};
+use attune_store::SlotRow;
+use attune_store::audit::what;
+
+use super::world::{ACTION, PARTITION, World, action};
+use super::*;
+use crate::action_queue::{QueueLimits, Waiting};
+use crate::draft::Draft;
+use crate::event::ReconcileBounds;
+
+const BOUNDS: ReconcileBounds = ReconcileBounds {
+    worker_grace: 5000,
+    republish_after: 30_000,
+    interval: 10_000,
+};
+
+fn command(id: ExecutionId, attempt: i32) -> ForceRelease {
+    ForceRelease {
+        request_id: RequestId::fresh(),
+        execution_id: id,
+        attempt: Attempt(attempt),
+        who: "ann".to_owned(),
+        reason: "its host is gone".to_owned(),
+        worker: Some(WorkerId::fresh()),
+    }
+}
+
+impl World {
+    /// One round with this event, committed; gives its effects.
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        let effects = self.core.step(self.now, event);
+        let mut draft = Draft::default();
+        draft.add(PARTITION, effects.clone());
+        self.commit(draft);
+        effects
+    }
+
+    fn force_release(&mut self, command: ForceRelease) -> Vec<Effect> {
+        let reply_to = Some(Arc::from("asker"));
+        self.step(Event::ForceRelease { command, reply_to })
+    }
+
+    fn refused(&self) -> Option<RejectCode> {
+        match self.last_answer() {
+            AnswerOutcome::Rejected(reject) => Some(reject.code),
+            AnswerOutcome::Accepted(_) => None,
+        }
+    }
+
+    /// Works on the queue behind the back of the core.
+    fn tamper<T>(&self, work: impl FnOnce(&mut ActionQueue) -> T) -> T {
+        self.core.queues.with_existing(ACTION, work).unwrap()
+    }
+
+    fn slots(&self) -> Vec<SlotRow> {
+        let holders = self.holders();
+        let slot = |id: &ExecutionId| self.slot(*id, Duration::ZERO);
+        holders.iter().map(slot).collect()
+    }
+
+    fn waiting_rows(&self) -> Vec<ActiveRow> {
+        let waiting = self.stored.active.iter();
+        waiting
+            .filter(|(_, row)| !row.0.holds_slot())
+            .map(|(id, (status, attempt, _))| ActiveRow {
+                id: *id,
+                action_id: ACTION,
+                priority: Priority::Normal,
+                status: *status,
+                attempt: *attempt,
+                age: Duration::from_secs(1),
+                not_before: None,
+                cancel_requested: false,
+            })
+            .collect()
+    }
+
+    /// One pass as the journal makes it.
+    fn sweep(&mut self) -> Vec<Effect> {
+        let rows = self.waiting_rows();
+        let counts = [(ACTION, rows.len() as u64)].into();
+        let slots = self.slots();
+        let actions = self.core.differing(&counts, &slots);
+        let mut effects = Vec::new();
+        if !actions.is_empty() {
+            let event = Event::ReconcileWaiting { actions, rows };
+            effects.extend(self.core.step(self.now, event));
+        }
+        let event = Event::Reconcile {
+            slots,
+            bounds: BOUNDS,
+        };
+        effects.extend(self.core.step(self.now, event));
+        let mut draft = Draft::default();
+        draft.add(PARTITION, effects.clone());
+        self.commit(draft);
+        effects
+    }
+}
+
+fn audits(effects: &[Effect]) -> Vec<&attune_store::NewAudit> {
+    effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Audit(entry) => Some(&**entry),
+            _ => None,
+        })
+        .collect()
+}
+
+fn ends_a_run(effects: &[Effect], id: ExecutionId, wanted: i32) -> bool {
+    effects.iter().any(|effect| {
+        matches!(effect, Effect::CancelRun { execution_id, attempt }
+            if (*execution_id, *attempt) == (id, Attempt(wanted)))
+    })
+}
+
+#[test]
+fn an_operator_takes_a_slot_back_and_the_execution_keeps_its_place() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    world.claim(ids[0]);
+    let taken = command(ids[0], 1);
+    let effects = world.force_release(taken.clone());
+    assert!(ends_a_run(&effects, ids[0], 1));
+    // Granted again, before those who came later.
+    assert_eq!(world.stored.active[&ids[0]].1, Attempt(2));
+    assert_eq!(world.holders(), [ids[0]]);
+    let written = audits(&effects);
+    assert_eq!(written.len(), 1);
+    assert_eq!(
+        (written[0].what, written[0].request_id),
+        (what::FORCE_RELEASE, taken.request_id)
+    );
+    let worker = taken.worker.unwrap().to_string();
+    assert_eq!(written[0].before.as_ref().unwrap()["worker"], worker);
+    assert_eq!(written[0].after.as_ref().unwrap()["status"], "queued");
+
+    // The same command again takes nothing, and is answered as it was.
+    let effects = world.force_release(taken.clone());
+    assert_eq!(world.refused(), None);
+    assert!(audits(&effects).is_empty());
+    assert_eq!(world.stored.active[&ids[0]].1, Attempt(2));
+    // Neither does another command for the attempt that is over, nor its report.
+    world.force_release(command(ids[0], 1));
+    assert_eq!(world.refused(), Some(RejectCode::AlreadyEnded));
+    world.complete(ids[0], 1);
+    assert_eq!(world.count(Counter::StaleCompletion), 1);
+    assert_eq!(world.holders(), [ids[0]]);
+    assert_eq!(world.count(Counter::ForceReleased), 1);
+    assert_eq!(world.count(Counter::OrderViolation), 0);
+}
+
+#[test]
+fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
+    // The attempts are used up with the second.
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.claim(ids[0]);
+    world.force_release(command(ids[0], 1));
+    world.claim(ids[0]);
+    world.force_release(command(ids[0], 2));
+    assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
+    assert_eq!(world.holders(), [ids[1]]);
+
+    // What was cancelled before is cancelled now; what nobody has claimed can be taken as well.
+    let cancel = Event::Cancel {
+        request_id: RequestId::fresh(),
+        execution_id: ids[1],
+        reply_to: None,
+    };
+    world.step(cancel);
+    let effects = world.force_release(command(ids[1], 1));
+    assert_eq!(world.stored.history[&ids[1]], Status::Cancelled);
+    assert_eq!(
+        audits(&effects)[0].after.as_ref().unwrap()["status"],
+        "cancelled"
+    );
+
+    let mut world = World::new(Some(1), 100);
+    let mut fails = action(Some(1));
+    fails.spec.on_worker_lost = OnWorkerLost::Fail;
+    world.step(Event::ActionKnown(fails));
+    let ids = world.submit(2);
+    world.force_release(command(ids[0], 1));
+    assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
+    assert_eq!(world.holders(), [ids[1]]);
+}
+
+#[test]
+fn what_holds_no_slot_or_says_no_reason_is_refused() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.force_release(command(ids[1], 0));
+    assert_eq!(world.refused(), Some(RejectCode::AlreadyEnded));
+    world.force_release(command(ExecutionId(1), 1));
+    assert_eq!(world.refused(), Some(RejectCode::AlreadyEnded));
+    let mut silent = command(ids[0], 1);
+    silent.reason = String::new();
+    world.force_release(silent);
+    assert_eq!(world.refused(), Some(RejectCode::InvalidInput));
+    assert_eq!(world.holders(), [ids[0]]);
+    assert_eq!(world.count(Counter::ForceReleased), 0);
+}
+
+#[test]
+fn granting_beyond_the_limit_is_found() {
+    let mut world = World::new(Some(2), 100);
+    let ids = world.submit(5);
+    let found = |world: &World| world.count(Counter::LimitViolation);
+    assert_eq!(found(&world), 0);
+    // The queue believes in another limit than the policy says.
+    world.tamper(|queue| {
+        let limits = queue.limits();
+        queue.set_limits(QueueLimits {
+            max_concurrent: Some(3),
+            ..limits
+        });
+    });
+    world.complete(ids[0], 1);
+    assert_eq!(found(&world), 1);
+    world.complete(ids[1], 1);
+    assert_eq!(found(&world), 2, "each one is counted");
+
+    // A lowered limit drains, and is none.
+    let mut world = World::new(Some(3), 100);
+    let ids = world.submit(6);
+    world.step(Event::ActionKnown(action(Some(1))));
+    world.sweep();
+    for id in &ids {
+        world.complete(*id, 1);
+        world.sweep();
+    }
+    assert_eq!(found(&world), 0);
+    assert_eq!(world.stored.history.len(), 6);
+}
+
+#[test]
+fn granting_out_of_order_is_found() {
+    let found = |world: &World| world.count(Counter::OrderViolation);
+    // One that waits is passed over, and granted after the one behind it.
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    let passed = world
+        .tamper(|queue| queue.cancel_waiting(ids[1].seq()))
+        .unwrap();
+    world.tamper(|queue| queue.totals_mut().cancelled -= 1);
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[2]]);
+    world.tamper(|queue| queue.restore_waiting(Priority::Normal, passed, None));
+    assert_eq!(found(&world), 0);
+    let effects = world.step(super::world::completed(ids[2], 1));
+    assert_eq!(found(&world), 1);
+    let written = audits(&effects);
+    assert_eq!(
+        (written[0].what, written[0].target.as_str()),
+        (what::ORDER_VIOLATION, "core.noop")
+    );
+    let details = written[0].after.as_ref().unwrap();
+    assert_eq!(details["executions"][0], ids[1].0);
+    assert_eq!(details["queue"]["active_count"], 1);
+
+    // One with an earlier place stands behind: it waits while the later is granted.
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    world.tamper(|queue| {
+        let entry = |id: ExecutionId, seq| Waiting {
+            execution_id: id,
+            seq,
+            enqueued_at: 0,
+            attempt: Attempt(0),
+            delayed: false,
+        };
+        for id in &ids[1..] {
+            queue.forget_waiting(id.seq());
+        }
+        queue.restore_waiting(Priority::Normal, entry(ids[2], Seq(1)), None);
+        queue.restore_waiting(Priority::Normal, entry(ids[1], Seq(2)), None);
+    });
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[2]]);
+    assert_eq!(found(&world), 1);
+}
+
+#[test]
+fn retries_delays_and_priorities_are_no_violations() {
+    let mut world = World::new(Some(1), 100);
+    let late = submit_delayed(&mut world, 1000);
+    let normal = world.submit(3);
+    let high = world.submit_with(2, Priority::High);
+    world.claim(normal[0]);
+    world.force_release(command(normal[0], 1));
+    let order = [high[0], high[1], late, normal[0], normal[1], normal[2]];
+    world.now = 2000;
+    for id in order {
+        assert_eq!(world.holders(), [id]);
+        let attempt = world.stored.active[&id].1.0;
+        world.complete(id, attempt);
+        world.sweep();
+    }
+    assert_eq!(world.count(Counter::OrderViolation), 0);
+    assert_eq!(world.count(Counter::LimitViolation), 0);
+}
+
+/// Submits one that may not start before then.
+fn submit_delayed(world: &mut World, at: Millis) -> ExecutionId {
+    let Event::Submit {
+        request_id,
+        mut submission,
+        on_reject,
+        reply_to,
+    } = super::world::submit_event(RequestId::fresh(), Priority::Normal)
+    else {
+        panic!("a submission")
+    };
+    submission.not_before = chrono::DateTime::from_timestamp_millis(at);
+    let answered = world.stored.answers.len();
+    world.round(vec![Event::Submit {
+        request_id,
+        submission,
+        on_reject,
+        reply_to,
+    }]);
+    world.accepted(answered)[0]
+}
+
+#[test]
+fn too_many_slots_in_the_store_are_found() {
+    let mut world = World::new(Some(1), 100);
+    world.submit(2);
+    world.sweep();
+    let stranger = ExecutionId::new(PARTITION, Seq::new(Epoch(1), 99));
+    world
+        .stored
+        .active
+        .insert(stranger, (Status::Running, Attempt(1), None));
+    let effects = world.sweep();
+    assert_eq!(world.count(Counter::SlotMissingMended), 1);
+    assert_eq!(world.count(Counter::LimitViolation), 1);
+    assert_eq!(audits(&effects)[0].what, what::LIMIT_VIOLATION);
+    // It is the same two until one of them ends.
+    world.sweep();
+    assert_eq!(world.count(Counter::LimitViolation), 1);
+}
+
+#[test]
+fn a_later_one_that_started_earlier_is_found_at_limit_1() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.now = 30_000;
+    let seen = |world: &mut World, id: ExecutionId, running_for: u64| {
+        world.claim(id);
+        let mut row = world.slot(id, Duration::ZERO);
+        row.running_for = Some(Duration::from_millis(running_for));
+        world.reconcile(vec![row]);
+        world.complete(id, 1);
+    };
+    seen(&mut world, ids[0], 1000);
+    seen(&mut world, ids[1], 20_000);
+    assert_eq!(world.count(Counter::OrderViolation), 1);
+}
+
+#[test]
+fn who_waits_in_one_place_only_is_mended() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(4);
+    // Lost from memory: it is granted in its turn.
+    world.tamper(|queue| queue.forget_waiting(ids[1].seq()));
+    world.sweep();
+    assert_eq!(world.count(Counter::WaitingMissingMended), 1);
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    // Gone from the store: nothing of it is granted.
+    world.stored.active.remove(&ids[2]);
+    world.stored.totals.completed += 1;
+    world.sweep();
+    assert_eq!(world.count(Counter::WaitingLeakMended), 1);
+    world.complete(ids[1], 1);
+    assert_eq!(world.holders(), [ids[3]]);
+    world.complete(ids[3], 1);
+    assert_eq!(world.stored.totals.completed, 4);
+
+    // Each took the other for what it is not.
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.stored.active.get_mut(&ids[0]).unwrap().0 = Status::Queued;
+    world.stored.active.get_mut(&ids[1]).unwrap().0 = Status::Running;
+    world.stored.active.get_mut(&ids[1]).unwrap().1 = Attempt(1);
+    world.sweep();
+    assert_eq!(world.count(Counter::SlotLeakMended), 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    world.complete(ids[1], 1);
+    assert_eq!(world.holders(), [ids[0]]);
+    assert_eq!(world.stored.totals.enqueued, 2);
+    // What agrees costs nothing.
+    let effects = world.sweep();
+    assert!(effects.is_empty(), "{effects:?}");
+}

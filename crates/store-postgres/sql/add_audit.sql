@@ -1,0 +1,5 @@
+-- Follows commit.sql in the same transaction. A commit that is repeated finds its entries there.
+INSERT INTO attune.audit_log (request_id, who, what, target, reason, before, after)
+SELECT unnest($1::uuid[]), unnest($2::text[]), unnest($3::text[]), unnest($4::text[]),
+       unnest($5::text[]), unnest($6::text[])::json, unnest($7::text[])::json
+ON CONFLICT (request_id) DO NOTHING

@@ -1,0 +1,2 @@
+SELECT id, at, who, what, target, reason, before::text, after::text, request_id
+FROM attune.audit_log WHERE id < $1::bigint ORDER BY id DESC LIMIT $2::bigint

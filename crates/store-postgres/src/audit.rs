@@ -1,0 +1,87 @@
+//! The audit log.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::RequestId;
+use attune_store::{AuditEntry, AuditStore, NewAudit, StoreError, Violations};
+use sqlx::Row as _;
+use sqlx::postgres::{PgArguments, PgRow};
+use uuid::Uuid;
+
+use crate::bind::Binds;
+use crate::failure::Failure;
+use crate::partitions::micros;
+use crate::{PostgresStore, sql, text};
+
+#[async_trait]
+impl AuditStore for PostgresStore {
+    async fn audit_log(
+        &self,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, StoreError> {
+        let query = sqlx::query(sql::AUDIT_LOG)
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(i64::from(limit));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(entry).collect()
+            })
+            .await
+    }
+
+    async fn violations(&self, within: Duration) -> Result<Vec<Violations>, StoreError> {
+        let query = sqlx::query(sql::VIOLATIONS).bind(micros(within));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(violations).collect()
+            })
+            .await
+    }
+}
+
+/// The parameters of `sql/add_audit.sql`.
+pub(crate) fn parameters(entries: &[NewAudit]) -> Result<PgArguments, StoreError> {
+    // PostgreSQL refuses an escaped NUL in JSON only where it is read as text, so it is kept.
+    let json = |value: &Option<serde_json::Value>| value.as_ref().map(ToString::to_string);
+    let mut binds = Binds::default();
+    binds.column(entries, |entry| entry.request_id.0);
+    binds.column(entries, |entry| text::text(&entry.who));
+    binds.column(entries, |entry| entry.what);
+    binds.column(entries, |entry| text::text(&entry.target));
+    binds.column(entries, |entry| text::optional(entry.reason.as_ref()));
+    binds.column(entries, |entry| json(&entry.before));
+    binds.column(entries, |entry| json(&entry.after));
+    binds.finish()
+}
+
+fn entry(row: &PgRow) -> Result<AuditEntry, Failure> {
+    let json = |name: &str| -> Result<_, Failure> {
+        Ok(row.try_get::<Option<String>, _>(name)?.map(text::value))
+    };
+    Ok(AuditEntry {
+        id: row.try_get("id")?,
+        at: row.try_get("at")?,
+        who: row.try_get("who")?,
+        what: row.try_get("what")?,
+        target: row.try_get("target")?,
+        reason: row.try_get("reason")?,
+        before: json("before")?,
+        after: json("after")?,
+        request_id: RequestId(row.try_get::<Uuid, _>("request_id")?),
+    })
+}
+
+fn violations(row: &PgRow) -> Result<Violations, Failure> {
+    Ok(Violations {
+        action_ref: row.try_get(0)?,
+        what: row.try_get(1)?,
+        entries: row.try_get::<i64, _>(2)?.unsigned_abs(),
+        last_at: row.try_get(3)?,
+    })
+}

@@ -1,0 +1,6 @@
+-- Up to ?2 entries before the id ?1, the newest first.
+SELECT id, at, who, what, target, reason, before, after, request_id
+  FROM audit_log
+ WHERE id < ?1
+ ORDER BY id DESC
+ LIMIT ?2
