@@ -401,8 +401,7 @@ impl ActionQueue {
     }
 
     pub(crate) fn remove_holder(&mut self, execution_id: ExecutionId) -> bool {
-        let active = self.load.as_mut().map(|load| &mut load.active);
-        active.is_some_and(|active| active.remove(&execution_id).is_some())
+        self.load_mut().active.remove(&execution_id).is_some()
     }
 
     pub(crate) fn remove(&mut self, seq: Seq) -> Option<Waiting> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use attune_core::{ActionSpec, QueueStats};
+use attune_store::Violations;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -12,7 +13,7 @@ use chrono::{DateTime, Utc};
 use super::App;
 use super::actions::ref_of;
 use crate::error::ApiError;
-use crate::health::{Bounds, judge};
+use crate::health::{Bounds, VIOLATION_SHOWN, judge};
 use crate::options::QueueDefaults;
 use crate::query::Params;
 use crate::wire::{QueueList, QueueView};

@@ -11,11 +11,11 @@ use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
     PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status, Submission, WorkerId,
 };
-use attune_messages::v1::Accepted;
+use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
-    ActionStore, Applied, Claim, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord,
-    ExecutionStore, HistoryRetention, PolicyChange, StatsRow, StatsStore, StoreError, StoredStats,
-    WorkerLease, WorkerRow, WorkerStore,
+    ActionStore, Applied, AuditEntry, Claim, Cursor, ExecutionFilter, ExecutionPage,
+    ExecutionRecord, ExecutionStore, HistoryRetention, Lease, PolicyChange, SlotHolder, StatsRow,
+    StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -32,6 +32,13 @@ pub(crate) struct State {
     pub(crate) told: Vec<String>,
     pub(crate) leases: Vec<WorkerLease>,
     pub(crate) retired: Vec<WorkerId>,
+    /// Slots taken back by force.
+    pub(crate) released: Vec<ForceRelease>,
+    pub(crate) holders: Vec<SlotHolder>,
+    pub(crate) violations: Vec<Violations>,
+    pub(crate) audit: Vec<AuditEntry>,
+    pub(crate) partition_leases: Vec<Lease>,
+    pub(crate) workers: Vec<WorkerRow>,
     /// How often actions were read.
     pub(crate) action_reads: usize,
     /// What every command is answered instead of being carried out.
@@ -62,7 +69,7 @@ impl Fake {
         f(&mut self.0.lock().unwrap())
     }
 
-    fn store<T>(&self, f: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
+    pub(crate) fn store<T>(&self, f: impl FnOnce(&mut State) -> T) -> Result<T, StoreError> {
         // The panic comes outside of the lock, so that the state stays usable.
         if self.with(|state| state.store_panics) {
             panic!("secret words of a panic");
@@ -82,6 +89,8 @@ impl Fake {
             executions: all.clone(),
             workers: all.clone(),
             stats: all.clone(),
+            audit: all.clone(),
+            partitions: all.clone(),
             commands: all.clone(),
             probes: vec![all],
             health: None,
@@ -230,6 +239,21 @@ impl Commands for Fake {
         })
     }
 
+    async fn force_release(
+        &self,
+        command: ForceRelease,
+        _deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        self.with(|state| match &state.commands_fail {
+            Some(error) => Err(error.clone()),
+            None => {
+                let id = command.execution_id;
+                state.released.push(command);
+                Ok(accepted(id, false))
+            }
+        })
+    }
+
     async fn action_changed(
         &self,
         action_ref: &str,
@@ -340,6 +364,19 @@ impl ExecutionStore for Fake {
         })
     }
 
+    async fn slot_holders(
+        &self,
+        _action: ActionId,
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<Vec<SlotHolder>, StoreError> {
+        self.store(|state| {
+            let later = state.holders.iter();
+            let later = later.filter(|it| after.is_none_or(|after| it.id > after));
+            later.take(limit as usize).cloned().collect()
+        })
+    }
+
     async fn maintain_history(&self, _keep: HistoryRetention) -> Result<(), StoreError> {
         self.store(|_| ())
     }
@@ -383,7 +420,7 @@ impl WorkerStore for Fake {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        self.store(|_| Vec::new())
+        self.store(|state| state.workers.clone())
     }
 }
 

@@ -7,9 +7,11 @@
 
 mod actions;
 mod executions;
+mod fake_cluster;
 mod fakes;
 mod harness;
 mod http;
+mod operators;
 mod queues;
 mod server;
 mod submit;

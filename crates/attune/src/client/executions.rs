@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::http::{CallError, Http};
 use super::render::{Column, duration, or_dash, table};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
 const LARGE_PAGE: u64 = 1000;
@@ -41,6 +41,8 @@ enum ExecutionsCommand {
         #[arg(value_name = "ID", required = true)]
         ids: Vec<ExecutionId>,
     },
+    /// Take the slot of an execution back by force, when its worker will never be heard of again.
+    Release(holders::ReleaseArguments),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -80,6 +82,7 @@ pub(super) async fn execute(
                 Output::text(details(&record))
             })
         }
+        ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
         ExecutionsCommand::Cancel { ids } => cancel(http, &ids, json).await,
     }
 }

@@ -9,7 +9,9 @@ mod action_file;
 mod batch;
 mod batch_plan;
 mod batch_report;
+mod cluster;
 mod executions;
+mod holders;
 mod http;
 mod lines;
 mod queues;
@@ -24,6 +26,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use self::action::ActionArguments;
+use self::cluster::ClusterArguments;
 use self::executions::ExecutionsArguments;
 use self::http::{CallError, Http};
 use self::queues::QueuesArguments;
@@ -46,6 +49,8 @@ pub(crate) enum ClientCommand {
     Executions(Box<ExecutionsArguments>),
     /// Look at the queues: who waits, how long, and whether they are well.
     Queues(QueuesArguments),
+    /// Look at the executors, the partitions they own and the workers.
+    Cluster(ClusterArguments),
 }
 
 /// How to reach the server and how to answer.
@@ -162,6 +167,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Submit(arguments) => &arguments.connect,
         ClientCommand::Executions(arguments) => &arguments.connect,
         ClientCommand::Queues(arguments) => &arguments.connect,
+        ClientCommand::Cluster(arguments) => &arguments.connect,
     };
     let http = Http::new(&connect.url)?;
     match command {
@@ -169,5 +175,6 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,
         ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
+        ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
     }
 }

@@ -3,24 +3,40 @@
 use attune_api::wire::{HealthState, QueueList, QueueView};
 use attune_core::ActionRef;
 use chrono::{DateTime, Utc};
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use super::http::Http;
 use super::render::{Column, duration, limit, table};
-use super::{Connect, EXIT_CODES, Failure, Output};
+use super::{Connect, EXIT_CODES, Failure, Output, holders};
 
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, args_conflicts_with_subcommands = true)]
 pub(crate) struct QueuesArguments {
     #[command(flatten)]
     pub(super) connect: Connect,
     /// Only the queue of this action.
     #[arg(value_name = "REF")]
     action_ref: Option<ActionRef>,
+    #[command(subcommand)]
+    command: Option<QueuesCommand>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum QueuesCommand {
+    /// Who holds the slots of an action: which execution, on which worker, since when.
+    #[command(after_help = EXIT_CODES)]
+    Holders {
+        /// The action's ref, as in core.echo.
+        #[arg(value_name = "REF")]
+        action_ref: ActionRef,
+    },
 }
 
 pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<Output, Failure> {
     let json = arguments.connect.json;
+    if let Some(QueuesCommand::Holders { action_ref }) = arguments.command {
+        return holders::list(http, &action_ref, json).await;
+    }
     let now = Utc::now();
     if let Some(action_ref) = arguments.action_ref {
         let view: QueueView = http

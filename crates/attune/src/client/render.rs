@@ -52,6 +52,13 @@ pub(super) fn duration(time: TimeDelta) -> String {
     }
 }
 
+/// Milliseconds as a [`duration`].
+pub(super) fn millis(millis: u64) -> String {
+    duration(TimeDelta::milliseconds(
+        i64::try_from(millis).unwrap_or(i64::MAX / 2),
+    ))
+}
+
 /// What stands for a value that is not there.
 pub(super) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())

@@ -7,6 +7,7 @@ mod connecting;
 mod fencing;
 mod hot;
 mod monitoring;
+mod operators;
 mod statements;
 mod support;
 mod throughput;

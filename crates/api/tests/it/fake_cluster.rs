@@ -1,0 +1,113 @@
+//! The ports that only show: leases of partitions, and the audit log.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use attune_core::{
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
+};
+use attune_store::{
+    ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, GrantedBody, Lease, Lookup,
+    PartitionStore, SlotRow, StoreError, Violations,
+};
+
+use crate::fakes::Fake;
+
+#[async_trait]
+impl AuditStore for Fake {
+    async fn audit_log(
+        &self,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, StoreError> {
+        self.store(|state| {
+            let older = state.audit.iter().rev();
+            let older = older.filter(|it| before.is_none_or(|before| it.id < before));
+            older.take(limit as usize).cloned().collect()
+        })
+    }
+
+    async fn violations(&self, _within: Duration) -> Result<Vec<Violations>, StoreError> {
+        self.store(|state| state.violations.clone())
+    }
+}
+
+const NOT_ASKED: &str = "the API only reads leases";
+
+#[async_trait]
+impl PartitionStore for Fake {
+    async fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.store(|state| state.partition_leases.clone())
+    }
+
+    async fn ensure_partitions(&self, _count: u16) -> Result<(), StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn acquire(
+        &self,
+        _owner: OwnerId,
+        _owner_name: &str,
+        _partitions: &[PartitionId],
+        _ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn renew(
+        &self,
+        _owner: OwnerId,
+        _held: &[(PartitionId, Epoch)],
+        _ttl: Duration,
+    ) -> Result<Vec<PartitionId>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn give_up(
+        &self,
+        _owner: OwnerId,
+        _held: &[(PartitionId, Epoch)],
+    ) -> Result<(), StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_active(
+        &self,
+        _partitions: &[PartitionId],
+        _after: Option<ExecutionId>,
+        _limit: u32,
+    ) -> Result<Vec<ActiveRow>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_totals(
+        &self,
+        _partitions: &[PartitionId],
+    ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_actions(&self, _partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_slots(&self, _partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_bodies(&self, _ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn look_up(
+        &self,
+        _requests: &[RequestId],
+        _action_refs: &[String],
+    ) -> Result<Lookup, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn commit(&self, _batch: &Batch) -> Result<Committed, CommitError> {
+        panic!("{NOT_ASKED}")
+    }
+}

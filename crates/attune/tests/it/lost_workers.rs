@@ -1,0 +1,133 @@
+//! Workers killed in the middle of a run: what becomes of the run follows the action's policy.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use attune_testkit::{Gate, System, Wiring, wait_for};
+use serde_json::{Value, json};
+
+use crate::support::{all_are, limited, number, on_both_wirings};
+
+on_both_wirings! {
+    lost => embedded_lost_worker, cluster_lost_worker;
+    deadly => embedded_deadly_action, cluster_deadly_action;
+}
+
+/// From the death of a worker until its slot is used again: lease 3 s, grace 1 s and a sweep
+/// every second (see `Setup`), with time for a machine that has other things to do.
+const REUSED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The process of the worker that holds the only slot of an action.
+async fn worker_of(system: &System, action_ref: &str) -> anyhow::Result<String> {
+    if system.wiring() == Wiring::Embedded {
+        return Ok("standalone".to_owned());
+    }
+    wait_for("a worker that holds the slot", async || {
+        let path = format!("/api/v1/actions/{action_ref}/holders");
+        let list = system.api.get(&path).await?.expect(200)?;
+        let name = &list["holders"][0]["worker"]["name"];
+        Ok(name.as_str().context("no worker yet")?.to_owned())
+    })
+    .await
+}
+
+/// A retry keeps its place; an action that does not want one ends, and the next takes its slot.
+async fn lost(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    let mut gate = Gate::open().await?;
+    api.apply(&limited("it.retry", &gate.run(), 1)).await?;
+    let ids = [
+        api.submit("it.retry", json!({})).await?.id,
+        api.submit("it.retry", json!({})).await?.id,
+    ];
+    let orphan = gate.next().await?;
+    ensure!(orphan.execution_id == ids[0], "{orphan:?}");
+    let name = worker_of(system, "it.retry").await?;
+    system.kill(&name).await?;
+    let killed = Instant::now();
+    system.start_again(&name).await?;
+    let again = gate.next().await?;
+    ensure!(again.execution_id == ids[0], "it lost its place: {again:?}");
+    let took = killed.elapsed();
+    ensure!(
+        system.wiring() == Wiring::Embedded || took < REUSED_WITHIN,
+        "the slot was reused after {took:?}"
+    );
+    // What was left of the first attempt says what it likes.
+    orphan.leave(0).await?;
+    ensure!(gate.uninvited().is_empty(), "the second one has started");
+    again.leave(0).await?;
+    let next = gate.next().await?;
+    ensure!(next.execution_id == ids[1], "{next:?}");
+    next.leave(0).await?;
+    let retried = api.until(ids[0], "succeeded").await?;
+    ensure!(number(&retried, "attempt")? == 2, "{retried}");
+    api.until(ids[1], "succeeded").await?;
+
+    let mut spec = limited("it.once", &gate.run(), 1);
+    spec["on_worker_lost"] = json!("fail");
+    api.apply(&spec).await?;
+    let ids = [
+        api.submit("it.once", json!({})).await?.id,
+        api.submit("it.once", json!({})).await?.id,
+    ];
+    let orphan = gate.next().await?;
+    let name = worker_of(system, "it.once").await?;
+    system.crash(&name).await?;
+    let next = gate.next().await?;
+    ensure!(next.execution_id == ids[1], "{next:?}");
+    let abandoned = api.until(ids[0], "abandoned").await?;
+    let words = abandoned["error"].as_str().context("no words")?;
+    ensure!(words == "its worker was lost in attempt 1", "{words}");
+    orphan.leave(0).await?;
+    next.leave(0).await?;
+    api.until(ids[1], "succeeded").await?;
+    for metric in [
+        "executor_violations_order_total",
+        "executor_violations_limit_total",
+    ] {
+        ensure!(system.metric(metric).await? == 0.0, "{metric}");
+    }
+    Ok(())
+}
+
+/// An action that kills every worker that touches it ends when its attempts are used up; what
+/// others asked for is done all the same.
+async fn deadly(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    let mark = system.folder().join("mark");
+    let script = format!(
+        "echo $ATTUNE_ATTEMPT > {path}.new; mv {path}.new {path}; kill -9 $PPID",
+        path = mark.display()
+    );
+    let mut spec = limited(
+        "it.deadly",
+        &json!({"program": ["/bin/bash", "-c", script]}),
+        1,
+    );
+    spec["max_attempts"] = json!(2);
+    api.apply(&spec).await?;
+    let sleep = json!({"program": ["/bin/sleep", "0.2"]});
+    api.apply(&limited("it.patient", &sleep, 1)).await?;
+    let deadly = api.submit("it.deadly", json!({})).await?;
+    for _ in 0..6 {
+        api.submit("it.patient", json!({})).await?;
+    }
+    for attempt in ["1", "2"] {
+        wait_for("the next attempt", async || {
+            let text = std::fs::read_to_string(&mark)?;
+            ensure!(text.trim() == attempt, "{text}");
+            Ok(())
+        })
+        .await?;
+        // It is dead already, or about to be.
+        let name = worker_of(system, "it.deadly").await?;
+        system.crash(&name).await?;
+        api.until_ready().await?;
+    }
+    let ended = api.until(deadly.id, "abandoned").await?;
+    ensure!(number(&ended, "attempt")? == 2, "{ended}");
+    let others: Vec<Value> = api.until_idle("it.patient").await?;
+    ensure!(others.len() == 6);
+    all_are(&others, "succeeded")
+}
