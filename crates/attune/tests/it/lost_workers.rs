@@ -97,7 +97,7 @@ async fn deadly(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     let mark = system.folder().join("mark");
     let script = format!(
-        "echo $ATTUNE_ATTEMPT > {path}.new; mv {path}.new {path}; kill -9 $PPID",
+        "echo $ATTUNE_ATTEMPT > {path}.new; mv {path}.new {path}; sleep 0.5; kill -9 $PPID",
         path = mark.display()
     );
     let mut spec = limited(
@@ -109,10 +109,11 @@ async fn deadly(system: &System) -> anyhow::Result<()> {
     api.apply(&spec).await?;
     let sleep = json!({"program": ["/bin/sleep", "0.2"]});
     api.apply(&limited("it.patient", &sleep, 1)).await?;
-    let deadly = api.submit("it.deadly", json!({})).await?;
     for _ in 0..6 {
         api.submit("it.patient", json!({})).await?;
     }
+    // Last, because it takes the API with it where that is in the same process.
+    let deadly = api.submit("it.deadly", json!({})).await?;
     for attempt in ["1", "2"] {
         wait_for("the next attempt", async || {
             let text = std::fs::read_to_string(&mark)?;
