@@ -23,7 +23,11 @@ async fn holders_are_found_along_the_index_of_their_action() {
             .execute(&db.sql)
             .await
             .unwrap();
-        let explain = format!("EXPLAIN {}", sql::SLOT_HOLDERS);
+        let (_, text) = sql::ALL
+            .iter()
+            .find(|(name, _)| *name == "slot_holders")
+            .unwrap();
+        let explain = format!("EXPLAIN {text}");
         let plan = sqlx::query(AssertSqlSafe(explain))
             .bind(1_i64)
             .bind(i64::MIN)
