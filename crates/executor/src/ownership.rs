@@ -79,11 +79,14 @@ impl Ownership {
 
     /// One look at who is there and who owns what; returns when the next is due.
     async fn step(&mut self) -> Result<Duration, StoreError> {
+        self.renew().await?;
+        // It ends a little before the leases, so that whoever looks when these have ended no
+        // longer counts on a dead executor.
+        let presence = self.ttl - self.ttl / 15;
         let live = self
             .store
-            .renew_executor(self.owner, &self.name, self.ttl)
+            .renew_executor(self.owner, &self.name, presence)
             .await?;
-        self.renew().await?;
         let leases = self.store.leases().await?;
         let live: Vec<OwnerId> = live.into_iter().map(|row| row.executor).collect();
         let now = Instant::now();

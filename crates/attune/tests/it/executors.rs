@@ -36,15 +36,15 @@ async fn lost_and_stopped(system: &System) -> anyhow::Result<()> {
 /// Waits until the partitions are shared evenly by these executors.
 async fn until_owners(system: &System, names: &[&str]) -> anyhow::Result<()> {
     wait_for("even shares", async || {
-        let text = system
-            .database()?
-            .value(
-                "SELECT coalesce(string_agg(owner_name, ' '), '') FROM attune.partition_lease
-                 WHERE expires_at > clock_timestamp()",
-            )
-            .await?;
+        let mut database = system.database()?.connect().await?;
+        let owners: Vec<String> = sqlx::query_scalar(
+            "SELECT owner_name FROM attune.partition_lease
+             WHERE owner IS NOT NULL AND expires_at > clock_timestamp()",
+        )
+        .fetch_all(&mut database)
+        .await?;
         let mut shares: BTreeMap<&str, usize> = BTreeMap::new();
-        for name in text.split_whitespace() {
+        for name in &owners {
             *shares.entry(name).or_default() += 1;
         }
         let (least, most) = (shares.values().min(), shares.values().max());
@@ -76,7 +76,7 @@ async fn cluster_hand_over_pauses() -> anyhow::Result<()> {
             runs.sort_by_key(|run| run.start_ns);
             let mut pauses: Vec<_> = runs
                 .windows(2)
-                .filter_map(|pair| Some(pair[1].start_ns.saturating_sub(pair[0].end_ns?) / 1000))
+                .filter_map(|pair| Some((pair[1].start_ns - pair[0].end_ns?) / 1000))
                 .collect();
             pauses.sort_unstable_by(|a, b| b.cmp(a));
             println!(
