@@ -407,3 +407,42 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
     };
     assert_eq!((ends_at(now), ends_at(now + 1)), (0, 1));
 }
+
+/// The kinds that are recorded of one life, in the order of the decisions.
+#[test]
+fn what_is_decided_is_logged_in_order() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.complete(ids[0], 1);
+    world.complete(ids[0], 1);
+    world.round(vec![Event::ActionKnown(action(Some(2)))]);
+    world.claim(ids[1]);
+    let slot = world.slot(ids[1], Duration::from_secs(60));
+    world.reconcile(vec![slot]);
+    let mut world = world.take_over(Some(2));
+    world.complete(ids[1], 2);
+    let kind = |record: &Record| serde_json::to_value(record).unwrap()["kind"].clone();
+    let kinds: Vec<_> = world.stored.records.iter().map(kind).collect();
+    let expected = [
+        "acquired",
+        "accepted",
+        "granted",
+        "accepted",
+        "totals", // two are submitted
+        "ended",
+        "granted",
+        "totals",
+        "stale_completion", // the first ends, twice
+        "limit",
+        "totals",
+        "revoked",
+        "granted",
+        "totals", // a worker is lost
+        "acquired",
+        "held",
+        "totals",
+        "ended",
+        "totals", // another owner
+    ];
+    assert_eq!(kinds, expected);
+}

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::{ActionSpec, OwnerId, Priority, Submission};
+use attune_history::{FinalLine, Promise, check};
 use attune_messages::v1::{AnswerOutcome, OnReject};
 use attune_store::SlotRow;
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub(super) struct Stored {
     pub(super) dispatched: Vec<(ExecutionId, Attempt)>,
     pub(super) answers: Vec<AnswerOutcome>,
     pub(super) counts: Vec<Counter>,
+    /// What an executor would have recorded.
+    pub(super) records: Vec<Record>,
 }
 
 pub(super) struct World {
@@ -55,6 +58,7 @@ impl World {
         };
         let queues = ExecutionQueueManager::new(config);
         let mut core = PartitionCore::new(PARTITION, COUNT, Epoch(1), queues);
+        core.keep_log();
         core.step(
             0,
             Event::Recover {
@@ -135,8 +139,24 @@ impl World {
         stored.counts.extend(tell.counts);
         if tell.touched.contains(&ACTION) {
             stored.totals = self.core.totals(ACTION);
+            self.core.log_totals(ACTION);
         }
+        let log = self.core.take_log().into_iter();
+        stored
+            .records
+            .extend(log.map(|record| record.committed(0, 0)));
         self.check_balance();
+        self.check_records();
+    }
+
+    /// What was recorded accuses nobody, except of what is not over yet.
+    fn check_records(&self) {
+        let mut findings = check(&self.stored.records, None::<Vec<FinalLine>>);
+        let unfinished = [Promise::I1, Promise::I4];
+        findings
+            .violations
+            .retain(|broken| !unfinished.contains(&broken.promise));
+        assert_eq!(findings.violations, [], "{:#?}", self.stored.records);
     }
 
     /// I7, on what is stored.
@@ -202,6 +222,7 @@ impl World {
         let epoch = Epoch(self.core.epoch().0 + 1);
         let queues = ExecutionQueueManager::new(self.core.queues.config());
         let mut core = PartitionCore::new(PARTITION, COUNT, epoch, queues);
+        core.keep_log();
         let totals = vec![(ACTION, self.stored.totals)];
         core.step(
             self.now,

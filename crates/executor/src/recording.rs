@@ -131,7 +131,7 @@ impl PartitionCore {
         });
     }
 
-    fn log_totals(&mut self, action_id: ActionId) {
+    pub(crate) fn log_totals(&mut self, action_id: ActionId) {
         let Some(stats) = self.stats(action_id) else {
             return;
         };

@@ -8,6 +8,7 @@ use futures_util::future::try_join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::histories::promises_are_kept;
 use crate::oracle::{Recording, judge};
 use crate::support::{all_are, ids, limited, number, on_both_wirings};
 
@@ -37,6 +38,7 @@ async fn stopped(system: &System) -> anyhow::Result<()> {
 
 /// Checks that every execution ran exactly once, in order and within the limits.
 pub(crate) async fn each_ran_once(system: &System, batches: Vec<Batch>) -> anyhow::Result<()> {
+    let mut all = Vec::new();
     for Batch {
         action_ref,
         limit,
@@ -62,7 +64,9 @@ pub(crate) async fn each_ran_once(system: &System, batches: Vec<Batch>) -> anyho
             most == u64::from(limit),
             "{action_ref}: {most} at once; the batch ran dry"
         );
+        all.extend(executions);
     }
+    promises_are_kept(system, &all).await?;
     Ok(())
 }
 
@@ -79,7 +83,7 @@ async fn killed(system: &System) -> anyhow::Result<()> {
         system.crash(name).await
     };
     let batches = go_through(system, 80, &processes(system).await, crash).await?;
-    let mut tried_again = 0;
+    let (mut tried_again, mut all) = (0, Vec::new());
     for Batch {
         action_ref,
         limit,
@@ -106,7 +110,9 @@ async fn killed(system: &System) -> anyhow::Result<()> {
             runs.len()
         );
         tried_again += attempts - accepted.len();
+        all.extend(executions);
     }
+    promises_are_kept(system, &all).await?;
     ensure!(tried_again > 0, "no run was hit, so nothing was shown");
     Ok(())
 }
