@@ -175,6 +175,19 @@ async fn dump(
         ));
         twice += usize::from(rows.insert(request_id, Final { id, status }).is_some());
     }
+    drop(stream);
+    let totals: Vec<(i64, i64, i64, i64, i64)> = sqlx::query_as(
+        "SELECT action, enqueued, completed, cancelled, expired FROM attune.queue_totals",
+    )
+    .fetch_all(&mut connection)
+    .await?;
+    for (action_id, enqueued, completed, cancelled, expired) in totals {
+        let line = json!({
+            "action_id": action_id, "enqueued": enqueued, "completed": completed,
+            "cancelled": cancelled, "expired": expired,
+        });
+        writeln!(file, "{line}")?;
+    }
     file.flush()?;
     findings.add("I5", twice, "a second row of the same execution or request");
     findings.add("I4", open, "an execution is not over in the end");
