@@ -12,7 +12,7 @@ use crate::rng::Rng;
 
 /// A queue of the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Name {
+pub(crate) enum Name {
     /// Completions of a partition.
     Control(u16),
     /// Commands of a partition.
@@ -23,7 +23,7 @@ pub enum Name {
 
 /// A message.
 #[derive(Debug, Clone)]
-pub enum Body {
+pub(crate) enum Body {
     /// A client asks for an execution.
     Submit(Arc<Submit>),
     /// A client asks to end one.
@@ -38,20 +38,20 @@ pub enum Body {
 
 /// A submission on its way.
 #[derive(Debug)]
-pub struct Submit {
+pub(crate) struct Submit {
     /// Names the request.
-    pub request_id: RequestId,
+    pub(crate) request_id: RequestId,
     /// What is asked for.
-    pub submission: Submission,
+    pub(crate) submission: Submission,
     /// What happens when it is refused.
-    pub on_reject: OnReject,
+    pub(crate) on_reject: OnReject,
     /// Who waits for the answer.
-    pub reply_to: Option<Arc<str>>,
+    pub(crate) reply_to: Option<Arc<str>>,
 }
 
 /// One of those that receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Party {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Party {
     /// An owner, in one life of its process.
     Owner(usize, u32),
     /// A worker, in one life of its process.
@@ -60,15 +60,15 @@ pub enum Party {
 
 /// A message at its place in a queue.
 #[derive(Debug, Clone)]
-pub struct Delivery {
+pub(crate) struct Delivery {
     /// Who receives it.
-    pub to: Party,
+    pub(crate) to: Party,
     /// Through which subscription.
-    pub subscription: u64,
+    pub(crate) subscription: u64,
     /// Its place in the queue, given when it first came there.
-    pub place: u64,
+    pub(crate) place: u64,
     /// What it says.
-    pub body: Body,
+    pub(crate) body: Body,
 }
 
 #[derive(Debug)]
@@ -90,16 +90,16 @@ struct Queue {
 
 /// The broker.
 #[derive(Debug, Default)]
-pub struct Bus {
+pub(crate) struct Bus {
     queues: BTreeMap<Name, Queue>,
     subscriptions: u64,
     /// True when giving back behind what waits is planted.
-    pub requeue_last: bool,
+    pub(crate) requeue_last: bool,
 }
 
 impl Bus {
     /// A message has come; the broker keeps it from now on. Gives its place.
-    pub fn arrive(&mut self, name: Name, body: Body) -> u64 {
+    pub(crate) fn arrive(&mut self, name: Name, body: Body) -> u64 {
         let queue = self.queues.entry(name).or_default();
         queue.places += 1;
         queue.ready.push_back((queue.places, body));
@@ -107,7 +107,7 @@ impl Bus {
     }
 
     /// Begins a subscription. A partition's queue serves the oldest one alone.
-    pub fn subscribe(&mut self, name: Name, to: Party, prefetch: usize) -> u64 {
+    pub(crate) fn subscribe(&mut self, name: Name, to: Party, prefetch: usize) -> u64 {
         self.subscriptions += 1;
         self.queues
             .entry(name)
@@ -124,7 +124,7 @@ impl Bus {
     }
 
     /// Ends a subscription; what it had not acknowledged goes back in order. Gives the queue.
-    pub fn close(&mut self, subscription: u64) -> Option<Name> {
+    pub(crate) fn close(&mut self, subscription: u64) -> Option<Name> {
         for (name, queue) in &mut self.queues {
             let Some(index) = queue.consumers.iter().position(|c| c.id == subscription) else {
                 continue;
@@ -145,13 +145,13 @@ impl Bus {
     }
 
     /// The subscriptions of a party.
-    pub fn subscriptions_of(&self, party: Party) -> Vec<u64> {
+    pub(crate) fn subscriptions_of(&self, party: Party) -> Vec<u64> {
         let consumers = self.queues.values().flat_map(|queue| &queue.consumers);
         consumers.filter(|c| c.to == party).map(|c| c.id).collect()
     }
 
     /// Acknowledges; what is not there any more does not matter. Gives the queue.
-    pub fn ack(&mut self, subscription: u64, place: u64) -> Option<Name> {
+    pub(crate) fn ack(&mut self, subscription: u64, place: u64) -> Option<Name> {
         for (name, queue) in &mut self.queues {
             for consumer in &mut queue.consumers {
                 if consumer.id == subscription {
@@ -164,13 +164,13 @@ impl Bus {
     }
 
     /// Whether a subscription is still open.
-    pub fn is_open(&self, subscription: u64) -> bool {
+    pub(crate) fn is_open(&self, subscription: u64) -> bool {
         let mut consumers = self.queues.values().flat_map(|queue| &queue.consumers);
         consumers.any(|c| c.id == subscription)
     }
 
     /// Sends what can be sent now; each with the time at which it is received.
-    pub fn pump(
+    pub(crate) fn pump(
         &mut self,
         name: Name,
         now: Time,
@@ -212,7 +212,7 @@ impl Bus {
     }
 
     /// Whether nothing waits and nothing is unacknowledged.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let idle = |queue: &Queue| {
             queue.ready.is_empty() && queue.consumers.iter().all(|c| c.unacked.is_empty())
         };

@@ -83,13 +83,13 @@ impl Violation {
 }
 
 /// An attempt of an execution.
-pub type Key = (ExecutionId, Attempt);
+pub(crate) type Key = (ExecutionId, Attempt);
 
 /// What the oracle remembers.
 #[derive(Debug, Default)]
-pub struct Oracle {
+pub(crate) struct Oracle {
     /// The first violation of each promise.
-    pub violations: BTreeMap<Promise, Violation>,
+    pub(crate) violations: BTreeMap<Promise, Violation>,
     /// User code that runs right now: its action and its worker.
     running: BTreeMap<Key, (ActionId, WorkerId)>,
     /// Attempts whose user code has ever run.
@@ -106,7 +106,7 @@ pub struct Oracle {
 
 impl Oracle {
     /// Notes that a promise was broken.
-    pub fn blame(&mut self, at: Time, violation: Violation) {
+    pub(crate) fn blame(&mut self, at: Time, violation: Violation) {
         let found = Violation { at, ..violation };
         self.violations.entry(found.promise).or_insert(found);
     }
@@ -116,12 +116,12 @@ impl Oracle {
     }
 
     /// A request is being refused for good reasons.
-    pub fn refuse(&mut self, request: RequestId) {
+    pub(crate) fn refuse(&mut self, request: RequestId) {
         self.refused.insert(request);
     }
 
     /// User code starts.
-    pub fn start(&mut self, now: Time, key: Key, action: ActionId, worker: WorkerId) {
+    pub(crate) fn start(&mut self, now: Time, key: Key, action: ActionId, worker: WorkerId) {
         if !self.started.insert(key) {
             self.say(
                 now,
@@ -164,18 +164,18 @@ impl Oracle {
     }
 
     /// User code has ended or was killed; false when it did not run.
-    pub fn stop(&mut self, key: Key) -> bool {
+    pub(crate) fn stop(&mut self, key: Key) -> bool {
         self.running.remove(&key).is_some()
     }
 
     /// Whether user code runs anywhere.
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.running.is_empty()
     }
 
     /// A batch was written. `shadows` holds what its owner decided, by partition; `places` where
     /// the submissions that it stores for the first time stood in their queues.
-    pub fn committed(
+    pub(crate) fn committed(
         &mut self,
         now: Time,
         store: &Store,
@@ -284,7 +284,7 @@ impl Oracle {
     }
 
     /// An owner tells the workers to run an attempt.
-    pub fn dispatched(&mut self, now: Time, store: &Store, (id, attempt): Key) {
+    pub(crate) fn dispatched(&mut self, now: Time, store: &Store, (id, attempt): Key) {
         let stored = store
             .active
             .get(&id)
@@ -296,7 +296,13 @@ impl Oracle {
     }
 
     /// An owner tells a client which execution its request has led to.
-    pub fn answered(&mut self, now: Time, store: &Store, request: RequestId, id: ExecutionId) {
+    pub(crate) fn answered(
+        &mut self,
+        now: Time,
+        store: &Store,
+        request: RequestId,
+        id: ExecutionId,
+    ) {
         if !store.active.contains_key(&id) && !store.history.contains_key(&id) {
             let words = format!("{request} is answered with {id}, which is not stored");
             self.say(now, Promise::ToldEarly, words);
@@ -310,7 +316,7 @@ impl Oracle {
 
     /// Everything was healed long ago: what has not ended never will. `confirmed` holds the
     /// requests whose messages the broker has taken for good, `unanswered` who still asks.
-    pub fn end(
+    pub(crate) fn end(
         &mut self,
         now: Time,
         store: &Store,

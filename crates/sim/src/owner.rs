@@ -13,6 +13,7 @@ use attune_executor::{
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome};
 
 use crate::bus::{Body, Delivery, Name, Party};
+use crate::oracle::{Promise, Violation};
 use crate::plan::{GRACE, MARGIN, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
 use crate::shadow::{Shadow, reported};
 use crate::trace::Note;
@@ -69,6 +70,7 @@ struct Writing {
     round: Round,
     number: u64,
     places: Vec<(ExecutionId, RequestId, u64)>,
+    found: Vec<(PartitionId, Violation)>,
 }
 
 /// One owner process.
@@ -94,6 +96,9 @@ pub(crate) struct Owner {
     control: VecDeque<Inbound>,
     commands: VecDeque<Inbound>,
     stage: Stage,
+    /// What the oracle says of the decisions of this round. It counts when they are stored: what
+    /// a stale owner decides and cannot store does no harm.
+    found: Vec<(PartitionId, Violation)>,
     calls: u64,
     current_call: u64,
     reconcile_at: Time,
@@ -122,6 +127,7 @@ impl Owner {
             control: VecDeque::new(),
             commands: VecDeque::new(),
             stage: Stage::Idle,
+            found: Vec::new(),
             calls: 0,
             current_call: 0,
             reconcile_at: 0,
@@ -201,7 +207,7 @@ impl World {
             }
             Word::Retry if self.owners[o].current_call == 0 => self.issue(o),
             Word::Lease => self.lease_round(o),
-            Word::Tell(tell) => self.tell(o, *tell),
+            Word::Tell(tell) => self.publish_round(*tell),
             Word::Cut => self.reconnect(o),
             Word::Reply(..) | Word::Retry | Word::Wake | Word::CancelRun(_) | Word::Report(..) => {}
         }
@@ -336,6 +342,13 @@ impl World {
 
     fn subscribe(&mut self, o: usize, partition: PartitionId) {
         let party = self.owner_party(o);
+        let old = self.owners[o]
+            .owned
+            .get(&partition)
+            .map(|owned| owned.subscriptions);
+        for subscription in old.into_iter().flatten() {
+            self.close(subscription);
+        }
         let names = [Name::Control(partition.0), Name::Commands(partition.0)];
         let subscriptions = names.map(|name| self.bus.subscribe(name, party, PREFETCH));
         if let Some(owned) = self.owners[o].owned.get_mut(&partition) {
@@ -442,6 +455,7 @@ impl World {
                 number: writing.number,
                 batch: writing.round.batch.clone(),
                 places: writing.places.clone(),
+                found: writing.found.clone(),
             })),
         };
         let number = owner.next_call();
@@ -504,6 +518,7 @@ impl World {
                     writing
                         .places
                         .retain(|(id, ..)| id.partition() != partition);
+                    writing.found.retain(|(of, _)| *of != partition);
                     self.step_down(o, partition);
                 }
                 self.owners[o].stage = Stage::Write(writing);
@@ -636,6 +651,7 @@ impl World {
             Event::Submit { request_id, .. } => Some(*request_id),
             _ => None,
         };
+        let is_tick = matches!(event, Event::Tick);
         let shadow = self.shadows.entry((partition, epoch)).or_default();
         let actions = match &event {
             Event::Recover { actions, .. } => actions.as_slice(),
@@ -650,6 +666,15 @@ impl World {
                 .unwrap_or(QUEUE_TIMEOUT_SECONDS);
             let bounds = (policy.concurrency.limit, i64::from(seconds) * 1000);
             shadow.bounds.insert(action.id, bounds);
+        }
+        if let Event::Reconcile { slots, .. } = &event
+            && shadow.mend(slots)
+            && self.store.leases[usize::from(partition.0)].epoch == epoch.0
+        {
+            let words =
+                format!("the holders of partition {partition} in memory are not the stored ones");
+            self.oracle
+                .blame(self.now, Violation::of(Promise::Stored, words));
         }
         let counted = match (&event, plant) {
             (Event::Completed(completion), Some(Plant::Counter)) => Some(completion.action_id),
@@ -677,9 +702,11 @@ impl World {
         if settle && plant != Some(Plant::Counter) {
             shadow.settle(now, &mut found);
         }
-        for violation in found {
-            self.blame(violation);
+        if is_tick {
+            shadow.pass(now, &mut found);
         }
+        let found = found.into_iter().map(|violation| (partition, violation));
+        self.owners[o].found.extend(found);
         let mut inserted = None;
         for effect in &effects {
             match effect {
@@ -716,10 +743,12 @@ impl World {
             let party = self.owner_party(o);
             self.note(Note::Decided(party, number));
         }
+        let found = std::mem::take(&mut self.owners[o].found);
         self.owners[o].stage = Stage::Write(Box::new(Writing {
             round,
             number,
             places,
+            found,
         }));
         self.issue(o);
     }
@@ -766,7 +795,7 @@ impl World {
         self.soon(Ev::To(party, Word::Tell(Box::new(tell))));
     }
 
-    fn tell(&mut self, _o: usize, tell: Tell) {
+    fn publish_round(&mut self, tell: Tell) {
         for dispatch in tell.dispatches.iter().chain(&tell.redispatches) {
             self.dispatch(dispatch.execution_id, dispatch.attempt, dispatch.action.id);
         }

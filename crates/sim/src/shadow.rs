@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, Seq, Status};
 use attune_executor::{Effect, Event};
-use attune_store::{ActiveRow, End, NewExecution, Update};
+use attune_store::{ActiveRow, End, NewExecution, SlotRow, Update};
 
 use crate::oracle::{Promise, Violation};
 
@@ -34,6 +34,14 @@ pub(crate) struct Shadow {
     pub(crate) bounds: BTreeMap<ActionId, (Option<u32>, Millis)>,
 }
 
+impl Seen {
+    /// Whether its time to wait for its first slot runs.
+    fn may_expire(&self, now: Millis) -> bool {
+        let is_delayed = self.not_before.is_some_and(|time| time > now);
+        !self.holds && self.attempt == Attempt(0) && !is_delayed
+    }
+}
+
 fn order(id: ExecutionId, seen: &Seen) -> (Priority, Seq) {
     (seen.priority, id.seq())
 }
@@ -54,6 +62,31 @@ impl Shadow {
             };
             self.rows.insert(row.id, seen);
         }
+    }
+
+    /// Makes the holders those that are stored; true when they were not.
+    pub(crate) fn mend(&mut self, slots: &[SlotRow]) -> bool {
+        let stored = |id: &ExecutionId| slots.iter().find(|slot| slot.id == *id);
+        let before = self.rows.len();
+        self.rows.retain(|id, seen| {
+            !seen.holds || stored(id).is_some_and(|s| s.attempt == seen.attempt)
+        });
+        let mut mended = self.rows.len() != before;
+        for slot in slots {
+            if self.rows.get(&slot.id).is_none_or(|seen| !seen.holds) {
+                mended = true;
+                let seen = Seen {
+                    action: slot.action_id,
+                    priority: Priority::Normal,
+                    holds: true,
+                    attempt: slot.attempt,
+                    not_before: None,
+                    since: 0,
+                };
+                self.rows.insert(slot.id, seen);
+            }
+        }
+        mended
     }
 
     fn holders(&self, action: ActionId) -> usize {
@@ -188,28 +221,38 @@ impl Shadow {
         }
         let waited = now - seen.since;
         let most = self.bounds.get(&seen.action).map_or(0, |(_, most)| *most);
-        if status == Status::Expired && (seen.holds || waited < most) {
+        if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
             let words = format!("{id} expires after {waited} ms of {most}");
             out.push(Violation::of(Promise::Expiry, words));
         }
     }
 
     /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it, nobody who has waited too long.
+    /// who may have it.
     pub(crate) fn settle(&self, now: Millis, out: &mut Vec<Violation>) {
-        for (action, (_, most)) in &self.bounds {
+        for action in self.bounds.keys() {
             if let Some(id) = self.first_eligible(now, *action)
                 && self.has_free_slot(*action)
             {
                 let words = format!("{id} waits although a slot of {action} is free");
                 out.push(Violation::of(Promise::I6, words));
             }
-            let overdue = self.rows.iter().find(|(_, seen)| {
+        }
+    }
+
+    /// What must be true whenever time has passed: nobody has waited too long.
+    pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
+        for (action, (_, most)) in &self.bounds {
+            // One whose start was delayed may hold up the expiry of those behind it.
+            let overdue = self.rows.iter().find(|(id, seen)| {
                 seen.action == *action
-                    && !seen.holds
-                    && seen.attempt == Attempt(0)
+                    && seen.may_expire(now)
                     && seen.since + most < now
-                    && seen.not_before.is_none_or(|time| time <= now)
+                    && !self.rows.range(..*id).any(|(_, other)| {
+                        (other.action, other.priority) == (seen.action, seen.priority)
+                            && other.may_expire(now)
+                            && other.since > seen.since
+                    })
             });
             if let Some((id, seen)) = overdue {
                 let words = format!("{id} waits {} ms of {most}", now - seen.since);

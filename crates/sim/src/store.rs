@@ -15,21 +15,21 @@ use crate::plan::Time;
 
 /// What waits or holds a slot.
 #[derive(Debug, Clone)]
-pub struct Row {
+pub(crate) struct Row {
     /// Its action.
-    pub action: ActionId,
+    pub(crate) action: ActionId,
     /// Who goes first.
-    pub priority: Priority,
+    pub(crate) priority: Priority,
     /// `Queued`, `Requested` or `Running`.
-    pub status: Status,
+    pub(crate) status: Status,
     /// Its attempt.
-    pub attempt: Attempt,
+    pub(crate) attempt: Attempt,
     /// When it may start, by the wall clock.
-    pub not_before: Option<DateTime<Utc>>,
+    pub(crate) not_before: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
-    pub cancel_requested: bool,
+    pub(crate) cancel_requested: bool,
     /// Who claimed it.
-    pub worker: Option<WorkerId>,
+    pub(crate) worker: Option<WorkerId>,
     created: Time,
     requested_at: Time,
     started_at: Time,
@@ -37,42 +37,42 @@ pub struct Row {
 
 /// The lease of a partition.
 #[derive(Debug, Clone, Default)]
-pub struct Lease {
+pub(crate) struct Lease {
     owner: Option<OwnerId>,
     /// Rises with every change of hands.
-    pub epoch: i64,
+    pub(crate) epoch: i64,
     expires: Time,
 }
 
 /// What a commit met that no commit may meet.
 #[derive(Debug, Default)]
-pub struct Odd {
+pub(crate) struct Odd {
     /// Executions that had ended, or never were, when a batch ended or stored them.
-    pub ended_twice: Vec<ExecutionId>,
+    pub(crate) ended_twice: Vec<ExecutionId>,
     /// Requests that had led to another execution.
-    pub accepted_twice: Vec<RequestId>,
+    pub(crate) accepted_twice: Vec<RequestId>,
 }
 
 /// Everything that is stored.
 #[derive(Debug, Clone, Default)]
-pub struct Store {
+pub(crate) struct Store {
     /// By partition.
-    pub leases: Vec<Lease>,
+    pub(crate) leases: Vec<Lease>,
     /// By number.
-    pub actions: Vec<Action>,
+    pub(crate) actions: Vec<Action>,
     /// What waits or holds a slot.
-    pub active: BTreeMap<ExecutionId, Row>,
+    pub(crate) active: BTreeMap<ExecutionId, Row>,
     /// What has ended, how, and in which attempt.
-    pub history: BTreeMap<ExecutionId, (Status, Attempt)>,
+    pub(crate) history: BTreeMap<ExecutionId, (Status, Attempt)>,
     /// What requests led to, and the digests of their bodies.
-    pub requests: BTreeMap<RequestId, (ExecutionId, i64)>,
+    pub(crate) requests: BTreeMap<RequestId, (ExecutionId, i64)>,
     /// What has gone through each queue.
-    pub totals: BTreeMap<ActionId, QueueTotals>,
+    pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     workers: BTreeMap<WorkerId, Time>,
     /// Batches that were written: one that comes again was not answered the first time.
     written: BTreeSet<u64>,
     /// False when the missing fence is planted.
-    pub fenced: bool,
+    pub(crate) fenced: bool,
 }
 
 fn age(now: Time, then: Time) -> Duration {
@@ -81,7 +81,7 @@ fn age(now: Time, then: Time) -> Duration {
 
 impl Store {
     /// Takes those partitions that nobody owns.
-    pub fn acquire(
+    pub(crate) fn acquire(
         &mut self,
         now: Time,
         owner: OwnerId,
@@ -109,7 +109,7 @@ impl Store {
     }
 
     /// Extends what is still held.
-    pub fn renew(
+    pub(crate) fn renew(
         &mut self,
         now: Time,
         owner: OwnerId,
@@ -127,7 +127,7 @@ impl Store {
     }
 
     /// Frees what is still held.
-    pub fn give_up(&mut self, owner: OwnerId, held: &[(PartitionId, Epoch)]) {
+    pub(crate) fn give_up(&mut self, owner: OwnerId, held: &[(PartitionId, Epoch)]) {
         for (partition, epoch) in held {
             if self.holds(owner, *partition, *epoch) {
                 self.leases[usize::from(partition.0)].owner = None;
@@ -136,7 +136,7 @@ impl Store {
     }
 
     /// What a new owner loads, by rising id.
-    pub fn load_active(&self, now: Time, partition: PartitionId) -> Vec<ActiveRow> {
+    pub(crate) fn load_active(&self, now: Time, partition: PartitionId) -> Vec<ActiveRow> {
         let mine = self
             .active
             .iter()
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// What holds a slot, and since when its worker is lost.
-    pub fn load_slots(&self, now: Time, partitions: &[PartitionId]) -> Vec<SlotRow> {
+    pub(crate) fn load_slots(&self, now: Time, partitions: &[PartitionId]) -> Vec<SlotRow> {
         let held = self
             .active
             .iter()
@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// What is known of these requests.
-    pub fn look_up(&self, requests: &[RequestId]) -> Vec<KnownRequest> {
+    pub(crate) fn look_up(&self, requests: &[RequestId]) -> Vec<KnownRequest> {
         let known = requests.iter().filter_map(|request_id| {
             let (execution_id, digest) = *self.requests.get(request_id)?;
             Some(KnownRequest {
@@ -199,7 +199,7 @@ impl Store {
     }
 
     /// Those of these actions that exist.
-    pub fn find_actions(&self, refs: &[String]) -> Vec<Action> {
+    pub(crate) fn find_actions(&self, refs: &[String]) -> Vec<Action> {
         let found = self.actions.iter().filter(|action| {
             refs.iter()
                 .any(|name| name == action.spec.action_ref.as_str())
@@ -208,7 +208,7 @@ impl Store {
     }
 
     /// Starts or renews the lease of a worker; false when it had expired.
-    pub fn renew_worker(&mut self, now: Time, worker: WorkerId, ttl: Time) -> bool {
+    pub(crate) fn renew_worker(&mut self, now: Time, worker: WorkerId, ttl: Time) -> bool {
         match self.workers.get(&worker) {
             Some(expires) if *expires <= now => false,
             _ => {
@@ -219,7 +219,7 @@ impl Store {
     }
 
     /// Claims for a worker with a live lease.
-    pub fn claim(
+    pub(crate) fn claim(
         &mut self,
         now: Time,
         worker: WorkerId,
@@ -256,7 +256,7 @@ impl Store {
     }
 
     /// Whether a batch of this number was written before.
-    pub fn has_written(&self, number: u64) -> bool {
+    pub(crate) fn has_written(&self, number: u64) -> bool {
         self.written.contains(&number)
     }
 
@@ -264,7 +264,7 @@ impl Store {
     ///
     /// # Errors
     /// The partitions that the writer does not own.
-    pub fn commit(
+    pub(crate) fn commit(
         &mut self,
         now: Time,
         number: u64,

@@ -189,6 +189,7 @@ impl World {
 
     fn listen(&mut self, w: usize) {
         let party = self.worker_party(w);
+        self.close(self.workers[w].subscription);
         self.workers[w].subscription = self.bus.subscribe(Name::Requested, party, PREFETCH);
         self.pump(Name::Requested);
     }

@@ -2,7 +2,7 @@
 //! processes, the store and the broker that the events are for.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{
@@ -95,6 +95,8 @@ pub(crate) struct Written {
     pub(crate) number: u64,
     pub(crate) batch: Batch,
     pub(crate) places: Vec<(ExecutionId, RequestId, u64)>,
+    /// What the oracle says of the decisions.
+    pub(crate) found: Vec<(PartitionId, Violation)>,
 }
 
 /// What a new owner loads of a partition.
@@ -147,6 +149,8 @@ pub(crate) enum Ev {
     Heal,
     Look,
     To(Party, Word),
+    /// What was said to a process that stood still is heard now.
+    Resume(Party),
     /// A message reaches the broker; the client is told of it when there is one.
     Arrive(Name, Body, Option<usize>),
     Ack(u64, u64),
@@ -167,7 +171,6 @@ pub(crate) enum Fate {
     Answered,
     Refused,
     Unknown,
-    Broken,
 }
 
 struct Due(Time, u64, Ev);
@@ -212,6 +215,8 @@ pub(crate) struct World {
     pub(crate) seen: Seen,
     pub(crate) trace: Trace,
     pub(crate) numbers: u64,
+    /// What was said to processes that stand still.
+    waiting: BTreeMap<Party, VecDeque<Word>>,
     healed: bool,
 }
 
@@ -270,6 +275,7 @@ impl World {
             seen: Seen::default(),
             trace: Trace::new(keep_lines),
             numbers: 0,
+            waiting: BTreeMap::new(),
             healed: false,
             plan,
         };
@@ -323,11 +329,6 @@ impl World {
         self.trace.note(self.now, note);
     }
 
-    pub(crate) fn blame(&mut self, violation: Violation) {
-        self.note(Note::Broken(violation.promise));
-        self.oracle.blame(self.now, violation);
-    }
-
     fn run(&mut self) {
         let end = self.plan.heal_at + PATIENCE;
         while let Some(Reverse(Due(at, _, event))) = self.events.pop() {
@@ -377,6 +378,7 @@ impl World {
             Ev::Fault(n) => self.fault(n),
             Ev::Heal => self.heal(),
             Ev::To(party, word) => self.to(party, word),
+            Ev::Resume(party) => self.resume(party),
             Ev::Arrive(name, body, ask) => self.arrive(name, body, ask),
             Ev::Ack(subscription, place) => {
                 if let Some(name) = self.bus.ack(subscription, place) {
@@ -403,19 +405,37 @@ impl World {
         }
     }
 
-    /// Passes a word on, later when the process stands still, never when it is another one.
+    /// Passes a word on, later and in order when the process stands still.
     fn to(&mut self, party: Party, word: Word) {
-        match self.stands_still(party) {
-            Some(until) => self.push(until, Ev::To(party, word)),
-            None => match party {
-                Party::Owner(owner, life) if self.owners[owner].is_in(life) => {
-                    self.tell_owner(owner, word);
-                }
-                Party::Worker(worker, life) if self.workers[worker].is_in(life) => {
-                    self.tell_worker(worker, word);
-                }
-                Party::Owner(..) | Party::Worker(..) => {}
-            },
+        if let Some(waiting) = self.waiting.get_mut(&party) {
+            waiting.push_back(word);
+        } else if let Some(until) = self.stands_still(party) {
+            self.waiting.insert(party, VecDeque::from([word]));
+            self.push(until, Ev::Resume(party));
+        } else {
+            self.tell(party, word);
+        }
+    }
+
+    fn resume(&mut self, party: Party) {
+        if let Some(until) = self.stands_still(party) {
+            return self.push(until, Ev::Resume(party));
+        }
+        for word in self.waiting.remove(&party).into_iter().flatten() {
+            self.tell(party, word);
+        }
+    }
+
+    /// Tells a process, if it still is the one that is meant.
+    fn tell(&mut self, party: Party, word: Word) {
+        match party {
+            Party::Owner(owner, life) if self.owners[owner].is_in(life) => {
+                self.tell_owner(owner, word);
+            }
+            Party::Worker(worker, life) if self.workers[worker].is_in(life) => {
+                self.tell_worker(worker, word);
+            }
+            Party::Owner(..) | Party::Worker(..) => {}
         }
     }
 
@@ -569,6 +589,10 @@ impl World {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 if !again {
+                    for (_, violation) in written.found.clone() {
+                        self.note(Note::Broken(violation.promise));
+                        self.oracle.blame(self.now, violation);
+                    }
                     let mut shadows = BTreeMap::new();
                     for fence in &written.batch.fences {
                         if let Some(shadow) = self.shadows.get(fence) {

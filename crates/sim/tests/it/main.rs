@@ -1,0 +1,130 @@
+//! The simulator judged: it repeats itself, it sees much, it finds what is planted, and it finds
+//! nothing in what is not.
+
+use attune_sim::{Options, Plan, Plant, Promise, check, run, shrink};
+
+fn options(seeds: u64, plant: Option<Plant>) -> Options {
+    Options {
+        seeds,
+        plant,
+        json: true,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn no_promise_is_broken_and_no_run_is_idle() {
+    let report = check(&options(300, None));
+    assert!(report.broken.is_empty(), "{:?}", report.broken);
+    let seen = report.seen;
+    let enough = [
+        ("executions", seen.executions, 6_000),
+        ("takeovers", seen.takeovers, 200),
+        ("fence rejections", seen.fence_rejections, 15),
+        ("duplicates dropped", seen.duplicates_dropped, 2_000),
+        ("revokes", seen.revokes, 30),
+        ("unknown commits", seen.unknown_commits, 150),
+        ("redispatches", seen.redispatches, 100),
+        ("cancelled", seen.cancelled, 30),
+        ("expired", seen.expired, 50),
+        ("abandoned", seen.abandoned, 5),
+    ];
+    for (what, count, least) in enough {
+        assert!(count >= least, "only {count} {what}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_one_run() {
+    let mut hashes = Vec::new();
+    for seed in 0..40 {
+        let first = run(Plan::of(seed, None), true);
+        let again = run(Plan::of(seed, None), true);
+        assert_eq!(first.lines, again.lines, "seed {seed}");
+        assert_eq!(first.hash, again.hash, "seed {seed}");
+        // Keeping the lines changes nothing.
+        assert_eq!(first.hash, run(Plan::of(seed, None), false).hash);
+        hashes.push(first.hash);
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 40, "different seeds are different runs");
+}
+
+/// The planted bug is found within so many seeds, and said to break this promise.
+fn is_found(plant: Plant, promise: Promise, seeds: u64) {
+    let report = check(&options(seeds, Some(plant)));
+    let found = report.broken.contains_key(&promise);
+    assert!(found, "{plant:?} breaks {:?}", report.broken);
+}
+
+#[test]
+fn a_missing_fence_breaks_the_limit() {
+    is_found(Plant::NoFence, Promise::I2, 1_000);
+}
+
+#[test]
+fn a_missing_claim_breaks_the_limit_and_starts_twice() {
+    is_found(Plant::NoClaim, Promise::I2, 40);
+    is_found(Plant::NoClaim, Promise::DoubleStart, 20);
+}
+
+#[test]
+fn a_counter_in_place_of_a_set_breaks_the_limit() {
+    is_found(Plant::Counter, Promise::I2, 40);
+}
+
+#[test]
+fn acknowledging_first_loses_executions_and_slots() {
+    is_found(Plant::AckFirst, Promise::I1, 100);
+    is_found(Plant::AckFirst, Promise::I4, 100);
+}
+
+#[test]
+fn giving_back_out_of_order_breaks_the_order() {
+    is_found(Plant::RequeueLast, Promise::I3, 200);
+}
+
+#[test]
+fn telling_first_is_telling_early() {
+    is_found(Plant::TellFirst, Promise::ToldEarly, 10);
+}
+
+/// What the executor's inbox keeps from an earlier epoch must not go before what was lost.
+#[test]
+fn an_inbox_of_an_earlier_epoch_breaks_the_order() {
+    is_found(Plant::StaleInbox, Promise::I3, 1_500);
+}
+
+#[test]
+fn a_failing_seed_is_made_short() {
+    let report = check(&options(40, Some(Plant::NoClaim)));
+    let (_, seed) = report.broken[&Promise::DoubleStart];
+    let long = Plan::of(seed, Some(Plant::NoClaim));
+    let short = shrink(&long, Promise::DoubleStart);
+    assert!(
+        short.ops.len() < long.ops.len(),
+        "{} operations",
+        short.ops.len()
+    );
+    let outcome = run(short, true);
+    assert!(outcome.violations.contains_key(&Promise::DoubleStart));
+    assert!(
+        outcome
+            .lines
+            .iter()
+            .any(|line| line.contains("BROKEN: double_start"))
+    );
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let with = |jobs| {
+        let report = check(&Options {
+            jobs,
+            ..options(100, Some(Plant::Counter))
+        });
+        report.json()
+    };
+    assert_eq!(with(1), with(3));
+}
