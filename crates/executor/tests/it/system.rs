@@ -28,12 +28,14 @@ pub(crate) const TTL: Duration = Duration::from_millis(1500);
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(40);
 
+/// By action: the numbers of what was started and when, in that order.
+type Started = Arc<Mutex<BTreeMap<String, Vec<(u64, Instant)>>>>;
+
 /// A store, a bus and a worker.
 pub(crate) struct System {
     pub(crate) store: Arc<SqliteStore>,
     pub(crate) bus: MemoryBus,
-    /// Numbers of the executions of each action, in the order in which they were started.
-    started: Arc<Mutex<BTreeMap<String, Vec<(u64, Instant)>>>>,
+    started: Started,
     _worker: AbortOnDropHandle<()>,
 }
 
@@ -42,7 +44,7 @@ impl System {
         let store = Arc::new(SqliteStore::temporary().await.unwrap());
         store.ensure_partitions(PARTITIONS).await.unwrap();
         let bus = MemoryBus::new();
-        let started = Arc::<Mutex<_>>::default();
+        let started = Started::default();
         let worker = Worker {
             store: Arc::clone(&store),
             bus: bus.clone(),
@@ -130,7 +132,7 @@ impl System {
             (completed == count * refs.len() as u64).then_some(())
         })
         .await;
-        let started = self.started.lock().unwrap();
+        let started = self.started.lock().unwrap().clone();
         for action_ref in refs {
             let numbers: Vec<u64> = started[action_ref]
                 .iter()
@@ -188,7 +190,7 @@ async fn publish<M: attune_messages::Message>(bus: &MemoryBus, topic: Topic, ite
 struct Worker {
     store: Arc<SqliteStore>,
     bus: MemoryBus,
-    started: Arc<Mutex<BTreeMap<String, Vec<(u64, Instant)>>>>,
+    started: Started,
 }
 
 impl Worker {
