@@ -265,3 +265,27 @@ fn i7_counts_that_do_not_add_up() {
     assert_eq!(judge(totals(6)), []);
     assert_eq!(judge(totals(5)), [Promise::I7]);
 }
+
+#[test]
+fn a_large_history_is_judged_in_good_time() {
+    const EXECUTIONS: u32 = 20_000;
+    let mut world = World::new(5);
+    for n in 0..EXECUTIONS {
+        world.submit(Priority::ALL[n as usize % 5]);
+        if n % 1000 > 200 {
+            let first = *world.holders.first_key_value().unwrap().0;
+            world.finish(first);
+        }
+    }
+    world.takeover();
+    world.drain();
+    let lines = world.lines();
+    let began = std::time::Instant::now();
+    let findings = check(&world.records, Some(lines));
+    let elapsed = began.elapsed();
+    println!("{} records in {elapsed:?}", world.records.len());
+    assert_eq!(findings.violations, []);
+    assert_eq!(findings.executions, u64::from(EXECUTIONS));
+    // A quadratic rule would take minutes.
+    assert!(elapsed.as_secs() < 20, "{elapsed:?}");
+}
