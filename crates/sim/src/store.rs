@@ -172,6 +172,7 @@ impl Store {
                 worker: row.worker,
                 worker_lost_for: lost_since.map_or(Duration::ZERO, |since| age(now, since)),
                 held_for: age(now, row.requested_at),
+                running_for: row.worker.map(|_| age(now, row.started_at)),
                 cancel_requested: row.cancel_requested,
             }
         })

@@ -1,9 +1,6 @@
 //! `/api/v1/cluster` and `/api/v1/audit-log`: who is there, and what was done by hand.
 
-use std::collections::BTreeMap;
-
-use attune_core::OwnerId;
-use attune_store::{Lease, WorkerRow};
+use attune_store::{ExecutorRow, Lease, WorkerRow};
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
@@ -15,33 +12,34 @@ use crate::wire::{AuditList, Cluster, ExecutorView, PartitionView, WorkerView, m
 
 /// Executors, partitions and workers as their leases show them.
 pub(crate) async fn show(State(app): State<App>) -> Result<Json<Cluster>, ApiError> {
+    let rows = app.ports.partitions.executors().await?;
     let leases = app.ports.partitions.leases().await?;
     let workers = app.ports.workers.workers().await?;
     Ok(Json(Cluster {
-        executors: executors(&leases),
+        executors: executors(rows, &leases),
         partitions: leases.into_iter().map(partition).collect(),
         workers: workers.into_iter().map(worker).collect(),
     }))
 }
 
-/// The executors that own partitions, by name.
-fn executors(leases: &[Lease]) -> Vec<ExecutorView> {
-    let mut found: BTreeMap<(String, OwnerId), ExecutorView> = BTreeMap::new();
-    for lease in leases {
-        let Some(owner) = lease.owner else { continue };
-        let name = lease.owner_name.clone().unwrap_or_default();
-        let view = found
-            .entry((name.clone(), owner))
-            .or_insert_with(|| ExecutorView {
-                id: owner,
-                name,
-                partitions: 0,
-                lease_remaining_ms: 0,
-            });
-        view.partitions += 1;
-        view.lease_remaining_ms = view.lease_remaining_ms.max(millis(lease.remaining));
-    }
-    found.into_values().collect()
+/// The executors that are alive or still own partitions, by name.
+fn executors(rows: Vec<ExecutorRow>, leases: &[Lease]) -> Vec<ExecutorView> {
+    let owned = |id| {
+        leases
+            .iter()
+            .filter(|it| it.owner == Some(id))
+            .map(|_| 1)
+            .sum()
+    };
+    rows.into_iter()
+        .map(|row| ExecutorView {
+            partitions: owned(row.executor),
+            id: row.executor,
+            name: row.name,
+            lease_remaining_ms: millis(row.remaining),
+        })
+        .filter(|view| view.partitions > 0 || view.lease_remaining_ms > 0)
+        .collect()
 }
 
 fn partition(lease: Lease) -> PartitionView {

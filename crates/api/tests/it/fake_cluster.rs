@@ -7,8 +7,8 @@ use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
 };
 use attune_store::{
-    ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, GrantedBody, Lease, Lookup,
-    PartitionStore, SlotRow, StoreError, Violations,
+    ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
+    Lease, Lookup, PartitionStore, SlotRow, StoreError, Violations,
 };
 
 use crate::fakes::Fake;
@@ -40,6 +40,23 @@ impl PartitionStore for Fake {
         self.store(|state| state.partition_leases.clone())
     }
 
+    async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {
+        self.store(|state| state.executors.clone())
+    }
+
+    async fn renew_executor(
+        &self,
+        _executor: OwnerId,
+        _name: &str,
+        _ttl: Duration,
+    ) -> Result<Vec<ExecutorRow>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn retire_executor(&self, _executor: OwnerId) -> Result<(), StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
     async fn ensure_partitions(&self, _count: u16) -> Result<(), StoreError> {
         panic!("{NOT_ASKED}")
     }
@@ -67,6 +84,7 @@ impl PartitionStore for Fake {
         &self,
         _owner: OwnerId,
         _held: &[(PartitionId, Epoch)],
+        _to: Option<OwnerId>,
     ) -> Result<(), StoreError> {
         panic!("{NOT_ASKED}")
     }

@@ -14,8 +14,9 @@ use attune_core::{
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, ExecutionFilter, ExecutionPage,
-    ExecutionRecord, ExecutionStore, HistoryRetention, Lease, PolicyChange, SlotHolder, StatsRow,
-    StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
+    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange,
+    SlotHolder, StatsRow, StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow,
+    WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -38,6 +39,7 @@ pub(crate) struct State {
     pub(crate) violations: Vec<Violations>,
     pub(crate) audit: Vec<AuditEntry>,
     pub(crate) partition_leases: Vec<Lease>,
+    pub(crate) executors: Vec<ExecutorRow>,
     pub(crate) workers: Vec<WorkerRow>,
     /// How often actions were read.
     pub(crate) action_reads: usize,

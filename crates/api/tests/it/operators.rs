@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attune_core::{Attempt, Epoch, OwnerId, PartitionId, RequestId, Status, WorkerId};
 use attune_store::audit::what;
-use attune_store::{AuditEntry, Lease, SlotHolder, SlotWorker, Violations, WorkerRow};
+use attune_store::{AuditEntry, ExecutorRow, Lease, SlotHolder, SlotWorker, Violations, WorkerRow};
 use chrono::Utc;
 use serde_json::{Value, json};
 
@@ -157,8 +157,21 @@ async fn the_cluster_shows_who_is_there() {
         owner_name: owned.then(|| "executor-1".to_owned()),
         epoch: Epoch(4),
         remaining: Duration::from_secs(if owned { u64::from(n) + 1 } else { 0 }),
+        free_for: Duration::ZERO,
+        wanted_owner: None,
+    };
+    let idle = OwnerId::fresh();
+    let row = |executor, name: &str, seconds| ExecutorRow {
+        executor,
+        name: name.to_owned(),
+        remaining: Duration::from_secs(seconds),
     };
     api.fake.with(|state| {
+        state.executors = vec![
+            row(owner, "executor-1", 2),
+            row(idle, "executor-2", 9),
+            row(OwnerId::fresh(), "gone", 0),
+        ];
         state.partition_leases = vec![lease(0, true), lease(1, true), lease(2, false)];
         state.workers = vec![WorkerRow {
             worker: WorkerId::fresh(),
@@ -171,10 +184,11 @@ async fn the_cluster_shows_who_is_there() {
     });
     let answer = api.get("/api/v1/cluster").await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let executor = json!({
-        "id": owner, "name": "executor-1", "partitions": 2, "lease_remaining_ms": 2000
-    });
-    assert_eq!(answer.body["executors"], json!([executor]));
+    let executors = json!([
+        {"id": owner, "name": "executor-1", "partitions": 2, "lease_remaining_ms": 2000},
+        {"id": idle, "name": "executor-2", "partitions": 0, "lease_remaining_ms": 9000},
+    ]);
+    assert_eq!(answer.body["executors"], executors);
     let partitions = answer.body["partitions"].as_array().unwrap();
     assert_eq!(partitions.len(), 3);
     assert_eq!(

@@ -45,7 +45,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 11] {
+fn types() -> [(&'static str, Decode); 12] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }

@@ -13,7 +13,7 @@ use attune_messages::v1::QueueSnapshot;
 use attune_stats::{StatsHandle, StatsOptions, StatsPersister};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    StatsRow, StatsStore, StoreError, StoredStats,
+    SlotHolder, StatsRow, StatsStore, StoreError, StoredStats,
 };
 use chrono::Utc;
 use tokio::sync::{Semaphore, watch};
@@ -176,6 +176,15 @@ impl ExecutionStore for FakeStore {
         _: Option<Cursor>,
         _: u32,
     ) -> Result<ExecutionPage, StoreError> {
+        Err(unavailable())
+    }
+
+    async fn slot_holders(
+        &self,
+        _: ActionId,
+        _: Option<ExecutionId>,
+        _: u32,
+    ) -> Result<Vec<SlotHolder>, StoreError> {
         Err(unavailable())
     }
 
