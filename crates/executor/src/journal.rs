@@ -140,7 +140,7 @@ impl Journal {
             Wake::Lease(event) => self.follow(event, stop),
             Wake::Loaded(loaded) => {
                 self.wait_for_trust(stop).await;
-                self.adopt(loaded, stop).await;
+                self.adopt(loaded).await;
             }
             Wake::Work(work) => self.decide_on(work, stop).await,
             Wake::Timer => self.decide_on(Vec::new(), stop).await,
@@ -258,7 +258,7 @@ impl Journal {
         for inbound in work {
             self.decide(now, inbound, &mut draft);
         }
-        self.write(draft, stop).await;
+        self.write(draft).await;
     }
 
     fn decide(&mut self, now: Millis, inbound: Inbound, draft: &mut Draft) {
@@ -379,10 +379,9 @@ impl Journal {
 
     /// Commits a round and passes on what is to be told. Partitions that turn out to be lost
     /// are left out, and the rest is written again.
-    pub(crate) async fn write(&mut self, draft: Draft, stop: &CancellationToken) {
+    pub(crate) async fn write(&mut self, draft: Draft) {
         let mut round = draft.into_round(self.options.owner);
         let log = self.take_log(&round);
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(2));
         let committed = loop {
             if round.is_empty() {
                 break Committed::default();
@@ -400,12 +399,12 @@ impl Journal {
                     }
                     continue;
                 }
-                Err(CommitError::Store(error)) if error.is_transient() => {
-                    tracing::warn!(error = %chain(&error), "a round is not committed yet");
-                }
                 Err(CommitError::Store(error)) => {
                     // Memory is ahead of the store now: only loading again brings them together.
-                    tracing::error!(error = %chain(&error), "a round cannot be committed; its partitions are loaded again");
+                    // Writing the round again would do so as well when its outcome is unknown,
+                    // but the first try may still be on its way, and come when what it wrote has
+                    // moved on: it must find another epoch.
+                    tracing::warn!(error = %chain(&error), "a round may not be committed; its partitions are loaded again");
                     let partitions: Vec<PartitionId> =
                         round.touched().map(|(partition, _)| partition).collect();
                     for partition in partitions {
@@ -413,10 +412,6 @@ impl Journal {
                     }
                     return;
                 }
-            }
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(backoff.next_delay()) => {}
             }
         };
         self.record_committed(log);

@@ -53,7 +53,8 @@ impl World {
     }
 
     /// Works on the queue behind the back of the core.
-    fn tamper<T>(&self, work: impl FnOnce(&mut ActionQueue) -> T) -> T {
+    fn tamper<T>(&mut self, work: impl FnOnce(&mut ActionQueue) -> T) -> T {
+        self.tampered = true;
         self.core.queues.with_existing(ACTION, work).unwrap()
     }
 
@@ -335,6 +336,7 @@ fn too_many_slots_in_the_store_are_found() {
     world.submit(2);
     world.sweep();
     let stranger = ExecutionId::new(PARTITION, Seq::new(Epoch(1), 99));
+    world.tampered = true;
     world
         .stored
         .active
@@ -388,6 +390,7 @@ fn who_waits_in_one_place_only_is_mended() {
     // Each took the other for what it is not.
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(2);
+    world.tampered = true;
     world.stored.active.get_mut(&ids[0]).unwrap().0 = Status::Queued;
     world.stored.active.get_mut(&ids[1]).unwrap().0 = Status::Running;
     world.stored.active.get_mut(&ids[1]).unwrap().1 = Attempt(1);

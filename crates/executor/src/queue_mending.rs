@@ -25,14 +25,15 @@ impl ActionQueue {
             self.restore_holder(row.id, holder);
             return;
         }
+        let not_before = row.not_before.map(|time| time.timestamp_millis());
         let waiting = Waiting {
             execution_id: row.id,
             seq,
-            enqueued_at,
+            // The time it was not eligible does not count as waiting for a slot.
+            enqueued_at: not_before.map_or(enqueued_at, |time| time.max(enqueued_at)),
             attempt: row.attempt,
             delayed: row.not_before.is_some(),
         };
-        let not_before = row.not_before.map(|time| time.timestamp_millis());
         self.restore_waiting(row.priority, waiting, not_before.filter(|time| *time > now));
     }
 

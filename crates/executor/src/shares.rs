@@ -106,7 +106,9 @@ pub(crate) fn plan(
     let count = u16::try_from(leases.len()).unwrap_or(PartitionId::MAX_COUNT);
     let shares = shares(live, count);
     let mut plan = Plan::default();
-    for lease in leases.iter().filter(|lease| lease.owner.is_none()) {
+    // What this executor owns without holding it was let go while the store did not answer.
+    let free = |lease: &&Lease| lease.owner.is_none_or(|owner| owner == me);
+    for lease in leases.iter().filter(free) {
         let mine = shares.get(&lease.partition) == Some(&me) || lease.wanted_owner == Some(me);
         let forgotten = lease.free_for > patience;
         if (mine || forgotten) && !held.contains_key(&lease.partition) {

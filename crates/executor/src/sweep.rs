@@ -56,7 +56,7 @@ impl Journal {
             let event = Event::Reconcile { slots, bounds };
             draft.add(*partition, owned.core.step(now, event));
         }
-        self.write(draft, stop).await;
+        self.write(draft).await;
     }
 
     /// Reads the actions of which the store has executions and memory has never heard; false

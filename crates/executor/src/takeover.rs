@@ -225,7 +225,7 @@ impl Journal {
     }
 
     /// Serves partitions from now on, those of them that were not lost meanwhile.
-    pub(crate) async fn adopt(&mut self, loaded: Loaded, stop: &CancellationToken) {
+    pub(crate) async fn adopt(&mut self, loaded: Loaded) {
         let Loaded {
             started,
             partitions,
@@ -254,7 +254,7 @@ impl Journal {
             elapsed_ms = started.elapsed().as_millis(),
             "partitions taken over"
         );
-        self.write(draft, stop).await;
+        self.write(draft).await;
     }
 
     fn feed(&self, place: (PartitionId, Epoch), subscribers: Vec<(Topic, Subscriber)>) -> Feeds {

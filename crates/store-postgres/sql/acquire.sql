@@ -1,4 +1,4 @@
--- Takes what nobody owns. Only the database's clock is compared. The rows are locked in the
+-- Takes what nobody owns, or the asker itself in an earlier epoch. Only the database's clock is compared. The rows are locked in the
 -- order of the partitions, as fences and renewals lock them, so that none of these deadlock; a
 -- row is looked at again once its lock is free, so of two who race one finds it taken.
 --
@@ -9,6 +9,7 @@ WITH free AS (
     SELECT partition FROM attune.partition_lease
     WHERE partition = ANY($1::integer[])
       AND (owner IS NULL
+           OR owner = $2::uuid
            OR (expires_at <= clock_timestamp()
                AND pg_postmaster_start_time() + (expires_at - updated_at) <= clock_timestamp()))
       AND (wanted_owner IS NULL

@@ -215,8 +215,8 @@ pub enum CommitError {
     /// The writer does not own these partitions in these epochs any more; nothing was written.
     #[error("{} partition(s) have another owner", .0.len())]
     Fenced(Vec<PartitionId>),
-    /// Anything else; when it is transient the batch may have been written, and writing it
-    /// again is right.
+    /// Anything else; when it is transient the batch may have been written, or may be yet. Writing
+    /// it again is right only while nothing of it can have moved on: the first try may come late.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -282,7 +282,8 @@ pub trait PartitionStore: Send + Sync {
     async fn leases(&self) -> Result<Vec<Lease>, StoreError>;
 
     /// Takes those of `partitions` that nobody owns, for `ttl`; their epoch rises by one. One
-    /// that was handed over to another executor is left to it for a third of `ttl`.
+    /// that the asker owns is taken as well: what it sent in the epoch before finds another one
+    /// from then on. One that was handed over to another executor is left to it for a third of `ttl`.
     ///
     /// # Errors
     /// When the store fails.

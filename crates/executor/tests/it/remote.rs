@@ -1,6 +1,6 @@
 //! A store as an executor sees it that can be killed or stopped.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,7 +12,7 @@ use attune_store::{
     PartitionStore, SlotRow, Store, StoreError,
 };
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::system::until;
 
@@ -29,6 +29,28 @@ pub(crate) struct Door {
     open: watch::Sender<bool>,
     /// How many commits wait in front of it.
     commits: watch::Sender<usize>,
+    /// A commit that shall come late.
+    late: Mutex<Option<Delay>>,
+}
+
+/// Lets a commit go on, and learns what became of it.
+struct Delay {
+    go_on: oneshot::Receiver<()>,
+    outcome: oneshot::Sender<Result<Committed, CommitError>>,
+}
+
+/// A commit on its way to the store, which its sender has given up.
+pub(crate) struct Late {
+    go_on: oneshot::Sender<()>,
+    outcome: oneshot::Receiver<Result<Committed, CommitError>>,
+}
+
+impl Late {
+    /// Lets it arrive, and returns what the store says to it.
+    pub(crate) async fn arrive(self) -> Result<Committed, CommitError> {
+        self.go_on.send(()).expect("a commit was delayed");
+        self.outcome.await.unwrap()
+    }
 }
 
 impl Door {
@@ -36,6 +58,7 @@ impl Door {
         Self {
             open: watch::Sender::new(true),
             commits: watch::Sender::new(0),
+            late: Mutex::new(None),
         }
     }
 
@@ -54,6 +77,17 @@ impl Door {
             (*commits.borrow() > 0).then_some(())
         })
         .await;
+    }
+
+    /// To its sender the next commit fails; in truth it is only late.
+    pub(crate) fn delay_next_commit(&self) -> Late {
+        let ((go_on, gone), (told, outcome)) = (oneshot::channel(), oneshot::channel());
+        let delay = Delay {
+            go_on: gone,
+            outcome: told,
+        };
+        *self.late.lock().unwrap() = Some(delay);
+        Late { go_on, outcome }
     }
 
     async fn pass(&self) {
@@ -202,6 +236,16 @@ impl PartitionStore for Remote {
 
     async fn commit(&self, batch: &Batch) -> Result<Committed, CommitError> {
         let batch = batch.clone();
+        let late = self.door.late.lock().unwrap().take();
+        if let Some(Delay { go_on, outcome }) = late {
+            let store = Arc::clone(&self.store);
+            self.home.spawn(async move {
+                if go_on.await.is_ok() {
+                    outcome.send(store.commit(&batch).await).ok();
+                }
+            });
+            return Err(StoreError::Unavailable("the answer did not come".into()).into());
+        }
         self.door.commits.send_modify(|waiting| *waiting += 1);
         self.door.pass().await;
         self.door.commits.send_modify(|waiting| *waiting -= 1);
