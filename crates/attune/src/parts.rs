@@ -154,7 +154,10 @@ pub(crate) fn rabbit_options(settings: &Settings, role: &str) -> RabbitOptions {
 }
 
 /// Lets only errors that may pass be tried again.
-fn settle<T, E>(outcome: Result<T, E>, transient: impl Fn(&E) -> bool) -> Result<Result<T, E>, E> {
+pub(crate) fn settle<T, E>(
+    outcome: Result<T, E>,
+    transient: impl Fn(&E) -> bool,
+) -> Result<Result<T, E>, E> {
     match outcome {
         Err(error) if transient(&error) => Err(error),
         settled => Ok(settled),

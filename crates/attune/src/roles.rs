@@ -7,20 +7,22 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use attune_api::{ApiOptions, ApiServer, BusProbe, Ports, QueueDefaults};
-use attune_bus::{ClientOptions, CommandClient};
-use attune_completion_listener::{CompletionListener, ListenerOptions};
+use attune_bus::{BusError, ClientOptions, CommandClient};
+use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
 use attune_core::ActionSpec;
-use attune_executor::{Counter, ExecutorHandle, ExecutorOptions, QueueConfig};
+use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_history::Recorder;
-use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, systemd};
-use attune_stats::{StatsOptions, StatsPersister};
+use attune_runtime::{
+    Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, retry_until_ready, systemd,
+};
+use attune_stats::{StatsError, StatsOptions, StatsPersister};
 use attune_store::{HistoryRetention, Store};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::parts::Parts;
+use crate::parts::{Parts, settle};
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -98,7 +100,11 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
     if let Some(listen) = settings.metrics.listen {
         ops_server(listen, metrics.clone(), health.clone(), &shutdown).await?;
     }
-    let running = start(settings, roles, &parts, &health, &metrics, &shutdown).await?;
+    let running = match start(settings, roles, &parts, &health, &metrics, &shutdown).await {
+        Ok(running) => running,
+        Err(_) if shutdown.is_cancelled() => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error),
+    };
     process.ready();
     systemd::ready();
     if let Some(address) = running.api {
@@ -239,8 +245,12 @@ async fn start_executor(
         max_message_bytes: settings.broker.max_message_bytes,
         recorder: recorder(settings, "executor")?,
     };
-    let handle =
-        attune_executor::start(options, parts.store.clone(), parts.bus.clone(), stop).await?;
+    let starting = retry_until_ready("what the executor needs", shutdown, || async {
+        let (store, bus) = (parts.store.clone(), parts.bus.clone());
+        let started = attune_executor::start(options.clone(), store, bus, stop.clone()).await;
+        settle(started, ExecutorError::is_transient)
+    });
+    let handle = starting.await??;
     if executor.queue.enable_metrics {
         export(&handle, metrics);
     }
@@ -298,7 +308,14 @@ async fn start_listener(
         max_batch: settings.completion_listener.max_batch,
         max_message_bytes: settings.broker.max_message_bytes,
     };
-    let handle = CompletionListener::start(options, parts.bus.clone(), stop).await?;
+    let starting = retry_until_ready("the completions", shutdown, || async {
+        let bus = parts.bus.clone();
+        let started = CompletionListener::start(options.clone(), bus, stop.clone()).await;
+        settle(started, |error| {
+            matches!(error, ListenerError::Subscribe(BusError::Unavailable(_)))
+        })
+    });
+    let handle = starting.await??;
     spawn(shutdown, "completion-listener", handle.stopped(), ended);
     Ok(())
 }
@@ -315,8 +332,14 @@ async fn start_stats(
     });
     options.min_interval = settings.stats.publish_interval();
     options.max_message_bytes = settings.broker.max_message_bytes;
-    let handle =
-        StatsPersister::start(options, parts.bus.clone(), parts.store.clone(), stop).await?;
+    let starting = retry_until_ready("the snapshots", shutdown, || async {
+        let (bus, store) = (parts.bus.clone(), parts.store.clone());
+        let started = StatsPersister::start(options.clone(), bus, store, stop.clone()).await;
+        settle(started, |error| {
+            matches!(error, StatsError::Subscribe(BusError::Unavailable(_)))
+        })
+    });
+    let handle = starting.await??;
     spawn(shutdown, "stats", handle.stopped(), ended);
     Ok(())
 }
@@ -369,7 +392,11 @@ async fn start_api(
     let partitions = settings.cluster.partitions;
     let mut client = ClientOptions::new(partitions);
     client.max_message_bytes = settings.broker.max_message_bytes;
-    let commands = CommandClient::start(parts.bus.clone(), client).await?;
+    let starting = retry_until_ready("the answers to commands", shutdown, || async {
+        let started = CommandClient::start(parts.bus.clone(), client.clone()).await;
+        settle(started, |error| matches!(error, BusError::Unavailable(_)))
+    });
+    let commands = starting.await??;
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, partitions);
     options.max_body_bytes = api.max_body_bytes;

@@ -76,6 +76,16 @@ pub enum ExecutorError {
     Bus(#[from] BusError),
 }
 
+impl ExecutorError {
+    /// Whether the same may succeed later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::Bus(error) => matches!(error, BusError::Unavailable(_)),
+        }
+    }
+}
+
 /// A running executor.
 #[derive(Debug)]
 pub struct ExecutorHandle {
