@@ -263,10 +263,17 @@ impl ActionQueue {
     ) -> Result<(), QueueFull> {
         self.check_room()?;
         self.totals.enqueued += 1;
-        self.load_mut()
-            .delayed
-            .insert((not_before, waiting.seq), (priority, waiting));
+        self.delay(priority, waiting, not_before);
         Ok(())
+    }
+
+    pub(crate) fn delay(&mut self, priority: Priority, waiting: Waiting, not_before: Millis) {
+        let delayed = &mut self.load_mut().delayed;
+        delayed.insert((not_before, waiting.seq), (priority, waiting));
+    }
+
+    pub(crate) fn add_holder(&mut self, execution_id: ExecutionId, holder: Holder) {
+        self.load_mut().active.insert(execution_id, holder);
     }
 
     fn check_room(&self) -> Result<(), QueueFull> {
@@ -276,30 +283,6 @@ impl ActionQueue {
         } else {
             Ok(())
         }
-    }
-
-    /// Puts an execution that is stored as waiting back at its place; totals know it already.
-    pub fn restore_waiting(
-        &mut self,
-        priority: Priority,
-        waiting: Waiting,
-        not_before: Option<Millis>,
-    ) {
-        match not_before {
-            Some(time) => {
-                self.load_mut()
-                    .delayed
-                    .insert((time, waiting.seq), (priority, waiting));
-            }
-            None => {
-                self.insert(priority, waiting);
-            }
-        }
-    }
-
-    /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now.
-    pub fn restore_holder(&mut self, execution_id: ExecutionId, holder: Holder) {
-        self.load_mut().active.insert(execution_id, holder);
     }
 
     /// Gives the next free slot to the first in order, if there are both.
@@ -328,7 +311,7 @@ impl ActionQueue {
             enqueued_at: waiting.enqueued_at,
             cancel_requested: false,
         };
-        self.load_mut().active.insert(waiting.execution_id, holder);
+        self.add_holder(waiting.execution_id, holder);
         attempt
     }
 
@@ -504,7 +487,7 @@ impl ActionQueue {
     }
 
     /// Inserts at its place and tells how many are before it. Nearly always that is the end.
-    fn insert(&mut self, priority: Priority, waiting: Waiting) -> u64 {
+    pub(crate) fn insert(&mut self, priority: Priority, waiting: Waiting) -> u64 {
         let lanes = &mut self.load_mut().lanes;
         let index = match lanes.binary_search_by_key(&priority, |lane| lane.priority) {
             Ok(index) => index,

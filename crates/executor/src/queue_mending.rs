@@ -1,14 +1,34 @@
-//! What the reconciler changes in a queue when memory and store differ. None of it counts as an
+//! What takeovers and the reconciler bring into a queue to make it what is stored. None of it counts as an
 //! end: [`balance`](ActionQueue::balance) sets the totals right once everything is mended.
 
 use std::collections::BTreeSet;
 
-use attune_core::{ExecutionId, Seq};
+use attune_core::{ExecutionId, Priority, Seq};
 use attune_store::ActiveRow;
 
 use crate::action_queue::{ActionQueue, Holder, Millis, Waiting};
 
 impl ActionQueue {
+    /// Puts an execution that is stored as waiting back at its place; totals know it already.
+    pub fn restore_waiting(
+        &mut self,
+        priority: Priority,
+        waiting: Waiting,
+        not_before: Option<Millis>,
+    ) {
+        match not_before {
+            Some(time) => self.delay(priority, waiting, time),
+            None => {
+                self.insert(priority, waiting);
+            }
+        }
+    }
+
+    /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now.
+    pub fn restore_holder(&mut self, execution_id: ExecutionId, holder: Holder) {
+        self.add_holder(execution_id, holder);
+    }
+
     /// Takes a stored execution in, as it is stored: as a holder, whatever the limit is now, or
     /// at its place in the order. Totals know it already.
     pub(crate) fn restore(&mut self, now: Millis, row: &ActiveRow) {

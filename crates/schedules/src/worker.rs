@@ -77,10 +77,15 @@ struct Store {
 #[async_trait]
 impl WorkerStore for Store {
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
-        if self.renewals.fetch_add(1, Ordering::SeqCst) >= 2 {
+        let renewals = self.renewals.fetch_add(1, Ordering::SeqCst);
+        if renewals >= 2 {
             return Err(StoreError::Unavailable("it is away".into()));
         }
-        *self.expires.lock().unwrap() = Instant::now() + lease.ttl;
+        let mut expires = self.expires.lock().unwrap();
+        if renewals > 0 && Instant::now() >= *expires {
+            return Err(StoreError::Conflict("it has expired".to_owned()));
+        }
+        *expires = Instant::now() + lease.ttl;
         Ok(())
     }
 
