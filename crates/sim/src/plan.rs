@@ -41,11 +41,13 @@ pub enum Plant {
     TellFirst,
     /// An owner that takes a partition again goes on with what it had received in its last epoch.
     StaleInbox,
+    /// An owner writes a round again in the same epoch when its outcome is unknown.
+    SameEpoch,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("no-fence", Self::NoFence),
         ("no-claim", Self::NoClaim),
         ("counter", Self::Counter),
@@ -53,6 +55,7 @@ impl Plant {
         ("nack-requeue", Self::RequeueLast),
         ("tell-first", Self::TellFirst),
         ("stale-inbox", Self::StaleInbox),
+        ("same-epoch", Self::SameEpoch),
     ];
 }
 

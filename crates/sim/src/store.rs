@@ -91,7 +91,8 @@ impl Store {
         let mut taken = Vec::new();
         for partition in wanted {
             let lease = &mut self.leases[usize::from(partition.0)];
-            if lease.owner.is_none() || lease.expires <= now {
+            // The asker's own is what it let go while the store did not answer.
+            if lease.owner.is_none_or(|it| it == owner) || lease.expires <= now {
                 *lease = Lease {
                     owner: Some(owner),
                     epoch: lease.epoch + 1,

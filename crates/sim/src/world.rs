@@ -352,7 +352,8 @@ impl World {
         }
     }
 
-    /// Sends a call to the store.
+    /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
+    /// is so late that its sender has given up.
     pub(crate) fn call(&mut self, party: Party, number: u64, call: Call) {
         let noise = self.noise;
         let fate = if self.rng.chance(noise.refused) {
@@ -370,6 +371,12 @@ impl World {
                 at += stall;
             }
             reply_at += stall;
+        }
+        if fate == Fate::Unknown && matches!(call, Call::Commit(_)) && self.rng.chance(300) {
+            // It arrives after the connection was given up; nobody waits for its answer.
+            self.push(reply_at, Ev::To(party, Word::Reply(number, Reply::Failed)));
+            let late = reply_at + self.rng.between(0, 3_000);
+            return self.push(late, Ev::Store(party, 0, call, Fate::Answered, late));
         }
         self.push(at, Ev::Store(party, number, call, fate, reply_at));
     }

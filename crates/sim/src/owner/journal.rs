@@ -114,6 +114,18 @@ impl World {
     pub(super) fn journal_reply(&mut self, o: usize, reply: Reply) {
         let stage = std::mem::replace(&mut self.owners[o].stage, Stage::Idle);
         match (stage, reply) {
+            (Stage::Write(writing), Reply::Failed | Reply::Broken)
+                if !self.has(Plant::SameEpoch) =>
+            {
+                let touched: Vec<PartitionId> = writing
+                    .round
+                    .touched()
+                    .map(|(partition, _)| partition)
+                    .collect();
+                for partition in touched {
+                    self.step_down(o, partition);
+                }
+            }
             (stage, Reply::Failed) => {
                 self.owners[o].stage = stage;
                 let at = self.now + self.rng.between(20, 400);
@@ -171,16 +183,6 @@ impl World {
                 }
                 self.owners[o].stage = Stage::Write(writing);
                 self.issue(o);
-            }
-            (Stage::Write(writing), Reply::Broken) => {
-                let touched: Vec<PartitionId> = writing
-                    .round
-                    .touched()
-                    .map(|(partition, _)| partition)
-                    .collect();
-                for partition in touched {
-                    self.step_down(o, partition);
-                }
             }
             (stage, _) => self.owners[o].stage = stage,
         }

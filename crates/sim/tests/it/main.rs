@@ -128,3 +128,10 @@ fn the_number_of_threads_changes_nothing() {
     };
     assert_eq!(with(1), with(3));
 }
+
+/// A commit that arrives after it was written again brings back what has ended.
+#[test]
+fn writing_again_in_the_same_epoch_brings_ended_executions_back() {
+    is_found(Plant::SameEpoch, Promise::I1, 100);
+    is_found(Plant::SameEpoch, Promise::I7, 100);
+}
