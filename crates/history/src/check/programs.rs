@@ -15,7 +15,8 @@
 //!
 //! *The end of a run* is what the program wrote last; of one that was killed, the end of its
 //! process as somebody saw it, or of its worker's run; if nobody saw it, the moment at which the
-//! owner released its slot or granted the next. A run of which none of these is known goes on.
+//! owner released its slot or granted the next. When all of these went down with the process
+//! that knew them, the run counts only at its own start: it may have ended at once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -71,7 +72,7 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
             judged.judged += 1;
             let end = end_of(facts, start, marks);
             judged.unended += u64::from(end.is_none());
-            let end = end.or_else(|| released(facts, start)).unwrap_or(i64::MAX);
+            let end = end.or_else(|| released(facts, start)).unwrap_or(start.t_ns);
             if let Some(action) = action_of(facts, &actions, start) {
                 by_action.entry(action).or_default().push(Run {
                     key: start.key,
