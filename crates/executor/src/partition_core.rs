@@ -385,15 +385,17 @@ impl PartitionCore {
         let grants = queues.with_existing(action_id, |queue| {
             queue.wake_delayed(now);
             let timeout = queue.limits().timeout_seconds;
-            for expired in queue.expire(now, MAX_PER_STEP) {
-                let id = expired.execution_id;
-                self.log_ended(action_id, id, expired.attempt, Status::Expired);
-                let words = format!("waited longer than {timeout} s for a slot");
-                let outcome = Outcome::of(Status::Expired, Some(words));
-                out.push(Effect::End(Box::new(End { id, outcome })));
-                out.push(Effect::Count(Counter::Expired));
-            }
             let next = || {
+                // Before every grant and after the last: who was granted may have stood before
+                // others whose time was over already.
+                for expired in queue.expire(now, MAX_PER_STEP) {
+                    let id = expired.execution_id;
+                    self.log_ended(action_id, id, expired.attempt, Status::Expired);
+                    let words = format!("waited longer than {timeout} s for a slot");
+                    let outcome = Outcome::of(Status::Expired, Some(words));
+                    out.push(Effect::End(Box::new(End { id, outcome })));
+                    out.push(Effect::Count(Counter::Expired));
+                }
                 let granted = queue.grant_next()?;
                 self.detector.granted(now, &action, queue, granted, out);
                 Some(granted)
