@@ -9,7 +9,7 @@ use attune_bus::{Bus, BusError, Subscription, Topic};
 use attune_core::{OwnerId, PartitionId};
 use attune_history::Recorder;
 use attune_store::{PartitionStore, StoreError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +19,7 @@ use crate::event::ReconcileBounds;
 use crate::inbox::Feed;
 use crate::intake::Intake;
 use crate::journal::{Journal, JournalOptions, State};
+use crate::lost_workers::LostWorkers;
 use crate::ownership::Ownership;
 use crate::queue_manager::{ExecutionQueueManager, QueueConfig};
 
@@ -191,6 +192,7 @@ pub async fn start(
         max_message_bytes: options.max_message_bytes,
         poisoned: Arc::clone(&poisoned),
     };
+    let sweep = Arc::<Notify>::default();
     let journal = Journal {
         options: journal_options(&options, owner),
         store: Arc::clone(&store),
@@ -208,8 +210,16 @@ pub async fn start(
         loaded: mpsc::channel(LOADED),
         told,
         owned_count,
+        sweep: Arc::clone(&sweep),
         recorder: options.recorder.clone(),
         state: State::new(),
+    };
+    let lost_workers = LostWorkers {
+        store: Arc::clone(&store),
+        owner,
+        grace: options.worker_grace,
+        served: owned.clone(),
+        sweep,
     };
     let mut ownership = Ownership {
         store,
@@ -247,6 +257,7 @@ pub async fn start(
             ownership
         });
         let telling = tokio::spawn(dispatcher.run());
+        let looking = tokio::spawn(lost_workers.watch(journal_stop.clone()));
         let mut deciding = tokio::spawn(journal.run(journal_stop.clone()));
         // Hand the partitions over while they are served; then stop in the order of the data:
         // decide, tell, then give up the leases that are left.
@@ -266,6 +277,7 @@ pub async fn start(
             () = patience => dispatcher_stop.cancel(),
         }
         join(intake).await;
+        join(looking).await;
         ownership.finish().await;
     });
     Ok(ExecutorHandle {

@@ -16,7 +16,7 @@ use attune_messages::v1::{Accepted, Answer, AnswerOutcome, QueueSnapshot};
 use attune_runtime::Backoff;
 use attune_store::{CommitError, Committed, Lookup, PartitionStore, StoreError};
 use futures_util::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -71,6 +71,8 @@ pub(crate) struct Journal {
     pub(crate) loaded: (mpsc::Sender<Loaded>, mpsc::Receiver<Loaded>),
     pub(crate) told: mpsc::Sender<Told>,
     pub(crate) owned_count: watch::Sender<usize>,
+    /// A lost worker holds slots here: the reconciler shall not wait for its time.
+    pub(crate) sweep: Arc<Notify>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) state: State,
 }
@@ -168,6 +170,10 @@ impl Journal {
             () = stop.cancelled() => return Wake::Stop,
             Some(event) = self.leases.recv() => return Wake::Lease(event),
             Some(loaded) = self.loaded.1.recv() => return Wake::Loaded(loaded),
+            () = self.sweep.notified() => {
+                self.state.reconcile_at = Instant::now();
+                return Wake::Timer;
+            }
             Some(work) = self.control.recv() => work,
             Some(work) = self.commands.recv() => work,
             () = tokio::time::sleep_until(timer.into()) => return Wake::Timer,

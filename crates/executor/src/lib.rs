@@ -16,6 +16,7 @@ mod executor;
 mod inbox;
 mod intake;
 mod journal;
+mod lost_workers;
 mod ownership;
 mod partition_core;
 mod policy_enforcer;

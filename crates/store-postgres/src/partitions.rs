@@ -9,7 +9,7 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, PartitionStore, SlotRow, StoreError,
+    Lookup, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -214,6 +214,22 @@ impl PartitionStore for PostgresStore {
             .run(async move {
                 let rows = query.fetch_all(&pool).await?;
                 rows.iter().map(slot_row).collect()
+            })
+            .await
+    }
+
+    async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(Uuid, DateTime<Utc>, DateTime<Utc>)> =
+                    sqlx::query_as(sql::WORKER_ENDS).fetch_all(&pool).await?;
+                let end = |(worker, expires_at, now)| WorkerEnd {
+                    worker: WorkerId(worker),
+                    remaining: between(now, expires_at),
+                    lost_for: between(expires_at, now),
+                };
+                Ok(rows.into_iter().map(end).collect())
             })
             .await
     }

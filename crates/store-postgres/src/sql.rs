@@ -61,6 +61,7 @@ statements! {
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
     WORKERS = "workers",
+    WORKER_ENDS = "worker_ends",
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, PartitionStore, SlotRow, StoreError,
+    Lookup, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Executor as _, Row as _};
@@ -224,6 +224,16 @@ impl PartitionStore for SqliteStore {
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(slot_row).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let rows = sqlx::query(sql::WORKER_ENDS)
+                .fetch_all(&mut *inner.reader().await?)
+                .await?;
+            Ok(rows.iter().map(worker_end).collect::<Result<_, _>>()?)
         })
         .await
     }
@@ -454,6 +464,14 @@ fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         held_for: duration(row.try_get("held_for")?),
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
+    })
+}
+
+fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
+    Ok(WorkerEnd {
+        worker: WorkerId(uuid(row.try_get("worker")?)?),
+        remaining: duration(row.try_get("remaining")?),
+        lost_for: duration(row.try_get("lost_for")?),
     })
 }
 

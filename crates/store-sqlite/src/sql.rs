@@ -71,4 +71,5 @@ statements! {
     UPSERT_TOTALS = "upsert_totals",
     VIOLATIONS = "violations",
     WORKERS = "workers",
+    WORKER_ENDS = "worker_ends",
 }

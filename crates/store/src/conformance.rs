@@ -120,6 +120,7 @@ cases! { ($)
     claims::a_cancelled_execution_is_claimed_with_its_mark,
     claims::an_expired_worker_cannot_come_back,
     claims::workers_are_listed_by_name,
+    claims::the_ends_of_workers_are_known,
     slots::slots_are_loaded_with_their_holders,
     slots::a_lost_worker_is_seen,
     slots::bodies_are_loaded_while_active,

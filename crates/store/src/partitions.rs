@@ -242,6 +242,17 @@ pub struct ActiveRow {
     pub cancel_requested: bool,
 }
 
+/// When the lease of a worker ends or has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerEnd {
+    /// Which worker.
+    pub worker: WorkerId,
+    /// How long its lease still holds; zero when it is over.
+    pub remaining: Duration,
+    /// For how long its lease has been over; zero while it holds.
+    pub lost_for: Duration,
+}
+
 /// An execution that holds a slot, as the reconciler compares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotRow {
@@ -375,6 +386,12 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError>;
+
+    /// When the leases of the workers end, of all whose lease holds or ended within the last hour.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError>;
 
     /// How many executions of each action of these partitions wait, for those that have any.
     ///

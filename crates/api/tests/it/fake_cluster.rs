@@ -8,7 +8,7 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, PartitionStore, SlotRow, StoreError, Violations,
+    Lease, Lookup, PartitionStore, SlotRow, StoreError, Violations, WorkerEnd,
 };
 
 use crate::fakes::Fake;
@@ -106,6 +106,10 @@ impl PartitionStore for Fake {
     }
 
     async fn load_actions(&self, _partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

@@ -6,6 +6,7 @@
     reason = "a test may say by a panic that its set-up failed"
 )]
 
+mod lost_workers;
 mod member;
 mod remote;
 mod sharing;

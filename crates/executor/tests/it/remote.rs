@@ -9,7 +9,7 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
-    PartitionStore, SlotRow, Store, StoreError,
+    PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -209,6 +209,11 @@ impl PartitionStore for Remote {
     async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {
         let partitions = partitions.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.load_actions(&partitions).await)
+            .await
+    }
+
+    async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError> {
+        self.call(async |store: Arc<dyn Store>| store.worker_ends().await)
             .await
     }
 

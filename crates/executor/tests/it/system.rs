@@ -64,7 +64,12 @@ impl System {
 
     /// Starts an executor.
     pub(crate) async fn member(&self, name: &str) -> Member {
-        let options = ExecutorOptions {
+        Member::start(self, Self::options(name)).await
+    }
+
+    /// How executors work here.
+    pub(crate) fn options(name: &str) -> ExecutorOptions {
+        ExecutorOptions {
             recorder: None,
             name: name.to_owned(),
             partitions: PARTITIONS,
@@ -81,8 +86,7 @@ impl System {
             worker_grace: Duration::from_secs(60),
             stats_interval: Duration::from_secs(1),
             max_message_bytes: 1 << 20,
-        };
-        Member::start(self, options).await
+        }
     }
 
     /// An action with limit 1 in every partition; their refs.

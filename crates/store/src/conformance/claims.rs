@@ -178,6 +178,33 @@ pub async fn workers_are_listed_by_name(store: Arc<dyn Store>) {
     assert!(rows[1].remaining > Duration::ZERO && rows[1].remaining <= LONG);
 }
 
+/// Owners know when each lease ends or has ended.
+pub async fn the_ends_of_workers_are_known(store: Arc<dyn Store>) {
+    assert_eq!(store.worker_ends().await.unwrap(), vec![]);
+    let alive = worker_lease("alive", LONG);
+    let late = worker_lease("late", SHORT);
+    store.renew_worker(&alive).await.unwrap();
+    store.renew_worker(&late).await.unwrap();
+    expired(&store, late.worker).await;
+    let gone = eventually("the end of the late worker is some time ago", || async {
+        let mut ends = store.worker_ends().await.unwrap();
+        assert_eq!(ends.len(), 2);
+        ends.sort_by_key(|end| end.remaining);
+        let gone = ends[0].lost_for >= SHORT;
+        gone.then_some(ends)
+    })
+    .await;
+    assert_eq!(
+        (gone[0].worker, gone[0].remaining),
+        (late.worker, Duration::ZERO)
+    );
+    assert_eq!(
+        (gone[1].worker, gone[1].lost_for),
+        (alive.worker, Duration::ZERO)
+    );
+    assert!(gone[1].remaining > LONG / 2 && gone[1].remaining <= LONG);
+}
+
 fn won(execution_id: ExecutionId) -> Claim {
     Claim {
         execution_id,
