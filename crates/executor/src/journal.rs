@@ -213,7 +213,7 @@ impl Journal {
     }
 
     /// Takes over what was acquired, forgets what was lost, lets go of what is to be handed over.
-    fn follow(&mut self, event: LeaseEvent, stop: &CancellationToken) {
+    pub(crate) fn follow(&mut self, event: LeaseEvent, stop: &CancellationToken) {
         match event {
             LeaseEvent::Acquired(acquired) => self.take_over(acquired, stop),
             LeaseEvent::Lost(lost) => {

@@ -147,7 +147,6 @@ impl Ownership {
         let sent = Instant::now();
         let asked = self.epochs();
         let renewed = self.store.renew(self.owner, &asked, self.ttl).await?;
-        self.trust(sent);
         let lost: Vec<PartitionId> = self
             .held
             .keys()
@@ -159,6 +158,8 @@ impl Ownership {
             self.held.retain(|partition, _| renewed.contains(partition));
             self.tell(LeaseEvent::Lost(lost)).await;
         }
+        // After it was told what is lost, so that who trusts a renewal can know what it left out.
+        self.trust(sent);
         Ok(())
     }
 

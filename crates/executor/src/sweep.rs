@@ -41,6 +41,15 @@ impl Journal {
         let Some(mut rows) = self.load_differing(&waiting, &slots, stop).await else {
             return;
         };
+        // If this process stood still, what was read is what the next owners have done: nothing
+        // that differs from it is a mistake.
+        let trusted = Instant::now() < *self.trusted.borrow();
+        while let Ok(event) = self.leases.try_recv() {
+            self.follow(event, stop);
+        }
+        if !trusted {
+            return;
+        }
         let mut by_partition: BTreeMap<PartitionId, Vec<SlotRow>> = BTreeMap::new();
         for slot in slots {
             let partition = slot.id.partition();

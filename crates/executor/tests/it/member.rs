@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use attune_core::OwnerId;
-use attune_executor::{ExecutorHandle, ExecutorOptions, start};
+use attune_executor::{Counters, ExecutorHandle, ExecutorOptions, start};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,8 @@ pub(crate) struct Member {
     pub(crate) door: Arc<Door>,
     /// How many partitions it serves.
     pub(crate) owned: watch::Receiver<usize>,
+    /// What it has counted.
+    pub(crate) counters: Arc<Counters>,
     fenced: mpsc::UnboundedSender<oneshot::Sender<u64>>,
     stop: CancellationToken,
     kill: CancellationToken,
@@ -45,7 +47,10 @@ impl Member {
             runtime.block_on(async {
                 let handle: ExecutorHandle =
                     start(options, store, bus, stopping.clone()).await.unwrap();
-                assert!(told.send((handle.id(), handle.owned())).is_ok());
+                assert!(
+                    told.send((handle.id(), handle.owned(), handle.counters()))
+                        .is_ok()
+                );
                 loop {
                     tokio::select! {
                         () = killed.cancelled() => return,
@@ -55,11 +60,12 @@ impl Member {
                 }
             });
         });
-        let (id, owned) = started.await.unwrap();
+        let (id, owned, counters) = started.await.unwrap();
         Self {
             id,
             door,
             owned,
+            counters,
             fenced,
             stop,
             kill,

@@ -17,7 +17,8 @@ use tokio::sync::{oneshot, watch};
 use crate::system::until;
 
 /// Runs every call on the runtime of the test, as on a server: whoever asked may be killed, the
-/// call goes on. While the door is shut, what writes waits in front of it.
+/// call goes on. While the door is shut, what writes waits in front of it, and what looks at the
+/// slots.
 pub(crate) struct Remote {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) home: Handle,
@@ -29,6 +30,8 @@ pub(crate) struct Door {
     open: watch::Sender<bool>,
     /// How many commits wait in front of it.
     commits: watch::Sender<usize>,
+    /// How many looks at the slots do.
+    looks: watch::Sender<usize>,
     /// A commit that shall come late.
     late: Mutex<Option<Delay>>,
 }
@@ -58,6 +61,7 @@ impl Door {
         Self {
             open: watch::Sender::new(true),
             commits: watch::Sender::new(0),
+            looks: watch::Sender::new(0),
             late: Mutex::new(None),
         }
     }
@@ -72,11 +76,16 @@ impl Door {
 
     /// Waits until a commit stands in front of it.
     pub(crate) async fn commit_waits(&self) {
-        let commits = self.commits.subscribe();
-        until("a commit waits", async || {
-            (*commits.borrow() > 0).then_some(())
-        })
-        .await;
+        self.someone("a commit waits", &self.commits).await;
+    }
+
+    /// Waits until a look at the slots does.
+    pub(crate) async fn look_waits(&self) {
+        self.someone("a look at the slots waits", &self.looks).await;
+    }
+
+    async fn someone(&self, what: &str, waiting: &watch::Sender<usize>) {
+        until(what, async || (*waiting.borrow() > 0).then_some(())).await;
     }
 
     /// To its sender the next commit fails; in truth it is only late.
@@ -219,6 +228,9 @@ impl PartitionStore for Remote {
 
     async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
         let partitions = partitions.to_vec();
+        self.door.looks.send_modify(|waiting| *waiting += 1);
+        self.door.pass().await;
+        self.door.looks.send_modify(|waiting| *waiting -= 1);
         self.call(async move |store: Arc<dyn Store>| store.load_slots(&partitions).await)
             .await
     }

@@ -3,7 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use attune_store::CommitError;
+use attune_bus::{Bus as _, Subscription, Topic};
+use attune_core::{ActionSpec, Builtin, OnWorkerLost, Run, Status, WorkerId};
+use attune_executor::{Counter, ExecutorOptions};
+use attune_messages::decode_batch;
+use attune_messages::v1::ExecutionRequested;
+use attune_store::{
+    ActionStore as _, CommitError, ExecutionStore as _, WorkerLease, WorkerStore as _,
+};
 
 use crate::member::Member;
 use crate::system::{PARTITIONS, System, TTL, until};
@@ -165,6 +172,71 @@ async fn who_stood_still_for_too_long_writes_nothing() {
         system.submit(action_ref, 4).await;
     }
     system.all_ran(&refs, 5).await;
+    stale.stop().await;
+    fresh.stop().await;
+}
+
+/// What the next owner has done is no leak to be mended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stood_still_while_it_compared_mends_nothing() {
+    let system = System::new().await;
+    let member = async |name| {
+        let options = ExecutorOptions {
+            worker_grace: Duration::ZERO,
+            ..System::options(name)
+        };
+        Member::start(&system, options).await
+    };
+    let stale = member("stale").await;
+    shared(&system, &[&stale]).await;
+    let pool = "elsewhere";
+    let mut spec = ActionSpec::new("test.held".parse().unwrap(), Run::Builtin(Builtin::Noop));
+    spec.pool = pool.to_owned();
+    spec.on_worker_lost = OnWorkerLost::Fail;
+    system
+        .store
+        .apply_action(&spec, PARTITIONS, "test")
+        .await
+        .unwrap();
+    let subscription = Subscription {
+        topic: Topic::Requested(pool.to_owned()),
+        prefetch: 1,
+    };
+    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    system.submit("test.held", 0).await;
+    let dispatch = dispatches.next().await.unwrap();
+    let items: Vec<ExecutionRequested> = decode_batch(&dispatch.body, 1 << 20).unwrap();
+
+    stale.door.shut();
+    stale.door.look_waits().await;
+    let lease = WorkerLease {
+        worker: WorkerId::fresh(),
+        name: "dies".to_owned(),
+        pool: pool.to_owned(),
+        slots: 1,
+        ttl: Duration::from_millis(500),
+    };
+    system.store.renew_worker(&lease).await.unwrap();
+    let wanted = [(items[0].execution_id, items[0].attempt)];
+    let claims = system.store.claim(lease.worker, &wanted).await.unwrap();
+    assert_eq!(claims.len(), 1);
+    let fresh = member("fresh").await;
+    until("the other one has ended the run", async || {
+        let record = system.store.find_execution(items[0].execution_id).await;
+        (record.unwrap()?.status == Status::Abandoned).then_some(())
+    })
+    .await;
+    stale.door.open();
+    shared(&system, &[&stale, &fresh]).await;
+    let mended = [
+        Counter::SlotLeakMended,
+        Counter::SlotMissingMended,
+        Counter::WaitingLeakMended,
+        Counter::WaitingMissingMended,
+    ];
+    for counter in mended {
+        assert_eq!(stale.counters.get(counter), 0, "{counter:?}");
+    }
     stale.stop().await;
     fresh.stop().await;
 }

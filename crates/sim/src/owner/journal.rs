@@ -157,8 +157,11 @@ impl World {
                     interval: RECONCILE_EVERY.unsigned_abs(),
                 };
                 let mut draft = Draft::default();
-                let partitions: Vec<PartitionId> = self.owners[o].owned.keys().copied().collect();
-                for partition in partitions {
+                let owner = &self.owners[o];
+                // Read by one who stood still, it may be what the next owners have done.
+                let trusted = self.now < owner.trusted_until || self.now < owner.blind_until;
+                let partitions = owner.owned.keys().copied().filter(|_| trusted);
+                for partition in partitions.collect::<Vec<_>>() {
                     let mine = slots.iter().filter(|slot| slot.id.partition() == partition);
                     let slots = mine.cloned().collect();
                     self.step(
