@@ -357,6 +357,11 @@ impl ActionQueue {
             delayed: false,
         };
         self.insert(holder.priority, waiting);
+        // Behind whatever waits, as a message that is given back to its broker.
+        #[cfg(feature = "plant-requeue")]
+        if let Some(waiting) = self.remove(holder.seq) {
+            self.insert(Priority::Low, waiting);
+        }
         true
     }
 

@@ -43,11 +43,14 @@ pub enum Plant {
     StaleInbox,
     /// An owner writes a round again in the same epoch when its outcome is unknown.
     SameEpoch,
+    /// Whoever gives up on a store call drops it: its connection goes back to the pool inside a
+    /// transaction, where the next write is confirmed and never committed.
+    CancelDb,
 }
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 8] = [
+    pub const ALL: [(&'static str, Self); 9] = [
         ("no-fence", Self::NoFence),
         ("no-claim", Self::NoClaim),
         ("counter", Self::Counter),
@@ -56,6 +59,7 @@ impl Plant {
         ("tell-first", Self::TellFirst),
         ("stale-inbox", Self::StaleInbox),
         ("same-epoch", Self::SameEpoch),
+        ("cancel-db", Self::CancelDb),
     ];
 }
 

@@ -62,6 +62,8 @@ pub(crate) struct World {
     pub(crate) noise: Noise,
     pub(crate) store: Store,
     pub(crate) store_down_until: Time,
+    /// Who has a connection that was left inside a transaction, when that bug is planted.
+    left_open: BTreeSet<Party>,
     pub(crate) bus: Bus,
     pub(crate) owners: Vec<Owner>,
     pub(crate) workers: Vec<Worker>,
@@ -115,6 +117,7 @@ impl World {
             noise: plan.noise,
             store,
             store_down_until: 0,
+            left_open: BTreeSet::new(),
             bus,
             owners: plan
                 .owner_skews
@@ -391,9 +394,16 @@ impl World {
         {
             return Reply::Broken;
         }
+        let commits = matches!(call, Call::Commit(_));
+        if commits && self.left_open.remove(&party) {
+            return Reply::Committed;
+        }
         let reply = self.do_call(call);
         match fate {
             Fate::Unknown => {
+                if commits && self.has(Plant::CancelDb) {
+                    self.left_open.insert(party);
+                }
                 self.seen.unknown_commits += u64::from(matches!(reply, Reply::Committed));
                 Reply::Failed
             }

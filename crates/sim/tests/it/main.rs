@@ -97,6 +97,11 @@ fn an_inbox_of_an_earlier_epoch_breaks_the_order() {
 }
 
 #[test]
+fn a_dropped_store_call_loses_what_was_confirmed() {
+    is_found(Plant::CancelDb, Promise::I1, 100);
+}
+
+#[test]
 fn a_failing_seed_is_made_short() {
     let report = check(&options(40, Some(Plant::NoClaim)));
     let (_, seed) = report.broken[&Promise::DoubleStart];
