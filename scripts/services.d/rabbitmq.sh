@@ -80,6 +80,7 @@ default_permissions.write = .*
 disk_free_limit.absolute = 200MB
 vm_memory_high_watermark.absolute = 1GB
 log.file.level = info
+${ATTUNE_SERVICES_RABBITMQ_SETTINGS:-}
 CONF
     chmod 700 "$home"
     [[ $EUID -ne 0 ]] || chown -R "$account:" "$home"

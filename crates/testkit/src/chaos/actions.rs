@@ -22,7 +22,7 @@ enum Kind {
     Sleep,
     /// A program that records itself.
     Program,
-    /// A program that records itself and takes seconds.
+    /// A program that records itself and takes seconds, sometimes many.
     Long,
     /// Fails.
     Fail,
@@ -95,6 +95,10 @@ impl Action {
             Kind::Noop | Kind::Poison => json!({}),
             Kind::Sleep => json!({"seconds": random.random_range(0.0..0.3)}),
             Kind::Program => json!({"work_ms": random.random_range(0..300)}),
+            // Some take longer than the broker lets a delivery be.
+            Kind::Long if random.random_bool(0.25) => {
+                json!({"work_ms": random.random_range(14_000..18_000)})
+            }
             Kind::Long => json!({"work_ms": random.random_range(1000..3000)}),
             Kind::Fail => json!({"message": "as it was asked to"}),
         }

@@ -96,9 +96,8 @@ impl Fleet {
         servers: &Servers,
         say: &Say,
     ) -> anyhow::Result<Arc<Self>> {
-        let listener = free_port().await?;
-        let api = listener.local_addr()?.to_string();
-        drop(listener);
+        let api_port = free_port().await?;
+        let api = api_port.local_addr()?.to_string();
         let mut env: BTreeMap<String, String> = SETTINGS
             .iter()
             .map(|(key, value)| (variable(key), (*value).to_owned()))
@@ -149,6 +148,7 @@ impl Fleet {
                 }));
             }
         }
+        drop(api_port);
         for daemon in &daemons {
             let mut process = daemon.spawn()?;
             process.ready().await?;

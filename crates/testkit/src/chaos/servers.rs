@@ -15,6 +15,9 @@ use crate::wait_for;
 
 /// The database of the rig, and what the names of its virtual hosts begin with.
 const NAME: &str = "attune_chaos";
+/// Settings of the broker: a delivery that is not settled after this time costs its channel, as
+/// after half an hour in production. The longest runs and most faults of a worker take longer.
+const BROKER_SETTINGS: &str = "consumer_timeout = 12000\nchannel_tick_interval = 3000";
 /// Prints, one a line, what `scripts/services env` sets.
 const PRINT_ENV: &str = r#"lines="$("$1" env)" && eval "$lines" &&
     printf '%s\n' "$ATTUNE_TEST_POSTGRES_URL" "$ATTUNE_TEST_AMQP_URL" "$ATTUNE_SERVICES_DIR""#;
@@ -161,6 +164,7 @@ impl Servers {
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.env("ATTUNE_SERVICES_DIR", &self.wanted);
+        command.env("ATTUNE_SERVICES_RABBITMQ_SETTINGS", BROKER_SETTINGS);
         // Servers that are there already belong to somebody else.
         for name in ["POSTGRES_URL", "AMQP_URL", "AMQP_ADMIN_URL", "SERVICES"] {
             command.env_remove(format!("ATTUNE_TEST_{name}"));
