@@ -173,16 +173,19 @@ async fn cut_connections_are_replaced() {
     .await;
 }
 
-/// A caller that is dropped in the middle leaves no transaction behind.
+/// A caller that is dropped in the middle leaves no transaction behind: its call is carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropped_callers_leave_nothing_open() {
     on_fresh_db(|db| async move {
-        let spec = attune_core::ActionSpec::core_pack().remove(0);
-        for delay in 0..60 {
-            use attune_store::ActionStore as _;
+        use attune_store::ActionStore as _;
+        let mut spec = attune_core::ActionSpec::core_pack().remove(0);
+        let applied = db.store.apply_action(&spec, 4, "test").await.unwrap();
+        for delay in 0..60_u32 {
+            // Each call changes something, and so makes a version.
+            spec.policy.concurrency.limit = Some(delay + 1);
             let call = db.store.apply_action(&spec, 4, "test");
             // The caller gives up at some moment, often while BEGIN is under way.
-            let patience = Duration::from_micros(delay * 25);
+            let patience = Duration::from_micros(25) * delay;
             let _ = tokio::time::timeout(patience, call).await;
         }
         eventually("every call has ended", || async {
@@ -192,9 +195,10 @@ async fn dropped_callers_leave_nothing_open() {
             (open == 0).then_some(())
         })
         .await;
-        let stored = db.count("SELECT count(*) FROM attune.action").await;
+        let version = db.count("SELECT version FROM attune.action").await;
         let policies = db.count("SELECT count(*) FROM attune.policy").await;
-        assert_eq!((stored, policies), (1, 1));
+        let expected = applied.action.version + 60;
+        assert_eq!((version, policies), (expected, expected));
     })
     .await;
 }
