@@ -70,6 +70,8 @@ pub(crate) struct Guard {
 /// What a guard process must know, and the way to it.
 #[derive(Debug, Default)]
 struct State {
+    /// The number of the guard process.
+    process: Option<u32>,
     pipe: Option<PipeWriter>,
     /// What a new guard process could not be told at once.
     untold: Vec<u8>,
@@ -114,10 +116,20 @@ impl Guard {
     /// Starts the guard process, unless `command` is empty. One that cannot be started is tried
     /// again and again, and the worker goes on meanwhile.
     pub(crate) fn start(command: Vec<OsString>) -> Arc<Self> {
-        let is_wanted = !command.is_empty();
         let mark = Uuid::now_v7();
+        // A worker that is killed leaves it to its guard to remove them.
+        let cgroup = if command.is_empty() {
+            None
+        } else {
+            make_cgroup(mark)
+        };
+        Self::start_with(command, mark, cgroup)
+    }
+
+    fn start_with(command: Vec<OsString>, mark: Uuid, cgroup: Option<PathBuf>) -> Arc<Self> {
+        let is_wanted = !command.is_empty();
         let guard = Arc::new(Self {
-            cgroup: if is_wanted { make_cgroup(mark) } else { None },
+            cgroup,
             command,
             mark,
             clock: Clock::read(),
@@ -260,7 +272,7 @@ impl Guard {
             .stdout(Stdio::null())
             .spawn()?;
         let mut state = self.state();
-        state.untold.clear();
+        state.process = child.id();
         let mut lines = vec![Line::Worker(self.mark, self.cgroup.clone())];
         for (id, lease) in &state.leases {
             lines.push(Line::Lease(*id, lease.until_ns));
@@ -284,7 +296,12 @@ impl Guard {
                     if self.state().is_closed {
                         return;
                     }
-                    tracing::warn!(ended, "the worker's guard has ended; it gets another one");
+                    let pid = self.state().process;
+                    tracing::warn!(
+                        pid,
+                        ended,
+                        "the worker's guard has ended; it gets another one"
+                    );
                 }
                 Err(error) => tracing::warn!(
                     %error,
