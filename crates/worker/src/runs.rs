@@ -231,8 +231,9 @@ async fn attend(
     record_start(recorder.as_ref(), &run, now_ns());
     let ended = runner.run(&request, run.life.worker(), stop).await;
     let status = match &ended {
-        Ended::Outcome(outcome) => Some(outcome.status),
-        Ended::Killed => None,
+        // After the lease, its guard may have killed it.
+        Ended::Outcome(outcome) if !run.life.is_over() => Some(outcome.status),
+        _ => None,
     };
     record_end(recorder.as_ref(), &run, status);
     tracing::debug!(
