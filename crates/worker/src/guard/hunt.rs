@@ -1,5 +1,6 @@
 //! Finding and killing every process that carries a mark in its environment.
 
+use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,9 @@ const QUIET_LOOKS: usize = 2;
 pub(super) fn kill_marked(mark: &str, patience: Duration) -> (usize, bool) {
     let mark = format!("{VARIABLE}={mark}");
     let began = Instant::now();
-    let mut killed = std::collections::HashSet::new();
+    let mut killed = HashSet::new();
     let mut quiet = 0;
-    while quiet < QUIET_LOOKS {
+    loop {
         let found = marked(mark.as_bytes());
         quiet = if found.is_empty() { quiet + 1 } else { 0 };
         for pid in &found {
@@ -32,12 +33,12 @@ pub(super) fn kill_marked(mark: &str, patience: Duration) -> (usize, bool) {
             let _ = kill_process(*pid, Signal::KILL);
         }
         killed.extend(found);
-        if quiet == 0 && began.elapsed() > patience {
-            return (killed.len(), false);
+        let is_over = quiet == 0 && began.elapsed() > patience;
+        if is_over || quiet == QUIET_LOOKS {
+            return (killed.len(), !is_over);
         }
         std::thread::sleep(PAUSE);
     }
-    (killed.len(), true)
 }
 
 /// The processes that carry the mark. One that has ended and was not collected has no

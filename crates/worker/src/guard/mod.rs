@@ -45,6 +45,8 @@ pub use process::run;
 /// How long a guard may take to end after its worker has closed the pipe: its own patience with
 /// what cannot be killed, and some more.
 const CLOSING: Duration = Duration::from_secs(10);
+/// A guard that lives for so long ends for no reason that others have to fear.
+const LASTING: Duration = Duration::from_secs(10);
 /// Between two attempts to tell a new guard the rest of what it must know.
 const FLUSH: Duration = Duration::from_millis(10);
 /// How long a process that was killed is looked for at the end of its run.
@@ -208,6 +210,10 @@ impl Guard {
         {
             tracing::error!("the guard does not end; it cannot kill what the worker ran");
         }
+        if let Some(cgroup) = self.cgroup.clone() {
+            // Its guard has done this, if there was one; a failure was told by whoever had it.
+            let _ = tokio::task::spawn_blocking(move || cgroup::end(&cgroup)).await;
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -292,7 +298,11 @@ impl Guard {
         loop {
             match child {
                 Ok(mut process) => {
+                    let began = Instant::now();
                     let ended = self.attend(&mut process).await;
+                    if began.elapsed() > LASTING {
+                        backoff.reset();
+                    }
                     if self.state().is_closed {
                         return;
                     }
@@ -373,15 +383,15 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Kills what has left the group: everything in the run's cgroup, or, without one and if
-    /// the run was ended from outside, whoever carries its mark.
-    pub(crate) async fn end(mut self, is_ended_from_outside: bool) {
+    /// `is_hunted`, whoever carries its mark: that takes a look at every process there is.
+    pub(crate) async fn end(mut self, is_hunted: bool) {
         // First: the number may be given to another group.
         self.group_is_over();
         let entered = match self.entering.take() {
             Some(entering) => matches!(entering.await, Ok(Ok(()))),
             None => false,
         };
-        let is_hunted = is_ended_from_outside && !entered && !self.guard.command.is_empty();
+        let is_hunted = is_hunted && !entered && !self.guard.command.is_empty();
         let mark = self.guard.mark(self.lease, self.key);
         let cgroup = self.cgroup.clone();
         if cgroup.is_none() && !is_hunted {

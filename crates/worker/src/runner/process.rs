@@ -55,11 +55,11 @@ impl Group {
     /// Ends for good what is left, also of what has left the group as far as it can be found.
     /// The group's number is not given to anyone else while a member lives; later it might be,
     /// so this is the last use.
-    async fn finish(mut self, is_ended_from_outside: bool) {
+    async fn finish(mut self, is_hunted: bool) {
         self.signal(Signal::KILL);
         self.id = None;
         if let Some(watched) = self.watched.take() {
-            watched.end(is_ended_from_outside).await;
+            watched.end(is_hunted).await;
         }
     }
 }
@@ -116,7 +116,8 @@ pub(crate) async fn supervise(
                 () = tokio::time::sleep(GROUP_POLL) => {}
             }
         }
-        group.finish(true).await;
+        // When the lease is over, the guard hunts once for all runs.
+        group.finish(!over.is_cancelled()).await;
         drain(pump, pumped, bounds).await;
     } else {
         drain(pump, pumped, bounds).await;
