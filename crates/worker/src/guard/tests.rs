@@ -1,10 +1,18 @@
 //! A guard as a process of its own: this test program, told to run [`the_guard_process`] alone.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
+use tokio_util::sync::CancellationToken;
+
 use super::*;
+use crate::lease::Leases;
+use crate::options::WorkerOptions;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,11 +120,11 @@ async fn renewals_keep_what_runs() {
     let guard = start();
     let lease = WorkerId::fresh();
     let mut program = program(None);
-    guard.trust(lease, in_(Duration::from_millis(500)));
+    guard.trust(lease, in_(Duration::from_secs(2)));
     let watched = guard.watch(lease, key(1), id(&program));
-    let until = in_(Duration::from_millis(1500));
+    let until = in_(Duration::from_millis(3500));
     while Instant::now() < until {
-        guard.trust(lease, in_(Duration::from_millis(500)));
+        guard.trust(lease, in_(Duration::from_secs(2)));
         tokio::time::sleep(Duration::from_millis(50)).await; // poll
     }
     assert!(program.try_wait().unwrap().is_none());
@@ -146,6 +154,20 @@ async fn a_guard_that_does_not_read_is_replaced_and_holds_nobody_up() {
     let lease = WorkerId::fresh();
     let first = guard.process();
     kill_process(first, Signal::STOP).unwrap();
+    // Each of its threads goes on until it has noticed.
+    let threads = format!("/proc/{}/task", first.as_raw_pid());
+    let stands_still = || {
+        let mut threads = std::fs::read_dir(&threads).unwrap().flatten();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
+    };
+    let deadline = in_(PATIENCE);
+    while !stands_still() {
+        assert!(Instant::now() < deadline, "it does not stop");
+        tokio::time::sleep(Duration::from_millis(5)).await; // poll
+    }
     // More than a pipe holds.
     for _ in 0..2000 {
         guard.trust(lease, in_(Duration::from_secs(3600)));
@@ -286,6 +308,50 @@ async fn without_a_cgroup_a_run_that_is_ended_takes_along_what_carries_its_mark(
     assert!(other.try_wait().unwrap().is_none(), "that is another run");
     guard.close().await;
     killed(other).await;
+}
+
+/// A store that lets a worker register and then ends its lease.
+#[derive(Default)]
+struct Store(AtomicUsize);
+
+#[async_trait]
+impl WorkerStore for Store {
+    async fn renew_worker(&self, _: &WorkerLease) -> Result<(), StoreError> {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(StoreError::Conflict("it has ended".to_owned())),
+        }
+    }
+
+    async fn retire_worker(&self, _: WorkerId) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn claim(&self, _: WorkerId, _: &[Key]) -> Result<Vec<Claim>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+#[tokio::test]
+async fn the_guard_hears_of_leases_and_of_their_loss() {
+    let guard = start();
+    let options = WorkerOptions {
+        lease_ttl: Duration::from_secs(3),
+        ..WorkerOptions::default()
+    };
+    let leases = Leases::new(&options, Arc::new(Store::default()), Arc::clone(&guard));
+    let registered = Arc::new(leases).register(&CancellationToken::new()).await;
+    let life = registered.unwrap().unwrap();
+    assert!(guard.state().leases.contains_key(&life.worker()));
+    let escaped = program(Some(guard.mark(life.worker(), key(1))));
+    life.over().cancelled().await;
+    killed(escaped).await;
+    assert!(guard.state().leases.is_empty());
+    guard.ends().await;
 }
 
 /// What a run costs. Run it with
