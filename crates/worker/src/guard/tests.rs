@@ -359,7 +359,7 @@ async fn the_guard_hears_of_leases_and_of_their_loss() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures, does not test"]
 async fn cost_of_a_run() {
-    const RUNS: u32 = 200;
+    const RUNS: u32 = 1000;
     let without = || Guard::start_with(Vec::new(), Uuid::now_v7(), None);
     let guards = [
         ("without a guard", without()),
