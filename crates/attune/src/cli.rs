@@ -52,6 +52,9 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     #[command(flatten)]
     Client(ClientCommand),
+    /// Kill what a worker runs when the worker cannot; started by each worker.
+    #[command(hide = true)]
+    Guard,
     /// The program that the demo runs.
     #[command(name = "demo-program", hide = true)]
     DemoProgram(DemoProgram),

@@ -20,6 +20,9 @@ use crate::roles::Role;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if matches!(cli.command, Command::Guard) {
+        return guard(&cli);
+    }
     // Two providers in one program would make every TLS connection panic: name ours first.
     if rustls::crypto::ring::default_provider()
         .install_default()
@@ -44,6 +47,22 @@ fn main() -> ExitCode {
                 "attune: {}",
                 attune_config::redact_urls(&format!("{error:#}"))
             );
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Without a runtime of threads: it only waits, and there is one for each worker.
+fn guard(cli: &Cli) -> ExitCode {
+    let guarded = load(cli, false).and_then(|loaded| {
+        let log = &loaded.settings.log;
+        telemetry::init(&log.level, log.format)?;
+        Ok(attune_worker::guard::run()?)
+    });
+    match guarded {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("attune: guard: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -107,7 +126,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             print!("{}", attune_config::DEFAULT_FILE);
             Ok(ExitCode::SUCCESS)
         }
-        Command::DemoProgram(_) | Command::CheckHistory(_) | Command::Client(_) => {
+        Command::Guard
+        | Command::DemoProgram(_)
+        | Command::CheckHistory(_)
+        | Command::Client(_) => {
             unreachable!("handled above")
         }
     }

@@ -1,5 +1,6 @@
 //! The roles: each is a service on a store and a bus, alone in a daemon or all in one process.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -368,6 +369,7 @@ async fn start_worker(
             max_body_bytes: worker.http.max_body_bytes,
         },
         max_message_bytes: settings.broker.max_message_bytes,
+        guard: guard_command(settings)?,
         ..WorkerOptions::default()
     };
     let handle = Worker::start(
@@ -380,6 +382,21 @@ async fn start_worker(
     .await?;
     spawn(shutdown, "worker", handle, ended);
     Ok(())
+}
+
+/// How a worker starts its guard: as another process of this program, which logs as this one does.
+fn guard_command(settings: &Settings) -> anyhow::Result<Vec<OsString>> {
+    let program = std::env::current_exe().context("the path of this program is not known")?;
+    let log = &settings.log;
+    let format = serde_json::to_string(&log.format)?;
+    Ok(vec![
+        program.into(),
+        "--set".into(),
+        format!("log.level={}", log.level).into(),
+        "--set".into(),
+        format!("log.format={}", format.trim_matches('"')).into(),
+        "guard".into(),
+    ])
 }
 
 async fn start_api(

@@ -34,6 +34,7 @@ mod action_queue;
 mod backoff;
 #[path = "../../bus/src/client/mod.rs"]
 mod client;
+mod guard;
 #[path = "../../worker/src/lease.rs"]
 mod lease;
 #[path = "../../bus/src/memory/mod.rs"]

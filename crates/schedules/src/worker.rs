@@ -9,6 +9,7 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
+use crate::guard::Guard;
 use crate::lease::Leases;
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
@@ -113,7 +114,7 @@ pub fn a_life_ends_before_its_lease() {
         renewals: AtomicUsize::new(0),
         expires: Mutex::new(Instant::now()),
     });
-    let leases = Arc::new(Leases::new(&options, store.clone()));
+    let leases = Arc::new(Leases::new(&options, store.clone(), Arc::new(Guard)));
     let life = block_on(leases.register(&CancellationToken::new()))
         .unwrap()
         .unwrap();

@@ -82,6 +82,13 @@ impl Gate {
         self.program("sleep 600")
     }
 
+    /// The `run` of an action whose program reports here and has a child that leaves its process
+    /// group and its session.
+    #[must_use]
+    pub fn run_with_escaped_child(&self) -> Value {
+        self.program("setsid sleep 600")
+    }
+
     fn program(&self, child: &str) -> Value {
         let port = self.port.to_string();
         json!({"program": ["/bin/bash", "-c", PROGRAM, "gate", port, child]})
@@ -163,7 +170,11 @@ mod tests {
     #[tokio::test]
     async fn programs_report_and_end_as_they_are_told() {
         let mut gate = Gate::open().await.unwrap();
-        for (run, code) in [(gate.run(), 3), (gate.run_with_child(), 0)] {
+        for (run, code) in [
+            (gate.run(), 3),
+            (gate.run_with_child(), 0),
+            (gate.run_with_escaped_child(), 0),
+        ] {
             let mut program = start(&run, "41");
             let visitor = gate.next().await.unwrap();
             assert_eq!((visitor.execution_id, visitor.attempt), (41, 1));

@@ -231,6 +231,40 @@ impl System {
         Ok(())
     }
 
+    /// The number of a process.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn pid(&self, name: &str) -> anyhow::Result<u32> {
+        let processes = self.processes.lock().await;
+        let id = processes.get(name).and_then(Process::id);
+        id.with_context(|| format!("{name} does not run"))
+    }
+
+    /// Lets a process stand still until [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn pause(&self, name: &str) -> anyhow::Result<()> {
+        let processes = self.processes.lock().await;
+        let process = processes.get(name);
+        process
+            .with_context(|| format!("there is no process {name}"))?
+            .pause()
+    }
+
+    /// Lets a process go on.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub async fn resume(&self, name: &str) -> anyhow::Result<()> {
+        let processes = self.processes.lock().await;
+        let process = processes.get(name);
+        process
+            .with_context(|| format!("there is no process {name}"))?
+            .resume()
+    }
+
     async fn take(&self, name: &str) -> anyhow::Result<Process> {
         let process = self.processes.lock().await.remove(name);
         process.with_context(|| format!("there is no process {name}"))

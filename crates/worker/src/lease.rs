@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
 /// What a worker does under one id, from registering it to losing or retiring it.
@@ -79,10 +80,16 @@ pub(crate) struct Leases {
     store: Arc<dyn WorkerStore>,
     template: WorkerLease,
     margin: Duration,
+    /// Kills what runs under a lease when this process cannot.
+    guard: Arc<Guard>,
 }
 
 impl Leases {
-    pub(crate) fn new(options: &WorkerOptions, store: Arc<dyn WorkerStore>) -> Self {
+    pub(crate) fn new(
+        options: &WorkerOptions,
+        store: Arc<dyn WorkerStore>,
+        guard: Arc<Guard>,
+    ) -> Self {
         Self {
             store,
             template: WorkerLease {
@@ -93,6 +100,7 @@ impl Leases {
                 ttl: options.lease_ttl,
             },
             margin: options.lease_margin(),
+            guard,
         }
     }
 
@@ -112,7 +120,9 @@ impl Leases {
             let sent = Instant::now();
             match self.renew(worker).await {
                 Ok(()) => {
-                    let life = Arc::new(Life::new(worker, self.trusted_until(sent)));
+                    let trusted_until = self.trusted_until(sent);
+                    self.guard.trust(worker, trusted_until);
+                    let life = Arc::new(Life::new(worker, trusted_until));
                     tracing::info!(worker.id = %worker, "the worker is registered");
                     self.keep(&life, sent);
                     return Ok(Some(life));
@@ -237,7 +247,13 @@ impl Keeper {
             };
             match renewed {
                 Ok(()) => {
+                    let ended = trusted_until;
                     trusted_until = self.leases.trusted_until(sent);
+                    self.leases.guard.trust(self.worker, trusted_until);
+                    // Told too late, the guard has killed what runs, whatever the store says.
+                    if Instant::now() >= ended {
+                        return self.lost("its renewal came too late");
+                    }
                     due = sent + ttl / 3;
                     let Some(life) = self.life.upgrade() else {
                         return;
@@ -261,6 +277,7 @@ impl Keeper {
             "the lease is lost; what the worker runs is killed"
         );
         self.over.cancel();
+        self.leases.guard.lost(self.worker);
     }
 }
 

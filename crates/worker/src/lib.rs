@@ -11,15 +11,14 @@
 //! - **A slot is a run.** At most `slots` run at once; claims are made only for free slots.
 //! - **No lease, no run.** A worker that cannot renew its lease in time kills what it runs,
 //!   whole process groups, reports nothing of it, and comes back under a fresh id. Whoever takes
-//!   its slots back decides what happens to them. The bound of this promise is the worker
-//!   itself: when its process dies alone, what it started lives on unless the service manager
-//!   ends it (systemd does, with `KillMode=control-group`). What an action does outside is
-//!   guarded by the fencing token it is given, `ATTUNE_EXECUTION_ID` and `ATTUNE_ATTEMPT`.
+//!   its slots back decides what happens to them. When the worker itself cannot kill, because
+//!   it was killed or stands still, its [`guard`] does. What an action does outside is guarded by the fencing token it is given, `ATTUNE_EXECUTION_ID` and `ATTUNE_ATTEMPT`.
 //! - **A completion is sent until it is confirmed**, under the same message id. Completions
 //!   gather while one message is under way and travel together.
 
 mod backoff;
 mod error;
+pub mod guard;
 mod inbox;
 mod lease;
 mod options;

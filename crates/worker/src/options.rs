@@ -1,5 +1,6 @@
 //! What a worker is told when it starts.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub struct WorkerOptions {
     pub http: HttpOptions,
     /// The largest message that is read or sent, in bytes.
     pub max_message_bytes: usize,
+    /// The command that starts a guard, in which [`guard::run`](crate::guard::run) is called: it
+    /// kills what the worker runs when the worker itself cannot. Empty for none.
+    pub guard: Vec<OsString>,
     /// Messages received and not yet claimed, at most. Few, so that a worker whose slots are
     /// all taken does not keep executions from others.
     pub prefetch: u16,
@@ -64,6 +68,7 @@ impl Default for WorkerOptions {
                 .into(),
             http: HttpOptions::default(),
             max_message_bytes: 1024 * 1024,
+            guard: Vec::new(),
             prefetch: 4,
         }
     }

@@ -229,10 +229,11 @@ async fn attend(
         "a run begins"
     );
     record_start(recorder.as_ref(), &run, now_ns());
-    let ended = runner.run(&request, stop).await;
+    let ended = runner.run(&request, run.life.worker(), stop).await;
     let status = match &ended {
-        Ended::Outcome(outcome) => Some(outcome.status),
-        Ended::Killed => None,
+        // After the lease, its guard may have killed it.
+        Ended::Outcome(outcome) if !run.life.is_over() => Some(outcome.status),
+        _ => None,
     };
     record_end(recorder.as_ref(), &run, status);
     tracing::debug!(
@@ -284,6 +285,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::guard::Guard;
     use crate::options::WorkerOptions;
 
     fn request(builtin: Builtin) -> ExecutionRequested {
@@ -301,7 +303,8 @@ mod tests {
     }
 
     fn runs() -> Runs {
-        Runs::new(Runner::new(&WorkerOptions::default()), None)
+        let guard = Guard::start(Vec::new());
+        Runs::new(Runner::new(&WorkerOptions::default(), guard), None)
     }
 
     fn life(trusted: Duration) -> Arc<Life> {

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::error::WorkerError;
+use crate::guard::Guard;
 use crate::inbox::Inbox;
 use crate::lease::Leases;
 use crate::options::WorkerOptions;
@@ -50,7 +51,25 @@ impl Worker {
         if let Some(problem) = options.problem() {
             return Err(WorkerError::Options(problem));
         }
-        let leases = Arc::new(Leases::new(&options, Arc::clone(&store)));
+        let guard = Guard::start(options.guard.clone());
+        let started =
+            Self::start_guarded(options, bus, store, recorder, shutdown, Arc::clone(&guard)).await;
+        if started.is_err() {
+            guard.close().await;
+        }
+        started
+    }
+
+    async fn start_guarded(
+        options: WorkerOptions,
+        bus: Arc<dyn Bus>,
+        store: Arc<dyn WorkerStore>,
+        recorder: Option<Recorder>,
+        shutdown: CancellationToken,
+        guard: Arc<Guard>,
+    ) -> Result<WorkerHandle, WorkerError> {
+        let leases = Leases::new(&options, Arc::clone(&store), Arc::clone(&guard));
+        let leases = Arc::new(leases);
         let registered = leases
             .register(&shutdown)
             .await
@@ -86,7 +105,8 @@ impl Worker {
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
-            runs: Runs::new(Runner::new(&options), recorder),
+            runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
+            guard,
             inbox: Inbox::new(),
             requested: Some(requested),
             cancels: Some(cancels),

@@ -1,13 +1,15 @@
 //! Every process stopped or killed in the middle of a batch, with nothing lost.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use anyhow::{Context as _, bail, ensure};
+use attune_history::now_ns;
 use attune_testkit::{Api, System, wait_for};
 use futures_util::future::try_join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::guards::until_no_orphans;
 use crate::histories::promises_are_kept;
 use crate::oracle::{Recording, judge};
 use crate::support::{all_are, ids, limited, number, on_both_wirings};
@@ -74,6 +76,7 @@ pub(crate) async fn each_ran_once(system: &System, batches: Vec<Batch>) -> anyho
 /// Who is killed may leave runs behind, which are tried again; still all succeed, in order and
 /// within the limits.
 async fn killed(system: &System) -> anyhow::Result<()> {
+    let gone = RefCell::new(Vec::new());
     let crash = async |name: &str| {
         if let Some(worker) = system
             .announced(name, "the worker is registered worker.id=")
@@ -81,7 +84,11 @@ async fn killed(system: &System) -> anyhow::Result<()> {
         {
             until_running_on(&system.api, &worker).await?;
         }
-        system.crash(name).await
+        system.kill(name).await?;
+        // What it ran goes with it: from here on the programs whose end nobody wrote are gone.
+        until_no_orphans(system).await?;
+        gone.borrow_mut().push(now_ns());
+        system.start_again(name).await
     };
     let batches = go_through(system, 80, &processes(system).await, crash).await?;
     let (mut tried_again, mut all) = (0, Vec::new());
@@ -98,7 +105,11 @@ async fn killed(system: &System) -> anyhow::Result<()> {
             "{action_ref}: not what was accepted"
         );
         all_are(&executions, "succeeded")?;
-        let runs = recording.intervals()?;
+        let mut runs = recording.intervals()?;
+        for run in runs.iter_mut().filter(|run| run.end_ns.is_none()) {
+            let after = |ns: &&i64| **ns > run.start_ns;
+            run.end_ns = gone.borrow().iter().find(after).copied();
+        }
         judge(&runs, limit, &accepted).context(action_ref)?;
         let mut attempts = 0;
         for execution in &executions {

@@ -14,15 +14,17 @@ mod room;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Builtin, Run, Status};
+use attune_core::{Builtin, Run, Status, WorkerId};
 use attune_messages::v1::ExecutionRequested;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::guard::Guard;
 use crate::options::WorkerOptions;
 use http::HttpGet;
 use program::Programs;
@@ -98,6 +100,8 @@ pub(crate) struct Stop {
 
 /// How long a run may take, and what ends it earlier.
 struct Bounds {
+    /// Under whose lease it runs.
+    worker: WorkerId,
     stop: Stop,
     timeout: Duration,
     deadline: Instant,
@@ -148,9 +152,9 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn new(options: &WorkerOptions) -> Self {
+    pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
         Self {
-            programs: Programs::new(options),
+            programs: Programs::new(options, guard),
             http: HttpGet::new(&options.http),
         }
     }
@@ -168,12 +172,18 @@ impl Runner {
     }
 
     /// Runs to the end, whatever ends it; nothing of the run is left when this returns.
-    pub(crate) async fn run(&self, request: &ExecutionRequested, stop: Stop) -> Ended {
+    pub(crate) async fn run(
+        &self,
+        request: &ExecutionRequested,
+        worker: WorkerId,
+        stop: Stop,
+    ) -> Ended {
         if let Some(outcome) = Self::instant(request) {
             return Ended::Outcome(outcome);
         }
         let timeout = Duration::from_secs(u64::from(request.timeout_seconds));
         let bounds = Bounds {
+            worker,
             stop,
             timeout,
             deadline: Instant::now() + timeout,

@@ -3,13 +3,17 @@
 use std::io;
 use std::pin::Pin;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
+use attune_core::WorkerId;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::process::Child;
 use tokio::time::Instant;
 
 use super::{Bounds, Cause};
+use crate::guard::{Guard, Watched};
+use crate::inbox::Key;
 
 /// How long output is still read after the program itself has ended: what it started may hold
 /// the pipe open for ever.
@@ -20,32 +24,43 @@ const GROUP_POLL: Duration = Duration::from_millis(10);
 /// The process group of a run. Dropping it kills what is in it, so that nothing survives a task
 /// that ends early.
 #[derive(Debug)]
-pub(crate) struct Group(Option<Pid>);
+pub(crate) struct Group {
+    id: Option<Pid>,
+    watched: Option<Watched>,
+}
 
 impl Group {
-    /// The group that `child` leads: it was started with `process_group(0)`.
-    pub(crate) fn led_by(child: &Child) -> Self {
+    /// The group that `child` leads: it was started with `process_group(0)`, for an attempt that
+    /// runs under a lease. The guard is told of it.
+    pub(crate) fn led_by(child: &Child, guard: &Arc<Guard>, lease: WorkerId, key: Key) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Self(id.and_then(Pid::from_raw))
+        Self {
+            id: id.and_then(Pid::from_raw),
+            watched: id.map(|id| guard.watch(lease, key, id)),
+        }
     }
 
     fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
+        if let Some(group) = self.id {
             // It fails when nobody is left in the group, which is what is wanted.
             let _ = kill_process_group(group, signal);
         }
     }
 
     fn is_alive(&self) -> bool {
-        self.0
+        self.id
             .is_some_and(|group| test_kill_process_group(group).is_ok())
     }
 
-    /// Ends for good what is left. The group's number is not given to anyone else while a
-    /// member lives; later it might be, so this is the last use.
-    fn finish(mut self) {
+    /// Ends for good what is left, also of what has left the group as far as it can be found.
+    /// The group's number is not given to anyone else while a member lives; later it might be,
+    /// so this is the last use.
+    async fn finish(mut self, is_hunted: bool) {
         self.signal(Signal::KILL);
-        self.0 = None;
+        self.id = None;
+        if let Some(watched) = self.watched.take() {
+            watched.end(is_hunted).await;
+        }
     }
 }
 
@@ -101,11 +116,12 @@ pub(crate) async fn supervise(
                 () = tokio::time::sleep(GROUP_POLL) => {}
             }
         }
-        group.finish();
+        // When the lease is over, the guard hunts once for all runs.
+        group.finish(!over.is_cancelled()).await;
         drain(pump, pumped, bounds).await;
     } else {
         drain(pump, pumped, bounds).await;
-        group.finish();
+        group.finish(false).await;
     }
     // Whatever was cancelled last: a worker that may not go on reports nothing.
     (

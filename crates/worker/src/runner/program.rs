@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{Status, input};
@@ -17,6 +18,7 @@ use super::capture::{Capture, Text};
 use super::process::{self, Group};
 use super::room::Room;
 use super::{Bounds, Ended, Outcome};
+use crate::guard::{Guard, VARIABLE};
 use crate::options::WorkerOptions;
 
 /// Runs programs, each in a folder, a process group and an environment of its own.
@@ -26,10 +28,11 @@ pub(crate) struct Programs {
     env: Vec<(String, OsString)>,
     output_max_bytes: usize,
     kill_grace: Duration,
+    guard: Arc<Guard>,
 }
 
 impl Programs {
-    pub(crate) fn new(options: &WorkerOptions) -> Self {
+    pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
         let allowed = options.env_allow.iter();
         Self {
             work_dir: options.work_dir.clone(),
@@ -38,6 +41,7 @@ impl Programs {
                 .collect(),
             output_max_bytes: options.output_max_bytes,
             kill_grace: options.kill_grace,
+            guard,
         }
     }
 
@@ -60,7 +64,10 @@ impl Programs {
                 return Ended::Outcome(Outcome::failed(error));
             }
         };
-        let ended = match self.command(program, arguments, request, &room).spawn() {
+        let mut command = self.command(program, arguments, request, &room);
+        let key = (request.execution_id, request.attempt);
+        command.env(VARIABLE, self.guard.mark(bounds.worker, key));
+        let ended = match command.spawn() {
             Ok(child) => self.attend(child, request, bounds).await,
             Err(error) => Ended::Outcome(Outcome::failed(cannot_start(program, &error))),
         };
@@ -106,7 +113,8 @@ impl Programs {
         request: &ExecutionRequested,
         bounds: &Bounds,
     ) -> Ended {
-        let group = Group::led_by(&child);
+        let key = (request.execution_id, request.attempt);
+        let group = Group::led_by(&child, &self.guard, bounds.worker, key);
         let mut stdout = Capture::new(self.output_max_bytes);
         let mut stderr = Capture::new(self.output_max_bytes);
         let (status, cause) = {

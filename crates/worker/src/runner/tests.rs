@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Run, Status};
+use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Run, Status, WorkerId};
 use attune_messages::v1::ExecutionRequested;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::{Ended, Outcome, Runner, Stop};
+use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
 /// Longer than anything here takes.
@@ -32,7 +33,7 @@ fn bench_with(change: impl FnOnce(&mut WorkerOptions)) -> Bench {
     };
     change(&mut options);
     Bench {
-        runner: Arc::new(Runner::new(&options)),
+        runner: Arc::new(Runner::new(&options, Guard::start(Vec::new()))),
         work_dir,
     }
 }
@@ -66,7 +67,7 @@ fn script(text: &str) -> ExecutionRequested {
 
 impl Bench {
     async fn ended(&self, request: ExecutionRequested, stop: Stop) -> Ended {
-        let run = self.runner.run(&request, stop);
+        let run = self.runner.run(&request, WorkerId::fresh(), stop);
         let ended = tokio::time::timeout(PATIENCE, run)
             .await
             .expect("the run never ended");
@@ -175,6 +176,7 @@ async fn a_program_gets_its_parameters_and_nothing_of_the_workers_environment() 
         "ATTUNE_ACTION",
         "ATTUNE_ATTEMPT",
         "ATTUNE_EXECUTION_ID",
+        "ATTUNE_GUARD",
         "ATTUNE_PARAMETERS_FILE",
         "COLOUR",
         "PATH",
@@ -452,7 +454,11 @@ async fn a_run_whose_task_is_dropped_leaves_nothing_behind() {
     );
     let runner = Arc::clone(&bench.runner);
     let request = script(&text);
-    let task = tokio::spawn(async move { runner.run(&request, Stop::default()).await });
+    let task = tokio::spawn(async move {
+        runner
+            .run(&request, WorkerId::fresh(), Stop::default())
+            .await
+    });
     until("it runs", || sign.exists()).await;
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());

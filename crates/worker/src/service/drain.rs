@@ -65,6 +65,8 @@ impl Service {
                 "completions could not be reported in time"
             );
         }
+        // Before the lease: what a run left behind must be gone when others get the slots.
+        self.guard.close().await;
         match self.life.or(self.pending.killed) {
             // The lease must outlive what runs under it.
             Some(life) if !self.runs.is_empty() => life.stop_renewing(),

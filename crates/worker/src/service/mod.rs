@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::error::WorkerError;
+use crate::guard::Guard;
 use crate::inbox::Inbox;
 use crate::lease::{Leases, Life};
 use crate::options::WorkerOptions;
@@ -37,6 +38,7 @@ pub(crate) struct Service {
     pub(crate) store: Arc<dyn WorkerStore>,
     pub(crate) stats: Arc<WorkerStats>,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) guard: Arc<Guard>,
     /// The caller's wish to stop, or our own.
     pub(crate) shutdown: CancellationToken,
     pub(crate) outbox: Arc<Outbox>,

@@ -1,0 +1,230 @@
+//! The guard process: it hears from its worker by stdin, and needs nothing else.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use attune_core::WorkerId;
+use attune_history::now_ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::line::Line;
+use super::{cgroup, hunt};
+
+/// Read at once: all that a pipe can hold, so that one read takes everything that was written
+/// before it.
+const PIPE_BYTES: usize = 64 * 1024;
+/// How long killed processes are looked for. What is still there then hangs in the kernel.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Is the guard of the worker that writes to this process's stdin, until the worker has ended:
+/// kills what the worker runs when its lease ends, and everything when the worker is gone.
+///
+/// # Errors
+/// When stdin is not the pipe of a worker, or cannot be read; then nothing is guarded any more.
+pub fn run() -> io::Result<()> {
+    let stdin = io::stdin();
+    let is_pipe = FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::Fifo;
+    if !is_pipe {
+        return Err(io::Error::other("a guard is started by its worker alone"));
+    }
+    fcntl_setfl(&stdin, fcntl_getfl(&stdin)? | OFlags::NONBLOCK)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let _context = runtime.enter();
+    // A service manager that stops the worker tells every process of the service. Only the end
+    // of the worker ends its guard.
+    let _ignored = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+    ];
+    let mut watch = Watch::default();
+    let mut unread = Vec::new();
+    let mut chunk = vec![0; PIPE_BYTES];
+    loop {
+        wait(&stdin, watch.next_ns())?;
+        // Before the read: what was written before this moment is heard before it is judged.
+        let now_ns = now_ns();
+        match rustix::io::read(&stdin, &mut chunk) {
+            Ok(0) => {
+                watch.end_all();
+                return Ok(());
+            }
+            Ok(count) => {
+                unread.extend_from_slice(&chunk[..count]);
+                watch.hear(&mut unread);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => {
+                watch.end_all();
+                return Err(error.into());
+            }
+        }
+        watch.expire(now_ns);
+    }
+}
+
+/// Waits until the pipe can be read, or until a moment of `CLOCK_MONOTONIC`.
+fn wait(pipe: impl AsFd, until_ns: Option<i64>) -> io::Result<()> {
+    let left = until_ns.map(|until_ns| (until_ns - now_ns()).max(0));
+    let left = left.map(|left| Timespec {
+        tv_sec: left / 1_000_000_000,
+        tv_nsec: left % 1_000_000_000,
+    });
+    match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What the guard knows. A lease that it does not know is over.
+#[derive(Debug, Default)]
+struct Watch {
+    mark: String,
+    cgroup: Option<PathBuf>,
+    leases: HashMap<WorkerId, Lease>,
+}
+
+#[derive(Debug, Default)]
+struct Lease {
+    until_ns: i64,
+    groups: HashSet<i32>,
+}
+
+impl Watch {
+    /// Hears every whole line.
+    fn hear(&mut self, unread: &mut Vec<u8>) {
+        let Some(end) = unread.iter().rposition(|byte| *byte == b'\n') else {
+            return;
+        };
+        let rest = unread.split_off(end + 1);
+        for line in String::from_utf8_lossy(unread).lines() {
+            match Line::parse(line) {
+                Some(line) => self.take(line),
+                None => tracing::error!(line, "the guard was told something unknown"),
+            }
+        }
+        *unread = rest;
+    }
+
+    fn take(&mut self, line: Line) {
+        match line {
+            Line::Worker(mark, cgroup) => {
+                self.mark = mark.to_string();
+                self.cgroup = cgroup;
+            }
+            Line::Lease(lease, until_ns) => {
+                self.leases.entry(lease).or_default().until_ns = until_ns;
+            }
+            Line::Lost(lease) => self.end(lease, "its worker has lost the lease"),
+            Line::Run(lease, group) => match self.leases.get_mut(&lease) {
+                Some(known) => drop(known.groups.insert(group)),
+                // A worker that stood still was just about to begin it.
+                None => {
+                    kill_group(group);
+                    self.end(lease, "it was begun after the end of the lease");
+                }
+            },
+            Line::Over(lease, group) => {
+                if let Some(known) = self.leases.get_mut(&lease) {
+                    known.groups.remove(&group);
+                }
+            }
+        }
+    }
+
+    /// When the next lease ends.
+    fn next_ns(&self) -> Option<i64> {
+        self.leases.values().map(|lease| lease.until_ns).min()
+    }
+
+    /// Ends the leases whose time is over.
+    fn expire(&mut self, now_ns: i64) {
+        let ended = self.leases.iter();
+        let ended: Vec<_> = ended
+            .filter(|(_, lease)| lease.until_ns <= now_ns)
+            .map(|(id, _)| *id)
+            .collect();
+        for lease in ended {
+            self.end(lease, "its worker has not renewed the lease in time");
+        }
+    }
+
+    /// Kills what runs under a lease, and forgets the lease.
+    fn end(&mut self, lease: WorkerId, why: &str) {
+        let known = self.leases.remove(&lease).unwrap_or_default();
+        let cgroup = self.cgroup.as_deref();
+        let cgroup = cgroup.map(|group| cgroup::of_lease(group, lease));
+        let mark = format!("{}:{lease}", self.mark);
+        let killed = kill_all(known.groups, cgroup, &mark);
+        killed.tell(&lease.to_string(), why);
+    }
+
+    /// The worker is gone: kills everything that it ran.
+    fn end_all(&mut self) {
+        let groups = self.leases.drain().flat_map(|(_, lease)| lease.groups);
+        let killed = kill_all(groups, self.cgroup.take(), &format!("{}:", self.mark));
+        killed.tell("all", "its worker is gone");
+    }
+}
+
+/// What became of those that were to be killed.
+struct Killed {
+    group_count: usize,
+    process_count: usize,
+    is_all: bool,
+}
+
+impl Killed {
+    /// Says what was done, if anything was.
+    fn tell(&self, worker: &str, why: &str) {
+        let (group_count, process_count) = (self.group_count, self.process_count);
+        if !self.is_all {
+            tracing::error!(
+                worker.id = worker,
+                why,
+                "the guard could not kill every program"
+            );
+        } else if group_count > 0 || process_count > 0 {
+            tracing::warn!(
+                worker.id = worker,
+                why,
+                group_count,
+                process_count,
+                "the guard has killed what a worker ran"
+            );
+        }
+    }
+}
+
+/// Kills process groups, a cgroup, and whoever carries the mark: each way finds what another may
+/// miss.
+fn kill_all(groups: impl IntoIterator<Item = i32>, cgroup: Option<PathBuf>, mark: &str) -> Killed {
+    if let Some(cgroup) = &cgroup {
+        cgroup::kill(cgroup);
+    }
+    let group_count = groups.into_iter().map(kill_group).count();
+    let (process_count, no_mark_left) = hunt::kill_marked(mark, PATIENCE);
+    let is_empty = cgroup.is_none_or(|cgroup| cgroup::end(&cgroup));
+    Killed {
+        group_count,
+        process_count,
+        is_all: no_mark_left && is_empty,
+    }
+}
+
+fn kill_group(group: i32) {
+    // 1 would mean every process there is.
+    if let Some(group) = Pid::from_raw(group).filter(|_| group > 1) {
+        // It fails when nobody is left in the group, which is what is wanted.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
