@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
@@ -54,10 +54,17 @@ pub(crate) enum Command {
     Client(ClientCommand),
     /// Kill what a worker runs when the worker cannot; started by each worker.
     #[command(hide = true)]
-    Guard,
+    Guard(GuardArguments),
     /// The program that the demo runs.
     #[command(name = "demo-program", hide = true)]
     DemoProgram(DemoProgram),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuardArguments {
+    /// Kill the worker itself when it stands still beyond its lease.
+    #[arg(long)]
+    pub(crate) kills_worker: bool,
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -15,13 +15,13 @@ use attune_config::{Loaded, Loader};
 use attune_runtime::{Shutdown, telemetry};
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command, ConfigCommand};
+use crate::cli::{Cli, Command, ConfigCommand, GuardArguments};
 use crate::roles::Role;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if matches!(cli.command, Command::Guard) {
-        return guard(&cli);
+    if let Command::Guard(guarding) = &cli.command {
+        return guard(&cli, guarding);
     }
     // Two providers in one program would make every TLS connection panic: name ours first.
     if rustls::crypto::ring::default_provider()
@@ -53,11 +53,11 @@ fn main() -> ExitCode {
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.
-fn guard(cli: &Cli) -> ExitCode {
+fn guard(cli: &Cli, guarding: &GuardArguments) -> ExitCode {
     let guarded = load(cli, false).and_then(|loaded| {
         let log = &loaded.settings.log;
         telemetry::init(&log.level, log.format)?;
-        Ok(attune_worker::guard::run()?)
+        Ok(attune_worker::guard::run(guarding.kills_worker)?)
     });
     match guarded {
         Ok(()) => ExitCode::SUCCESS,
@@ -126,7 +126,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             print!("{}", attune_config::DEFAULT_FILE);
             Ok(ExitCode::SUCCESS)
         }
-        Command::Guard
+        Command::Guard(_)
         | Command::DemoProgram(_)
         | Command::CheckHistory(_)
         | Command::Client(_) => {

@@ -204,9 +204,12 @@ pub(crate) async fn start(
             Role::Stats => start_stats(settings, parts, stop, shutdown)
                 .await
                 .with_context(context)?,
-            Role::Worker => start_worker(settings, parts, stop, shutdown)
-                .await
-                .with_context(context)?,
+            Role::Worker => {
+                let guard = guard_command(settings, roles)?;
+                start_worker(settings, parts, guard, stop, shutdown)
+                    .await
+                    .with_context(context)?;
+            }
             Role::Api => {
                 let address = start_api(settings, parts, (health, metrics), stop, shutdown);
                 running.api = Some(address.await.with_context(context)?);
@@ -348,6 +351,7 @@ async fn start_stats(
 async fn start_worker(
     settings: &Settings,
     parts: &Parts,
+    guard: Vec<OsString>,
     (stop, ended): Stop,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -369,7 +373,7 @@ async fn start_worker(
             max_body_bytes: worker.http.max_body_bytes,
         },
         max_message_bytes: settings.broker.max_message_bytes,
-        guard: guard_command(settings)?,
+        guard,
         ..WorkerOptions::default()
     };
     let handle = Worker::start(
@@ -385,18 +389,23 @@ async fn start_worker(
 }
 
 /// How a worker starts its guard: as another process of this program, which logs as this one does.
-fn guard_command(settings: &Settings) -> anyhow::Result<Vec<OsString>> {
+/// A process that is nothing but a worker is killed when it stands still beyond its lease.
+fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("the path of this program is not known")?;
     let log = &settings.log;
     let format = serde_json::to_string(&log.format)?;
-    Ok(vec![
+    let mut command = vec![
         program.into(),
         "--set".into(),
         format!("log.level={}", log.level).into(),
         "--set".into(),
         format!("log.format={}", format.trim_matches('"')).into(),
         "guard".into(),
-    ])
+    ];
+    if roles == [Role::Worker] {
+        command.push("--kills-worker".into());
+    }
+    Ok(command)
 }
 
 async fn start_api(

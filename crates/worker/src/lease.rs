@@ -256,7 +256,8 @@ impl Keeper {
                     }
                     due = sent + ttl / 3;
                     let Some(life) = self.life.upgrade() else {
-                        return;
+                        // Nothing runs under it.
+                        return self.leases.guard.lost(self.worker);
                     };
                     *life.trusted() = trusted_until;
                 }

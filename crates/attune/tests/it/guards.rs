@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{Gate, System, Visitor, wait_for};
+use attune_testkit::{Gate, System, Visitor, Wiring, wait_for};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
 
-use crate::lost_workers::{LEASE, worker_of};
+use crate::lost_workers::{GRACE, LEASE, worker_of};
 use crate::support::{limited, number, on_both_wirings};
 
 on_both_wirings! {
@@ -144,10 +144,36 @@ async fn paused(system: &System) -> anyhow::Result<()> {
     program.gone().await?;
     let outlived = paused.elapsed();
     ensure!(outlived < LEASE, "it outlived the lease: {outlived:?}");
-    let seen = processes()?.into_iter();
-    let mut worker = seen.filter(|seen| u32::try_from(seen.pid) == Ok(worker));
-    ensure!(worker.next().is_some_and(|worker| worker.is_stopped));
-    system.resume(&name).await?;
+    if system.wiring() == Wiring::Cluster {
+        // It must not wake up and go on with what it runs within itself.
+        wait_for("the end of the worker", async || {
+            let mut seen = processes()?.into_iter();
+            ensure!(
+                !seen.any(|seen| u32::try_from(seen.pid) == Ok(worker)),
+                "it is there"
+            );
+            Ok(())
+        })
+        .await?;
+        let outlived = paused.elapsed();
+        ensure!(
+            outlived < LEASE + GRACE,
+            "it may wake up after {outlived:?}"
+        );
+        ensure!(
+            system
+                .logs()
+                .await
+                .contains("the worker stands still beyond its lease")
+        );
+        system.start_again(&name).await?;
+    } else {
+        // It stands still with its executor, so that nobody else begins anything.
+        let seen = processes()?.into_iter();
+        let mut worker = seen.filter(|seen| u32::try_from(seen.pid) == Ok(worker));
+        ensure!(worker.next().is_some_and(|worker| worker.is_stopped));
+        system.resume(&name).await?;
+    }
     again(system, &mut gate, id).await
 }
 

@@ -17,8 +17,9 @@ on_both_wirings! {
 /// every second (see `Setup`), with time for a machine that has other things to do.
 const REUSED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a lease lasts (see `Setup`).
+/// How long a lease lasts, and the grace after it (see `Setup`).
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// The process of the worker that holds the only slot of an action.
 pub(crate) async fn worker_of(system: &System, action_ref: &str) -> anyhow::Result<String> {

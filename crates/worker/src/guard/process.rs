@@ -11,7 +11,7 @@ use attune_history::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::line::Line;
@@ -20,15 +20,23 @@ use super::{cgroup, hunt};
 /// Read at once: all that a pipe can hold, so that one read takes everything that was written
 /// before it.
 const PIPE_BYTES: usize = 64 * 1024;
+/// How long after the end of a lease its worker may take to say that it has noticed, in
+/// nanoseconds. The slots are
+/// given to others when the margin of the lease and the grace are over too.
+const SAYING_NS: i64 = 500_000_000;
 /// How long killed processes are looked for. What is still there then hangs in the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Is the guard of the worker that writes to this process's stdin, until the worker has ended:
 /// kills what the worker runs when its lease ends, and everything when the worker is gone.
 ///
+/// With `kills_worker` also the worker itself, if it does not say in time that it has noticed the
+/// end of its lease: it stands still, and what it runs within itself, a request over HTTP for
+/// one, must not go on when it wakes up. Not for a process that does more than being a worker.
+///
 /// # Errors
 /// When stdin is not the pipe of a worker, or cannot be read; then nothing is guarded any more.
-pub fn run() -> io::Result<()> {
+pub fn run(kills_worker: bool) -> io::Result<()> {
     let stdin = io::stdin();
     let is_pipe = FileType::from_raw_mode(fstat(&stdin)?.st_mode) == FileType::Fifo;
     if !is_pipe {
@@ -46,7 +54,10 @@ pub fn run() -> io::Result<()> {
         signal(SignalKind::interrupt())?,
         signal(SignalKind::hangup())?,
     ];
-    let mut watch = Watch::default();
+    let mut watch = Watch {
+        worker: kills_worker.then(getppid).flatten(),
+        ..Watch::default()
+    };
     let mut unread = Vec::new();
     let mut chunk = vec![0; PIPE_BYTES];
     loop {
@@ -91,6 +102,10 @@ struct Watch {
     mark: String,
     cgroup: Option<PathBuf>,
     leases: HashMap<WorkerId, Lease>,
+    /// The process to kill when it does not notice the end of a lease.
+    worker: Option<Pid>,
+    /// Leases that have ended without a word of the worker, and until when it must say one.
+    unsaid: HashMap<WorkerId, i64>,
 }
 
 #[derive(Debug, Default)]
@@ -124,7 +139,10 @@ impl Watch {
             Line::Lease(lease, until_ns) => {
                 self.leases.entry(lease).or_default().until_ns = until_ns;
             }
-            Line::Lost(lease) => self.end(lease, "its worker has lost the lease"),
+            Line::Lost(lease) => {
+                self.unsaid.remove(&lease);
+                self.end(lease, "its worker has lost the lease");
+            }
             Line::Run(lease, group) => match self.leases.get_mut(&lease) {
                 Some(known) => drop(known.groups.insert(group)),
                 // A worker that stood still was just about to begin it.
@@ -141,12 +159,13 @@ impl Watch {
         }
     }
 
-    /// When the next lease ends.
+    /// When the next lease ends, or the time to say that it has.
     fn next_ns(&self) -> Option<i64> {
-        self.leases.values().map(|lease| lease.until_ns).min()
+        let leases = self.leases.values().map(|lease| lease.until_ns);
+        leases.chain(self.unsaid.values().copied()).min()
     }
 
-    /// Ends the leases whose time is over.
+    /// Ends the leases whose time is over, and a worker that has not noticed.
     fn expire(&mut self, now_ns: i64) {
         let ended = self.leases.iter();
         let ended: Vec<_> = ended
@@ -155,6 +174,21 @@ impl Watch {
             .collect();
         for lease in ended {
             self.end(lease, "its worker has not renewed the lease in time");
+            if self.worker.is_some() {
+                self.unsaid.insert(lease, now_ns + SAYING_NS);
+            }
+        }
+        let Some(worker) = self.worker else { return };
+        if self.unsaid.values().any(|until_ns| *until_ns <= now_ns) {
+            self.unsaid.clear();
+            // Its number is nobody else's as long as it is the parent of this process.
+            if getppid() == Some(worker) {
+                tracing::error!(
+                    pid = worker.as_raw_pid(),
+                    "the worker stands still beyond its lease; it is killed"
+                );
+                let _ = kill_process(worker, Signal::KILL);
+            }
         }
     }
 

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 #[ignore = "the guard process of the other tests, which start it with a pipe"]
 fn the_guard_process() {
-    let _ = run();
+    let _ = run(false);
 }
 
 fn command() -> Vec<OsString> {
