@@ -28,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -248,6 +249,9 @@ async fn go_through(
     )?;
     rig.say.line("healing");
     heal(rig).await?;
+    // From here on everything must come right by itself.
+    let healed = json!({"name": "all", "target": "everything", "phase": "end"});
+    rig.notes.add("fault", healed)?;
     shared.stop.cancel();
     while let Some(ended) = clients.join_next().await {
         ended?.context("a client of the rig")?;
