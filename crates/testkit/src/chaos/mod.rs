@@ -74,6 +74,9 @@ const PER_MESSAGE: f64 = 2.0;
 const PER_REQUEST: f64 = 1.75;
 /// How long the load runs before the first fault.
 const WARM_UP: Duration = Duration::from_secs(8);
+/// How long nothing is disturbed before all is stopped, at least: the slots of dead workers, and
+/// partitions, must come back within their leases, a grace and 5 s.
+const CALM: Duration = Duration::from_secs(15);
 /// How long everything that was accepted may take to end once all is healed.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -256,7 +259,9 @@ async fn go_through(
     while let Some(ended) = clients.join_next().await {
         ended?.context("a client of the rig")?;
     }
+    let calm = Instant::now() + CALM;
     let drained = drain(rig).await;
+    tokio::time::sleep_until(calm).await;
     rig.say.line("stopping");
     let mut problems = rig.fleet.stop().await;
     problems.extend(drained.err().map(|error| format!("{error:#}")));
