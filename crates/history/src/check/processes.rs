@@ -31,6 +31,7 @@ pub(super) struct Life {
 /// A time of owning a partition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tenure {
+    pub(super) epoch: Epoch,
     pub(super) began: i64,
     /// When the owner certainly was gone, if that is known.
     pub(super) over: Option<i64>,
@@ -290,8 +291,9 @@ impl Processes {
             }
         };
         Some(Tenure {
+            epoch,
             began,
-            over: given_up.into_iter().chain(exit).min(),
+            over: [given_up, exit, next].into_iter().flatten().min(),
             sure_until: sure,
         })
     }
@@ -323,6 +325,21 @@ impl Processes {
             let ends = [life.stopping, life.ended, self.exit(pid, began)];
             // Without any of these it may have been killed, and nobody saw it.
             ends.into_iter().flatten().min().is_some_and(|end| end > to)
+        })
+    }
+
+    /// Whether no executor that was there before `to` may have been killed in this time.
+    pub(super) fn loses_no_executor(&self, from: i64, to: i64) -> bool {
+        let mut there = self.lives_of("executor").filter(|(_, life)| {
+            let began = life.began.or(life.stopping).or(life.ended);
+            began.is_some_and(|began| began <= to)
+        });
+        there.all(|(pid, life)| {
+            let exit = life.began.and_then(|began| self.exit(pid, began));
+            match exit {
+                Some(exit) => exit < from || exit > to,
+                None => life.stopping.is_some() || life.ended.is_some(),
+            }
         })
     }
 

@@ -77,7 +77,7 @@ fn lose(world: &mut World, kept: u16, wanted: impl Fn(&Record) -> bool) {
 }
 
 /// The epoch of what an owner recorded.
-fn epoch_of(record: &Record) -> Option<Epoch> {
+pub(super) fn epoch_of(record: &Record) -> Option<Epoch> {
     match record {
         Record::Acquired { epoch, .. }
         | Record::Accepted { epoch, .. }

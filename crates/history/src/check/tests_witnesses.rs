@@ -1,6 +1,6 @@
 //! Broken histories as the API, listeners, the stats persister and clocks show them.
 
-use attune_core::{Attempt, ExecutionId, Priority, RequestId, Status};
+use attune_core::{Attempt, Epoch, ExecutionId, Priority, RequestId, Status};
 use uuid::Uuid;
 
 use super::tests::{NORMAL, assert_breaks, assert_clean, broken, busy, findings};
@@ -340,33 +340,64 @@ fn i4_faults_and_other_owners_give_more_time() {
     assert_eq!(judged(&world).deaths, 0);
 }
 
-#[test]
-fn i4_a_partition_without_an_owner_after_the_last_fault() {
-    let gap = |seconds: i64| {
-        let (mut world, _) = busy(1);
-        world.drain();
-        world.fault(FaultPhase::Begin);
-        world.exit_owner();
-        world.fault(FaultPhase::End);
+/// The owner is killed in a fault; another comes after each of so many seconds, and all but the
+/// last are killed at once.
+fn gaps(seconds: &[i64]) -> World {
+    let (mut world, _) = busy(1);
+    world.drain();
+    world.fault(FaultPhase::Begin);
+    world.exit_owner();
+    world.fault(FaultPhase::End);
+    for (number, seconds) in seconds.iter().enumerate() {
+        if number > 0 {
+            world.exit_owner();
+        }
         world.wait(seconds * SECOND);
         world.acquire();
-        world.drain();
-        world.wait(20 * SECOND);
-        world.stop();
-        world
-    };
-    let quick = gap(5);
+    }
+    world.drain();
+    world.wait(20 * SECOND);
+    world.stop();
+    world
+}
+
+#[test]
+fn i4_a_partition_without_an_owner_after_the_last_fault() {
+    let quick = gaps(&[5]);
     assert_clean(&quick);
     let [seen, _] = findings(&quick);
     assert_eq!(seen.judged.partitions, 1);
     assert_eq!(seen.unowned_ns.iter().max().unwrap() / SECOND, 5);
-    let mut slow = gap(7);
+    let slow = gaps(&[7]);
     assert_breaks(&slow, Promise::I4);
     assert_eq!(broken(&findings(&slow)[1]), [Promise::I4]);
     // With no executor there that lives and stays, nobody could have taken it.
-    forget(&mut slow, |record| {
+    let mut alone = gaps(&[7]);
+    forget(&mut alone, |record| {
         matches!(record, Record::Process { role, pid: 4, phase, .. }
             if role == "executor" && *phase != ProcessPhase::Began)
     });
-    assert_clean(&slow);
+    assert_clean(&alone);
+}
+
+#[test]
+fn i4_an_owner_that_was_killed_before_it_recorded_anything() {
+    let of_owner = |record: &Record, number: i64| {
+        super::random::epoch_of(record) == Some(Epoch(number))
+            || matches!(record, Record::Lost { epoch: Epoch(n), .. } if *n == number)
+    };
+    let mut between = gaps(&[3, 9]);
+    assert_clean(&between);
+    forget(&mut between, |record| of_owner(record, 3));
+    assert_clean(&between);
+    assert_eq!(judged(&between).partitions, 0);
+    // Nobody ever took it; or somebody did who was killed, unseen.
+    let mut never = gaps(&[3]);
+    forget(&mut never, |record| of_owner(record, 3));
+    assert_breaks(&never, Promise::I4);
+    forget(&mut never, |record| {
+        matches!(record, Record::Process { pid: 10_003, phase, .. }
+            if *phase != ProcessPhase::Began)
+    });
+    assert_clean(&never);
 }

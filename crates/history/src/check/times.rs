@@ -7,11 +7,14 @@
 //! death in the midst of faults so counts from the first calm moment after it.
 //!
 //! *Partitions.* At the latest a lease and [`SLACK`] after the end of the last fault, every
-//! partition has had an owner. Judged when an executor lived all that time and was not stopping.
+//! partition has had an owner. Judged when an executor lived all that time and was not stopping,
+//! and when there can have been no owner who was killed before any of its records was written.
 //!
 //! Both need the times that executors record at their start ([`Record::Bounds`]).
 //!
 //! [`Record::Bounds`]: crate::record::Record::Bounds
+
+use attune_core::PartitionId;
 
 use super::facts::{Facts, Key};
 use super::processes::Tenure;
@@ -58,7 +61,10 @@ fn judge_slots(
     });
     for (claim, death) in facts.processes.orphans() {
         let released = facts.released.get(&claim.key).copied();
-        freed.extend(released.map(|t| t - death).filter(|time| *time > 0));
+        if released.is_some_and(|t| t <= death) {
+            continue;
+        }
+        freed.extend(released.map(|t| t - death));
         let tenure = facts.processes.tenure_of(claim.key);
         let Some((bound, tenure)) = bound.zip(tenure) else {
             continue;
@@ -97,9 +103,15 @@ fn due(from: i64, bound: i64, tenure: Tenure, faults: &[(i64, i64)]) -> Option<i
 fn unowned(facts: &Facts) -> Vec<i64> {
     let tenures = facts.processes.tenures();
     let gaps = tenures.values().flat_map(|tenures| tenures.windows(2));
-    gaps.filter_map(|pair| Some(pair[1].began - pair[0].over?))
+    gaps.filter(|pair| follows(&pair[1], Some(&pair[0])))
+        .filter_map(|pair| Some(pair[1].began - pair[0].over?))
         .filter(|gap| *gap > 0)
         .collect()
+}
+
+/// Whether nobody owned a partition between two times of owning it, or before the first.
+fn follows(tenure: &Tenure, before: Option<&Tenure>) -> bool {
+    tenure.epoch.0 == before.map_or(0, |before| before.epoch.0) + 1
 }
 
 fn judge_partitions(facts: &Facts, healed: i64, judged: &mut Judged, broken: &mut Vec<Violation>) {
@@ -114,13 +126,18 @@ fn judge_partitions(facts: &Facts, healed: i64, judged: &mut Judged, broken: &mu
     }
     let tenures = facts.processes.tenures();
     for partition in 0..limits.partitions {
-        judged.partitions += 1;
-        let tenures = tenures.get(&attune_core::PartitionId(partition));
-        let is_owned = tenures
-            .into_iter()
-            .flatten()
-            .any(|tenure| tenure.began <= due && tenure.over.is_none_or(|over| over > healed));
-        if !is_owned {
+        let tenures = tenures.get(&PartitionId(partition));
+        let tenures = tenures.map_or(&[][..], Vec::as_slice);
+        let (before, after) = tenures.split_at(tenures.partition_point(|t| t.began <= due));
+        let is_owned = before
+            .iter()
+            .any(|tenure| tenure.over.is_none_or(|over| over > healed));
+        let is_known = match after.first() {
+            Some(next) => follows(next, before.last()),
+            None => facts.processes.loses_no_executor(healed, due),
+        };
+        judged.partitions += u64::from(is_owned || is_known);
+        if !is_owned && is_known {
             let what = format!(
                 "partition {partition} had no owner for {:.1} s after the last fault",
                 seconds(due - healed)
