@@ -61,6 +61,19 @@ fn i1_what_only_the_api_knows_is_accepted() {
 }
 
 #[test]
+fn i1_what_only_the_api_knows_was_asked_for() {
+    let (mut world, ids) = whole(2);
+    // Its client recorded nothing, though others did.
+    forget(&mut world, |record| match record {
+        Record::SubmitInvoke { request_id, .. } | Record::SubmitOk { request_id, .. } => {
+            *request_id == request(ids[1])
+        }
+        _ => false,
+    });
+    assert_clean(&world);
+}
+
+#[test]
 fn i1_one_request_with_two_answers() {
     let (mut world, ids) = whole(2);
     world.answer(request(ids[1]), 200, Some(ids[1]));
@@ -103,6 +116,31 @@ fn i1_what_the_api_refused_is_stored() {
     assert_clean(&world);
     world.records = refused;
     forget(&mut world, is_of_client);
+    assert_clean(&world);
+}
+
+#[test]
+fn i2_the_end_of_a_process_that_had_the_number_of_a_program_before() {
+    let mut world = World::new(1);
+    let id = world.submit(NORMAL);
+    world.submit(NORMAL);
+    world.lose(id);
+    world.drain();
+    let last = world.now();
+    // Nobody saw the end of the program; a daemon gets its number, and is killed.
+    for record in &mut world.records {
+        if let Record::ProcessExit { pid, t_ns, .. } = record {
+            *t_ns = last;
+            let began = Record::Process {
+                role: "worker".to_owned(),
+                pid: *pid,
+                phase: ProcessPhase::Began,
+                t_ns: last - 1,
+            };
+            world.records.push(began);
+            break;
+        }
+    }
     assert_clean(&world);
 }
 
@@ -236,12 +274,11 @@ fn i7_snapshots_that_go_back_or_were_never_counted() {
     assert_eq!(judged(&world).stats, 0);
 }
 
-/// A worker dies with two slots, which are free so many seconds later.
+/// A worker dies with two slots, which are free so many seconds later; another it freed before.
 fn death(seconds: i64) -> World {
     let mut world = World::new(2);
-    for _ in 0..3 {
-        world.submit(NORMAL);
-    }
+    let ids: Vec<_> = (0..4).map(|_| world.submit(NORMAL)).collect();
+    world.finish(ids[0]);
     world.wait(10 * SECOND);
     world.kill_worker(seconds * SECOND);
     world.drain();
