@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::client::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Submission};
+use attune_history::Recorder;
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_runtime::Health;
 use attune_store::{
@@ -112,6 +113,8 @@ pub struct Ports {
     pub probes: Vec<Arc<dyn Probe>>,
     /// What the daemon around the server says of itself; `/readyz` shows it as well.
     pub health: Option<Health>,
+    /// Where the answers to submissions are recorded, if that is wanted.
+    pub recorder: Option<Recorder>,
 }
 
 impl Ports {
@@ -131,6 +134,7 @@ impl Ports {
                 Arc::new(PartitionsProbe::new(store, partitions)),
             ],
             health: None,
+            recorder: None,
         }
     }
 
@@ -138,6 +142,13 @@ impl Ports {
     #[must_use]
     pub fn with_health(mut self, health: Health) -> Self {
         self.health = Some(health);
+        self
+    }
+
+    /// Records the answers to submissions, if that is wanted.
+    #[must_use]
+    pub fn with_recorder(mut self, recorder: Option<Recorder>) -> Self {
+        self.recorder = recorder;
         self
     }
 

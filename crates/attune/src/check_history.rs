@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use attune_history::{Checker, FinalLine, Findings, Promise, Record, read_dir};
+use attune_history::{Checker, FinalLine, Findings, Promise, Record, percentile, read_dir};
 use clap::Args;
 
 /// How many violations of each promise are shown with their records.
@@ -129,10 +129,41 @@ fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
         ("takeovers", findings.takeovers),
         ("commits refused by the fence", findings.fence_rejections),
         ("completions dropped", findings.duplicates_dropped),
+        ("dead letters of listeners", findings.dead_letters),
         ("faults", findings.faults),
+        ("answers of the API judged", findings.judged.answers),
+        ("refusals of the API judged", findings.judged.refusals),
+        ("reported ends judged", findings.judged.completions),
+        ("written snapshots judged", findings.judged.stats),
+        ("attempts of dead workers judged", findings.judged.deaths),
+        (
+            "partitions judged after the last fault",
+            findings.judged.partitions,
+        ),
     ];
     for (name, figure) in figures {
         writeln!(text, "{figure:>10}  {name}")?;
+    }
+    write_times(
+        text,
+        "from the death of a worker until its slot was free",
+        &findings.slots_freed_ns,
+    )?;
+    write_times(
+        text,
+        "a partition was without an owner",
+        &findings.unowned_ns,
+    )
+}
+
+fn write_times(text: &mut String, name: &str, nanos: &[i64]) -> std::fmt::Result {
+    let at = |share| percentile(nanos, share).map(|nanos| nanos / 1_000_000);
+    if let (Some(p50), Some(p99), Some(max)) = (at(0.5), at(0.99), at(1.0)) {
+        let count = nanos.len();
+        writeln!(
+            text,
+            "{count:>10}  times {name}: p50 {p50} ms, p99 {p99} ms, at most {max} ms"
+        )?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use attune_completion_listener::{CompletionListener, ListenerError, ListenerOpti
 use attune_config::Settings;
 use attune_core::ActionSpec;
 use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
-use attune_history::Recorder;
+use attune_history::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, retry_until_ready, systemd,
 };
@@ -140,6 +140,8 @@ struct Stops {
     early: Vec<(CancellationToken, oneshot::Receiver<()>)>,
     /// Record its end.
     late: Vec<CancellationToken>,
+    /// Of every role, when there is to be a history.
+    recorders: Vec<Recorder>,
 }
 
 impl Stops {
@@ -157,6 +159,9 @@ impl Stops {
 
     async fn run(self, shutdown: Shutdown) {
         shutdown.cancelled().await;
+        for recorder in self.recorders {
+            recorder.record_phase(ProcessPhase::Stopping);
+        }
         let mut ends = Vec::new();
         for (token, end) in self.early {
             token.cancel();
@@ -187,9 +192,13 @@ pub(crate) async fn start(
         parts: parts.clone(),
         early: Vec::new(),
         late: Vec::new(),
+        recorders: Vec::new(),
     };
     for role in roles {
-        let stop = stops.token(*role);
+        let token = stops.token(*role);
+        let recorder = recorder(settings, *role)?;
+        stops.recorders.extend(recorder.clone());
+        let stop = (token, recorder);
         let context = || format!("the role {} could not start", role.name());
         match role {
             Role::Executor => {
@@ -220,17 +229,21 @@ pub(crate) async fn start(
     Ok(running)
 }
 
-/// A service's own order to stop, and what it drops when it has ended.
-type Stop = (CancellationToken, oneshot::Sender<()>);
+/// A service's own order to stop, what it drops when it has ended, and where it records what it
+/// does.
+type Own = ((CancellationToken, oneshot::Sender<()>), Option<Recorder>);
 
 async fn start_executor(
     settings: &Settings,
     parts: &Parts,
     metrics: &Metrics,
-    (stop, ended): Stop,
+    ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<ExecutorView> {
     let executor = &settings.executor;
+    if let Some(recorder) = &recorder {
+        recorder.record(bounds(settings));
+    }
     let options = ExecutorOptions {
         name: executor.name_or_host(),
         partitions: settings.cluster.partitions,
@@ -247,7 +260,7 @@ async fn start_executor(
         worker_grace: settings.worker.lease.grace(),
         stats_interval: settings.stats.publish_interval(),
         max_message_bytes: settings.broker.max_message_bytes,
-        recorder: recorder(settings, "executor")?,
+        recorder,
     };
     let starting = retry_until_ready("what the executor needs", shutdown, || async {
         let (store, bus) = (parts.store.clone(), parts.bus.clone());
@@ -303,7 +316,7 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
 async fn start_listener(
     settings: &Settings,
     parts: &Parts,
-    (stop, ended): Stop,
+    ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let options = ListenerOptions {
@@ -311,6 +324,7 @@ async fn start_listener(
         prefetch: settings.completion_listener.prefetch,
         max_batch: settings.completion_listener.max_batch,
         max_message_bytes: settings.broker.max_message_bytes,
+        recorder,
     };
     let starting = retry_until_ready("the completions", shutdown, || async {
         let bus = parts.bus.clone();
@@ -327,7 +341,7 @@ async fn start_listener(
 async fn start_stats(
     settings: &Settings,
     parts: &Parts,
-    (stop, ended): Stop,
+    ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let mut options = StatsOptions::new(HistoryRetention {
@@ -336,6 +350,7 @@ async fn start_stats(
     });
     options.min_interval = settings.stats.publish_interval();
     options.max_message_bytes = settings.broker.max_message_bytes;
+    options.recorder = recorder;
     let starting = retry_until_ready("the snapshots", shutdown, || async {
         let (bus, store) = (parts.bus.clone(), parts.store.clone());
         let started = StatsPersister::start(options.clone(), bus, store, stop.clone()).await;
@@ -351,8 +366,12 @@ async fn start_stats(
 async fn start_worker(
     settings: &Settings,
     parts: &Parts,
+<<<<<<< HEAD
     guard: Vec<OsString>,
     (stop, ended): Stop,
+=======
+    ((stop, ended), recorder): Own,
+>>>>>>> records
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let worker = &settings.worker;
@@ -380,7 +399,7 @@ async fn start_worker(
         options,
         parts.bus.clone(),
         parts.store.clone(),
-        recorder(settings, "worker")?,
+        recorder,
         stop,
     )
     .await?;
@@ -412,7 +431,7 @@ async fn start_api(
     settings: &Settings,
     parts: &Parts,
     (health, metrics): (&Health, &Metrics),
-    (stop, ended): Stop,
+    ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<SocketAddr> {
     let partitions = settings.cluster.partitions;
@@ -432,8 +451,9 @@ async fn start_api(
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
-    let mut ports =
-        Ports::new(parts.store.clone(), Arc::new(commands), partitions).with_health(health.clone());
+    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
+        .with_health(health.clone())
+        .with_recorder(recorder);
     ports
         .probes
         .push(Arc::new(BusProbe::new(parts.bus.clone())));
@@ -444,9 +464,22 @@ async fn start_api(
 }
 
 /// Where a role records what it does, if that is wanted.
-fn recorder(settings: &Settings, role: &str) -> anyhow::Result<Option<Recorder>> {
+fn recorder(settings: &Settings, role: Role) -> anyhow::Result<Option<Recorder>> {
     let dir = settings.history.dir.as_deref();
-    Ok(dir.map(|dir| Recorder::create(dir, role)).transpose()?)
+    let recorder = dir.map(|dir| Recorder::of_role(dir, role.name()));
+    Ok(recorder.transpose()?)
+}
+
+/// The times by which the history is judged.
+fn bounds(settings: &Settings) -> Record {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Record::Bounds {
+        partitions: settings.cluster.partitions,
+        lease_ttl_ms: millis(settings.executor.lease.ttl()),
+        worker_ttl_ms: millis(settings.worker.lease.ttl()),
+        worker_grace_ms: millis(settings.worker.lease.grace()),
+        t_ns: now_ns(),
+    }
 }
 
 /// Supervises a service, and tells when it has ended.

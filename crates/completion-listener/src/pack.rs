@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::PartitionId;
+use attune_core::{Attempt, ExecutionId, PartitionId, Status};
 use serde_json::value::RawValue;
 
 /// Room for the envelope around the items, in bytes; it takes about 190.
 pub(crate) const ENVELOPE_BYTES: usize = 512;
+
+/// Which attempt of which execution, and how it ended.
+pub(crate) type Outcome = (ExecutionId, Attempt, Status);
 
 /// The items of one message, with the deliveries they came from.
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) partition: PartitionId,
     pub(crate) items: Vec<Box<RawValue>>,
+    /// What the items say, in their order.
+    pub(crate) outcomes: Vec<Outcome>,
     /// Numbers of deliveries, each once, rising.
     pub(crate) deliveries: Vec<usize>,
     bytes: usize,
@@ -40,11 +45,17 @@ impl Packer {
     }
 
     /// Adds an item of the delivery with this number; the numbers must not fall.
-    pub(crate) fn add(&mut self, partition: PartitionId, item: Box<RawValue>, delivery: usize) {
+    pub(crate) fn add(
+        &mut self,
+        partition: PartitionId,
+        (item, outcome): (Box<RawValue>, Outcome),
+        delivery: usize,
+    ) {
         let bytes = item.get().len() + 1;
         let empty = || Pack {
             partition,
             items: Vec::new(),
+            outcomes: Vec::new(),
             deliveries: Vec::new(),
             bytes: 0,
         };
@@ -54,6 +65,7 @@ impl Packer {
             self.full.push(std::mem::replace(pack, empty()));
         }
         pack.items.push(item);
+        pack.outcomes.push(outcome);
         pack.bytes += bytes;
         if pack.deliveries.last() != Some(&delivery) {
             pack.deliveries.push(delivery);
@@ -72,8 +84,9 @@ impl Packer {
 mod tests {
     use super::*;
 
-    fn item(bytes: usize) -> Box<RawValue> {
-        RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap()
+    fn item(bytes: usize) -> (Box<RawValue>, Outcome) {
+        let text = RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap();
+        (text, (ExecutionId(1), Attempt(1), Status::Succeeded))
     }
 
     fn shape(packer: Packer) -> Vec<(u16, usize, Vec<usize>)> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::{Bus, Delivery, DeliveryTag, Outgoing, PublishError, Settler, Topic, letter};
+use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
 use attune_messages::{encode, encode_raw};
 use attune_runtime::Backoff;
@@ -18,7 +19,7 @@ use crate::counters::ListenerCounters;
 use crate::decide::decide;
 use crate::error::ListenerError;
 use crate::mend::mend;
-use crate::pack::{ENVELOPE_BYTES, Pack, Packer};
+use crate::pack::{ENVELOPE_BYTES, Outcome, Pack, Packer};
 use crate::read::{Item, read};
 use crate::service::ListenerOptions;
 
@@ -60,12 +61,11 @@ struct Part {
     deliveries: Vec<usize>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum Carries {
-    /// So many completions.
-    Completions(usize),
-    /// What cannot be used.
-    Letter,
+    Completions(Vec<Outcome>),
+    /// What cannot be used, and why.
+    Letter(String),
 }
 
 /// What every round needs on its way.
@@ -73,6 +73,7 @@ pub(crate) struct Courier {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) settler: Settler,
     pub(crate) counters: Arc<ListenerCounters>,
+    pub(crate) recorder: Option<Recorder>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -123,12 +124,17 @@ impl<'a> Gathering<'a> {
         let completion = item.map_err(|bad| (alone_raw(&bad.item), bad.reason))?;
         let partition = decide(self.options.partitions, &completion)
             .map_err(|refusal| (alone(&completion), refusal.to_string()))?;
+        let outcome = (
+            completion.execution_id,
+            completion.attempt,
+            completion.status,
+        );
         let mended = mend(
             completion,
             self.options.max_message_bytes - ENVELOPE_BYTES - 1,
         );
         self.mended += usize::from(mended.changed);
-        self.packer.add(partition, mended.item, number);
+        self.packer.add(partition, (mended.item, outcome), number);
         Ok(())
     }
 
@@ -142,7 +148,7 @@ impl<'a> Gathering<'a> {
         let message = letter(&Topic::Completed, delivery, body, reason);
         self.letters.push(Part {
             message,
-            carries: Carries::Letter,
+            carries: Carries::Letter(reason.to_owned()),
             deliveries: vec![number],
         });
     }
@@ -172,8 +178,28 @@ fn release(pack: Pack) -> Part {
     let body = encode_raw::<SlotRelease>(id, Utc::now(), &items);
     Part {
         message: Outgoing::new(Topic::Control(pack.partition), id, body),
-        carries: Carries::Completions(pack.items.len()),
+        carries: Carries::Completions(pack.outcomes),
         deliveries: pack.deliveries,
+    }
+}
+
+/// What is recorded of a part that is confirmed.
+fn records(part: &Part) -> Vec<Record> {
+    let t_ns = now_ns();
+    match &part.carries {
+        Carries::Completions(outcomes) => {
+            let forwarded = |(execution_id, attempt, status): &Outcome| Record::Forwarded {
+                execution_id: *execution_id,
+                attempt: *attempt,
+                status: *status,
+                t_ns,
+            };
+            outcomes.iter().map(forwarded).collect()
+        }
+        Carries::Letter(reason) => vec![Record::DeadLettered {
+            reason: reason.clone(),
+            t_ns,
+        }],
     }
 }
 
@@ -240,17 +266,27 @@ impl Round {
         self.open.iter().filter(|parts| **parts > 0).count()
     }
 
-    /// Some parts are confirmed: counts them, and acknowledges the deliveries that are done.
+    /// Some parts are confirmed: counts and records them, and acknowledges the deliveries that
+    /// are done.
     async fn confirm(&mut self, courier: &Courier, is_confirmed: impl Fn(&Part) -> bool) {
+        if let Some(recorder) = &courier.recorder {
+            let confirmed = self.parts.iter().filter(|part| is_confirmed(part));
+            recorder.record_all(confirmed.flat_map(records));
+        }
+        self.finish(courier, is_confirmed).await;
+    }
+
+    /// Lets go of some parts, and acknowledges the deliveries that are done.
+    async fn finish(&mut self, courier: &Courier, is_finished: impl Fn(&Part) -> bool) {
         let mut done = Vec::new();
         let (tags, open) = (&self.tags, &mut self.open);
         self.parts.retain(|part| {
-            if !is_confirmed(part) {
+            if !is_finished(part) {
                 return true;
             }
-            match part.carries {
-                Carries::Completions(count) => courier.counters.add_forwarded(count),
-                Carries::Letter => courier.counters.add_poisoned(1),
+            match &part.carries {
+                Carries::Completions(outcomes) => courier.counters.add_forwarded(outcomes.len()),
+                Carries::Letter(_) => courier.counters.add_poisoned(1),
             }
             for &number in &part.deliveries {
                 open[number] -= 1;
@@ -267,11 +303,11 @@ impl Round {
 
     /// Lets go of dead letters that nobody keeps.
     async fn give_up_letters(&mut self, courier: &Courier, error: &PublishError) {
-        let is_letter = |part: &Part| part.carries == Carries::Letter;
+        let is_letter = |part: &Part| matches!(part.carries, Carries::Letter(_));
         let count = self.parts.iter().filter(|part| is_letter(part)).count();
         if count > 0 {
             tracing::error!(count, %error, "dead letters are refused; they are given up");
-            self.confirm(courier, is_letter).await;
+            self.finish(courier, is_letter).await;
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attune_bus::{Bus, Delivery, Subscriber, Subscription, Topic};
 use attune_core::PartitionId;
+use attune_history::Recorder;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,7 @@ const MAX_ROUNDS: usize = 4;
 const MIN_MESSAGE_BYTES: usize = MIN_ITEM_BYTES + 2 * ENVELOPE_BYTES;
 
 /// Settings of a [`CompletionListener`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ListenerOptions {
     /// How many partitions the cluster has, 1 to 256.
     pub partitions: u16,
@@ -32,6 +33,8 @@ pub struct ListenerOptions {
     pub max_batch: usize,
     /// The largest message that is read or sent, in bytes; as large as the bus allows.
     pub max_message_bytes: usize,
+    /// Where it records what it has handed over, if that is wanted.
+    pub recorder: Option<Recorder>,
 }
 
 impl ListenerOptions {
@@ -84,6 +87,7 @@ impl CompletionListener {
             bus,
             settler: subscriber.settler(),
             counters: Arc::clone(&counters),
+            recorder: options.recorder.clone(),
             stop,
         };
         let task = tokio::spawn(listen(options, subscriber, Arc::new(courier)));

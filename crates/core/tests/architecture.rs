@@ -24,14 +24,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "completion-listener",
-        &["bus", "messages", "runtime", "core"],
+        &["bus", "messages", "runtime", "core", "history"],
     ),
-    ("stats", &["store", "bus", "messages", "runtime", "core"]),
+    (
+        "stats",
+        &["store", "bus", "messages", "runtime", "core", "history"],
+    ),
     (
         "worker",
         &["store", "bus", "messages", "runtime", "core", "history"],
     ),
-    ("api", &["store", "bus", "messages", "runtime", "core"]),
+    (
+        "api",
+        &["store", "bus", "messages", "runtime", "core", "history"],
+    ),
     ("history", &["core"]),
     ("bench", &["bus", "messages", "store", "history", "core"]),
     ("testkit", &["core", "history", "bus", "messages"]),

@@ -38,6 +38,7 @@ impl PartitionCore {
         self.log(|epoch| Record::Acquired {
             partition,
             epoch,
+            pid: None,
             t_ns: 0,
         });
     }

@@ -21,10 +21,10 @@ pub mod runs;
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::{sync, thread};
 
-pub use check::{Checker, FinalLine, FinalRow, Findings, Promise, Violation, check};
+pub use check::{Checker, FinalLine, FinalRow, Findings, Judged, Promise, Violation, check};
 pub use judge::{Interval, Verdict, judge_action};
 pub use percentile::percentile;
 pub use read::{ReadError, Records, read_dir};
-pub use record::{FaultPhase, Record, now_ns};
+pub use record::{FaultPhase, ProcessPhase, Record, now_ns};
 pub use recorder::{RecordError, Recorder};
 pub use runs::Runs;

@@ -75,11 +75,27 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A client does not know what became of its submission: it may have been accepted. A
-    /// submission without any answer is the same.
+    /// A client does not know what became of its submission: it may have been accepted. Recorded
+    /// each time that it asked. A submission without any answer is the same.
     SubmitInfo {
         /// Which submission.
         request_id: RequestId,
+        /// When.
+        t_ns: i64,
+    },
+    /// The API knows what becomes of a submission; its client is told, unless it has hung up.
+    Answered {
+        /// Which submission.
+        request_id: RequestId,
+        /// The status of the answer. 409 and 5xx tell nothing about what is stored, other
+        /// refusals that nothing is stored for this time of asking.
+        http_status: u16,
+        /// What it became, when it is accepted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        execution_id: Option<ExecutionId>,
+        /// The reason, when it is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<String>,
         /// When.
         t_ns: i64,
     },
@@ -90,6 +106,9 @@ pub enum Record {
         partition: PartitionId,
         /// The epoch that began.
         epoch: Epoch,
+        /// The owner's process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
         /// When.
         t_ns: i64,
     },
@@ -260,6 +279,9 @@ pub enum Record {
         attempt: Attempt,
         /// Who.
         worker: WorkerId,
+        /// Its process.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
         /// When.
         t_ns: i64,
     },
@@ -267,6 +289,48 @@ pub enum Record {
     WorkerLost {
         /// Which worker.
         worker: WorkerId,
+        /// When.
+        t_ns: i64,
+    },
+    /// A listener has handed a completion over to the owner, and the bus has confirmed it. It
+    /// may be handed over again, by this one or another.
+    Forwarded {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+        /// How it ended, as its worker says.
+        status: Status,
+        /// When.
+        t_ns: i64,
+    },
+    /// A listener has put something that is no completion among the dead letters.
+    DeadLettered {
+        /// Why.
+        reason: String,
+        /// When.
+        t_ns: i64,
+    },
+    /// The stats persister has written a snapshot of a queue. The store keeps the newest, so
+    /// that an older one may be written after it.
+    StatsWritten {
+        /// Of which action.
+        action_id: ActionId,
+        /// Its place among the snapshots of the queue, over owners too; the owner's epoch is
+        /// in it (see [`Seq`](attune_core::Seq)).
+        version: i64,
+        /// Executions accepted over the queue's life.
+        enqueued: u64,
+        /// Executions that ran to an end.
+        completed: u64,
+        /// Executions cancelled.
+        cancelled: u64,
+        /// Executions that waited too long.
+        expired: u64,
+        /// Executions that wait.
+        waiting: u64,
+        /// Executions that hold a slot.
+        active: u64,
         /// When.
         t_ns: i64,
     },
@@ -306,6 +370,31 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
+    /// A role of a process begins, is told to stop, or has ended well with all its records
+    /// written.
+    Process {
+        /// Which role, as the program calls it.
+        role: String,
+        /// In which process.
+        pid: u32,
+        /// Which of these.
+        phase: ProcessPhase,
+        /// When.
+        t_ns: i64,
+    },
+    /// The times within which promises are to be kept, as an executor was configured.
+    Bounds {
+        /// How many partitions there are.
+        partitions: u16,
+        /// How long a partition stays with an owner that is gone.
+        lease_ttl_ms: u64,
+        /// How long the slots of a worker stay with it when it is gone,
+        worker_ttl_ms: u64,
+        /// and how long beyond that they are not given to others.
+        worker_grace_ms: u64,
+        /// When.
+        t_ns: i64,
+    },
     /// A fault was made, or made good.
     Fault {
         /// What was done.
@@ -320,6 +409,18 @@ pub enum Record {
     /// Something that this program does not know.
     #[serde(other)]
     Unknown,
+}
+
+/// Where a role of a process stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessPhase {
+    /// It begins.
+    Began,
+    /// It is told to stop, and brings what it does to an end.
+    Stopping,
+    /// It has ended well: nothing that it recorded is lost.
+    Ended,
 }
 
 /// Where a fault stands.
@@ -338,7 +439,8 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Record {
-    /// The same record of an owner with the number and the time of the commit that made it true;
+    /// The same record of an owner, this process, with the number and the time of the commit that
+    /// made it true;
     /// kinds that owners do not commit stay as they are.
     #[must_use]
     pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
@@ -350,7 +452,10 @@ impl Record {
             | Self::Revoked { round, t_ns, .. }
             | Self::Limit { round, t_ns, .. }
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
-            Self::Acquired { t_ns, .. } | Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
+            Self::Acquired { pid, t_ns, .. } => {
+                (*pid, *t_ns) = (Some(std::process::id()), now_ns);
+            }
+            Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
             _ => {}
         }
         self

@@ -138,9 +138,10 @@ fn the_form_of_ownership_is_fixed() {
         &Record::Acquired {
             partition,
             epoch,
+            pid: Some(9),
             t_ns,
         },
-        r#"{"kind":"acquired","partition":3,"epoch":4,"t_ns":1}"#,
+        r#"{"kind":"acquired","partition":3,"epoch":4,"pid":9,"t_ns":1}"#,
     );
     check(
         &Record::Lost {
@@ -283,9 +284,10 @@ fn the_form_of_what_surrounds_them_is_fixed() {
             execution_id,
             attempt,
             worker,
+            pid: Some(9),
             t_ns,
         },
-        r#"{"kind":"claimed","execution_id":300,"attempt":2,"worker":"NIL","t_ns":1}"#,
+        r#"{"kind":"claimed","execution_id":300,"attempt":2,"worker":"NIL","pid":9,"t_ns":1}"#,
     );
     check(
         &Record::WorkerLost { worker, t_ns },
@@ -314,6 +316,75 @@ fn the_form_of_what_surrounds_them_is_fixed() {
     check(
         &fault(FaultPhase::End),
         r#"{"kind":"fault","name":"pause","target":"worker-1","phase":"end","t_ns":1}"#,
+    );
+}
+
+#[test]
+fn the_form_of_what_other_processes_see_is_fixed() {
+    let (execution_id, attempt, t_ns) = (EXECUTION, ATTEMPT, 1);
+    let answered = |http_status, execution_id, code: Option<&str>| Record::Answered {
+        request_id: REQUEST,
+        http_status,
+        execution_id,
+        code: code.map(str::to_owned),
+        t_ns,
+    };
+    check(
+        &answered(201, Some(execution_id), None),
+        r#"{"kind":"answered","request_id":"NIL","http_status":201,"execution_id":300,"t_ns":1}"#,
+    );
+    check(
+        &answered(429, None, Some("QUEUE_FULL")),
+        r#"{"kind":"answered","request_id":"NIL","http_status":429,"code":"QUEUE_FULL","t_ns":1}"#,
+    );
+    check(
+        &Record::Forwarded {
+            execution_id,
+            attempt,
+            status: Status::Failed,
+            t_ns,
+        },
+        r#"{"kind":"forwarded","execution_id":300,"attempt":2,"status":"failed","t_ns":1}"#,
+    );
+    check(
+        &Record::DeadLettered {
+            reason: "no".to_owned(),
+            t_ns,
+        },
+        r#"{"kind":"dead_lettered","reason":"no","t_ns":1}"#,
+    );
+    check(
+        &Record::StatsWritten {
+            action_id: ACTION,
+            version: 11,
+            enqueued: 6,
+            completed: 1,
+            cancelled: 2,
+            expired: 0,
+            waiting: 2,
+            active: 1,
+            t_ns,
+        },
+        r#"{"kind":"stats_written","action_id":7,"version":11,"enqueued":6,"completed":1,"cancelled":2,"expired":0,"waiting":2,"active":1,"t_ns":1}"#,
+    );
+    check(
+        &Record::Process {
+            role: "api".to_owned(),
+            pid: 9,
+            phase: ProcessPhase::Stopping,
+            t_ns,
+        },
+        r#"{"kind":"process","role":"api","pid":9,"phase":"stopping","t_ns":1}"#,
+    );
+    check(
+        &Record::Bounds {
+            partitions: 8,
+            lease_ttl_ms: 1,
+            worker_ttl_ms: 2,
+            worker_grace_ms: 3,
+            t_ns,
+        },
+        r#"{"kind":"bounds","partitions":8,"lease_ttl_ms":1,"worker_ttl_ms":2,"worker_grace_ms":3,"t_ns":1}"#,
     );
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::record::Record;
+use crate::record::{ProcessPhase, Record, now_ns};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::thread::{self, JoinHandle};
 
@@ -57,6 +57,8 @@ pub struct Recorder {
 struct Inner {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
+    /// The role whose life is recorded as well.
+    role: Option<String>,
 }
 
 /// What recorders and the writer thread share.
@@ -90,6 +92,25 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Adds records that stay together, when there is room.
+    fn add(&self, records: impl IntoIterator<Item = Record>) {
+        let mut state = self.lock();
+        while state.waiting.len() >= MAX_WAITING {
+            state = self
+                .done
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let before = state.waiting.len();
+        state.waiting.extend(records);
+        let after = state.waiting.len();
+        state.recorded += (after - before) as u64;
+        // Waking the writer for each record would cost more than all the rest.
+        if before < MANY && after >= MANY {
+            self.work.notify_one();
+        }
+    }
 }
 
 impl Recorder {
@@ -99,6 +120,27 @@ impl Recorder {
     /// # Errors
     /// When the folder, the file or the thread cannot be made.
     pub fn create(dir: &Path, role: &str) -> Result<Self, RecordError> {
+        Self::with(dir, role, None)
+    }
+
+    /// The same for a role of this process, which is recorded to begin now, and to have ended
+    /// when the last clone is dropped; see [`Record::Process`]. When that is missing, the process
+    /// was killed, and with it may have gone what it recorded last.
+    ///
+    /// # Errors
+    /// When the folder, the file or the thread cannot be made.
+    pub fn of_role(dir: &Path, role: &str) -> Result<Self, RecordError> {
+        let recorder = Self::with(dir, role, Some(role.to_owned()))?;
+        recorder.record_phase(ProcessPhase::Began);
+        Ok(recorder)
+    }
+
+    /// Records where the role stands, if this is the recorder [of one](Self::of_role).
+    pub fn record_phase(&self, phase: ProcessPhase) {
+        self.inner.record_phase(phase);
+    }
+
+    fn with(dir: &Path, role: &str, life_of: Option<String>) -> Result<Self, RecordError> {
         let name = format!("{role}-{}-{}.jsonl", std::process::id(), Uuid::new_v4());
         let path = dir.join(name);
         let open = || {
@@ -124,6 +166,7 @@ impl Recorder {
             inner: Arc::new(Inner {
                 shared,
                 writer: Some(writer),
+                role: life_of,
             }),
         })
     }
@@ -141,22 +184,7 @@ impl Recorder {
 
     /// Records several that stay together, in their order; see [`record`](Self::record).
     pub fn record_all(&self, records: impl IntoIterator<Item = Record>) {
-        let shared = &self.inner.shared;
-        let mut state = shared.lock();
-        while state.waiting.len() >= MAX_WAITING {
-            state = shared
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        let before = state.waiting.len();
-        state.waiting.extend(records);
-        let after = state.waiting.len();
-        state.recorded += (after - before) as u64;
-        // Waking the writer for each record would cost more than all the rest.
-        if before < MANY && after >= MANY {
-            shared.work.notify_one();
-        }
+        self.inner.shared.add(records);
     }
 
     /// Blocks until everything recorded so far is in the file.
@@ -185,8 +213,25 @@ impl Recorder {
     }
 }
 
+impl Inner {
+    fn record_phase(&self, phase: ProcessPhase) {
+        if let Some(role) = &self.role {
+            self.shared.add([Record::Process {
+                role: role.clone(),
+                pid: std::process::id(),
+                phase,
+                t_ns: now_ns(),
+            }]);
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        // A panic may have kept the rest from being recorded.
+        if !thread::panicking() {
+            self.record_phase(ProcessPhase::Ended);
+        }
         self.shared.lock().closed = true;
         self.shared.work.notify_one();
         if let Some(writer) = self.writer.take() {
@@ -255,6 +300,33 @@ mod tests {
             action_id: ActionId(7),
             t_ns: now_ns(),
         }
+    }
+
+    #[test]
+    fn the_life_of_a_role_begins_and_ends_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Recorder::of_role(dir.path(), "api").unwrap();
+        let other = recorder.clone();
+        recorder.record(start(1));
+        drop(recorder);
+        other.record_phase(ProcessPhase::Stopping);
+        other.flush().unwrap();
+        let phases = || {
+            let records = read_dir(dir.path()).unwrap().map(Result::unwrap);
+            let phase = |record| match record {
+                Record::Process { role, phase, .. } if role == "api" => Some(phase),
+                _ => None,
+            };
+            records.map(phase).collect::<Vec<_>>()
+        };
+        let lives = [
+            Some(ProcessPhase::Began),
+            None,
+            Some(ProcessPhase::Stopping),
+        ];
+        assert_eq!(phases(), lives);
+        drop(other);
+        assert_eq!(phases()[3..], [Some(ProcessPhase::Ended)]);
     }
 
     #[test]
@@ -374,6 +446,7 @@ mod tests {
             inner: Arc::new(Inner {
                 shared,
                 writer: Some(writer),
+                role: None,
             }),
         };
         recorder.record(start(1));

@@ -7,6 +7,7 @@ use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
     Bus, Delivery, DeliveryTag, Outgoing, PublishError, Settler, Subscriber, Topic, letter,
 };
+use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
 use attune_runtime::Backoff;
@@ -39,6 +40,7 @@ pub(crate) struct Persister<S: ?Sized> {
     store: Arc<S>,
     settler: Settler,
     counters: Arc<StatsCounters>,
+    recorder: Option<Recorder>,
     max_message_bytes: usize,
     newest: Newest,
     /// What cannot be used, on its way to the dead letters.
@@ -64,6 +66,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             store,
             settler: subscriber.settler(),
             counters,
+            recorder: options.recorder.clone(),
             max_message_bytes: options.max_message_bytes,
             newest: Newest::default(),
             letters: Vec::new(),
@@ -192,6 +195,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
                 Ok(()) => {
                     any_passed = true;
                     self.counters.add_write(rows.len());
+                    self.record(&rows);
                     self.newest.forget(&rows);
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => {
@@ -213,6 +217,28 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             self.refuse(row, &error_chain(&error));
         }
         Ok(())
+    }
+
+    /// Records rows that were written.
+    fn record(&self, rows: &[StatsRow]) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        let t_ns = now_ns();
+        recorder.record_all(
+            rows.iter()
+                .map(|StatsRow { version, stats }| Record::StatsWritten {
+                    action_id: stats.action_id,
+                    version: *version,
+                    enqueued: stats.total_enqueued,
+                    completed: stats.total_completed,
+                    cancelled: stats.total_cancelled,
+                    expired: stats.total_expired,
+                    waiting: stats.queue_length,
+                    active: stats.active_count,
+                    t_ns,
+                }),
+        );
     }
 
     /// Gives up a row that the store refuses although it takes others.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
+use attune_history::Recorder;
 use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use crate::maintenance::maintain;
 use crate::persister::{PREFETCH, Persister};
 
 /// Settings of a [`StatsPersister`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct StatsOptions {
     /// Changes of a queue within this time share one write.
     pub min_interval: Duration,
@@ -24,6 +25,8 @@ pub struct StatsOptions {
     pub retention: HistoryRetention,
     /// How often the history is maintained; also done at the start.
     pub maintenance_interval: Duration,
+    /// Where it records what it has written, if that is wanted.
+    pub recorder: Option<Recorder>,
 }
 
 impl StatsOptions {
@@ -34,6 +37,7 @@ impl StatsOptions {
             max_message_bytes: 1024 * 1024,
             retention,
             maintenance_interval: Duration::from_secs(3600),
+            recorder: None,
         }
     }
 

@@ -39,6 +39,7 @@ pub struct Launch {
 #[derive(Debug)]
 pub struct Process {
     launch: Launch,
+    pid: u32,
     child: Child,
     is_ready: watch::Receiver<bool>,
     // A process that says more than its socket holds would wait until somebody reads it.
@@ -90,9 +91,11 @@ impl Process {
         let child = command
             .spawn()
             .with_context(|| format!("{} cannot be started", launch.binary.display()))?;
+        let pid = child.id().context("it has ended at once")?;
         let (ready, is_ready) = watch::channel(false);
         Ok(Self {
             launch,
+            pid,
             child,
             is_ready,
             _reading: AbortOnDropHandle::new(tokio::spawn(read(notices, ready))),
@@ -205,6 +208,12 @@ impl Process {
         let id = i32::try_from(id).ok().and_then(Pid::from_raw);
         kill_process(id.context("an impossible process id")?, signal)?;
         Ok(())
+    }
+
+    /// Its number, also when it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// How it was started.

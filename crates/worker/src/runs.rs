@@ -118,6 +118,7 @@ impl Runs {
                 execution_id,
                 attempt,
                 worker,
+                pid: Some(std::process::id()),
                 t_ns: now_ns(),
             });
         }

@@ -2,6 +2,7 @@
 
 use attune_bus::client::ClientError;
 use attune_core::{ActionRef, Reject, RequestId, Submission};
+use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::Accepted;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -28,17 +29,13 @@ pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<R
     }
     let mut submission: Submission = body::parse(&body)?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(&app, &submission)
-        .await
-        .map_err(|error| error.of_request(Some(request_id)))?;
-    let answers = send(app, vec![submission]).await?;
-    let submitted = answer(answers.into_iter().next(), request_id)?;
-    let status = if submitted.repeated {
-        StatusCode::OK
-    } else {
-        StatusCode::CREATED
-    };
+    prepare(&app, &submission, request_id).await?;
+    let mut answers = send(app, vec![(request_id, submission)]).await?.into_iter();
+    let submitted = answers
+        .next()
+        .unwrap_or_else(|| Err(unanswered(request_id)))?;
     let location = format!("/api/v1/executions/{}", submitted.id);
+    let status = status_of(&submitted);
     Ok((status, [(header::LOCATION, location)], Json(submitted)).into_response())
 }
 
@@ -59,7 +56,7 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
     for (index, item) in items.iter().enumerate() {
         let item = prepare_item(&app, item, key.map(|key| key.of_item(index))).await;
         prepared.push(item.map(|(request_id, submission)| {
-            wanted.push(submission);
+            wanted.push((request_id, submission));
             request_id
         }));
     }
@@ -71,8 +68,12 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
     let results: Vec<BatchItem> = prepared
         .into_iter()
         .map(|item| {
-            let result = item.and_then(|request_id| answer(answers.next(), request_id));
-            match result {
+            let answer = |request_id| {
+                answers
+                    .next()
+                    .unwrap_or_else(|| Err(unanswered(request_id)))
+            };
+            match item.and_then(answer) {
                 Ok(submitted) => BatchItem::Accepted(submitted),
                 Err(refusal) => BatchItem::Refused(ErrorBody {
                     error: refusal.detail,
@@ -90,9 +91,7 @@ async fn prepare_item(
 ) -> Result<(RequestId, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(app, &submission)
-        .await
-        .map_err(|error| error.of_request(Some(request_id)))?;
+    prepare(app, &submission, request_id).await?;
     Ok((request_id, submission))
 }
 
@@ -139,7 +138,20 @@ fn name_request(
 }
 
 /// Refuses what the owner would refuse, with the parameters checked against the action's schema.
-async fn prepare(app: &App, submission: &Submission) -> Result<(), ApiError> {
+async fn prepare(
+    app: &App,
+    submission: &Submission,
+    request_id: RequestId,
+) -> Result<(), ApiError> {
+    let checked = check(app, submission).await;
+    let refused = checked.map_err(|error| error.of_request(Some(request_id)));
+    if let (Err(error), Some(recorder)) = (&refused, &app.ports.recorder) {
+        record(recorder, request_id, Err(error));
+    }
+    refused
+}
+
+async fn check(app: &App, submission: &Submission) -> Result<(), ApiError> {
     submission.check()?;
     let action_ref: ActionRef = submission
         .action_ref
@@ -153,30 +165,40 @@ async fn prepare(app: &App, submission: &Submission) -> Result<(), ApiError> {
 }
 
 /// Sends submissions to their owners in a task of its own: a client that goes away while some of
-/// a batch are sent must not keep the rest from being sent.
+/// a batch are sent must not keep the rest from being sent, nor what is known of them from being
+/// recorded. The answers are in the order of the submissions.
 async fn send(
     app: App,
-    submissions: Vec<Submission>,
-) -> Result<Vec<Result<Accepted, ClientError>>, ApiError> {
+    submissions: Vec<(RequestId, Submission)>,
+) -> Result<Vec<Result<Submitted, ApiError>>, ApiError> {
     let task = async move {
-        app.ports
-            .commands
+        let (requests, submissions): (Vec<_>, Vec<_>) = submissions.into_iter().unzip();
+        let commands = &app.ports.commands;
+        let outcomes = commands
             .submit(submissions, app.options.submit_timeout)
-            .await
+            .await;
+        let answered = requests.into_iter().zip(outcomes);
+        answered
+            .map(|(request_id, outcome)| {
+                let answer = answer(outcome, request_id);
+                if let Some(recorder) = &app.ports.recorder {
+                    record(recorder, request_id, answer.as_ref());
+                }
+                answer
+            })
+            .collect()
     };
     tokio::spawn(task).await.map_err(lost_task)
 }
 
 /// What the client is told about one submission.
 fn answer(
-    outcome: Option<Result<Accepted, ClientError>>,
+    outcome: Result<Accepted, ClientError>,
     request_id: RequestId,
 ) -> Result<Submitted, ApiError> {
-    let accepted = outcome
-        .unwrap_or_else(|| Err(unknown(request_id, "the command was not answered")))
-        .map_err(|error| ApiError::from(error).of_request(Some(request_id)))?;
+    let accepted = outcome.map_err(|error| ApiError::from(error).of_request(Some(request_id)))?;
     let (Some(id), Some(status)) = (accepted.execution_id, accepted.status) else {
-        return Err(unknown(request_id, "the owner's answer names no execution").into());
+        return Err(unknown(request_id, "the owner's answer names no execution"));
     };
     Ok(Submitted {
         id,
@@ -187,9 +209,33 @@ fn answer(
     })
 }
 
-fn unknown(request_id: RequestId, reason: &str) -> ClientError {
-    ClientError::NotConfirmed {
+fn unanswered(request_id: RequestId) -> ApiError {
+    unknown(request_id, "the command was not answered")
+}
+
+fn unknown(request_id: RequestId, reason: &str) -> ApiError {
+    let error = ClientError::NotConfirmed {
         request_id,
         reason: reason.to_owned(),
+    };
+    ApiError::from(error).of_request(Some(request_id))
+}
+
+fn status_of(submitted: &Submitted) -> StatusCode {
+    if submitted.repeated {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
     }
+}
+
+fn record(recorder: &Recorder, request_id: RequestId, answer: Result<&Submitted, &ApiError>) {
+    let status = answer.map_or_else(|error| error.status, status_of);
+    recorder.record(Record::Answered {
+        request_id,
+        http_status: status.as_u16(),
+        execution_id: answer.ok().map(|submitted| submitted.id),
+        code: answer.err().map(|error| error.detail.code.to_string()),
+        t_ns: now_ns(),
+    });
 }

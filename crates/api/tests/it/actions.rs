@@ -1,7 +1,6 @@
 //! `/api/v1/actions`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use attune_bus::client::ClientError;
 use attune_core::PartitionId;
@@ -9,7 +8,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::harness::Api;
+use crate::harness::{Api, until};
 
 fn spec(limit: u32) -> Value {
     json!({
@@ -69,7 +68,7 @@ async fn an_owner_that_cannot_be_told_leaves_the_change_pending() {
 async fn a_client_that_goes_away_does_not_stop_the_news() {
     let api = Arc::new(Api::new());
     let hold = Arc::new(Notify::new());
-    api.fake.with(|state| state.hold_news = Some(hold.clone()));
+    api.fake.with(|state| state.hold = Some(hold.clone()));
     let client = Arc::clone(&api);
     let request =
         tokio::spawn(async move { client.put("/api/v1/actions/demo.build", &spec(2)).await });
@@ -78,18 +77,6 @@ async fn a_client_that_goes_away_does_not_stop_the_news() {
     assert!(request.await.unwrap_err().is_cancelled());
     hold.notify_one();
     until(|| api.fake.with(|state| state.told == ["demo.build"])).await;
-}
-
-/// Lets other tasks run until `condition` holds.
-async fn until(condition: impl Fn() -> bool) {
-    let reached = async {
-        while !condition() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(10), reached)
-        .await
-        .expect("the condition holds");
 }
 
 #[tokio::test]

@@ -55,8 +55,8 @@ pub(crate) struct State {
     pub(crate) leases_expired: bool,
     /// What the probe says.
     pub(crate) probe: Option<String>,
-    /// Owners take no news of actions before this is notified.
-    pub(crate) hold_news: Option<Arc<Notify>>,
+    /// Owners take no submissions and no news of actions before this is notified.
+    pub(crate) hold: Option<Arc<Notify>>,
     /// How many executions each action's queue takes.
     pub(crate) room: Option<usize>,
 }
@@ -96,6 +96,7 @@ impl Fake {
             commands: all.clone(),
             probes: vec![all],
             health: None,
+            recorder: None,
         }
     }
 
@@ -203,6 +204,10 @@ impl Commands for Fake {
         submissions: Vec<Submission>,
         _deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
+        let hold = self.with(|state| state.hold.clone());
+        if let Some(hold) = hold {
+            hold.notified().await;
+        }
         self.with(|state| {
             submissions
                 .into_iter()
@@ -261,7 +266,7 @@ impl Commands for Fake {
         action_ref: &str,
         _deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        let hold = self.with(|state| state.hold_news.clone());
+        let hold = self.with(|state| state.hold.clone());
         if let Some(hold) = hold {
             hold.notified().await;
         }

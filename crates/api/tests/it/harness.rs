@@ -1,6 +1,9 @@
 //! A router on fakes, and a client of it.
 
+use std::time::Duration;
+
 use attune_api::{ApiOptions, router};
+use attune_history::Recorder;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
@@ -55,10 +58,19 @@ impl Api {
     }
 
     pub(crate) fn with(options: ApiOptions) -> Self {
+        Self::build(options, None)
+    }
+
+    /// Records what it answers.
+    pub(crate) fn recording(recorder: Recorder) -> Self {
+        Self::build(options(), Some(recorder))
+    }
+
+    fn build(options: ApiOptions, recorder: Option<Recorder>) -> Self {
         let fake = Fake::default();
         let extra = Router::new().route("/metrics", axum::routing::get(|| async { "up 1" }));
         Self {
-            router: router(options, fake.ports(), extra),
+            router: router(options, fake.ports().with_recorder(recorder), extra),
             fake,
         }
     }
@@ -103,4 +115,16 @@ impl Api {
         self.send(request.body(Body::from(body.to_string())).unwrap())
             .await
     }
+}
+
+/// Lets other tasks run until `condition` holds.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    let reached = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached)
+        .await
+        .expect("the condition holds");
 }

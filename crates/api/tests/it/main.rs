@@ -13,6 +13,7 @@ mod harness;
 mod http;
 mod operators;
 mod queues;
+mod recording;
 mod server;
 mod submit;
 mod worker;

@@ -7,7 +7,8 @@ use anyhow::Result;
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Topic};
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
-use attune_core::{PartitionId, Status};
+use attune_core::{Attempt, PartitionId, Status};
+use attune_history::{Record, Recorder, read_dir};
 use attune_messages::v1::Completion;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
@@ -129,6 +130,56 @@ async fn several_listeners_share_and_lose_nothing() -> Result<()> {
     second.stop().await?;
     assert_eq!(a.forwarded() + b.forwarded(), 1000);
     assert!(a.forwarded() > 0 && b.forwarded() > 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_confirmed_is_recorded_and_nothing_else() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    // Nobody knows of the first try, which arrives all the same.
+    let bus = FaultyBus::new(|call| match call {
+        0 => Fate::KeepUnconfirmed,
+        _ => Fate::Keep,
+    });
+    let mut owner = subscribe(&bus.inner, control(1)).await?;
+    let recording = ListenerOptions {
+        recorder: Some(Recorder::create(dir.path(), "listener")?),
+        ..options()
+    };
+    let listening = Listening::start(recording, bus.clone()).await?;
+    let failed = Completion {
+        status: Status::Failed,
+        ..completion(1, 4)
+    };
+    let nothing = Completion {
+        attempt: Attempt(0),
+        ..completion(1, 5)
+    };
+    report(&bus.inner, vec![failed.clone(), nothing]).await?;
+    for _ in 0..2 {
+        assert_eq!(numbers(&next_release(&mut owner).await?.1), [4]);
+    }
+    bus.acked(1).await?;
+    listening.stop().await?;
+    drop(bus);
+    let records: Vec<Record> = read_dir(dir.path())?.collect::<Result<_, _>>()?;
+    let [
+        Record::Forwarded {
+            execution_id,
+            attempt,
+            status,
+            ..
+        },
+        Record::DeadLettered { reason, .. },
+    ] = &records[..]
+    else {
+        anyhow::bail!("{records:?}")
+    };
+    assert_eq!(
+        (*execution_id, *attempt, *status),
+        (failed.execution_id, failed.attempt, Status::Failed)
+    );
+    assert!(reason.contains("attempt"), "{reason}");
     Ok(())
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn options() -> ListenerOptions {
         prefetch: 100,
         max_batch: 50,
         max_message_bytes: MAX_BYTES,
+        recorder: None,
     }
 }
 

@@ -6,6 +6,8 @@ use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
 };
 
+use super::processes::Processes;
+use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
 use crate::record::{FaultPhase, Record};
 
@@ -33,7 +35,7 @@ pub(super) enum What {
 }
 
 /// What a queue counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Counts {
     pub(super) enqueued: u64,
     pub(super) completed: u64,
@@ -52,7 +54,7 @@ pub(super) struct Execution {
     pub(super) status_accepted: Option<Status>,
     /// The record of its acceptance by the owner.
     pub(super) accepted: Option<u32>,
-    /// The record in which a client was told.
+    /// The record in which a client was told, or the API knew.
     pub(super) told: Option<u32>,
     pub(super) ended: Option<(Attempt, Status, u32)>,
     /// A record shows how it left the queue for the first time.
@@ -65,8 +67,16 @@ pub(super) struct Request {
     /// When it was first made, and the record.
     pub(super) invoked: Option<(i64, u32)>,
     pub(super) invokes: u32,
+    pub(super) oks: u32,
     pub(super) fails: u32,
+    /// How often its client did not learn what became of it.
+    pub(super) infos: u32,
     pub(super) failed: Option<u32>,
+    /// How often the API knew that it stores nothing for it, the last record, and whether it
+    /// ever answered in another way.
+    pub(super) refusals: u32,
+    pub(super) refused: Option<u32>,
+    pub(super) answered_otherwise: bool,
     pub(super) queue: Option<(u32, Priority)>,
     /// When it was first known to be accepted, and the record.
     pub(super) ok: Option<(i64, u32)>,
@@ -110,8 +120,10 @@ pub(super) struct Facts {
     /// When the owner recorded that an attempt held its slot no longer.
     pub(super) released: HashMap<Key, i64>,
     pub(super) marks: Vec<Mark>,
-    /// Process ends that somebody saw.
-    pub(super) exits: HashMap<u32, Vec<i64>>,
+    pub(super) processes: Processes,
+    pub(super) witnesses: Witnesses,
+    /// The partition of each action.
+    partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
     pub(super) taken_down: HashMap<ExecutionId, Vec<i64>>,
     claims: HashMap<Key, (WorkerId, u32)>,
@@ -120,6 +132,8 @@ pub(super) struct Facts {
     pub(super) fence_rejections: u64,
     pub(super) duplicates_dropped: u64,
     pub(super) revoked: u64,
+    /// Answers of the API that something is accepted.
+    pub(super) answers: u64,
     /// What can be seen from single records.
     pub(super) violations: Vec<Violation>,
 }
@@ -142,6 +156,11 @@ impl Facts {
         self.executions.get(&id)
     }
 
+    /// The partition of an action, when an execution of it is known.
+    pub(super) fn partition_of(&self, action: ActionId) -> Option<PartitionId> {
+        self.partitions.get(&action).copied()
+    }
+
     fn intern(&mut self, action_ref: &str) -> u32 {
         if let Some(number) = self.refs.get(action_ref) {
             return *number;
@@ -152,6 +171,7 @@ impl Facts {
     }
 
     fn of_action(&mut self, id: ExecutionId, action: ActionId) -> &mut Execution {
+        self.partitions.entry(action).or_insert(id.partition());
         let execution = self.executions.entry(id).or_default();
         execution.action = Some(action);
         execution
@@ -189,8 +209,12 @@ impl Facts {
     pub(super) fn add(&mut self, record: &Record) {
         let number = self.records;
         self.records += 1;
+        self.processes.add(number, record);
+        let broken = self.witnesses.add(number, record);
+        self.violations.extend(broken);
         match record {
-            Record::SubmitInvoke { .. }
+            Record::Answered { .. }
+            | Record::SubmitInvoke { .. }
             | Record::SubmitOk { .. }
             | Record::SubmitFail { .. }
             | Record::SubmitInfo { .. } => self.add_submission(number, record),
@@ -205,7 +229,6 @@ impl Facts {
             | Record::ProgramEnd { .. }
             | Record::ProcessExit { .. }
             | Record::Claimed { .. } => self.add_run(number, record),
-            Record::WorkerLost { .. } | Record::Unknown => {}
             _ => self.add_decision(number, record),
         }
     }
@@ -230,12 +253,31 @@ impl Facts {
                 execution_id,
                 t_ns,
             } => {
-                self.became(*request_id, *execution_id, number);
+                self.tell(*request_id, *execution_id, *t_ns, number);
+                self.requests.entry(*request_id).or_default().oks += 1;
+            }
+            Record::Answered {
+                request_id,
+                http_status,
+                execution_id,
+                t_ns,
+                ..
+            } => {
+                if let Some(execution_id) = execution_id {
+                    self.answers += 1;
+                    self.tell(*request_id, *execution_id, *t_ns, number);
+                }
                 let request = self.requests.entry(*request_id).or_default();
-                let first = request.ok.get_or_insert((*t_ns, number));
-                *first = (*first).min((*t_ns, number));
-                let execution = self.executions.entry(*execution_id).or_default();
-                execution.told.get_or_insert(number);
+                // A conflict is one with something that is stored.
+                if (400..500).contains(http_status) && *http_status != 409 {
+                    request.refusals += 1;
+                    request.refused = Some(number);
+                } else {
+                    request.answered_otherwise = true;
+                }
+            }
+            Record::SubmitInfo { request_id, .. } => {
+                self.requests.entry(*request_id).or_default().infos += 1;
             }
             Record::SubmitFail { request_id, .. } => {
                 let request = self.requests.entry(*request_id).or_default();
@@ -244,6 +286,16 @@ impl Facts {
             }
             _ => {}
         }
+    }
+
+    /// A request is known to be accepted.
+    fn tell(&mut self, request_id: RequestId, id: ExecutionId, t_ns: i64, record: u32) {
+        self.became(request_id, id, record);
+        let request = self.requests.entry(request_id).or_default();
+        let first = request.ok.get_or_insert((t_ns, record));
+        *first = (*first).min((t_ns, record));
+        let execution = self.executions.entry(id).or_default();
+        execution.told.get_or_insert(record);
     }
 
     fn add_event(&mut self, record: &Record) {
@@ -423,11 +475,8 @@ impl Facts {
                 self.mark((*execution_id, *attempt), seen, is_end, *t_ns, number);
             }
             Record::ProcessExit {
-                pid,
-                executions,
-                t_ns,
+                executions, t_ns, ..
             } => {
-                self.exits.entry(*pid).or_default().push(*t_ns);
                 for id in executions {
                     self.taken_down.entry(*id).or_default().push(*t_ns);
                 }

@@ -9,10 +9,12 @@
 //!
 //! The modules hold the rules of each promise: `submissions` (I1, I3 as clients see it), `queue`
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
-//! themselves), `outcomes` (I4 and I5 as the store has it).
+//! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
+//! and the stats persister saw it), `times` (I4: how long things took).
 
 mod facts;
 mod outcomes;
+mod processes;
 mod programs;
 mod queue;
 #[cfg(test)]
@@ -23,6 +25,10 @@ mod tests;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
+mod tests_witnesses;
+mod times;
+mod witnesses;
+#[cfg(test)]
 mod world;
 
 use std::collections::BTreeMap;
@@ -32,6 +38,7 @@ use attune_core::{ActionId, Attempt, ExecutionId, QueueTotals, RequestId, Status
 use serde::{Deserialize, Serialize};
 
 use self::facts::Facts;
+use crate::percentile::percentile;
 use crate::record::Record;
 
 /// A promise; the design says what each is.
@@ -122,6 +129,24 @@ pub struct FinalRow {
     pub request_id: Option<RequestId>,
 }
 
+/// How often the rules had something to judge that not every history holds: where one is 0, the
+/// history says nothing about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Judged {
+    /// Answers of the API that a submission is accepted.
+    pub answers: u64,
+    /// Requests that the API refused every time.
+    pub refusals: u64,
+    /// Ends that only a worker can have reported.
+    pub completions: u64,
+    /// Snapshots of queues held against what their owners counted.
+    pub stats: u64,
+    /// Attempts whose worker died.
+    pub deaths: u64,
+    /// Partitions that need an owner after the last fault.
+    pub partitions: u64,
+}
+
 /// What a history shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Findings {
@@ -143,6 +168,14 @@ pub struct Findings {
     pub unended: u64,
     /// Slots that were taken back.
     pub revoked: u64,
+    /// What was put among the dead letters by listeners.
+    pub dead_letters: u64,
+    /// How long the slots of dead workers stayed with them, in nanoseconds.
+    pub slots_freed_ns: Vec<i64>,
+    /// How long partitions had no owner, in nanoseconds.
+    pub unowned_ns: Vec<i64>,
+    /// How much there was to judge.
+    pub judged: Judged,
     /// What was broken, by promise.
     pub violations: Vec<Violation>,
 }
@@ -167,8 +200,19 @@ impl Findings {
             "fence_rejections": self.fence_rejections,
             "duplicates_dropped": self.duplicates_dropped,
             "violations": violations,
+            "slots_freed_ms": figures(&self.slots_freed_ns),
+            "unowned_ms": figures(&self.unowned_ns),
+            "judged": self.judged,
         })
     }
+}
+
+/// Some times in milliseconds: how many, and what most and all of them do not exceed.
+fn figures(nanos: &[i64]) -> serde_json::Value {
+    let at = |share| percentile(nanos, share).map(|nanos| nanos / 1_000_000);
+    serde_json::json!({
+        "count": nanos.len(), "p50": at(0.5), "p99": at(0.99), "max": at(1.0),
+    })
 }
 
 /// Collects records and judges them.
@@ -210,7 +254,13 @@ impl Checker {
             totals,
         } = self;
         let mut broken = std::mem::take(&mut facts.violations);
-        submissions::judge(&facts, rows.as_deref(), &mut broken);
+        let mut judged = Judged {
+            answers: facts.answers,
+            ..Judged::default()
+        };
+        submissions::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
+        witnesses::judge(&facts, &mut judged, &mut broken);
+        let times = times::judge(&facts, &mut judged, &mut broken);
         queue::judge(&mut facts, rows.is_some(), &mut broken);
         let runs = programs::judge(&facts, &mut broken);
         outcomes::judge(&facts, rows.as_deref(), &totals, &mut broken);
@@ -225,6 +275,10 @@ impl Checker {
             runs: runs.judged,
             unended: runs.unended,
             revoked: facts.revoked,
+            dead_letters: facts.witnesses.dead_letters,
+            slots_freed_ns: times.slots_freed,
+            unowned_ns: times.unowned,
+            judged,
             violations: broken,
         }
     }

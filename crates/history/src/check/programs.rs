@@ -125,8 +125,11 @@ fn end_of(facts: &Facts, start: &Mark, marks: &[&Mark]) -> Option<i64> {
         ends.map(|mark| mark.t_ns).find(|t| *t >= start.t_ns)
     };
     let exit = || match start.seen {
-        Seen::Program { pid, .. } => after(facts.exits.get(&pid)),
-        Seen::Worker => None,
+        // A number that others have had too does not tell whose end it was.
+        Seen::Program { pid, .. } if !facts.processes.is_known(pid) => {
+            facts.processes.exit(pid, start.t_ns)
+        }
+        Seen::Program { .. } | Seen::Worker => None,
     };
     // Each of these came after the end, so the first says most.
     let seen = || {

@@ -1,16 +1,18 @@
 //! Random histories: good ones are never accused, broken ones are.
 
-use attune_core::{Epoch, Priority, Status};
+use attune_core::{Epoch, Priority, RequestId, Status};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use proptest::test_runner::TestCaseError;
+use uuid::Uuid;
 
 use super::tests::findings;
-use super::world::World;
+use super::world::{SECOND, World};
 use super::*;
+use crate::record::FaultPhase;
 
 /// What happens in a random history.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
-    prop::collection::vec((0..12_u8, any::<u8>()), 10..60)
+    prop::collection::vec((0..16_u8, any::<u8>()), 10..60)
 }
 
 fn random(limit: u32, steps: &[(u8, u8)]) -> World {
@@ -32,15 +34,50 @@ fn random(limit: u32, steps: &[(u8, u8)]) -> World {
             (9, _, Some(id)) => world.cancel(id),
             (10, ..) => world.set_limit(u32::from(*pick % 4) + 1),
             (11, ..) => world.takeover(),
+            (12, ..) => world.write_stats(),
+            (13, ..) => world.kill_worker(i64::from(*pick % 8) * SECOND),
+            (14, ..) => world.refuse(RequestId(Uuid::from_u128(u128::from(*pick) + 1))),
+            (15, ..) => {
+                world.fault(FaultPhase::Begin);
+                world.kill_worker(i64::from(*pick) * SECOND);
+                world.fault(FaultPhase::End);
+            }
             _ => {}
         }
     }
     world.drain();
+    world.wait(20 * SECOND);
+    world.stop();
     world
 }
 
+/// Whether a record is of this role, apart from executors.
+fn is_of(role: u8, record: &Record) -> bool {
+    let name = ["api", "completion-listener", "stats", "worker"][usize::from(role % 4)];
+    match record {
+        Record::Process { role, .. } => role == name,
+        Record::Answered { .. } => name == "api",
+        Record::Forwarded { .. } | Record::DeadLettered { .. } => name == "completion-listener",
+        Record::StatsWritten { .. } => name == "stats",
+        Record::Claimed { .. } | Record::End { .. } => name == "worker",
+        _ => false,
+    }
+}
+
+/// Forgets what comes after the first so many of these records.
+fn lose(world: &mut World, kept: u16, wanted: impl Fn(&Record) -> bool) {
+    let count = world.records.iter().filter(|record| wanted(record)).count();
+    let kept = usize::from(kept) % count.max(1);
+    let mut seen = 0;
+    world.records.retain(|record| {
+        let is_wanted = wanted(record);
+        seen += usize::from(is_wanted);
+        !is_wanted || seen <= kept
+    });
+}
+
 /// The epoch of what an owner recorded.
-fn epoch_of(record: &Record) -> Option<Epoch> {
+pub(super) fn epoch_of(record: &Record) -> Option<Epoch> {
     match record {
         Record::Acquired { epoch, .. }
         | Record::Accepted { epoch, .. }
@@ -115,6 +152,40 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
             }
             Some(Promise::I7)
         }
+        8 => {
+            let place = all(|record| matches!(record, Record::Forwarded { .. }))?;
+            let mut again = world.records[place].clone();
+            if let Record::Forwarded { status, .. } = &mut again {
+                *status = Status::TimedOut;
+            }
+            world.records.push(again);
+            Some(Promise::I5)
+        }
+        9 => {
+            let place = all(|record| matches!(record, Record::Forwarded { .. }))?;
+            let Record::Forwarded { execution_id, .. } = world.records[place] else {
+                return None;
+            };
+            world.records.retain(|record| {
+                !matches!(record, Record::Forwarded { execution_id: id, .. } | Record::End { execution_id: id, .. }
+                    if *id == execution_id)
+            });
+            Some(Promise::I5)
+        }
+        10 => {
+            let last = world.records.iter_mut().rev();
+            for record in last {
+                if let Record::StatsWritten { waiting, .. } = record {
+                    *waiting += 1;
+                    return Some(Promise::I7);
+                }
+            }
+            None
+        }
+        11 => {
+            world.rows.get_mut(&row)?.request_id = Some(RequestId(Uuid::nil()));
+            Some(Promise::I1)
+        }
         _ => {
             let place = all(|record| matches!(record, Record::SubmitOk { .. }))?;
             if let Record::SubmitOk { execution_id, .. } = &mut world.records[place] {
@@ -142,14 +213,7 @@ proptest! {
         // All but the last may have been killed; their files end early.
         if last > 1 {
             let epoch = Epoch(epoch.rem_euclid(last - 1) + 1);
-            let of_epoch = world.records.iter().filter(|record| epoch_of(record) == Some(epoch));
-            let kept = usize::from(kept) % of_epoch.count();
-            let mut seen = 0;
-            world.records.retain(|record| {
-                let is_lost = epoch_of(record) == Some(epoch) && seen >= kept;
-                seen += usize::from(epoch_of(record) == Some(epoch));
-                !is_lost
-            });
+            lose(&mut world, kept, |record| epoch_of(record) == Some(epoch));
         }
         for findings in findings(&world) {
             prop_assert_eq!(findings.violations, []);
@@ -157,7 +221,20 @@ proptest! {
     }
 
     #[test]
-    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..8_u8, pick in any::<u16>()) {
+    fn the_lost_records_of_other_killed_processes_accuse_nobody(
+        limit in 1..4_u32, steps in steps(), role in 0..4_u8, kept in any::<u16>(),
+        other in 0..4_u8, other_kept in any::<u16>()
+    ) {
+        let mut world = random(limit, &steps);
+        lose(&mut world, kept, |record| is_of(role, record));
+        lose(&mut world, other_kept, |record| is_of(other, record));
+        for findings in findings(&world) {
+            prop_assert_eq!(findings.violations, []);
+        }
+    }
+
+    #[test]
+    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..13_u8, pick in any::<u16>()) {
         let mut world = random(limit, &steps);
         let Some(promise) = mutate(&mut world, kind, pick) else {
             return Err(TestCaseError::reject("nothing to break"));

@@ -2,10 +2,12 @@
 //!
 //! *I1.* With the rows of the store: what a client was told is accepted, and what an owner
 //! recorded as accepted, is among them and has ended; what was surely refused is not; nothing is
-//! there that nobody asked for (when clients recorded what they asked for). Without them: what
-//! was accepted has an end among the records, unless its partition changed hands, so that the
-//! record may be lost. In both: one request becomes one execution. A request is surely refused
-//! when every time that it was made was refused; `rejected` rows record refusals and are not
+//! there that nobody asked for (when clients recorded what they asked for). What the API answered
+//! counts as told, also when its client did not wait for it. Without the rows: what was accepted
+//! has an end among the records, unless its partition changed hands, so that the record may be
+//! lost. In both: one request becomes one execution. A request is surely refused when every time
+//! that it was made was refused, as its client was told or as the API knew; what no client
+//! recorded may have been made at other times. `rejected` rows record refusals and are not
 //! accepted executions.
 //!
 //! *I3, in real time.* When a client was told that A is accepted before anybody asked for B, of
@@ -16,9 +18,18 @@ use std::collections::{HashMap, HashSet};
 use attune_core::{ExecutionId, Priority, RequestId, Status};
 
 use super::facts::{Facts, Request};
-use super::{FinalRow, Promise, Violation, violation};
+use super::{FinalRow, Judged, Promise, Violation, violation};
 
-pub(super) fn judge(facts: &Facts, rows: Option<&[FinalRow]>, broken: &mut Vec<Violation>) {
+pub(super) fn judge(
+    facts: &Facts,
+    rows: Option<&[FinalRow]>,
+    judged: &mut Judged,
+    broken: &mut Vec<Violation>,
+) {
+    let requests = facts.requests.values();
+    judged.refusals = requests
+        .filter(|request| is_refused_by_api(request))
+        .count() as u64;
     match rows {
         Some(rows) => judge_rows(facts, rows, broken),
         None => judge_ends(facts, broken),
@@ -61,6 +72,7 @@ fn judge_rows(facts: &Facts, rows: &[FinalRow], broken: &mut Vec<Violation>) {
         };
         broken.push(violation(Promise::I1, what, records));
     }
+    judge_names(facts, &stored, broken);
     let clients_record = facts.requests.values().any(|request| request.invokes > 0);
     let mut seen: HashMap<RequestId, ExecutionId> = HashMap::new();
     for row in rows {
@@ -78,12 +90,34 @@ fn judge_rows(facts: &Facts, rows: &[FinalRow], broken: &mut Vec<Violation>) {
                 records.map(|(_, record)| record),
             ));
         }
-        let asked = request.is_some_and(|request| request.invokes > 0);
+        let asked = request.is_some_and(|request| request.invokes > 0 || request.ok.is_some());
         if clients_record && !asked && row.status != Status::Rejected {
             let what = format!("execution {id} is in the store and nobody asked for it");
             let records = acceptance(facts, id).unwrap_or_default();
             broken.push(violation(Promise::I1, what, records));
         }
+    }
+}
+
+/// What a request became is stored under that request.
+fn judge_names(
+    facts: &Facts,
+    stored: &HashMap<ExecutionId, &FinalRow>,
+    broken: &mut Vec<Violation>,
+) {
+    let mut misnamed: Vec<_> = facts
+        .requests
+        .iter()
+        .filter_map(|(request_id, request)| {
+            let (id, record) = request.execution?;
+            let other = stored.get(&id)?.request_id?;
+            (other != *request_id).then_some((id, *request_id, other, record))
+        })
+        .collect();
+    misnamed.sort_unstable();
+    for (id, request_id, other, record) in misnamed {
+        let what = format!("request {request_id} became execution {id}, stored for {other}");
+        broken.push(violation(Promise::I1, what, [record]));
     }
 }
 
@@ -99,6 +133,19 @@ fn judge_ends(facts: &Facts, broken: &mut Vec<Violation>) {
     }
 }
 
+/// Whether every time that a request was made, it was refused.
+fn is_refused(request: &Request) -> bool {
+    let told = request.fails > 0 && request.fails >= request.invokes;
+    told || is_refused_by_api(request)
+}
+
+/// The same as the API knew it, whatever its client was told.
+fn is_refused_by_api(request: &Request) -> bool {
+    let answers = request.oks + request.fails + request.infos;
+    let asked = request.invokes.max(answers);
+    asked > 0 && request.refusals >= asked && !request.answered_otherwise
+}
+
 fn judge_refusals(facts: &Facts, rows: Option<&[FinalRow]>, broken: &mut Vec<Violation>) {
     let stored: HashSet<RequestId> = rows
         .into_iter()
@@ -109,7 +156,7 @@ fn judge_refusals(facts: &Facts, rows: Option<&[FinalRow]>, broken: &mut Vec<Vio
     let mut refused: Vec<(&RequestId, &Request)> = facts
         .requests
         .iter()
-        .filter(|(_, request)| request.fails > 0 && request.fails >= request.invokes)
+        .filter(|(_, request)| is_refused(request))
         .collect();
     refused.sort_unstable_by_key(|(id, _)| **id);
     for (request_id, request) in refused {
@@ -121,7 +168,7 @@ fn judge_refusals(facts: &Facts, rows: Option<&[FinalRow]>, broken: &mut Vec<Vio
             continue;
         }
         let what = format!("request {request_id} was refused and is an execution all the same");
-        let records = request.failed.into_iter();
+        let records = request.failed.into_iter().chain(request.refused);
         let records = records.chain(became.map(|(_, record)| record));
         broken.push(violation(Promise::I1, what, records));
     }

@@ -183,15 +183,17 @@ fn i5_another_outcome_than_the_one_recorded() {
 fn i5_an_attempt_that_is_claimed_or_started_twice() {
     let (mut world, ids) = busy(1);
     world.drain();
-    let claimed = |worker| Record::Claimed {
-        execution_id: ids[1],
-        attempt: Attempt(1),
-        worker: attune_core::WorkerId(Uuid::from_u128(worker)),
-        t_ns: 5,
-    };
-    world.records.extend([claimed(1), claimed(1)]);
+    let claim = world
+        .records
+        .iter()
+        .find(|r| matches!(r, Record::Claimed { execution_id, .. } if *execution_id == ids[1]));
+    let mut again = claim.unwrap().clone();
+    world.records.push(again.clone());
     assert_clean(&world);
-    world.records.push(claimed(2));
+    if let Record::Claimed { worker, .. } = &mut again {
+        *worker = attune_core::WorkerId(Uuid::from_u128(2));
+    }
+    world.records.push(again);
     assert_breaks(&world, Promise::I5);
 
     let mut world = World::new(2);

@@ -3,15 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Seq, Status,
+    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Seq, Status, WorkerId,
 };
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use crate::record::Record;
+use crate::record::{FaultPhase, ProcessPhase, Record};
 
 pub(super) const ACTION: ActionId = ActionId(7);
-pub(super) const PARTITION: PartitionId = PartitionId(3);
+pub(super) const PARTITION: PartitionId = PartitionId(0);
+/// A second, in nanoseconds.
+pub(super) const SECOND: i64 = 1_000_000_000;
+/// Roles that are there all the time, and their processes. The executor owns nothing.
+const DAEMONS: [(&str, u32); 4] = [
+    ("api", 1),
+    ("completion-listener", 2),
+    ("stats", 3),
+    ("executor", 4),
+];
 const ACTION_REF: &str = "core.test";
 
 /// One queue, its clients, its workers.
@@ -23,6 +32,9 @@ pub(super) struct World {
     pub(super) holders: BTreeMap<ExecutionId, Attempt>,
     /// The end of one run and the start of another that waited for it, as places in `records`.
     pub(super) handoffs: Vec<(usize, usize)>,
+    /// How many workers were killed.
+    lost_workers: u32,
+    snapshots: u32,
     epoch: i64,
     next: u32,
     grants: i64,
@@ -44,6 +56,8 @@ impl World {
             waiting: BTreeSet::new(),
             holders: BTreeMap::new(),
             handoffs: Vec::new(),
+            lost_workers: 0,
+            snapshots: 0,
             epoch: 0,
             next: 0,
             grants: 0,
@@ -51,8 +65,59 @@ impl World {
             t: 0,
             counts: [0; 4],
         };
+        world.push(|t_ns| Record::Bounds {
+            partitions: 1,
+            lease_ttl_ms: 1000,
+            worker_ttl_ms: 2000,
+            worker_grace_ms: 1000,
+            t_ns,
+        });
+        for (role, pid) in DAEMONS {
+            world.phase(role, pid, ProcessPhase::Began);
+        }
+        world.phase("worker", world.worker_pid(), ProcessPhase::Began);
         world.takeover();
         world
+    }
+
+    fn phase(&mut self, role: &str, pid: u32, phase: ProcessPhase) {
+        let role = role.to_owned();
+        self.push(|t_ns| Record::Process {
+            role,
+            pid,
+            phase,
+            t_ns,
+        });
+    }
+
+    fn worker_pid(&self) -> u32 {
+        1000 + self.lost_workers
+    }
+
+    fn owner_pid(&self) -> u32 {
+        10_000 + u32::try_from(self.epoch).unwrap()
+    }
+
+    fn exit(&mut self, pid: u32) -> usize {
+        self.push(|t_ns| Record::ProcessExit {
+            pid,
+            executions: Vec::new(),
+            t_ns,
+        })
+    }
+
+    pub(super) fn fault(&mut self, phase: FaultPhase) {
+        self.push(|t_ns| Record::Fault {
+            name: "pause".to_owned(),
+            target: "something".to_owned(),
+            phase,
+            t_ns,
+        });
+    }
+
+    /// Nothing happens for so many nanoseconds.
+    pub(super) fn wait(&mut self, nanos: i64) {
+        self.t += nanos;
     }
 
     pub(super) fn now(&mut self) -> i64 {
@@ -72,15 +137,32 @@ impl World {
         self.records.push(record);
     }
 
-    /// Another owner, which finds what is stored.
+    /// The owner is killed; another takes over.
     pub(super) fn takeover(&mut self) {
+        if self.epoch > 0 {
+            self.exit_owner();
+        }
+        self.acquire();
+    }
+
+    /// The owner is killed.
+    pub(super) fn exit_owner(&mut self) {
+        self.exit(self.owner_pid());
+    }
+
+    /// Another owner, which finds what is stored.
+    pub(super) fn acquire(&mut self) {
         self.epoch += 1;
+        let pid = self.owner_pid();
+        self.phase("executor", pid, ProcessPhase::Began);
         self.next = 0;
         self.round += 1;
-        self.decide(|epoch| Record::Acquired {
+        let epoch = Epoch(self.epoch);
+        self.push(|t_ns| Record::Acquired {
             partition: PARTITION,
             epoch,
-            t_ns: 0,
+            pid: Some(pid),
+            t_ns,
         });
         for (execution_id, attempt) in self.holders.clone() {
             self.decide(|epoch| Record::Held {
@@ -110,6 +192,47 @@ impl World {
             round: 0,
             t_ns: 0,
         });
+    }
+
+    /// The stats persister writes the counts as they are.
+    pub(super) fn write_stats(&mut self) {
+        let [enqueued, completed, cancelled, expired] = self.counts;
+        let (waiting, active) = (self.waiting.len() as u64, self.holders.len() as u64);
+        self.snapshots += 1;
+        let version = Seq::new(Epoch(self.epoch), self.snapshots).0;
+        self.push(|t_ns| Record::StatsWritten {
+            action_id: ACTION,
+            version,
+            enqueued,
+            completed,
+            cancelled,
+            expired,
+            waiting,
+            active,
+            t_ns,
+        });
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        request_id: RequestId,
+        http_status: u16,
+        execution_id: Option<ExecutionId>,
+    ) {
+        self.push(|t_ns| Record::Answered {
+            request_id,
+            http_status,
+            execution_id,
+            code: (http_status >= 400).then(|| "SOME_REASON".to_owned()),
+            t_ns,
+        });
+    }
+
+    /// Somebody asks in vain, and hangs up before it is told so.
+    pub(super) fn refuse(&mut self, request_id: RequestId) {
+        self.invoke(request_id, Priority::Normal);
+        self.push(|t_ns| Record::SubmitInfo { request_id, t_ns });
+        self.answer(request_id, 429, None);
     }
 
     pub(super) fn invoke(&mut self, request_id: RequestId, priority: Priority) {
@@ -150,6 +273,7 @@ impl World {
         };
         self.rows.insert(id, row);
         self.serve(None);
+        self.answer(request_id, 201, Some(id));
         self.push(|t_ns| Record::SubmitOk {
             request_id,
             execution_id: id,
@@ -198,11 +322,23 @@ impl World {
         }
         self.totals();
         for id in granted {
+            self.claim(id);
             let start = self.program(id, false);
             if let Some(end) = freed.filter(|_| was_full) {
                 self.handoffs.push((end, start));
             }
         }
+    }
+
+    fn claim(&mut self, execution_id: ExecutionId) {
+        let (attempt, pid) = (self.holders[&execution_id], self.worker_pid());
+        self.push(|t_ns| Record::Claimed {
+            execution_id,
+            attempt,
+            worker: WorkerId(Uuid::from_u128(pid.into())),
+            pid: Some(pid),
+            t_ns,
+        });
     }
 
     fn pid(id: ExecutionId) -> u32 {
@@ -259,9 +395,28 @@ impl World {
     /// A run ends well.
     pub(super) fn finish(&mut self, id: ExecutionId) {
         let end = self.program(id, true);
+        self.report(id, Status::Succeeded);
         self.holders.remove(&id);
         self.end(id, Status::Succeeded);
         self.serve(Some(end));
+    }
+
+    /// A worker tells that a run is over, a listener hands that over.
+    fn report(&mut self, execution_id: ExecutionId, status: Status) {
+        let attempt = self.holders[&execution_id];
+        self.push(|t_ns| Record::End {
+            execution_id,
+            attempt,
+            action_id: ACTION,
+            status: Some(status),
+            t_ns,
+        });
+        self.push(|t_ns| Record::Forwarded {
+            execution_id,
+            attempt,
+            status,
+            t_ns,
+        });
     }
 
     /// Somebody takes one that waits out.
@@ -271,13 +426,39 @@ impl World {
         self.serve(None);
     }
 
-    /// A worker is killed, and its program with it; the execution waits again at its place.
+    /// The worker is killed, and its programs with it. So long after, another has come and their
+    /// executions wait again at their places.
+    pub(super) fn kill_worker(&mut self, after: i64) {
+        self.kill_worker_under(&[after]);
+    }
+
+    /// The same, with another owner after each of these times but the last.
+    pub(super) fn kill_worker_under(&mut self, times: &[i64]) {
+        self.exit(self.worker_pid());
+        self.lost_workers += 1;
+        let ids: Vec<ExecutionId> = self.holders.keys().copied().collect();
+        let exits: Vec<usize> = ids.iter().map(|id| self.exit(Self::pid(*id))).collect();
+        for (number, time) in times.iter().enumerate() {
+            if number > 0 {
+                self.takeover();
+            }
+            self.wait(*time);
+        }
+        self.phase("worker", self.worker_pid(), ProcessPhase::Began);
+        for id in &ids {
+            self.revoke(*id);
+        }
+        self.serve(exits.last().copied());
+    }
+
+    /// A program is killed; the execution waits again at its place.
     pub(super) fn lose(&mut self, id: ExecutionId) {
-        let exit = self.push(|t_ns| Record::ProcessExit {
-            pid: Self::pid(id),
-            executions: Vec::new(),
-            t_ns,
-        });
+        let exit = self.exit(Self::pid(id));
+        self.revoke(id);
+        self.serve(Some(exit));
+    }
+
+    fn revoke(&mut self, id: ExecutionId) {
         let attempt = self.holders.remove(&id).unwrap();
         self.waiting.insert((self.priority(id), id));
         self.rows.get_mut(&id).unwrap().status = Status::Queued;
@@ -290,7 +471,6 @@ impl World {
             round: 0,
             t_ns: 0,
         });
-        self.serve(Some(exit));
     }
 
     pub(super) fn set_limit(&mut self, limit: u32) {
@@ -322,6 +502,26 @@ impl World {
             self.finish(*id);
         }
         assert!(self.waiting.is_empty());
+    }
+
+    /// Everybody is told to stop, and does.
+    pub(super) fn stop(&mut self) {
+        self.write_stats();
+        let owner = ("executor", self.owner_pid());
+        let worker = ("worker", self.worker_pid());
+        let all: Vec<_> = DAEMONS.into_iter().chain([owner, worker]).collect();
+        for (role, pid) in &all {
+            self.phase(role, *pid, ProcessPhase::Stopping);
+        }
+        let epoch = Epoch(self.epoch);
+        self.push(|t_ns| Record::Lost {
+            partition: PARTITION,
+            epoch,
+            t_ns,
+        });
+        for (role, pid) in &all {
+            self.phase(role, *pid, ProcessPhase::Ended);
+        }
     }
 
     pub(super) fn lines(&self) -> Vec<FinalLine> {

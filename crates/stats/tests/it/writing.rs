@@ -6,6 +6,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Topic};
+use attune_core::ActionId;
+use attune_history::{Record, Recorder, read_dir};
 use attune_stats::{StatsError, StatsOptions, StatsPersister};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +33,38 @@ async fn a_change_is_written_at_once() -> Result<()> {
         (1, 1, 1)
     );
     assert_all_acknowledged(&*bus).await
+}
+
+#[tokio::test]
+async fn what_is_written_is_recorded() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new());
+    let store = FakeStore::working();
+    let recording = StatsOptions {
+        recorder: Some(Recorder::create(dir.path(), "stats")?),
+        ..options()
+    };
+    let persisting = Persisting::start(recording, &bus, &store).await?;
+    publish(&*bus, &[snapshot(1, 4)]).await?;
+    persisting.stop().await?;
+    assert_eq!(store.now().stored, BTreeMap::from([(1, 4)]));
+    let written: Vec<Record> = read_dir(dir.path())?.collect::<Result<_, _>>()?;
+    let [Record::StatsWritten { t_ns, .. }] = written[..] else {
+        panic!("{written:?}")
+    };
+    let expected = Record::StatsWritten {
+        action_id: ActionId(1),
+        version: 4,
+        enqueued: 3,
+        completed: 1,
+        cancelled: 0,
+        expired: 0,
+        waiting: 1,
+        active: 1,
+        t_ns,
+    };
+    assert_eq!(written, [expected]);
+    Ok(())
 }
 
 #[tokio::test]

@@ -141,7 +141,7 @@ pub(crate) async fn check(
         "checker": by_checker.is_some(),
     });
     Ok(Report {
-        table: table(rig, &rows),
+        table: table(rig, &rows) + &judged(by_checker.as_ref().map(|(line, _)| line)),
         json,
         findings: findings.lines,
     })
@@ -341,6 +341,13 @@ async fn ask_checker(
         "the checker contradicts itself: {text}"
     );
     Ok(Some((line, text)))
+}
+
+/// How much the checker had to judge, and how long things took.
+fn judged(line: Option<&Value>) -> String {
+    let keys = ["judged", "slots_freed_ms", "unowned_ms"];
+    let figure = |key: &&str| Some(format!("{key} {}\n", line?.get(key)?));
+    keys.iter().filter_map(figure).collect()
 }
 
 /// Faults with their counts, and figures.

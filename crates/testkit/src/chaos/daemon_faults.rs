@@ -108,6 +108,7 @@ async fn do_kill(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
     };
     let begun = rig.begin(fault, &daemon.name)?;
     process.kill().await?;
+    rig.notes.process_exit(process.pid())?;
     pass(random, 200..3000).await;
     *guard = Some(daemon.spawn()?);
     begun.end()

@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::notes::Notes;
 use super::servers::{Server, Servers};
 use super::{SETTINGS, Say};
 use crate::{Launch, Process, Proxy, variable, within};
@@ -85,6 +86,7 @@ pub(crate) struct Fleet {
     pub(crate) api: String,
     /// Ends of daemons that no fault explains.
     pub(crate) surprises: Mutex<Vec<String>>,
+    notes: Notes,
     stopping: AtomicBool,
 }
 
@@ -158,6 +160,7 @@ impl Fleet {
             daemons,
             api: format!("http://{api}"),
             surprises: Mutex::default(),
+            notes: Notes::open(&folder.join("history"), "fleet")?,
             stopping: AtomicBool::new(false),
         });
         for daemon in &fleet.daemons {
@@ -192,6 +195,10 @@ impl Fleet {
                 };
                 let text = format!("{} has ended {when}: {status}", daemon.name);
                 say.line(&text);
+                let pid = process.as_ref().map(Process::pid);
+                if let Some(Err(error)) = pid.map(|pid| self.notes.process_exit(pid)) {
+                    say.line(&format!("{error:#}"));
+                }
                 if was_ready && !status.contains("SIGKILL") {
                     self.surprises.lock().await.push(text);
                 }

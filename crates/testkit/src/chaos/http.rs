@@ -22,6 +22,8 @@ const MOST_AT_ONCE: usize = 5;
 const HANG_UP: f64 = 0.1;
 /// The share of executions that somebody wants to cancel.
 const CANCEL: f64 = 0.01;
+/// The share of submissions that ask for an action which there is not, and so are refused.
+const REFUSED: f64 = 0.02;
 /// How often an unknown outcome is asked for again under the same request id.
 const REPETITIONS: usize = 3;
 
@@ -53,7 +55,11 @@ pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> an
         let mut submissions: Vec<Value> = (0..count)
             .map(|_| {
                 let action = Action::pick(&shared.actions, &mut random);
-                action.submission(Uuid::now_v7(), &mut random)
+                let mut submission = action.submission(Uuid::now_v7(), &mut random);
+                if random.random_bool(REFUSED) {
+                    submission["action_ref"] = "chaos.unknown".into();
+                }
+                submission
             })
             .collect();
         for submission in &submissions {

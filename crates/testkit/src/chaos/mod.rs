@@ -28,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,9 @@ const PER_MESSAGE: f64 = 2.0;
 const PER_REQUEST: f64 = 1.75;
 /// How long the load runs before the first fault.
 const WARM_UP: Duration = Duration::from_secs(8);
+/// How long nothing is disturbed before all is stopped, at least: the slots of dead workers, and
+/// partitions, must come back within their leases, a grace and 5 s.
+const CALM: Duration = Duration::from_secs(15);
 /// How long everything that was accepted may take to end once all is healed.
 const DRAIN: Duration = Duration::from_secs(120);
 
@@ -248,11 +252,16 @@ async fn go_through(
     )?;
     rig.say.line("healing");
     heal(rig).await?;
+    // From here on everything must come right by itself.
+    let healed = json!({"name": "all", "target": "everything", "phase": "end"});
+    rig.notes.add("fault", healed)?;
     shared.stop.cancel();
     while let Some(ended) = clients.join_next().await {
         ended?.context("a client of the rig")?;
     }
+    let calm = Instant::now() + CALM;
     let drained = drain(rig).await;
+    tokio::time::sleep_until(calm).await;
     rig.say.line("stopping");
     let mut problems = rig.fleet.stop().await;
     problems.extend(drained.err().map(|error| format!("{error:#}")));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 use attune_history::now_ns;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// A file of records; one write per record, so that a record is there when the call returns.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ impl Notes {
         Ok(Self {
             file: Mutex::new(file),
         })
+    }
+
+    /// Records that a process is gone, as whoever waited for it saw.
+    pub(crate) fn process_exit(&self, pid: u32) -> anyhow::Result<()> {
+        self.add("process_exit", json!({"pid": pid}))
     }
 
     /// Appends a record of this kind; the time is now.
