@@ -366,12 +366,8 @@ async fn start_stats(
 async fn start_worker(
     settings: &Settings,
     parts: &Parts,
-<<<<<<< HEAD
     guard: Vec<OsString>,
-    (stop, ended): Stop,
-=======
     ((stop, ended), recorder): Own,
->>>>>>> records
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let worker = &settings.worker;
