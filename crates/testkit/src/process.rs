@@ -120,12 +120,6 @@ impl Process {
         outcome.with_context(|| format!("{what}; its log ends with:\n{}", self.tail()))
     }
 
-    /// Its number in the system; none when it has ended.
-    #[must_use]
-    pub fn id(&self) -> Option<u32> {
-        self.child.id()
-    }
-
     /// Whether it has said that it is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {

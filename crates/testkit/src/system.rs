@@ -237,7 +237,7 @@ impl System {
     /// When it does not run.
     pub async fn pid(&self, name: &str) -> anyhow::Result<u32> {
         let processes = self.processes.lock().await;
-        let id = processes.get(name).and_then(Process::id);
+        let id = processes.get(name).map(Process::pid);
         id.with_context(|| format!("{name} does not run"))
     }
 

@@ -1,17 +1,24 @@
 //! Faults of daemons and of their ways to the servers.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::ensure;
 use futures_util::FutureExt as _;
 use rand::Rng as _;
 use rand::rngs::StdRng;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::MutexGuard;
+use tokio::time::Instant;
 
 use super::fleet::Daemon;
 use super::nemesis::{Fault, Lane, Rig, pass};
 use super::servers::Server;
 use crate::{Process, Way};
+
+/// How long a worker may be without a guard.
+const REPLACED_WITHIN: Duration = Duration::from_secs(20);
 
 const fn kill(name: &'static str, weight: u32) -> Fault {
     Fault {
@@ -52,6 +59,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     kill("kill-listener", 2),
     kill("kill-stats", 1),
     kill("kill-api", 2),
+    Fault {
+        name: "kill-guard",
+        how: "kill -9 of a worker's guard",
+        heal: "the worker starts another one",
+        lane: Lane::Others,
+        weight: 2,
+        work: |rig, random, fault| do_kill_guard(rig, random, fault).boxed(),
+    },
     pause("pause-executor", "SIGSTOP for 7 to 11 s (lease 5 s)", 4),
     pause("pause-worker", "SIGSTOP for 8 to 12 s (lease 6 s)", 4),
     pause("pause-listener", "SIGSTOP for 3 to 6 s", 1),
@@ -112,6 +127,54 @@ async fn do_kill(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
     pass(random, 200..3000).await;
     *guard = Some(daemon.spawn()?);
     begun.end()
+}
+
+/// Its worker's programs go on; they would only outlive a worker that is killed right then.
+async fn do_kill_guard(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let daemon = one(&rig.fleet.of("worker"), random);
+    let Some(mut guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let Some(process) = running(&mut guard)? else {
+        return Ok(false);
+    };
+    let pid = process.pid();
+    *guard = Some(process);
+    let Some(first) = guard_of(pid) else {
+        return Ok(false);
+    };
+    let begun = rig.begin(fault, &daemon.name)?;
+    // It fails when it has just ended.
+    let _ = kill_process(first, Signal::KILL);
+    let deadline = Instant::now() + REPLACED_WITHIN;
+    // A worker that has a poisonous run may end meanwhile.
+    while Path::new(&format!("/proc/{pid}/task/{pid}/children")).exists()
+        && guard_of(pid).is_none_or(|another| another == first)
+    {
+        ensure!(Instant::now() < deadline, "{} gets no guard", daemon.name);
+        tokio::time::sleep(Duration::from_millis(20)).await; // poll
+    }
+    begun.end()
+}
+
+/// The guard of a worker: a child of one of its threads.
+fn guard_of(worker: u32) -> Option<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{worker}/task")).ok()?;
+    // Threads and children come and go.
+    let lists = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<i32> = lists
+        .flat_map(|list| {
+            let numbers = list.split_whitespace().map(str::parse);
+            numbers.flatten().collect::<Vec<_>>()
+        })
+        .collect();
+    let is_guard = |pid: &i32| {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        command.is_ok_and(|command| command.split('\0').any(|word| word == "guard"))
+    };
+    Pid::from_raw(children.into_iter().find(is_guard)?)
 }
 
 async fn do_pause(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {

@@ -19,6 +19,7 @@ mod records;
 mod server_faults;
 mod servers;
 mod stranger;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ use nemesis::{Fault, Lane, Rig};
 use notes::Notes;
 use servers::{Server, Servers};
 use stranger::Stranger;
+use witness::Witness;
 
 /// Settings under which faults show within seconds.
 const SETTINGS: &[(&str, &str)] = &[
@@ -241,6 +243,9 @@ async fn go_through(
         .await?;
     }
     rig.say.line("everything runs; warming up");
+    let witnessed = CancellationToken::new();
+    let _end = witnessed.clone().drop_guard();
+    let witness = Witness::start(&shared.history, witnessed.clone())?;
     let mut random = StdRng::seed_from_u64(options.seed);
     let mut clients = start_clients(shared, options.rate, &mut random);
     tokio::time::sleep(WARM_UP).await;
@@ -264,6 +269,8 @@ async fn go_through(
     tokio::time::sleep_until(calm).await;
     rig.say.line("stopping");
     let mut problems = rig.fleet.stop().await;
+    witnessed.cancel();
+    witness.await?.context("the witness")?;
     problems.extend(drained.err().map(|error| format!("{error:#}")));
     problems.extend(rig.fleet.panics()?);
     problems.append(&mut *rig.fleet.surprises.lock().await);

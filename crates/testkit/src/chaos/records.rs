@@ -14,6 +14,7 @@ pub(crate) struct Program {
     pub(crate) attempt: i32,
     pub(crate) start_ns: i64,
     pub(crate) end_ns: Option<i64>,
+    pid: u32,
 }
 
 /// What was read.
@@ -51,6 +52,7 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Runs> {
     // A worker kills what it runs when it loses its lease, and records that it is gone.
     let mut ends: HashMap<(i64, i32), i64> = HashMap::new();
     let mut starts: HashMap<(i64, i32), u32> = HashMap::new();
+    let mut exits: HashMap<u32, Vec<i64>> = HashMap::new();
     let mut by_pid: HashMap<(i64, i32, u32), usize> = HashMap::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -75,6 +77,7 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Runs> {
                         attempt: key.1,
                         start_ns: line.t_ns,
                         end_ns: None,
+                        pid: line.pid,
                     });
                 }
                 "program_end" => {
@@ -83,6 +86,7 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Runs> {
                     let program = programs.and_then(|programs| programs.get_mut(*index?));
                     program.context("an end without a start")?.end_ns = Some(line.t_ns);
                 }
+                "process_exit" => exits.entry(line.pid).or_default().push(line.t_ns),
                 "fenced" => runs.fenced += 1,
                 "stale_completion" => runs.stale += 1,
                 _ => {}
@@ -90,10 +94,13 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Runs> {
         }
     }
     for program in runs.programs.values_mut().flatten() {
-        let end = ends.get(&(program.execution_id, program.attempt)).copied();
-        program.end_ns = program
-            .end_ns
-            .or(end.filter(|end| *end >= program.start_ns));
+        // One that was killed has no words of its own: whoever saw it first says when.
+        let end = ends.get(&(program.execution_id, program.attempt));
+        let seen = end
+            .into_iter()
+            .chain(exits.get(&program.pid).into_iter().flatten());
+        let seen = seen.filter(|end| **end >= program.start_ns).min();
+        program.end_ns = program.end_ns.or(seen.copied());
     }
     let twice = starts.into_iter().filter(|(_, count)| *count > 1);
     runs.double_starts = twice.map(|(key, _)| key).collect();
