@@ -44,7 +44,7 @@ rabbitmq_environment() {
         ERL_EPMD_ADDRESS=127.0.0.1
         RABBITMQ_CONF_ENV_FILE="$home/none.conf"
         RABBITMQ_CONFIG_FILE="$home/rabbitmq.conf"
-        RABBITMQ_ADVANCED_CONFIG_FILE="$home/none.config"
+        RABBITMQ_ADVANCED_CONFIG_FILE="$home/advanced.config"
         RABBITMQ_ENABLED_PLUGINS_FILE="$home/enabled_plugins"
         RABBITMQ_GENERATED_CONFIG_DIR="$home/generated"
         RABBITMQ_MNESIA_BASE="$home/mnesia"
@@ -80,8 +80,8 @@ default_permissions.write = .*
 disk_free_limit.absolute = 200MB
 vm_memory_high_watermark.absolute = 1GB
 log.file.level = info
-${ATTUNE_SERVICES_RABBITMQ_SETTINGS:-}
 CONF
+    printf '[{rabbit, [%s]}].\n' "${ATTUNE_SERVICES_RABBITMQ_SETTINGS:-}" >"$home/advanced.config"
     chmod 700 "$home"
     [[ $EUID -ne 0 ]] || chown -R "$account:" "$home"
 }
