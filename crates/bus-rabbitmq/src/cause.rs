@@ -5,9 +5,10 @@ use std::fmt;
 use attune_bus::BusError;
 use lapin::{Error, ErrorKind};
 
-/// AMQP's reply codes that mean "not like this", by their numbers in the protocol.
+/// AMQP's reply codes that mean "not like this", by their numbers in the protocol. Not found is
+/// none of them: whatever is used here was declared right before, so it is not up yet, or was
+/// deleted at this moment and will be declared again.
 const ACCESS_REFUSED: u16 = 403;
-const NOT_FOUND: u16 = 404;
 const RESOURCE_LOCKED: u16 = 405;
 const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
@@ -55,7 +56,6 @@ impl Cause {
             )),
             ACCESS_REFUSED => Self::refused(format!("the user lacks a permission ({said})")),
             RESOURCE_LOCKED => Self::refused(format!("it belongs to another connection ({said})")),
-            NOT_FOUND => Self::refused(said),
             _ => Self::unavailable(said),
         }
     }
