@@ -2,12 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use attune_bus::{Bus as _, Subscription, Topic};
-use attune_core::{ActionSpec, Attempt, Builtin, Run, WorkerId};
+use attune_core::{Attempt, OnWorkerLost};
 use attune_executor::ExecutorOptions;
-use attune_messages::decode_batch;
-use attune_messages::v1::ExecutionRequested;
-use attune_store::{ActionStore as _, WorkerLease, WorkerStore as _};
 
 use crate::member::Member;
 use crate::system::{PARTITIONS, System};
@@ -29,38 +25,14 @@ async fn the_slot_of_a_dead_worker_is_used_again_within_lease_and_grace_and_a_se
     };
     let member = Member::start(&system, options).await;
     member.serves(usize::from(PARTITIONS)).await;
-    let pool = "dying";
-    let mut spec = ActionSpec::new("test.dying".parse().unwrap(), Run::Builtin(Builtin::Noop));
-    spec.policy.concurrency.limit = Some(1);
-    spec.pool = pool.to_owned();
-    system
-        .store
-        .apply_action(&spec, PARTITIONS, "test")
-        .await
-        .unwrap();
-    let subscription = Subscription {
-        topic: Topic::Requested(pool.to_owned()),
-        prefetch: 1,
-    };
-    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    let mut dispatches = system.elsewhere("test.dying", OnWorkerLost::Retry).await;
     system.submit("test.dying", 0).await;
 
     let mut delivery = dispatches.next().await.unwrap();
     for attempt in 1..=2 {
-        let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, 1 << 20).unwrap();
-        assert_eq!(items[0].attempt, Attempt(attempt));
-        let lease = WorkerLease {
-            worker: WorkerId::fresh(),
-            name: format!("dies-{attempt}"),
-            pool: pool.to_owned(),
-            slots: 1,
-            ttl: LEASE,
-        };
         let died = Instant::now();
-        system.store.renew_worker(&lease).await.unwrap();
-        let wanted = [(items[0].execution_id, items[0].attempt)];
-        let claims = system.store.claim(lease.worker, &wanted).await.unwrap();
-        assert_eq!(claims.len(), 1);
+        let item = system.claim_and_die(&delivery, LEASE).await;
+        assert_eq!(item.attempt, Attempt(attempt));
         dispatches.settler().ack(&[delivery.tag]).await;
         let again = tokio::time::timeout(LEASE + GRACE + SLACK, dispatches.next()).await;
         delivery = again.expect("the slot is still held").unwrap();

@@ -3,14 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use attune_bus::{Bus as _, Subscription, Topic};
-use attune_core::{ActionSpec, Builtin, OnWorkerLost, Run, Status, WorkerId};
+use attune_core::{OnWorkerLost, Status};
 use attune_executor::{Counter, ExecutorOptions};
-use attune_messages::decode_batch;
-use attune_messages::v1::ExecutionRequested;
-use attune_store::{
-    ActionStore as _, CommitError, ExecutionStore as _, WorkerLease, WorkerStore as _,
-};
+use attune_store::{CommitError, ExecutionStore as _};
 
 use crate::member::Member;
 use crate::system::{PARTITIONS, System, TTL, until};
@@ -189,40 +184,18 @@ async fn who_stood_still_while_it_compared_mends_nothing() {
     };
     let stale = member("stale").await;
     shared(&system, &[&stale]).await;
-    let pool = "elsewhere";
-    let mut spec = ActionSpec::new("test.held".parse().unwrap(), Run::Builtin(Builtin::Noop));
-    spec.pool = pool.to_owned();
-    spec.on_worker_lost = OnWorkerLost::Fail;
-    system
-        .store
-        .apply_action(&spec, PARTITIONS, "test")
-        .await
-        .unwrap();
-    let subscription = Subscription {
-        topic: Topic::Requested(pool.to_owned()),
-        prefetch: 1,
-    };
-    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    let mut dispatches = system.elsewhere("test.held", OnWorkerLost::Fail).await;
     system.submit("test.held", 0).await;
     let dispatch = dispatches.next().await.unwrap();
-    let items: Vec<ExecutionRequested> = decode_batch(&dispatch.body, 1 << 20).unwrap();
 
     stale.door.shut();
     stale.door.look_waits().await;
-    let lease = WorkerLease {
-        worker: WorkerId::fresh(),
-        name: "dies".to_owned(),
-        pool: pool.to_owned(),
-        slots: 1,
-        ttl: Duration::from_millis(500),
-    };
-    system.store.renew_worker(&lease).await.unwrap();
-    let wanted = [(items[0].execution_id, items[0].attempt)];
-    let claims = system.store.claim(lease.worker, &wanted).await.unwrap();
-    assert_eq!(claims.len(), 1);
+    let held = system
+        .claim_and_die(&dispatch, Duration::from_millis(500))
+        .await;
     let fresh = member("fresh").await;
     until("the other one has ended the run", async || {
-        let record = system.store.find_execution(items[0].execution_id).await;
+        let record = system.store.find_execution(held.execution_id).await;
         (record.unwrap()?.status == Status::Abandoned).then_some(())
     })
     .await;

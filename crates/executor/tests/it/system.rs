@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use attune_bus::{Bus as _, MemoryBus, Outgoing, Subscription, Topic};
+use attune_bus::{Bus as _, Delivery, MemoryBus, Outgoing, Subscriber, Subscription, Topic};
 use attune_core::{
-    ActionSpec, Builtin, OwnerId, PartitionId, RequestId, Run, Status, Submission, WorkerId,
+    ActionSpec, Builtin, OnWorkerLost, OwnerId, PartitionId, RequestId, Run, Status, Submission,
+    WorkerId,
 };
 use attune_executor::{ExecutorOptions, QueueConfig};
 use attune_messages::v1::{Completion, ExecutionRequested, OnReject, SlotRelease, Submit};
@@ -25,6 +26,8 @@ use crate::member::Member;
 pub(crate) const PARTITIONS: u16 = 8;
 /// How long leases last: short, and long enough for a machine that is busy with other things.
 pub(crate) const TTL: Duration = Duration::from_millis(1500);
+/// A pool that the system's worker does not serve.
+const ELSEWHERE: &str = "elsewhere";
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(40);
 
@@ -107,6 +110,46 @@ impl System {
             refs.push(action_ref);
         }
         refs
+    }
+
+    /// Adds an action whose pool the system's worker does not serve, and receives what is
+    /// dispatched to it.
+    pub(crate) async fn elsewhere(&self, action_ref: &str, on_lost: OnWorkerLost) -> Subscriber {
+        let mut spec = ActionSpec::new(action_ref.parse().unwrap(), Run::Builtin(Builtin::Noop));
+        spec.policy.concurrency.limit = Some(1);
+        spec.pool = ELSEWHERE.to_owned();
+        spec.on_worker_lost = on_lost;
+        self.store
+            .apply_action(&spec, PARTITIONS, "test")
+            .await
+            .unwrap();
+        let subscription = Subscription {
+            topic: Topic::Requested(ELSEWHERE.to_owned()),
+            prefetch: 1,
+        };
+        self.bus.subscribe(subscription).await.unwrap()
+    }
+
+    /// A worker claims what was dispatched, and is heard of no more.
+    pub(crate) async fn claim_and_die(
+        &self,
+        dispatch: &Delivery,
+        lease: Duration,
+    ) -> ExecutionRequested {
+        let items: Vec<ExecutionRequested> = decode_batch(&dispatch.body, 1 << 20).unwrap();
+        let item = items.into_iter().next().unwrap();
+        let lease = WorkerLease {
+            worker: WorkerId::fresh(),
+            name: "dies".to_owned(),
+            pool: ELSEWHERE.to_owned(),
+            slots: 1,
+            ttl: lease,
+        };
+        self.store.renew_worker(&lease).await.unwrap();
+        let wanted = [(item.execution_id, item.attempt)];
+        let claims = self.store.claim(lease.worker, &wanted).await.unwrap();
+        assert_eq!(claims.len(), 1);
+        item
     }
 
     /// Submits one execution, numbered by the client.
