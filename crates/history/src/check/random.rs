@@ -1,6 +1,6 @@
 //! Random histories: good ones are never accused, broken ones are.
 
-use attune_core::{Epoch, Priority, RequestId, Status};
+use attune_core::{Epoch, Priority, RequestId, Seq, Status};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use proptest::test_runner::TestCaseError;
 use uuid::Uuid;
@@ -173,9 +173,40 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
             Some(Promise::I5)
         }
         10 => {
-            let last = world.records.iter_mut().rev();
-            for record in last {
-                if let Record::StatsWritten { waiting, .. } = record {
+            // Not what an owner has only loaded: it may be anything that was not recorded.
+            let counted = |record: &Record| match record {
+                Record::Totals {
+                    epoch,
+                    enqueued,
+                    completed,
+                    ..
+                } => Some((*epoch, enqueued + completed)),
+                Record::StatsWritten {
+                    version,
+                    enqueued,
+                    completed,
+                    ..
+                } => Some((Seq(*version).epoch(), enqueued + completed)),
+                _ => None,
+            };
+            let totals: Vec<_> = world
+                .records
+                .iter()
+                .filter(|record| matches!(record, Record::Totals { .. }))
+                .filter_map(counted)
+                .collect();
+            let is_later = |record: &Record| {
+                counted(record).is_some_and(|(epoch, count)| {
+                    totals
+                        .iter()
+                        .any(|(of, first)| *of == epoch && *first < count)
+                })
+            };
+            for record in world.records.iter_mut().rev() {
+                let is_later = is_later(record);
+                if let Record::StatsWritten { waiting, .. } = record
+                    && is_later
+                {
                     *waiting += 1;
                     return Some(Promise::I7);
                 }

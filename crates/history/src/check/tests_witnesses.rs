@@ -274,6 +274,31 @@ fn i7_snapshots_that_go_back_or_were_never_counted() {
     assert_eq!(judged(&world).stats, 0);
 }
 
+/// An owner publishes what it has loaded, too: nobody counted that in its epoch.
+#[test]
+fn i7_a_snapshot_of_what_was_loaded() {
+    let mut world = World::new(2);
+    let id = world.submit(NORMAL);
+    world.finish(id);
+    world.takeover();
+    // Only queues with holders are counted when they are loaded.
+    let counted = |record: &Record| matches!(record, Record::Totals { epoch, .. } if epoch.0 == 2);
+    world.records.retain(|record| !counted(record));
+    world.write_stats();
+    world.submit(NORMAL);
+    world.drain();
+    world.stop();
+    assert_clean(&world);
+    // But an earlier owner must have.
+    if let Record::StatsWritten {
+        completed, waiting, ..
+    } = written(&mut world, 0)
+    {
+        (*completed, *waiting) = (0, 5);
+    }
+    assert_breaks(&world, Promise::I7);
+}
+
 /// A worker dies with two slots, which are free so many seconds later; another it freed before.
 fn death(seconds: i64) -> World {
     let mut world = World::new(2);

@@ -151,7 +151,8 @@ fn progress(counts: &Counts) -> u64 {
 #[derive(Default)]
 struct Said {
     counts: HashSet<Counts>,
-    furthest: u64,
+    /// The least and the most of them.
+    range: Option<(u64, u64)>,
 }
 
 fn judge_stats(
@@ -180,11 +181,13 @@ fn judge_stats(
             ));
         }
     }
-    let mut said: HashMap<Epoch, Said> = HashMap::new();
+    let mut all: BTreeMap<Epoch, Said> = BTreeMap::new();
     for decision in facts.decisions.get(&action).into_iter().flatten() {
         if let What::Totals(counts) = &decision.what {
-            let said = said.entry(decision.epoch).or_default();
-            said.furthest = said.furthest.max(progress(counts));
+            let said = all.entry(decision.epoch).or_default();
+            let now = progress(counts);
+            let (first, last) = said.range.unwrap_or((now, now));
+            said.range = Some((first.min(now), last.max(now)));
             said.counts.insert(**counts);
         }
     }
@@ -192,12 +195,27 @@ fn judge_stats(
     written.dedup_by_key(|row| row.version);
     for row in written {
         let epoch = Seq(row.version).epoch();
-        let Some(said) = said.get(&epoch) else {
+        let Some((said, (first, last))) = all.get(&epoch).and_then(|it| Some((it, it.range?)))
+        else {
             continue;
         };
+        // What an owner has loaded and not changed yet is what an earlier one has counted last,
+        // and may not have recorded.
+        if progress(&row.counts) <= first && !said.counts.contains(&row.counts) {
+            let earlier = || all.range(..epoch).map(|(_, said)| said);
+            let recorded = earlier().filter_map(|said| said.range).map(|range| range.1);
+            let is_known = earlier().any(|said| said.counts.contains(&row.counts));
+            if is_known
+                || recorded
+                    .max()
+                    .is_none_or(|last| last <= progress(&row.counts))
+            {
+                continue;
+            }
+        }
         let was_given_up =
             partition.is_some_and(|partition| facts.processes.gave_up(partition, epoch));
-        if !was_given_up && said.furthest <= progress(&row.counts) {
+        if !was_given_up && last <= progress(&row.counts) {
             continue;
         }
         judged.stats += 1;
