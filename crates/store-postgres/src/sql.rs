@@ -60,8 +60,8 @@ statements! {
     SLOT_HOLDERS = "slot_holders",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
-    WORKERS = "workers",
     WORKER_ENDS = "worker_ends",
+    WORKERS = "workers",
 }
 
 #[cfg(test)]
