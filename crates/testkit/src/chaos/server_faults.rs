@@ -198,7 +198,7 @@ async fn amqp_pause(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Re
 async fn amqp_close(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
     let limit = [2, 8, 1000][random.random_range(0..3)].to_string();
     let begun = rig.begin(fault, &format!("up to {limit} connections"))?;
-    let vhost = rig.servers.vhost();
+    let vhost = super::servers::NAME;
     rig.servers
         .rabbitmqctl(&[
             "close_all_connections",

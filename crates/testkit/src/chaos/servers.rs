@@ -13,8 +13,8 @@ use tokio::process::Command;
 use super::amqp::connect;
 use crate::wait_for;
 
-/// The database of the rig, and what the names of its virtual hosts begin with.
-const NAME: &str = "attune_chaos";
+/// The database and the virtual host of the rig.
+pub(crate) const NAME: &str = "attune_chaos";
 /// Settings of the broker: a delivery that is not settled after this time costs its channel, as
 /// after half an hour in production. The longest runs and most faults of a worker take longer.
 const BROKER_SETTINGS: &str = "{consumer_timeout, 12000}, {channel_tick_interval, 3000}";
@@ -50,13 +50,12 @@ pub(crate) struct Servers {
     folder: PathBuf,
     pub(crate) database_url: String,
     pub(crate) broker_url: String,
-    vhost: String,
     /// Two rigs would kill each other's servers.
     _lock: File,
 }
 
 impl Servers {
-    /// Brings both up, with an empty database and an empty virtual host.
+    /// Brings both up, without anything of an earlier run.
     pub(crate) async fn up(script: &Path, folder: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let lock = File::create(folder.join("rig.lock"))?;
@@ -68,9 +67,11 @@ impl Servers {
             folder: folder.to_owned(),
             database_url: String::new(),
             broker_url: String::new(),
-            vhost: String::new(),
             _lock: lock,
         };
+        // From nothing: a broker that forgets the queues of the last run right after its start may
+        // lose its supervisor of dead letters, and every queue that needs it (seen with 3.10.8).
+        servers.call(&["purge"]).await?;
         servers.call(&["up"]).await?;
         if let Err(error) = servers.prepare().await {
             servers.down().await?;
@@ -89,32 +90,20 @@ impl Servers {
         };
         self.folder = folder.into();
         let mut server = PgConnection::connect(database).await?;
-        for statement in [
-            format!("DROP DATABASE IF EXISTS {NAME} WITH (FORCE)"),
-            format!("CREATE DATABASE {NAME} TEMPLATE template0"),
-        ] {
-            // The name is our own.
-            let statement = sqlx::query(AssertSqlSafe(statement));
-            statement.execute(&mut server).await?;
-        }
+        // The name is our own.
+        let create = format!("CREATE DATABASE {NAME} TEMPLATE template0");
+        sqlx::query(AssertSqlSafe(create))
+            .execute(&mut server)
+            .await?;
         server.close().await?;
-        // A new one for each run: the broker forgets queues of the old one in its own time, and
-        // refuses others of their names meanwhile.
-        let marker = self.wanted.join("vhost");
-        if let Ok(old) = std::fs::read_to_string(&marker) {
-            // Deleting one that is not there is refused, which is fine.
-            let _absent = self.call(&["vhost", "delete", &old]).await;
-        }
-        self.vhost = format!("{NAME}-{}", uuid::Uuid::now_v7().simple());
-        std::fs::write(&marker, &self.vhost)?;
         self.database_url = with_path(database, NAME)?;
-        self.broker_url = with_path(broker, &self.vhost)?;
-        self.call(&["vhost", "add", &self.vhost]).await?;
+        self.broker_url = with_path(broker, NAME)?;
+        self.call(&["vhost", "add", NAME]).await?;
         wait_for("the virtual host", || connect(&self.broker_url)).await?;
         Ok(())
     }
 
-    /// Ends both; their data stays, so that the next start is quick.
+    /// Ends both; their data stays until the next run.
     pub(crate) async fn down(&self) -> anyhow::Result<()> {
         self.call(&["down"]).await.map(drop)
     }
@@ -143,11 +132,6 @@ impl Servers {
         let mut all = vec!["rabbitmqctl"];
         all.extend(arguments);
         self.call(&all).await
-    }
-
-    /// The virtual host of the rig.
-    pub(crate) fn vhost(&self) -> &str {
-        &self.vhost
     }
 
     /// A connection to the database, not by way of any proxy.
