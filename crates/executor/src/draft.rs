@@ -14,6 +14,7 @@ use attune_messages::v1::Answer;
 use attune_store::{Batch, End, NewAudit, NewExecution, Outcome, Update};
 
 use crate::event::{Counter, Dispatch, Effect};
+use crate::partition_core::PartitionCore;
 
 /// What follows the commit.
 #[derive(Default)]
@@ -130,6 +131,26 @@ pub struct Round {
 }
 
 impl Round {
+    /// Makes the commit check the epoch of each partition that it writes, and carry the totals of
+    /// each queue that it changes. `owned` finds the partitions that this owner has; what was
+    /// decided about others is dropped.
+    pub fn fence<'a>(&mut self, owned: impl Fn(PartitionId) -> Option<&'a PartitionCore>) {
+        let (mut fences, mut totals, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
+        for (partition, touched) in self.touched() {
+            let Some(core) = owned(partition) else {
+                foreign.push(partition);
+                continue;
+            };
+            fences.push((partition, core.epoch()));
+            totals.extend(touched.iter().map(|id| (*id, core.totals(*id))));
+        }
+        for partition in foreign {
+            self.drop_partition(partition);
+        }
+        self.batch.fences = fences;
+        self.batch.totals = totals;
+    }
+
     /// Forgets a partition that is no longer owned: its messages come again, to its owner.
     pub fn drop_partition(&mut self, partition: PartitionId) {
         self.tells.remove(&partition);

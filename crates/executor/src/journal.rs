@@ -392,7 +392,7 @@ impl Journal {
             if round.is_empty() {
                 break Committed::default();
             }
-            self.add_fences(&mut round);
+            round.fence(|partition| self.state.owned.get(&partition).map(|owned| &owned.core));
             match self.store.commit(&round.batch).await {
                 Ok(committed) => break committed,
                 Err(CommitError::Fenced(lost)) => {
@@ -422,25 +422,6 @@ impl Journal {
         };
         self.record_committed(log);
         self.tell(round, committed).await;
-    }
-
-    /// Every commit checks the epoch of each partition it writes, and carries the totals of each
-    /// queue it changes.
-    fn add_fences(&self, round: &mut Round) {
-        let (mut fences, mut totals, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-        for (partition, touched) in round.touched() {
-            let Some(owned) = self.state.owned.get(&partition) else {
-                foreign.push(partition);
-                continue;
-            };
-            fences.push((partition, owned.core.epoch()));
-            totals.extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
-        }
-        for partition in foreign {
-            round.drop_partition(partition);
-        }
-        round.batch.fences = fences;
-        round.batch.totals = totals;
     }
 
     async fn tell(&mut self, round: Round, committed: Committed) {

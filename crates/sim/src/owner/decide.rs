@@ -178,27 +178,15 @@ impl World {
         self.issue(o);
     }
 
-    /// As the journal does: the epoch of every partition, the totals of every changed queue.
+    /// As the journal does.
     pub(super) fn add_fences(&mut self, o: usize) {
         let owner = &mut self.owners[o];
         let Stage::Write(writing) = &mut owner.stage else {
             return;
         };
-        let round = &mut writing.round;
-        let (mut fences, mut totals, mut foreign) = (Vec::new(), Vec::new(), Vec::new());
-        for (partition, touched) in round.touched() {
-            let Some(owned) = owner.owned.get(&partition) else {
-                foreign.push(partition);
-                continue;
-            };
-            fences.push((partition, owned.core.epoch()));
-            totals.extend(touched.iter().map(|id| (*id, owned.core.totals(*id))));
-        }
-        for partition in foreign {
-            round.drop_partition(partition);
-        }
-        round.batch.fences = fences;
-        round.batch.totals = totals;
+        let owned = &owner.owned;
+        let find = |partition| owned.get(&partition).map(|owned| &owned.core);
+        writing.round.fence(find);
     }
 
     pub(super) fn written(&mut self, o: usize, round: Round) {
