@@ -15,6 +15,7 @@ mod audit;
 mod bind;
 mod commit;
 mod db;
+mod dead_letters;
 mod executions;
 mod failure;
 mod options;

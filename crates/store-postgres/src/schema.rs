@@ -33,6 +33,11 @@ fn migrations() -> Vec<Migration> {
             "operators",
             include_str!("../../../migrations/postgres/0003_operators.sql"),
         ),
+        (
+            4,
+            "dead_letters",
+            include_str!("../../../migrations/postgres/0004_dead_letters.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -154,7 +154,7 @@ impl BatchLists {
                     })
                     .collect(),
             ),
-            audit: list_unless_empty(batch.audit.iter().map(audit_row).collect()),
+            audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
         }
     }
 }
@@ -205,6 +205,11 @@ fn request_row(new: &NewExecution) -> RequestRow {
         execution_id: new.id.0,
         digest: new.digest,
     }
+}
+
+/// Entries as `insert_audit.sql` takes them.
+pub(crate) fn audit_list(entries: &[NewAudit]) -> String {
+    list(entries.iter().map(audit_row))
 }
 
 fn audit_row(entry: &NewAudit) -> AuditRow<'_> {

@@ -17,6 +17,7 @@
 mod actions;
 mod audit;
 mod batch;
+mod dead_letters;
 mod error;
 mod executions;
 mod lock;

@@ -25,6 +25,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "operators",
         include_str!("../../../migrations/sqlite/0003_operators.sql"),
     ),
+    (
+        4,
+        "dead_letters",
+        include_str!("../../../migrations/sqlite/0004_dead_letters.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -17,6 +17,7 @@ macro_rules! statements {
 
 statements! {
     ACQUIRE = "acquire",
+    ADD_DEAD_LETTER = "add_dead_letter",
     APPLIED_MIGRATIONS = "applied_migrations",
     AUDIT_LOG = "audit_log",
     CHECK_FENCES = "check_fences",
@@ -30,6 +31,7 @@ statements! {
     ENSURE_PACK = "ensure_pack",
     EXECUTORS = "executors",
     FIND_ACTION = "find_action",
+    FIND_DEAD_LETTER = "find_dead_letter",
     FIND_EXECUTION = "find_execution",
     FIND_QUEUE_STATS = "find_queue_stats",
     GIVE_UP = "give_up",
@@ -43,6 +45,7 @@ statements! {
     INSERT_REQUEST = "insert_request",
     LEASES = "leases",
     LIST_ACTIONS = "list_actions",
+    LIST_DEAD_LETTERS = "list_dead_letters",
     LIST_EXECUTIONS = "list_executions",
     LIST_EXECUTIONS_OF_ACTION = "list_executions_of_action",
     LIST_QUEUE_STATS = "list_queue_stats",
@@ -54,7 +57,9 @@ statements! {
     LOOK_UP_ACTIONS = "look_up_actions",
     LOOK_UP_REQUESTS = "look_up_requests",
     MARK_CANCELLED = "mark_cancelled",
+    MARK_REQUEUED = "mark_requeued",
     POLICY_CHANGES = "policy_changes",
+    PRUNE_DEAD_LETTERS = "prune_dead_letters",
     PRUNE_EXECUTORS = "prune_executors",
     PRUNE_HISTORY = "prune_history",
     PRUNE_REQUESTS = "prune_requests",

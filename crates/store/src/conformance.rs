@@ -23,6 +23,7 @@ mod actions;
 mod audit;
 mod claims;
 mod commits;
+mod dead_letters;
 mod ends;
 mod executions;
 mod fence;
@@ -130,6 +131,10 @@ cases! { ($)
     audit::an_entry_is_written_with_its_batch_and_once,
     audit::a_fenced_batch_leaves_no_entry,
     audit::violations_are_summed_up,
+    dead_letters::letters_are_kept_and_listed,
+    dead_letters::a_message_has_one_letter,
+    dead_letters::a_letter_is_put_back_once_and_audited,
+    dead_letters::old_letters_go_first,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::old_requests_are_forgotten,

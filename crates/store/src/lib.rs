@@ -11,6 +11,7 @@
 pub mod actions;
 pub mod audit;
 pub mod conformance;
+pub mod dead_letters;
 pub mod error;
 pub mod executions;
 pub mod partitions;
@@ -21,6 +22,10 @@ use async_trait::async_trait;
 
 pub use actions::{ActionStore, Applied, PolicyChange};
 pub use audit::{AuditEntry, AuditStore, NewAudit, Violations};
+pub use dead_letters::{
+    DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
+    NewDeadLetter, Requeue,
+};
 pub use error::StoreError;
 pub use executions::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
@@ -42,6 +47,7 @@ pub trait Store:
     + WorkerStore
     + StatsStore
     + AuditStore
+    + DeadLetterStore
     + Send
     + Sync
     + 'static

@@ -1,0 +1,124 @@
+//! Messages that nobody could use.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use attune_store::audit::what;
+use attune_store::{
+    DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
+    NewDeadLetter, Requeue, StoreError,
+};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use crate::bind::Binds;
+use crate::commit::counter;
+use crate::failure::Failure;
+use crate::partitions::micros;
+use crate::{PostgresStore, sql, text};
+
+#[async_trait]
+impl DeadLetterStore for PostgresStore {
+    async fn add_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), StoreError> {
+        // One statement can write a row only once: of several the last one counts.
+        let letters: BTreeMap<Uuid, &NewDeadLetter> = letters
+            .iter()
+            .map(|letter| (letter.message_id, letter))
+            .collect();
+        let rows = || letters.values();
+        let mut binds = Binds::default();
+        binds.column(rows(), |letter| letter.message_id);
+        binds.column(rows(), |letter| text::text(&letter.reason));
+        binds.column(rows(), |letter| text::text(&letter.source));
+        binds.column(rows(), |letter| letter.body.as_slice());
+        binds.column(rows(), |letter| counter(letter.bytes));
+        let parameters = binds.finish()?;
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                sqlx::query_with(sql::ADD_DEAD_LETTERS, parameters)
+                    .execute(&pool)
+                    .await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        let clean = |value: &Option<String>| text::optional(value.as_ref()).map(String::from);
+        let query = sqlx::query(sql::LIST_DEAD_LETTERS)
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(clean(&filter.source))
+            .bind(clean(&filter.reason))
+            .bind(filter.requeued)
+            .bind(i64::from(limit));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(letter).collect()
+            })
+            .await
+    }
+
+    async fn find_dead_letter(&self, id: i64) -> Result<Option<(DeadLetter, Vec<u8>)>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let row = sqlx::query(sql::FIND_DEAD_LETTER)
+                    .bind(id)
+                    .fetch_optional(&pool)
+                    .await?;
+                row.map(|row| Ok((letter(&row)?, row.try_get("body")?)))
+                    .transpose()
+            })
+            .await
+    }
+
+    async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        let query = sqlx::query_scalar(sql::MARK_REQUEUED)
+            .bind(requeue.id)
+            .bind(counter(requeue.arrivals))
+            .bind(requeue.request_id.0)
+            .bind(text::text(&requeue.who).into_owned())
+            .bind(what::DEAD_LETTER_REQUEUE)
+            .bind(text::optional(requeue.reason.as_ref()).map(String::from));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { Ok(query.fetch_one(&pool).await?) })
+            .await
+    }
+
+    async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
+        let query = sqlx::query(sql::PRUNE_DEAD_LETTERS)
+            .bind(micros(keep.age))
+            .bind(counter(keep.bytes))
+            .bind(counter(LETTER_OVERHEAD));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { Ok(query.execute(&pool).await?.rows_affected()) })
+            .await
+    }
+}
+
+fn letter(row: &PgRow) -> Result<DeadLetter, Failure> {
+    let count = |name: &str| row.try_get::<i64, _>(name).map(i64::unsigned_abs);
+    Ok(DeadLetter {
+        id: row.try_get("id")?,
+        message_id: row.try_get("message_id")?,
+        reason: row.try_get("reason")?,
+        source: row.try_get("source")?,
+        bytes: count("bytes")?,
+        truncated: row.try_get("truncated")?,
+        arrivals: count("arrivals")?,
+        received_at: row.try_get("received_at")?,
+        requeued_at: row.try_get("requeued_at")?,
+        requeued_by: row.try_get("requeued_by")?,
+    })
+}

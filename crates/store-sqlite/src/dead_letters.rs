@@ -1,0 +1,152 @@
+//! Messages that nobody could use.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use attune_store::audit::what;
+use attune_store::{
+    DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD, NewAudit,
+    NewDeadLetter, Requeue, StoreError,
+};
+use serde_json::json;
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::batch;
+use crate::error::Failure;
+use crate::rows::{optional_time, time, unsigned, uuid};
+use crate::sql;
+use crate::store::{Inner, SqliteStore};
+
+#[async_trait]
+impl DeadLetterStore for SqliteStore {
+    async fn add_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), StoreError> {
+        let letters = letters.to_vec();
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(add(connection, letters)))
+                .await
+        })
+        .await
+    }
+
+    async fn list_dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<DeadLetter>, StoreError> {
+        let query = sqlx::query(sql::LIST_DEAD_LETTERS)
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(filter.source.clone())
+            .bind(filter.reason.clone())
+            .bind(filter.requeued)
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(letter).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn find_dead_letter(&self, id: i64) -> Result<Option<(DeadLetter, Vec<u8>)>, StoreError> {
+        let query = sqlx::query(sql::FIND_DEAD_LETTER).bind(id);
+        self.task(async move |inner: Arc<Inner>| {
+            let row = query.fetch_optional(&mut *inner.reader().await?).await?;
+            let found = row.map(|row| Ok((letter(&row)?, row.try_get("body")?)));
+            found.transpose().map_err(Failure::Sql)
+        })
+        .await
+    }
+
+    async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        let requeue = requeue.clone();
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(mark(connection, requeue)))
+                .await
+        })
+        .await
+    }
+
+    async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
+        let query = sqlx::query(sql::PRUNE_DEAD_LETTERS)
+            .bind(keep.age.as_secs_f64())
+            .bind(count(keep.bytes))
+            .bind(count(LETTER_OVERHEAD));
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
+                })
+                .await
+        })
+        .await
+    }
+}
+
+async fn add(
+    connection: &mut SqliteConnection,
+    letters: Vec<NewDeadLetter>,
+) -> Result<(), Failure> {
+    for letter in letters {
+        sqlx::query(sql::ADD_DEAD_LETTER)
+            .bind(letter.message_id.to_string())
+            .bind(letter.reason)
+            .bind(letter.source)
+            .bind(letter.body)
+            .bind(count(letter.bytes))
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn mark(connection: &mut SqliteConnection, requeue: Requeue) -> Result<bool, Failure> {
+    let marked = sqlx::query_as::<_, (String, String, String)>(sql::MARK_REQUEUED)
+        .bind(requeue.id)
+        .bind(count(requeue.arrivals))
+        .bind(requeue.who.clone())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some((message_id, reason, source)) = marked else {
+        return Ok(false);
+    };
+    let entry = NewAudit {
+        request_id: requeue.request_id,
+        who: requeue.who,
+        what: what::DEAD_LETTER_REQUEUE,
+        target: message_id,
+        reason: requeue.reason,
+        before: Some(json!({"letter": requeue.id, "source": source, "reason": reason})),
+        after: None,
+    };
+    sqlx::query(sql::INSERT_AUDIT)
+        .bind(batch::audit_list(&[entry]))
+        .execute(connection)
+        .await?;
+    Ok(true)
+}
+
+/// A number of bytes or arrivals that fits the column; larger ones mean the same.
+fn count(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
+    Ok(DeadLetter {
+        id: row.try_get("id")?,
+        message_id: uuid(row.try_get("message_id")?)?,
+        reason: row.try_get("reason")?,
+        source: row.try_get("source")?,
+        bytes: unsigned(row.try_get("bytes")?)?,
+        truncated: row.try_get("truncated")?,
+        arrivals: unsigned(row.try_get("arrivals")?)?,
+        received_at: time(row.try_get("received_at")?)?,
+        requeued_at: optional_time(row, "requeued_at")?,
+        requeued_by: row.try_get("requeued_by")?,
+    })
+}
