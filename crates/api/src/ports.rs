@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::client::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Submission};
-use attune_history::Recorder;
 use attune_messages::v1::{Accepted, ForceRelease};
+use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
     ActionStore, AuditStore, ExecutionStore, PartitionStore, StatsStore, Store, WorkerStore,

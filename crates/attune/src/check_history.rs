@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use attune_history::{Checker, FinalLine, Findings, Promise, Record, percentile, read_dir};
+use attune_core::Promise;
+use attune_history::{Checker, FinalLine, Findings, percentile};
+use attune_record::{Record, read_dir};
 use clap::Args;
 
 /// How many violations of each promise are shown with their records.

@@ -13,7 +13,7 @@ use attune_completion_listener::{CompletionListener, ListenerError, ListenerOpti
 use attune_config::Settings;
 use attune_core::ActionSpec;
 use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
-use attune_history::{ProcessPhase, Record, Recorder, now_ns};
+use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, retry_until_ready, systemd,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use attune_bus::client::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Priority, RequestId, Submission};
-use attune_history::{Record, now_ns};
+use attune_record::{Record, now_ns};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

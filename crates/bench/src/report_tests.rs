@@ -4,7 +4,7 @@ use super::*;
 use crate::load::Submitted;
 use crate::scenario::Pace;
 use attune_core::{ActionId, Attempt, RequestId};
-use attune_history::Record;
+use attune_record::Record;
 
 const MS: i64 = 1_000_000;
 

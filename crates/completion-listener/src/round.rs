@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::{Bus, Delivery, DeliveryTag, Outgoing, PublishError, Settler, Topic, letter};
-use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
 use attune_messages::{encode, encode_raw};
+use attune_record::{Record, Recorder, now_ns};
 use attune_runtime::Backoff;
 use bytes::Bytes;
 use chrono::Utc;

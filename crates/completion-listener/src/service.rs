@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attune_bus::{Bus, Delivery, Subscriber, Subscription, Topic};
 use attune_core::PartitionId;
-use attune_history::Recorder;
+use attune_record::Recorder;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 

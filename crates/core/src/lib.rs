@@ -7,6 +7,7 @@ pub mod action;
 pub mod ids;
 pub mod input;
 pub mod priority;
+pub mod promise;
 pub mod reject;
 pub mod stats;
 pub mod status;
@@ -17,6 +18,7 @@ pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
 pub use priority::Priority;
+pub use promise::Promise;
 pub use reject::{Reject, RejectCode};
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};

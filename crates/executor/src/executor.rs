@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use attune_bus::{Bus, BusError, Subscription, Topic};
 use attune_core::{OwnerId, PartitionId};
-use attune_history::Recorder;
+use attune_record::Recorder;
 use attune_store::{PartitionStore, StoreError};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};

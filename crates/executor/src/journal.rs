@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use attune_bus::Bus;
 use attune_core::{ActionId, Epoch, OwnerId, PartitionId, RequestId};
-use attune_history::Recorder;
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, QueueSnapshot};
+use attune_record::Recorder;
 use attune_runtime::Backoff;
 use attune_store::{CommitError, Committed, Lookup, PartitionStore, StoreError};
 use futures_util::future::BoxFuture;

@@ -13,8 +13,8 @@ use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OnWorkerLost, PartitionId, QueueStats,
     QueueTotals, RequestId, Seq, Status,
 };
-use attune_history::Record;
 use attune_messages::v1::{Accepted, Completion};
+use attune_record::Record;
 use attune_store::{ActiveRow, End, KnownRequest, Outcome, Update};
 
 use crate::action_queue::{ActionQueue, Holder, Millis};

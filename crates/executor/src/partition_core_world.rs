@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use attune_core::Promise;
 use attune_core::{ActionSpec, OwnerId, Priority, Submission};
-use attune_history::{FinalLine, Promise, check};
+use attune_history::{FinalLine, check};
 use attune_messages::v1::{AnswerOutcome, OnReject};
 use attune_store::SlotRow;
 use std::time::Duration;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Status};
-use attune_history::{Record, now_ns};
+use attune_record::{Record, now_ns};
 use attune_store::NewExecution;
 
 use crate::draft::Round;

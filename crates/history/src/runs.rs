@@ -6,8 +6,8 @@ use std::path::Path;
 use attune_core::{ActionId, Attempt, ExecutionId};
 
 use crate::judge::Interval;
-use crate::read::{ReadError, read_dir};
-use crate::record::Record;
+use attune_record::Record;
+use attune_record::{ReadError, read_dir};
 
 /// The runs of every action, as workers recorded them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,8 +97,8 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorder::Recorder;
     use attune_core::{RequestId, Status};
+    use attune_record::Recorder;
     use uuid::Uuid;
 
     const ACTION: ActionId = ActionId(7);

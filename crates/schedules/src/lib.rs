@@ -47,9 +47,9 @@ mod outbox;
 mod port;
 #[path = "../../executor/src/queue_manager.rs"]
 mod queue_manager;
-#[path = "../../history/src/record.rs"]
+#[path = "../../record/src/record.rs"]
 mod record;
-#[path = "../../history/src/recorder.rs"]
+#[path = "../../record/src/recorder.rs"]
 mod recorder;
 
 pub mod bus;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::oracle::Promise;
+use crate::oracle::Rule;
 use crate::plan::{Plan, Plant};
 use crate::shrink::shrink;
 use crate::world::{Outcome, Seen, run};
@@ -83,8 +83,8 @@ pub struct Report {
     pub seeds: u64,
     /// What they came across, in all.
     pub seen: Seen,
-    /// How many seeds broke each promise, and the first of them.
-    pub broken: BTreeMap<Promise, (u64, u64)>,
+    /// How many seeds broke each rule, and the first of them.
+    pub broken: BTreeMap<Rule, (u64, u64)>,
     /// The shortest history of the first failing seed, or what was to be traced.
     pub history: Vec<String>,
 }
@@ -125,8 +125,8 @@ impl Report {
     fn add(&mut self, seed: u64, outcome: &Outcome) {
         self.seeds += 1;
         self.seen.add(&outcome.seen);
-        for promise in outcome.violations.keys() {
-            let (count, first) = self.broken.entry(*promise).or_insert((0, seed));
+        for rule in outcome.violations.keys() {
+            let (count, first) = self.broken.entry(*rule).or_insert((0, seed));
             *count += 1;
             *first = seed.min(*first);
         }
@@ -135,8 +135,8 @@ impl Report {
     fn merge(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.seen.add(&other.seen);
-        for (promise, (count, seed)) in &other.broken {
-            let (total, first) = self.broken.entry(*promise).or_insert((0, *seed));
+        for (rule, (count, seed)) in &other.broken {
+            let (total, first) = self.broken.entry(*rule).or_insert((0, *seed));
             *total += count;
             *first = (*first).min(*seed);
         }
@@ -149,18 +149,18 @@ impl Report {
             self.history = describe(&plan);
             self.history.extend(run(plan, true).lines);
         } else if !options.json
-            && let Some((promise, (_, seed))) = self.broken.iter().min_by_key(|(_, (_, s))| *s)
+            && let Some((rule, (_, seed))) = self.broken.iter().min_by_key(|(_, (_, s))| *s)
         {
-            let plan = shrink(&Plan::of(*seed, options.plant), *promise);
+            let plan = shrink(&Plan::of(*seed, options.plant), *rule);
             let outcome = run(plan.clone(), true);
             self.history.push(format!(
                 "seed {seed} breaks {}; its shortest history:",
-                promise.name()
+                rule.name()
             ));
             self.history.extend(describe(&plan));
             self.history.extend(outcome.lines);
-            for (promise, violation) in &outcome.violations {
-                let (name, words) = (promise.name(), &violation.words);
+            for (rule, violation) in &outcome.violations {
+                let (name, words) = (rule.name(), &violation.words);
                 self.history
                     .push(format!("{name} is broken at {} ms: {words}", violation.at));
             }
@@ -173,8 +173,8 @@ impl Report {
         for line in &self.history {
             let _ = writeln!(text, "{line}");
         }
-        for (promise, (count, first)) in &self.broken {
-            let name = promise.name();
+        for (rule, (count, first)) in &self.broken {
+            let name = rule.name();
             let _ = writeln!(
                 text,
                 "{name}: broken by {count} seeds, first by --first-seed {first}"
@@ -186,10 +186,9 @@ impl Report {
 
     /// For programs.
     pub fn json(&self) -> String {
-        let count = |promise| self.broken.get(promise).map_or(0, |(count, _)| *count);
-        let violations: serde_json::Map<String, serde_json::Value> = Promise::ALL
-            .iter()
-            .map(|(name, promise)| ((*name).to_owned(), count(promise).into()))
+        let count = |rule| self.broken.get(&rule).map_or(0, |(count, _)| *count);
+        let violations: serde_json::Map<String, serde_json::Value> = Rule::all()
+            .map(|rule| (rule.name().to_owned(), count(rule).into()))
             .collect();
         let seen = &self.seen;
         serde_json::json!({

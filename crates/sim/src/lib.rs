@@ -27,7 +27,7 @@ mod worker;
 mod world;
 
 pub use check::{Options, Report, check};
-pub use oracle::{Promise, Violation};
+pub use oracle::{Rule, Violation};
 pub use plan::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant, Time};
 pub use shrink::shrink;
 pub use world::{Outcome, Seen, run};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, ExecutionId, PartitionId, QueueTotals, RequestId, Status, WorkerId,
+    ActionId, Attempt, ExecutionId, PartitionId, Promise, QueueTotals, RequestId, Status, WorkerId,
 };
 use attune_store::Batch;
 
@@ -13,21 +13,9 @@ use crate::store::{Odd, Store};
 
 /// What must not be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Promise {
-    /// Nothing accepted is lost.
-    I1,
-    /// Limits hold.
-    I2,
-    /// Order holds.
-    I3,
-    /// Every slot is released in the end.
-    I4,
-    /// One outcome per attempt, one execution per request.
-    I5,
-    /// The event that frees a slot grants it.
-    I6,
-    /// The totals balance at every commit.
-    I7,
+pub enum Rule {
+    /// One of the promises.
+    Promise(Promise),
     /// No attempt starts twice, and no execution runs twice at once.
     DoubleStart,
     /// Nothing is told before it is committed.
@@ -38,34 +26,41 @@ pub enum Promise {
     Expiry,
 }
 
-impl Promise {
-    /// All of them, by their names in reports.
-    pub const ALL: [(&'static str, Self); 11] = [
-        ("I1", Self::I1),
-        ("I2", Self::I2),
-        ("I3", Self::I3),
-        ("I4", Self::I4),
-        ("I5", Self::I5),
-        ("I6", Self::I6),
-        ("I7", Self::I7),
-        ("double_start", Self::DoubleStart),
-        ("told_early", Self::ToldEarly),
-        ("stored", Self::Stored),
-        ("expiry", Self::Expiry),
-    ];
-
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        let known = Self::ALL.iter().find(|(_, promise)| *promise == self);
-        known.map_or("?", |(name, _)| name)
+impl From<Promise> for Rule {
+    fn from(promise: Promise) -> Self {
+        Self::Promise(promise)
     }
 }
 
-/// A promise that was broken.
+impl Rule {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let promises = Promise::ALL.into_iter().map(Self::Promise);
+        promises.chain([
+            Self::DoubleStart,
+            Self::ToldEarly,
+            Self::Stored,
+            Self::Expiry,
+        ])
+    }
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Promise(promise) => promise.name(),
+            Self::DoubleStart => "double_start",
+            Self::ToldEarly => "told_early",
+            Self::Stored => "stored",
+            Self::Expiry => "expiry",
+        }
+    }
+}
+
+/// A rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Which one.
-    pub promise: Promise,
+    pub rule: Rule,
     /// How.
     pub words: String,
     /// When.
@@ -73,9 +68,9 @@ pub struct Violation {
 }
 
 impl Violation {
-    pub(crate) fn of(promise: Promise, words: String) -> Self {
+    pub(crate) fn of(rule: impl Into<Rule>, words: String) -> Self {
         Self {
-            promise,
+            rule: rule.into(),
             words,
             at: 0,
         }
@@ -88,8 +83,8 @@ pub(crate) type Key = (ExecutionId, Attempt);
 /// What the oracle remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
-    /// The first violation of each promise.
-    pub(crate) violations: BTreeMap<Promise, Violation>,
+    /// The first violation of each rule.
+    pub(crate) violations: BTreeMap<Rule, Violation>,
     /// User code that runs right now: its action and its worker.
     running: BTreeMap<Key, (ActionId, WorkerId)>,
     /// Attempts whose user code has ever run.
@@ -105,14 +100,14 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    /// Notes that a promise was broken.
+    /// Notes that a rule was broken.
     pub(crate) fn blame(&mut self, at: Time, violation: Violation) {
         let found = Violation { at, ..violation };
-        self.violations.entry(found.promise).or_insert(found);
+        self.violations.entry(found.rule).or_insert(found);
     }
 
-    fn say(&mut self, at: Time, promise: Promise, words: String) {
-        self.blame(at, Violation::of(promise, words));
+    fn say(&mut self, at: Time, rule: impl Into<Rule>, words: String) {
+        self.blame(at, Violation::of(rule, words));
     }
 
     /// A request is being refused for good reasons.
@@ -125,21 +120,21 @@ impl Oracle {
         if !self.started.insert(key) {
             self.say(
                 now,
-                Promise::DoubleStart,
+                Rule::DoubleStart,
                 format!("{key:?} starts a second time"),
             );
         }
         if self.running.keys().any(|(id, _)| *id == key.0) {
             self.say(
                 now,
-                Promise::DoubleStart,
+                Rule::DoubleStart,
                 format!("{key:?} starts beside itself"),
             );
         }
         if !self.granted.contains_key(&key) {
             self.say(
                 now,
-                Promise::ToldEarly,
+                Rule::ToldEarly,
                 format!("{key:?} starts and was never granted"),
             );
         }
@@ -261,7 +256,7 @@ impl Oracle {
                 stored.difference(&decided).collect::<Vec<_>>(),
                 decided.difference(&stored).collect::<Vec<_>>(),
             );
-            self.say(now, Promise::Stored, words);
+            self.say(now, Rule::Stored, words);
         }
     }
 
@@ -291,7 +286,7 @@ impl Oracle {
             .is_some_and(|row| row.attempt >= attempt);
         if !stored && !store.history.contains_key(&id) {
             let words = format!("attempt {attempt} of {id} is dispatched and not stored");
-            self.say(now, Promise::ToldEarly, words);
+            self.say(now, Rule::ToldEarly, words);
         }
     }
 
@@ -305,7 +300,7 @@ impl Oracle {
     ) {
         if !store.active.contains_key(&id) && !store.history.contains_key(&id) {
             let words = format!("{request} is answered with {id}, which is not stored");
-            self.say(now, Promise::ToldEarly, words);
+            self.say(now, Rule::ToldEarly, words);
         }
         let first = *self.told.entry(request).or_insert(id);
         if first != id {

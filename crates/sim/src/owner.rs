@@ -14,7 +14,7 @@ use attune_executor::{Counter, Effect, Event, ExecutionQueueManager, PartitionCo
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome};
 
 use crate::bus::{Body, Delivery, Name, Party};
-use crate::oracle::{Promise, Violation};
+use crate::oracle::{Rule, Violation};
 use crate::plan::{GRACE, MARGIN, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
 use crate::shadow::{Shadow, reported};
 use crate::trace::Note;

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, Seq, Status};
+use attune_core::{ActionId, Attempt, ExecutionId, Priority, Promise, Seq, Status};
 use attune_executor::{Effect, Event};
 use attune_store::{ActiveRow, End, NewExecution, SlotRow, Update};
 
-use crate::oracle::{Promise, Violation};
+use crate::oracle::{Rule, Violation};
 
 /// Milliseconds of an owner's wall clock.
 pub(crate) type Millis = i64;
@@ -223,7 +223,7 @@ impl Shadow {
         let most = self.bounds.get(&seen.action).map_or(0, |(_, most)| *most);
         if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
             let words = format!("{id} expires after {waited} ms of {most}");
-            out.push(Violation::of(Promise::Expiry, words));
+            out.push(Violation::of(Rule::Expiry, words));
         }
     }
 
@@ -256,7 +256,7 @@ impl Shadow {
             });
             if let Some((id, seen)) = overdue {
                 let words = format!("{id} waits {} ms of {most}", now - seen.since);
-                out.push(Violation::of(Promise::Expiry, words));
+                out.push(Violation::of(Rule::Expiry, words));
             }
         }
     }

@@ -1,20 +1,20 @@
-//! Finds a short history that still breaks the promise: parts of the plan are taken away for as
+//! Finds a short history that still breaks the rule: parts of the plan are taken away for as
 //! long as the rest breaks it.
 
-use crate::oracle::Promise;
+use crate::oracle::Rule;
 use crate::plan::{Plan, Planned};
 use crate::world::run;
 
 /// How many runs the search may cost.
 const MAX_RUNS: usize = 3_000;
 
-/// A plan that breaks `promise` and of which, as far as was tried, nothing can be left out.
-pub fn shrink(plan: &Plan, promise: Promise) -> Plan {
+/// A plan that breaks `rule` and of which, as far as was tried, nothing can be left out.
+pub fn shrink(plan: &Plan, rule: Rule) -> Plan {
     let mut best = plan.clone();
     let mut runs = 0;
     let breaks = |plan: &Plan, runs: &mut usize| {
         *runs += 1;
-        *runs < MAX_RUNS && run(plan.clone(), false).violations.contains_key(&promise)
+        *runs < MAX_RUNS && run(plan.clone(), false).violations.contains_key(&rule)
     };
     loop {
         let before = size(&best);

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use attune_core::{Attempt, Epoch, ExecutionId, PartitionId, Status};
 
 use crate::bus::{Name, Party};
-use crate::oracle::Promise;
+use crate::oracle::Rule;
 use crate::plan::Time;
 
 /// One thing that happened.
@@ -36,7 +36,7 @@ pub(crate) enum Note {
     RunKilled(Party, ExecutionId, Attempt),
     LifeOver(Party),
     Answered(usize),
-    Broken(Promise),
+    Broken(Rule),
 }
 
 impl Hash for Party {
@@ -107,7 +107,7 @@ impl fmt::Display for Note {
             }
             Self::LifeOver(party) => write!(f, "{} has lost its lease", Short(party)),
             Self::Answered(ask) => write!(f, "ask {ask} is answered"),
-            Self::Broken(promise) => write!(f, "BROKEN: {}", promise.name()),
+            Self::Broken(rule) => write!(f, "BROKEN: {}", rule.name()),
         }
     }
 }

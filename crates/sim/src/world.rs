@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::bus::{Body, Bus, Delivery, Name, Party};
 use crate::client::Ask;
-use crate::oracle::{Key, Oracle, Promise, Violation};
+use crate::oracle::{Key, Oracle, Violation};
 use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
 use crate::rng::Rng;
@@ -218,10 +218,10 @@ impl World {
         if !self.bus.is_empty() {
             let words = "the broker still keeps messages".to_owned();
             self.oracle
-                .blame(self.now, Violation::of(Promise::I1, words));
+                .blame(self.now, Violation::of(attune_core::Promise::I1, words));
         }
         for violation in self.oracle.violations.clone().into_values() {
-            self.note(Note::Broken(violation.promise));
+            self.note(Note::Broken(violation.rule));
         }
         self.seen.executions = (self.store.history.len() + self.store.active.len()) as u64;
     }
@@ -467,7 +467,7 @@ impl World {
                 self.note(Note::Committed(written.number, again));
                 if !again {
                     for (_, violation) in written.found.clone() {
-                        self.note(Note::Broken(violation.promise));
+                        self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }
                     let mut shadows = BTreeMap::new();

@@ -7,9 +7,9 @@ use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
     Bus, Delivery, DeliveryTag, Outgoing, PublishError, Settler, Subscriber, Topic, letter,
 };
-use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
+use attune_record::{Record, Recorder, now_ns};
 use attune_runtime::Backoff;
 use attune_store::{StatsRow, StatsStore, StoreError};
 use bytes::Bytes;

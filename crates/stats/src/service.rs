@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
-use attune_history::Recorder;
+use attune_record::Recorder;
 use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use attune_core::{ActionId, Status, WorkerId};
-use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::{Completion, ExecutionCompleted, ExecutionRequested};
+use attune_record::{Record, Recorder, now_ns};
 use chrono::{DateTime, Utc};
 use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;

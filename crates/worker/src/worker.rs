@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
-use attune_history::Recorder;
+use attune_record::Recorder;
 use attune_store::WorkerStore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

@@ -2,8 +2,8 @@
 
 use attune_bus::client::ClientError;
 use attune_core::{ActionRef, Reject, RequestId, Submission};
-use attune_history::{Record, Recorder, now_ns};
 use attune_messages::v1::Accepted;
+use attune_record::{Record, Recorder, now_ns};
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use attune_api::{ApiOptions, router};
-use attune_history::Recorder;
+use attune_record::Recorder;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};

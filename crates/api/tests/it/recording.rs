@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_bus::client::ClientError;
 use attune_core::{ExecutionId, RequestId};
-use attune_history::{Record, Recorder, read_dir};
+use attune_record::{Record, Recorder, read_dir};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 

@@ -12,7 +12,8 @@ use attune_bench::{Load, LoadOptions, Observed, Report, Scenario, load, read_row
 use attune_bus::client::{ClientOptions, CommandClient};
 use attune_config::{Settings, Wiring};
 use attune_core::Status;
-use attune_history::{Recorder, Runs};
+use attune_history::Runs;
+use attune_record::Recorder;
 use attune_store::{ExecutionFilter, Store, StoreError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::{Instant, sleep};

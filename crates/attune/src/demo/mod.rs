@@ -163,7 +163,7 @@ async fn submit(client: &CommandClient, executions: u32) -> anyhow::Result<Vec<A
         let answers = client
             .submit_many(submissions, Duration::from_secs(30))
             .await;
-        let accepted_ns = attune_history::now_ns();
+        let accepted_ns = attune_record::now_ns();
         for ((action, _), answer) in chunk.iter().zip(answers) {
             let execution_id = answer?
                 .execution_id

@@ -25,7 +25,7 @@ struct Parameters {
 
 /// Runs the program.
 pub(crate) fn run(arguments: &DemoProgram) -> anyhow::Result<ExitCode> {
-    let began = attune_history::now_ns();
+    let began = attune_record::now_ns();
     let id = std::env::var("ATTUNE_EXECUTION_ID").context("ATTUNE_EXECUTION_ID is not set")?;
     append(&arguments.record, &format!("start {id} {began}\n"))?;
     let mut text = String::new();
@@ -34,7 +34,7 @@ pub(crate) fn run(arguments: &DemoProgram) -> anyhow::Result<ExitCode> {
     std::thread::sleep(Duration::from_millis(parameters.work_ms));
     append(
         &arguments.record,
-        &format!("end {id} {}\n", attune_history::now_ns()),
+        &format!("end {id} {}\n", attune_record::now_ns()),
     )?;
     // After the record: nobody may be there to read it, when the worker has died.
     println!("{}", serde_json::json!({"worked_ms": parameters.work_ms}));

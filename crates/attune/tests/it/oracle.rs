@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use attune_core::{ActionId, ExecutionId};
-use attune_history::{Interval, Record, judge_action, read_dir};
+use attune_history::{Interval, judge_action};
+use attune_record::{Record, read_dir};
 use attune_testkit::{System, wait_for};
 use serde_json::{Value, json};
 

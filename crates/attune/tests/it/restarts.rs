@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use anyhow::{Context as _, bail, ensure};
-use attune_history::now_ns;
+use attune_record::now_ns;
 use attune_testkit::{Api, System, wait_for};
 use futures_util::future::try_join_all;
 use reqwest::Method;

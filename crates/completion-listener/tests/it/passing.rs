@@ -8,8 +8,8 @@ use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Topic};
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_core::{Attempt, PartitionId, Status};
-use attune_history::{Record, Recorder, read_dir};
 use attune_messages::v1::Completion;
+use attune_record::{Record, Recorder, read_dir};
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 

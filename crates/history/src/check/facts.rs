@@ -9,7 +9,7 @@ use attune_core::{
 use super::processes::Processes;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
-use crate::record::{FaultPhase, Record};
+use attune_record::{FaultPhase, Record};
 
 /// One attempt of an execution.
 pub(super) type Key = (ExecutionId, Attempt);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use attune_core::{Epoch, ExecutionId, PartitionId, WorkerId};
 
 use super::facts::Key;
-use crate::record::{FaultPhase, ProcessPhase, Record};
+use attune_record::{FaultPhase, ProcessPhase, Record};
 
 /// What a process that is killed recorded this long before may be lost, in nanoseconds.
 const LAST_MOMENTS: i64 = 1_000_000_000;

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::tests::findings;
 use super::world::{SECOND, World};
 use super::*;
-use crate::record::FaultPhase;
+use attune_record::FaultPhase;
 
 /// What happens in a random history.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {

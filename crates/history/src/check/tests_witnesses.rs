@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::tests::{NORMAL, assert_breaks, assert_clean, broken, busy, findings};
 use super::world::{SECOND, World, request};
 use super::*;
-use crate::record::{FaultPhase, ProcessPhase};
+use attune_record::{FaultPhase, ProcessPhase};
 
 /// A good history with an end.
 fn whole(limit: u32) -> (World, Vec<ExecutionId>) {

@@ -12,7 +12,7 @@
 //!
 //! Both need the times that executors record at their start ([`Record::Bounds`]).
 //!
-//! [`Record::Bounds`]: crate::record::Record::Bounds
+//! [`Record::Bounds`]: attune_record::Record::Bounds
 
 use attune_core::PartitionId;
 

@@ -16,7 +16,7 @@ use attune_core::{ActionId, Attempt, Epoch, ExecutionId, Seq, Status};
 
 use super::facts::{Counts, Facts, Key, What};
 use super::{Judged, Promise, Violation, violation};
-use crate::record::Record;
+use attune_record::Record;
 
 /// A snapshot that was written.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use attune_core::{
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use crate::record::{FaultPhase, ProcessPhase, Record};
+use attune_record::{FaultPhase, ProcessPhase, Record};
 
 pub(super) const ACTION: ActionId = ActionId(7);
 pub(super) const PARTITION: PartitionId = PartitionId(0);

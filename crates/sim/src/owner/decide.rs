@@ -94,7 +94,7 @@ impl World {
             let words =
                 format!("the holders of partition {partition} in memory are not the stored ones");
             self.oracle
-                .blame(self.now, Violation::of(Promise::Stored, words));
+                .blame(self.now, Violation::of(Rule::Stored, words));
         }
         let counted = match (&event, plant) {
             (Event::Completed(completion), Some(Plant::Counter)) => Some(completion.action_id),

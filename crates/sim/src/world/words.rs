@@ -43,8 +43,8 @@ pub struct Outcome {
     pub hash: u64,
     /// What it came across.
     pub seen: Seen,
-    /// The first violation of each promise.
-    pub violations: BTreeMap<Promise, Violation>,
+    /// The first violation of each rule.
+    pub violations: BTreeMap<crate::oracle::Rule, Violation>,
     /// What happened, when it was to be kept.
     pub lines: Vec<String>,
 }

@@ -1,7 +1,8 @@
 //! The simulator judged: it repeats itself, it sees much, it finds what is planted, and it finds
 //! nothing in what is not.
 
-use attune_sim::{Options, Plan, Plant, Promise, check, run, shrink};
+use attune_core::Promise;
+use attune_sim::{Options, Plan, Plant, Rule, check, run, shrink};
 
 fn options(seeds: u64, plant: Option<Plant>) -> Options {
     Options {
@@ -51,10 +52,10 @@ fn a_seed_is_one_run() {
     assert_eq!(hashes.len(), 40, "different seeds are different runs");
 }
 
-/// The planted bug is found within so many seeds, and said to break this promise.
-fn is_found(plant: Plant, promise: Promise, seeds: u64) {
+/// The planted bug is found within so many seeds, and said to break this rule.
+fn is_found(plant: Plant, rule: impl Into<Rule>, seeds: u64) {
     let report = check(&options(seeds, Some(plant)));
-    let found = report.broken.contains_key(&promise);
+    let found = report.broken.contains_key(&rule.into());
     assert!(found, "{plant:?} breaks {:?}", report.broken);
 }
 
@@ -66,7 +67,7 @@ fn a_missing_fence_breaks_the_limit() {
 #[test]
 fn a_missing_claim_breaks_the_limit_and_starts_twice() {
     is_found(Plant::NoClaim, Promise::I2, 40);
-    is_found(Plant::NoClaim, Promise::DoubleStart, 20);
+    is_found(Plant::NoClaim, Rule::DoubleStart, 20);
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn giving_back_out_of_order_breaks_the_order() {
 
 #[test]
 fn telling_first_is_telling_early() {
-    is_found(Plant::TellFirst, Promise::ToldEarly, 10);
+    is_found(Plant::TellFirst, Rule::ToldEarly, 10);
 }
 
 /// What the executor's inbox keeps from an earlier epoch must not go before what was lost.
@@ -104,16 +105,16 @@ fn a_dropped_store_call_loses_what_was_confirmed() {
 #[test]
 fn a_failing_seed_is_made_short() {
     let report = check(&options(40, Some(Plant::NoClaim)));
-    let (_, seed) = report.broken[&Promise::DoubleStart];
+    let (_, seed) = report.broken[&Rule::DoubleStart];
     let long = Plan::of(seed, Some(Plant::NoClaim));
-    let short = shrink(&long, Promise::DoubleStart);
+    let short = shrink(&long, Rule::DoubleStart);
     assert!(
         short.ops.len() < long.ops.len(),
         "{} operations",
         short.ops.len()
     );
     let outcome = run(short, true);
-    assert!(outcome.violations.contains_key(&Promise::DoubleStart));
+    assert!(outcome.violations.contains_key(&Rule::DoubleStart));
     assert!(
         outcome
             .lines

@@ -7,7 +7,7 @@ use anyhow::Result;
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Topic};
 use attune_core::ActionId;
-use attune_history::{Record, Recorder, read_dir};
+use attune_record::{Record, Recorder, read_dir};
 use attune_stats::{StatsError, StatsOptions, StatsPersister};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 
 use anyhow::{Context as _, ensure};
-use attune_core::{Attempt, ExecutionId};
+use attune_core::{Attempt, ExecutionId, Promise};
 use attune_history::{Interval, judge_action};
 use futures_util::TryStreamExt as _;
 use serde_json::{Value, json};
@@ -18,9 +18,6 @@ use uuid::Uuid;
 use super::Options;
 use super::nemesis::{Rig, faults};
 use super::records::{Runs, read};
-
-/// The promises.
-const PROMISES: [&str; 7] = ["I1", "I2", "I3", "I4", "I5", "I6", "I7"];
 
 /// What a run has come to.
 #[derive(Debug)]
@@ -70,13 +67,13 @@ struct Final {
 /// Violations by promise.
 #[derive(Default)]
 struct Findings {
-    counts: BTreeMap<&'static str, u64>,
+    counts: BTreeMap<Promise, u64>,
     lines: Vec<String>,
 }
 
 impl Findings {
     /// So many violations of a promise, if any.
-    fn add(&mut self, promise: &'static str, count: usize, what: &str) {
+    fn add(&mut self, promise: Promise, count: usize, what: &str) {
         if count > 0 {
             *self.counts.entry(promise).or_default() += count as u64;
             self.lines.push(format!("{promise}: {count} times: {what}"));
@@ -101,13 +98,13 @@ pub(crate) async fn check(
     judge_totals(rig, &mut findings).await?;
     let by_checker = ask_checker(options, &history, &last).await?;
     let mut violations = serde_json::Map::new();
-    for promise in PROMISES {
-        let own = findings.counts.get(promise).copied().unwrap_or_default();
+    for promise in Promise::ALL {
+        let own = findings.counts.get(&promise).copied().unwrap_or_default();
         let checked = by_checker
             .as_ref()
-            .map(|(line, _)| line["violations"][promise].as_u64());
+            .map(|(line, _)| line["violations"][promise.name()].as_u64());
         let checked = checked.flatten().unwrap_or_default();
-        violations.insert(promise.to_owned(), own.max(checked).into());
+        violations.insert(promise.to_string(), own.max(checked).into());
         if checked > 0 {
             findings
                 .lines
@@ -189,8 +186,12 @@ async fn dump(
         writeln!(file, "{line}")?;
     }
     file.flush()?;
-    findings.add("I5", twice, "a second row of the same execution or request");
-    findings.add("I4", open, "an execution is not over in the end");
+    findings.add(
+        Promise::I5,
+        twice,
+        "a second row of the same execution or request",
+    );
+    findings.add(Promise::I4, open, "an execution is not over in the end");
     Ok(rows)
 }
 
@@ -202,7 +203,7 @@ fn judge_requests(rig: &Rig, rows: &HashMap<Uuid, Final>, findings: &mut Finding
     };
     let lost: Vec<_> = known.accepted.iter().filter(is_lost).collect();
     findings.add(
-        "I1",
+        Promise::I1,
         lost.len(),
         &format!("accepted and not there: {:?}", first(&lost)),
     );
@@ -211,16 +212,16 @@ fn judge_requests(rig: &Rig, rows: &HashMap<Uuid, Final>, findings: &mut Finding
         .filter(|request| !rows.contains_key(request))
         .collect();
     let what = format!("confirmed by the broker and not there: {:?}", first(&lost));
-    findings.add("I1", lost.len(), &what);
+    findings.add(Promise::I1, lost.len(), &what);
     let refused = known.refused.iter();
     let kept: Vec<_> = refused
         .filter(|request| rows.contains_key(request))
         .collect();
     let what = format!("refused, and there all the same: {:?}", first(&kept));
-    findings.add("I1", kept.len(), &what);
+    findings.add(Promise::I1, kept.len(), &what);
     let contradictions = known.contradictions.len();
     findings.add(
-        "I1",
+        Promise::I1,
         contradictions,
         &format!("{:?}", first(&known.contradictions)),
     );
@@ -233,7 +234,7 @@ fn first<T>(items: &[T]) -> &[T] {
 /// Limits by what the programs themselves wrote down; starts by what the workers did.
 fn judge_runs(rig: &Rig, runs: &Runs, findings: &mut Findings) {
     findings.add(
-        "I2",
+        Promise::I2,
         runs.double_starts.len(),
         &format!(
             "a worker started an attempt that had started before: {:?}",
@@ -257,7 +258,7 @@ fn judge_runs(rig: &Rig, runs: &Runs, findings: &mut Findings) {
         let verdict = judge_action(&intervals, limit);
         let count = verdict.limit_violations as usize;
         findings.add(
-            "I2",
+            Promise::I2,
             count,
             &format!(
                 "{action_ref}: up to {} programs at once, the limit never was above {limit:?}",
@@ -266,7 +267,7 @@ fn judge_runs(rig: &Rig, runs: &Runs, findings: &mut Findings) {
         );
         let count = verdict.double_starts as usize;
         findings.add(
-            "I2",
+            Promise::I2,
             count,
             &format!("{action_ref}: a program started twice in an attempt"),
         );
@@ -288,7 +289,7 @@ async fn judge_totals(rig: &Rig, findings: &mut Findings) -> anyhow::Result<()> 
     .fetch_all(&mut connection)
     .await?;
     let what = format!("(action, enqueued, ended, rows) = {:?}", first(&rows));
-    findings.add("I7", rows.len(), &what);
+    findings.add(Promise::I7, rows.len(), &what);
     Ok(())
 }
 
@@ -333,9 +334,9 @@ async fn ask_checker(
     );
     let line = text.lines().last().context("the checker says nothing")?;
     let line: Value = serde_json::from_str(line).context("the checker's final line")?;
-    let counts = PROMISES
+    let counts = Promise::ALL
         .iter()
-        .filter_map(|promise| line["violations"][promise].as_u64());
+        .filter_map(|promise| line["violations"][promise.name()].as_u64());
     ensure!(
         (counts.sum::<u64>() == 0) == (code == 0),
         "the checker contradicts itself: {text}"

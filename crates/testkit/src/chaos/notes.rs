@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
-use attune_history::now_ns;
+use attune_record::now_ns;
 use serde_json::{Map, Value, json};
 
 /// A file of records; one write per record, so that a record is there when the call returns.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;
-use attune_history::now_ns;
+use attune_record::now_ns;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;

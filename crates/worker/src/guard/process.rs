@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use attune_core::WorkerId;
-use attune_history::now_ns;
+use attune_record::now_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! Cancelling before, at and after the claim.
 
 use attune_core::Status;
-use attune_history::Record;
+use attune_record::Record;
 
 use crate::rig::{Rig, echo, is_gone, key, pid_in, sleep, stubborn, until};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
 use attune_core::{Attempt, Status};
-use attune_history::Record;
+use attune_record::Record;
 
 use crate::rig::{Mood, Rig, echo, key, noop, sleep, until};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use attune_bus::Bus;
 use attune_bus::memory::MemoryBus;
 use attune_core::{Attempt, Status};
-use attune_history::Record;
+use attune_record::Record;
 use attune_worker::{Worker, WorkerError, WorkerOptions};
 use tokio_util::sync::CancellationToken;
 
