@@ -6,8 +6,9 @@
 //! channel of its own. Whatever breaks is rebuilt from scratch; lapin's recovery is not used.
 //!
 //! What holds:
-//! - `publish` returns `Ok` when the broker has taken responsibility for every message. Messages
-//!   that no queue takes are named by their ids ([`PublishError::Refused`]).
+//! - `publish` returns `Ok` when the broker has taken responsibility for every message. What it
+//!   sends back is named as unroutable, what it does not confirm (`basic.nack`) as full, and what
+//!   cannot be sent at all as too large or invalid ([`PublishError::Refused`]).
 //! - Messages of one publisher on one topic are delivered in order. After a lost connection some
 //!   come again: the order holds for the first time that each is seen.
 //! - What was not acknowledged comes again, before anything newer, to the next subscriber.

@@ -1,7 +1,7 @@
 //! Messages between the port's shape and the protocol's.
 
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
-use attune_bus::{Delivery, DeliveryTag, Outgoing, Topic};
+use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC, MAX_HEADERS_BYTES};
+use attune_bus::{Delivery, DeliveryTag, Outgoing, Refusal, Topic};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -10,9 +10,6 @@ use uuid::Uuid;
 use crate::cause::Cause;
 use crate::topology::{Topology, short};
 
-/// Headers travel in one frame (128 KiB by default), and the broker closes the connection of
-/// whoever sends a larger one. In bytes.
-const HEADERS_BYTES: usize = 64 << 10;
 /// What one header of a dead letter may keep, in bytes.
 const DEAD_LETTER_HEADER_BYTES: usize = 8 << 10;
 
@@ -28,12 +25,31 @@ pub(crate) struct Prepared {
     pub(crate) body: Bytes,
 }
 
-/// Translates a message; refused when it is too large or has names that are too long.
+/// Translates a message.
+///
+/// # Errors
+/// When it is too large, or something in it is too long for the protocol: both for good.
 pub(crate) fn prepare(
     topology: &Topology,
-    message: Outgoing,
-    max_bytes: usize,
-) -> Result<Prepared, Cause> {
+    mut message: Outgoing,
+    max: usize,
+) -> Result<Prepared, Refusal> {
+    let dead_letter = message.topic == Topic::DeadLetters;
+    let bytes = message.body.len();
+    // A dead letter has come through the broker, so it fits; were it refused here for its size,
+    // it would come again for ever.
+    if bytes > max && !dead_letter {
+        return Err(Refusal::TooLarge { bytes, max });
+    }
+    if dead_letter {
+        message.headers = fitted(message.headers);
+    }
+    message.check_names()?;
+    let prepared = translate(topology, message);
+    prepared.map_err(|cause| Refusal::Invalid(cause.to_string()))
+}
+
+fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> {
     let Outgoing {
         topic,
         message_id,
@@ -41,29 +57,6 @@ pub(crate) fn prepare(
         reply_to,
         headers,
     } = message;
-    let dead_letter = topic == Topic::DeadLetters;
-    // A dead letter has come through the broker, so it fits; were it refused here for its size,
-    // it would come again for ever.
-    if body.len() > max_bytes && !dead_letter {
-        return Err(Cause::refused(format!(
-            "{} bytes are more than the {max_bytes} that a message may have",
-            body.len()
-        )));
-    }
-    let headers = if dead_letter {
-        fitted(headers)
-    } else {
-        headers
-    };
-    let size: usize = headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
-    if size > HEADERS_BYTES {
-        return Err(Cause::refused(format!(
-            "{size} bytes of headers are too many"
-        )));
-    }
     let (exchange, routing_key) = topology.route(&topic)?;
     let must_route = topic.must_route();
     let mut properties = BasicProperties::default()
@@ -93,7 +86,7 @@ pub(crate) fn prepare(
 
 /// The headers of a dead letter, as far as there is room: why and from where first.
 fn fitted(mut headers: Vec<(String, String)>) -> Vec<(String, String)> {
-    let mut room = HEADERS_BYTES;
+    let mut room = MAX_HEADERS_BYTES;
     headers.sort_by_key(|(name, _)| name != DEAD_LETTER_REASON && name != DEAD_LETTER_TOPIC);
     headers.retain_mut(|(name, value)| {
         value.truncate(value.floor_char_boundary(DEAD_LETTER_HEADER_BYTES));
@@ -139,7 +132,7 @@ mod tests {
 
     fn prepared(message: Outgoing, max_bytes: usize) -> Result<Prepared, String> {
         let topology = Topology::of(&RabbitOptions::new("amqp://127.0.0.1"));
-        prepare(&topology, message, max_bytes).map_err(|cause| cause.to_string())
+        prepare(&topology, message, max_bytes).map_err(|refusal| refusal.to_string())
     }
 
     fn message(topic: Topic, body: usize) -> Outgoing {
@@ -193,8 +186,10 @@ mod tests {
         long_name.headers = vec![("n".repeat(256), String::new())];
         assert!(prepared(long_name, 10).unwrap_err().contains("256"));
         let mut heavy = message(Topic::Completed, 1);
-        heavy.headers = vec![("n".to_owned(), "v".repeat(HEADERS_BYTES))];
+        heavy.headers = vec![("n".to_owned(), "v".repeat(MAX_HEADERS_BYTES))];
         assert!(prepared(heavy, 10).unwrap_err().contains("headers"));
+        let nowhere = message(Topic::Requested("p".repeat(256)), 1);
+        assert!(prepared(nowhere, 10).unwrap_err().contains("cannot be"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use attune_bus::{Outgoing, PublishError};
+use attune_bus::{Outgoing, PublishError, Refused};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
@@ -85,13 +85,10 @@ impl Publisher {
         let mut refused = Vec::new();
         let mut prepared = VecDeque::with_capacity(messages.len());
         for message in messages {
-            let id = message.message_id;
+            let message_id = message.message_id;
             match prepare(&self.topology, message, self.max_bytes) {
                 Ok(message) => prepared.push_back(message),
-                Err(cause) => {
-                    tracing::warn!(message.id = %id, cause = %cause, "a message is not sent");
-                    refused.push(id);
-                }
+                Err(why) => refused.push(Refused { message_id, why }),
             }
         }
         let sent = if prepared.is_empty() {

@@ -20,6 +20,7 @@
 
 use std::collections::VecDeque;
 
+use attune_bus::{Refusal, Refused};
 use lapin::types::ShortString;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -44,14 +45,14 @@ struct Slot {
     bytes: usize,
     sent: Instant,
     confirmed: bool,
-    refused: bool,
+    refused: Option<Refusal>,
 }
 
 struct Call<T> {
     owner: T,
     /// The sequence number after its last message; `None` while it is being written.
     end: Option<u64>,
-    refused: Vec<Uuid>,
+    refused: Vec<Refused>,
 }
 
 /// The messages of one connection that are not settled. `T` is who asked.
@@ -110,7 +111,7 @@ impl<T> Window<T> {
             bytes,
             sent,
             confirmed: false,
-            refused: false,
+            refused: None,
         });
         sequence
     }
@@ -131,7 +132,9 @@ impl<T> Window<T> {
             .and_then(|index| self.slots.get_mut(usize::try_from(index).ok()?));
         if let Some(slot) = slot {
             slot.confirmed = true;
-            slot.refused |= verdict == Verdict::Nacked;
+            if verdict == Verdict::Nacked {
+                slot.refused = Some(Refusal::Full);
+            }
         }
     }
 
@@ -142,16 +145,16 @@ impl<T> Window<T> {
         let mut known = false;
         for slot in &mut self.slots {
             if slot.id == id && slot.routing_key.as_str() == routing_key {
-                slot.refused = true;
+                slot.refused = Some(Refusal::Unroutable);
                 known = true;
             }
         }
         known
     }
 
-    /// Takes the calls that are settled, oldest first, each with the ids that were refused.
+    /// Takes the calls that are settled, oldest first, each with what was refused of it.
     /// Only to be called when every completed confirm has been reported.
-    pub(crate) fn settled(&mut self) -> Vec<(T, Vec<Uuid>)> {
+    pub(crate) fn settled(&mut self) -> Vec<(T, Vec<Refused>)> {
         let mut settled = Vec::new();
         loop {
             // A call ends where its last message ends; calls without a confirmed front wait.
@@ -163,10 +166,11 @@ impl<T> Window<T> {
             };
             self.first += 1;
             self.bytes -= slot.bytes;
-            if slot.refused
+            if let Some(why) = slot.refused
                 && let Some(call) = self.calls.front_mut()
             {
-                call.refused.push(slot.id);
+                let message_id = slot.id;
+                call.refused.push(Refused { message_id, why });
             }
         }
     }
@@ -191,6 +195,10 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
+
+    fn refused(message_id: Uuid, why: Refusal) -> Refused {
+        Refused { message_id, why }
+    }
 
     fn window(calls: &[usize]) -> (Window<usize>, Vec<Uuid>) {
         let mut window = Window::new();
@@ -219,7 +227,11 @@ mod tests {
         assert!(!window.returned(Uuid::now_v7(), "key"));
         assert_eq!(
             window.settled(),
-            [(0, vec![ids[0]]), (1, vec![]), (2, vec![ids[3]])]
+            [
+                (0, vec![refused(ids[0], Refusal::Full)]),
+                (1, vec![]),
+                (2, vec![refused(ids[3], Refusal::Unroutable)])
+            ]
         );
         assert!(window.is_empty());
     }
@@ -251,7 +263,8 @@ mod tests {
             window.confirmed(sequence, Verdict::Acked);
         }
         assert!(window.returned(id, "key"));
-        assert_eq!(window.settled(), [("first", vec![id]), ("again", vec![id])]);
+        let both = ["first", "again"].map(|call| (call, vec![refused(id, Refusal::Unroutable)]));
+        assert_eq!(window.settled(), both);
     }
 
     #[test]
@@ -317,9 +330,9 @@ mod tests {
                         );
                     }
                 }
-                for (owner, ids) in window.settled() {
+                for (owner, returned) in window.settled() {
                     settled.push(owner);
-                    refused.extend(ids);
+                    refused.extend(returned.into_iter().map(|refused| refused.message_id));
                 }
             }
             assert_eq!(settled, (0..sizes.len()).collect::<Vec<_>>(), "seed {seed}");

@@ -13,8 +13,8 @@ pub mod port;
 use std::sync;
 
 pub use client::{ClientError, ClientOptions, CommandClient};
-pub use memory::MemoryBus;
+pub use memory::{MemoryBus, Room};
 pub use port::{
-    Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Settle, Settler, Subscriber,
-    Subscription, Topic, dead_letter, letter,
+    Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
+    Settler, Subscriber, Subscription, Topic, dead_letter, letter,
 };

@@ -96,6 +96,13 @@ pub struct Outgoing {
     pub headers: Vec<(String, String)>,
 }
 
+/// The longest name that a message may carry, in bytes: a reply address, the name of a header.
+/// It is what AMQP can write down.
+pub const MAX_NAME_BYTES: usize = 255;
+/// What the headers of a message may take together, in bytes. They travel in one frame (128 KiB
+/// by default), and a broker closes the connection of whoever sends a larger one.
+pub const MAX_HEADERS_BYTES: usize = 64 << 10;
+
 impl Outgoing {
     /// A message without reply address and headers.
     pub fn new(topic: Topic, message_id: Uuid, body: impl Into<Bytes>) -> Self {
@@ -107,15 +114,82 @@ impl Outgoing {
             headers: Vec::new(),
         }
     }
+
+    /// For adapters: whether every bus can carry it; what they cannot carry, all refuse alike.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] for a reply address or the name of a header above
+    /// [`MAX_NAME_BYTES`], or headers above [`MAX_HEADERS_BYTES`].
+    pub fn check_names(&self) -> Result<(), Refusal> {
+        let too_long = |what: &str, bytes: usize, max: usize| {
+            Err(Refusal::Invalid(format!(
+                "{what} has {bytes} bytes; at most {max} can be carried"
+            )))
+        };
+        if let Some(address) = &self.reply_to
+            && address.len() > MAX_NAME_BYTES
+        {
+            return too_long("`reply_to`", address.len(), MAX_NAME_BYTES);
+        }
+        let mut total = 0;
+        for (name, value) in &self.headers {
+            if name.len() > MAX_NAME_BYTES {
+                return too_long("the name of a header", name.len(), MAX_NAME_BYTES);
+            }
+            total += name.len() + value.len();
+        }
+        if total > MAX_HEADERS_BYTES {
+            return too_long("the headers together", total, MAX_HEADERS_BYTES);
+        }
+        Ok(())
+    }
+}
+
+/// Why the bus does not take a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nobody has ever subscribed to its topic or declared it.
+    #[error("nobody has declared its topic")]
+    Unroutable,
+    /// What is kept for its topic is at its bound, or the broker cannot keep it right now.
+    #[error("its topic has no room")]
+    Full,
+    /// It is larger than this bus carries.
+    #[error("it has {bytes} bytes; at most {max} are allowed")]
+    TooLarge {
+        /// How large its body is.
+        bytes: usize,
+        /// How large a body may be.
+        max: usize,
+    },
+    /// This bus can never carry it, for this reason.
+    #[error("it cannot be carried: {0}")]
+    Invalid(String),
+}
+
+impl Refusal {
+    /// Whether the same message will be refused for ever: publishing it again is of no use. The
+    /// others end when somebody subscribes, or when there is room again.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::TooLarge { .. } | Self::Invalid(_))
+    }
+}
+
+/// A message that the bus does not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// By which its publisher knows it.
+    pub message_id: Uuid,
+    /// Why it was refused.
+    pub why: Refusal,
 }
 
 /// A message was not confirmed.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// The bus refused these (by message id) because nobody has ever subscribed to their topic,
-    /// or what is kept for it is at its bound; the others were confirmed.
-    #[error("{} message(s) could not be routed or kept", .0.len())]
-    Refused(Vec<Uuid>),
+    /// The bus refused these, never an empty list; the others of the call were confirmed.
+    #[error("{} message(s) refused; of the first: {}", .0.len(), first(.0))]
+    Refused(Vec<Refused>),
     /// The bus cannot be reached or did not confirm in time. Whether the messages were kept is
     /// *unknown*: publish them again under the same ids.
     #[error("the bus did not confirm: {0}")]
@@ -123,6 +197,24 @@ pub enum PublishError {
     /// The bus is closed.
     #[error("the bus is closed")]
     Closed,
+}
+
+impl PublishError {
+    /// Why the bus does not take a message of the call, if that is so.
+    pub fn refusal_of(&self, message_id: Uuid) -> Option<&Refusal> {
+        let Self::Refused(refused) = self else {
+            return None;
+        };
+        let refused = refused.iter().find(|one| one.message_id == message_id)?;
+        Some(&refused.why)
+    }
+}
+
+/// The first reason in words.
+fn first(refused: &[Refused]) -> String {
+    refused
+        .first()
+        .map_or_else(String::new, |refused| refused.why.to_string())
 }
 
 /// A subscription could not be made.

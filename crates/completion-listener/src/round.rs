@@ -235,9 +235,11 @@ impl Round {
                 Err(PublishError::Closed) => return Err(ListenerError::BusClosed),
                 Err(error) => error,
             };
-            if let PublishError::Refused(refused) = &error {
-                self.confirm(courier, |part| !refused.contains(&part.message.message_id))
-                    .await;
+            if matches!(error, PublishError::Refused(_)) {
+                self.confirm(courier, |part| {
+                    error.refusal_of(part.message.message_id).is_none()
+                })
+                .await;
                 if tries >= LETTER_TRIES {
                     self.give_up_letters(courier, &error).await;
                 }

@@ -230,14 +230,15 @@ impl Teller {
         while !messages.is_empty() {
             match self.bus.publish(messages.clone()).await {
                 Ok(()) => return,
-                Err(PublishError::Refused(refused)) => {
-                    messages.retain(|message| refused.contains(&message.message_id));
+                Err(error @ PublishError::Refused(_)) => {
+                    messages.retain(|message| error.refusal_of(message.message_id).is_some());
                     self.declared
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
                         .clear();
                     tracing::warn!(
                         messages = messages.len(),
+                        %error,
                         "dispatches were refused by the bus"
                     );
                 }

@@ -1,6 +1,5 @@
 //! Sends completions until the bus has confirmed them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,10 +65,9 @@ impl Reporter {
                 Err(PublishError::Closed) => return false,
                 Err(error) => error,
             };
-            if let PublishError::Refused(refused) = &error {
+            if matches!(error, PublishError::Refused(_)) {
                 // No listener has ever been there, or the broker is full. Both can change.
-                let refused: HashSet<_> = refused.iter().collect();
-                messages.retain(|message| refused.contains(&message.message_id));
+                messages.retain(|message| error.refusal_of(message.message_id).is_some());
                 if messages.is_empty() {
                     return true;
                 }

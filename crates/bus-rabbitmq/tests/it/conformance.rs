@@ -1,5 +1,16 @@
 //! The suite that every bus passes, on both types of queues.
 
+use attune_bus::conformance::{MAX_MESSAGE_BYTES, ROOM_BYTES};
+use attune_bus_rabbitmq::RabbitOptions;
+
+fn bounded(options: RabbitOptions) -> RabbitOptions {
+    RabbitOptions {
+        max_message_bytes: MAX_MESSAGE_BYTES,
+        max_queue_bytes: ROOM_BYTES as u64,
+        ..options
+    }
+}
+
 mod quorum {
     use std::sync::Arc;
 
@@ -12,7 +23,12 @@ mod quorum {
         (connect(prefix.options()).await, prefix)
     }
 
-    attune_bus::conformance_tests!(fresh);
+    async fn bounded() -> (Arc<dyn Bus>, Prefix) {
+        let prefix = Prefix::new();
+        (connect(super::bounded(prefix.options())).await, prefix)
+    }
+
+    attune_bus::conformance_tests!(fresh, bounded);
 }
 
 mod classic {
@@ -32,5 +48,14 @@ mod classic {
         (connect(options).await, prefix)
     }
 
-    attune_bus::conformance_tests!(fresh);
+    async fn bounded() -> (Arc<dyn Bus>, Prefix) {
+        let prefix = Prefix::new();
+        let options = RabbitOptions {
+            queue_type: QueueType::Classic,
+            ..super::bounded(prefix.options())
+        };
+        (connect(options).await, prefix)
+    }
+
+    attune_bus::conformance_tests!(fresh, bounded);
 }

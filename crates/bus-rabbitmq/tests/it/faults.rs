@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use attune_bus::{Bus, BusError, DeliveryTag, PublishError, Topic};
+use attune_bus::{Bus, BusError, DeliveryTag, PublishError, Refusal, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitOptions};
 use attune_core::PartitionId;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
@@ -299,7 +299,10 @@ async fn a_deleted_exchange() {
         other => panic!("{other:?}"),
     }
     match within("an answer", bus.publish(vec![message.clone()])).await {
-        Err(PublishError::Refused(ids)) => assert_eq!(ids, [message.message_id], "no binding"),
+        Err(error @ PublishError::Refused(_)) => {
+            let why = error.refusal_of(message.message_id);
+            assert_eq!(why, Some(&Refusal::Unroutable), "no binding");
+        }
         other => panic!("{other:?}"),
     }
     drop(subscriber);

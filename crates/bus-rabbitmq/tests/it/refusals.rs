@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use attune_bus::{BusError, PublishError, Subscription, Topic};
+use attune_bus::{BusError, PublishError, Refusal, Refused, Subscription, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
 
 use crate::support::{
@@ -175,7 +175,14 @@ async fn a_full_queue() {
             let id = message.message_id;
             match within("an answer", bus.publish(vec![message])).await {
                 Ok(()) => accepted += 1,
-                Err(PublishError::Refused(ids)) => break ids == [id],
+                Err(PublishError::Refused(refused)) => {
+                    let why = Refusal::Full;
+                    break refused
+                        == [Refused {
+                            message_id: id,
+                            why,
+                        }];
+                }
                 Err(other) => panic!("{other}"),
             }
             assert!(accepted < 1_000, "the bound holds at some point");
@@ -212,7 +219,16 @@ async fn a_message_that_is_too_large() {
     let id = large.message_id;
     let messages = vec![large, numbered(Topic::Completed, 2)];
     match bus.publish(messages).await {
-        Err(PublishError::Refused(ids)) => assert_eq!(ids, [id]),
+        Err(PublishError::Refused(refused)) => {
+            let why = Refusal::TooLarge { bytes: 11, max: 10 };
+            assert_eq!(
+                refused,
+                [Refused {
+                    message_id: id,
+                    why
+                }]
+            );
+        }
         other => panic!("{other:?}"),
     }
     assert_eq!(

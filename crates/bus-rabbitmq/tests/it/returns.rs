@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use attune_bus::{Bus, Outgoing, PublishError, Topic};
+use attune_bus::{Bus, Outgoing, PublishError, Refusal, Topic};
 use futures_util::future::join_all;
 use rand::seq::index::sample;
 use uuid::Uuid;
@@ -34,7 +34,13 @@ fn with_four_unroutable() -> (Vec<Outgoing>, BTreeSet<Uuid>) {
 fn refused(answer: Result<(), PublishError>) -> Vec<Uuid> {
     match answer {
         Ok(()) => Vec::new(),
-        Err(PublishError::Refused(ids)) => ids,
+        Err(PublishError::Refused(refused)) => refused
+            .into_iter()
+            .map(|refused| {
+                assert_eq!(refused.why, Refusal::Unroutable);
+                refused.message_id
+            })
+            .collect(),
         Err(other) => panic!("{other}"),
     }
 }

@@ -1,6 +1,5 @@
 //! What the tests share: names of their own, a second client, a proxy that can misbehave.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -198,9 +197,8 @@ pub(crate) async fn publish_until_confirmed(bus: &dyn Bus, mut messages: Vec<Out
         match within("an answer", bus.publish(messages.clone())).await {
             Ok(()) => return again,
             Err(PublishError::Unconfirmed(_)) => {}
-            Err(PublishError::Refused(ids)) => {
-                let ids: BTreeSet<_> = ids.into_iter().collect();
-                messages.retain(|message| ids.contains(&message.message_id));
+            Err(error @ PublishError::Refused(_)) => {
+                messages.retain(|message| error.refusal_of(message.message_id).is_some());
             }
             Err(PublishError::Closed) => panic!("the bus is open"),
         }

@@ -4,19 +4,26 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use attune_bus::{Bus, memory::MemoryBus};
+//! use attune_bus::conformance::{MAX_MESSAGE_BYTES, ROOM_BYTES};
+//! use attune_bus::{Bus, MemoryBus, Room};
 //!
 //! async fn make_bus() -> (Arc<dyn Bus>, ()) {
 //!     (Arc::new(MemoryBus::new()), ())
 //! }
 //!
-//! attune_bus::conformance_tests!(make_bus);
+//! async fn make_bounded() -> (Arc<dyn Bus>, ()) {
+//!     let room = Room { messages: 1_000, bytes: ROOM_BYTES };
+//!     (Arc::new(MemoryBus::with_bounds(room, MAX_MESSAGE_BYTES)), ())
+//! }
+//!
+//! attune_bus::conformance_tests!(make_bus, make_bounded);
 //! ```
 //!
 //! Cases observe, they never sleep: every wait has a deadline, and "receives nothing" is judged
 //! after markers, published later, have arrived elsewhere on the same bus.
 
 pub mod order;
+pub mod refusals;
 pub mod routing;
 pub mod settling;
 
@@ -31,20 +38,31 @@ use crate::port::{Bus, Delivery, Outgoing, PublishError, Subscriber, Subscriptio
 /// How long a case waits for one thing to happen.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
+/// What a topic of a bounded bus may keep, in bytes of bodies.
+pub const ROOM_BYTES: usize = 10_000;
+/// The largest body that a bounded bus carries, in bytes.
+pub const MAX_MESSAGE_BYTES: usize = 2_000;
+
 /// Expands to one `#[tokio::test]` per case of the suite.
 ///
-/// The argument is the path of an `async fn() -> (Arc<dyn Bus>, G)` that makes a bus which
+/// The first argument is the path of an `async fn() -> (Arc<dyn Bus>, G)` that makes a bus which
 /// shares nothing with any other (its own virtual host or prefix); the guard `G` is dropped
-/// when the case is over and the bus has been closed.
+/// when the case is over and the bus has been closed. The second makes one with [`ROOM_BYTES`]
+/// and [`MAX_MESSAGE_BYTES`].
 #[macro_export]
 macro_rules! conformance_tests {
-    ($make_bus:path) => {
+    ($make_bus:path, $make_bounded:path) => {
+        $crate::conformance_tests! { @each $make_bounded;
+            refusals: what_finds_no_room_is_refused_as_full,
+            refusals: what_is_too_large_is_named_with_the_bound,
+        }
         $crate::conformance_tests! { @each $make_bus;
             order: one_publisher_keeps_its_order,
             order: unsettled_messages_come_again_first_and_in_order,
             order: a_second_subscriber_of_an_ordered_topic_waits_its_turn,
             order: subscribers_come_and_go_and_nothing_is_lost,
             order: concurrent_publishers_lose_nothing,
+            refusals: what_cannot_be_carried_is_invalid,
             routing: what_nobody_declared_is_refused,
             routing: only_the_unroutable_part_of_a_call_is_refused,
             routing: what_was_declared_is_kept,

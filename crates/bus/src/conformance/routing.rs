@@ -10,7 +10,14 @@ use super::{
     assert_nothing_comes, keeping_topics, number, numbered, numbers, publish, receive,
     receive_many, send, subscribe,
 };
-use crate::port::{Bus, Outgoing, PublishError, Topic};
+use crate::port::{Bus, Outgoing, PublishError, Refusal, Refused, Topic};
+
+fn unroutable(message_id: Uuid) -> Refused {
+    Refused {
+        message_id,
+        why: Refusal::Unroutable,
+    }
+}
 
 /// A message that would have to be kept, where nothing was ever declared, is refused.
 pub async fn what_nobody_declared_is_refused(bus: Arc<dyn Bus>) {
@@ -18,7 +25,9 @@ pub async fn what_nobody_declared_is_refused(bus: Arc<dyn Bus>) {
         let message = numbered(&topic, 1);
         let id = message.message_id;
         match publish(&*bus, vec![message]).await {
-            Err(PublishError::Refused(ids)) => assert_eq!(ids, vec![id], "{topic}"),
+            Err(PublishError::Refused(refused)) => {
+                assert_eq!(refused, [unroutable(id)], "{topic}");
+            }
             other => panic!("{topic}: expected a refusal, got {other:?}"),
         }
         // The refusal left nothing behind, and the topic works once it is declared.
@@ -39,12 +48,12 @@ pub async fn only_the_unroutable_part_of_a_call_is_refused(bus: Arc<dyn Bus>) {
         numbered(&nowhere, 4),
         numbered(&Topic::Completed, 5),
     ];
-    let mut unroutable = vec![messages[1].message_id, messages[3].message_id];
+    let expected = [&messages[1], &messages[3]].map(|message| unroutable(message.message_id));
     match publish(&*bus, messages).await {
-        Err(PublishError::Refused(mut ids)) => {
-            ids.sort_unstable();
-            unroutable.sort_unstable();
-            assert_eq!(ids, unroutable);
+        Err(PublishError::Refused(mut refused)) => {
+            // In whatever order; the ids rise.
+            refused.sort_unstable_by_key(|refused| refused.message_id);
+            assert_eq!(refused, expected);
         }
         other => panic!("expected a refusal of two messages, got {other:?}"),
     }

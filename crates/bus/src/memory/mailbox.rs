@@ -4,9 +4,9 @@ use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::{BTreeMap, VecDeque};
 
 use tokio::sync::mpsc;
-use uuid::Uuid;
 
-use crate::port::{Delivery, DeliveryTag, Outgoing, PublishError};
+use super::Room;
+use crate::port::{Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused};
 
 /// How several subscribers stand to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum Sharing {
     Together,
 }
 
-/// What happens to a message when as many are kept as may be.
+/// What happens to a message for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overflow {
     /// It is refused.
@@ -30,14 +30,15 @@ pub(super) enum Overflow {
 pub(super) struct Mailbox {
     sharing: Sharing,
     overflow: Overflow,
-    max_kept: usize,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
+    room: Room,
     /// What waits to be delivered, by rising `place`.
     waiting: VecDeque<Kept>,
+    /// The bodies of what waits or is unsettled, in bytes.
+    bytes: usize,
     /// In the order in which they came.
     receivers: Vec<Receiver>,
     /// Where the next turn begins, when subscribers share.
@@ -67,12 +68,21 @@ struct Receiver {
 }
 
 impl Mailbox {
-    pub(super) fn new(sharing: Sharing, overflow: Overflow, max_kept: usize) -> Self {
+    pub(super) fn new(sharing: Sharing, overflow: Overflow, room: Room) -> Self {
+        let state = State {
+            room,
+            waiting: VecDeque::new(),
+            bytes: 0,
+            receivers: Vec::new(),
+            turn: 0,
+            unsettled: 0,
+            next_place: 0,
+            closed: false,
+        };
         Self {
             sharing,
             overflow,
-            max_kept,
-            state: Mutex::default(),
+            state: Mutex::new(state),
         }
     }
 
@@ -81,32 +91,35 @@ impl Mailbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps messages and delivers what can be delivered; ids that find no place are added to
+    /// Keeps messages and delivers what can be delivered; those that find no room are added to
     /// `refused`.
     pub(super) fn post(
         &self,
         run: &mut dyn Iterator<Item = Outgoing>,
-        refused: &mut Vec<Uuid>,
+        refused: &mut Vec<Refused>,
     ) -> Result<(), PublishError> {
         let mut state = self.lock();
         if state.closed {
             return Err(PublishError::Closed);
         }
         for message in run {
-            if state.waiting.len() + state.unsettled >= self.max_kept {
-                let dropped =
-                    self.overflow == Overflow::DropOldest && state.waiting.pop_front().is_some();
-                if !dropped {
-                    // Even where messages may go nowhere the bound holds: when everything
-                    // kept is unsettled, it is the new message that goes.
-                    if self.overflow == Overflow::Refuse {
-                        refused.push(message.message_id);
-                    }
-                    continue;
+            if self.overflow == Overflow::DropOldest {
+                state.make_room(message.body.len());
+            }
+            if !state.has_room(message.body.len()) {
+                // Even where messages may go nowhere the bound holds: when everything kept is
+                // unsettled, it is the new message that goes.
+                if self.overflow == Overflow::Refuse {
+                    refused.push(Refused {
+                        message_id: message.message_id,
+                        why: Refusal::Full,
+                    });
                 }
+                continue;
             }
             let place = state.next_place;
             state.next_place += 1;
+            state.bytes += message.body.len();
             state.waiting.push_back(Kept {
                 place,
                 redelivered: false,
@@ -167,11 +180,17 @@ impl Mailbox {
             return;
         };
         for number in numbers {
-            if receiver.unsettled.remove(&number).is_some() {
+            if let Some(kept) = receiver.unsettled.remove(&number) {
                 state.unsettled -= 1;
+                state.bytes -= kept.message.body.len();
             }
         }
         state.deliver(self.sharing);
+    }
+
+    /// Bounds it anew; what is kept already stays.
+    pub(super) fn set_room(&self, room: Room) {
+        self.lock().room = room;
     }
 
     /// How many messages wait or are with receivers, unsettled.
@@ -187,10 +206,27 @@ impl Mailbox {
         state.receivers.clear();
         state.waiting.clear();
         state.unsettled = 0;
+        state.bytes = 0;
     }
 }
 
 impl State {
+    /// Whether one more message of so many bytes may be kept. An empty mailbox has room for one
+    /// of any size, as a queue of a broker has.
+    fn has_room(&self, bytes: usize) -> bool {
+        let kept = self.waiting.len() + self.unsettled;
+        kept < self.room.messages && (kept == 0 || self.bytes + bytes <= self.room.bytes)
+    }
+
+    /// Drops what has waited longest until so many bytes find room, as far as that helps.
+    fn make_room(&mut self, bytes: usize) {
+        while !self.has_room(bytes)
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            self.bytes -= oldest.message.body.len();
+        }
+    }
+
     /// Hands out what waits, as far as receivers have room for it.
     fn deliver(&mut self, sharing: Sharing) {
         while !self.waiting.is_empty() {
@@ -265,8 +301,17 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
+
     use super::*;
     use crate::port::Topic;
+
+    fn room(messages: usize) -> Room {
+        Room {
+            messages,
+            bytes: usize::MAX,
+        }
+    }
 
     fn post(mailbox: &Mailbox, bodies: std::ops::Range<u8>) -> usize {
         let mut refused = Vec::new();
@@ -284,7 +329,7 @@ mod tests {
 
     #[test]
     fn returns_of_several_subscribers_take_their_old_places() {
-        let mailbox = Mailbox::new(Sharing::Together, Overflow::Refuse, 100);
+        let mailbox = Mailbox::new(Sharing::Together, Overflow::Refuse, room(100));
         let mut first = mailbox.attach(1, 3).unwrap();
         let mut second = mailbox.attach(2, 3).unwrap();
         assert_eq!(post(&mailbox, 0..10), 0);
@@ -301,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_is_unsettled_counts_against_the_bound() {
-        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, 4);
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, room(4));
         let mut deliveries = mailbox.attach(1, 2).unwrap();
         assert_eq!(post(&mailbox, 0..6), 2);
         assert_eq!(bodies(&mut deliveries), [0, 1]);
@@ -316,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_oldest_makes_room_where_messages_may_go_nowhere() {
-        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::DropOldest, 3);
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::DropOldest, room(3));
         let mut deliveries = mailbox.attach(1, 1).unwrap();
         assert_eq!(post(&mailbox, 0..6), 0);
         let mut seen = bodies(&mut deliveries);
@@ -329,8 +374,39 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_bounded_as_well() {
+        let room = Room {
+            messages: 100,
+            bytes: 10,
+        };
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, room);
+        let message = |bytes| Outgoing::new(Topic::Completed, Uuid::now_v7(), vec![0; bytes]);
+        let mut refused = Vec::new();
+        // One alone may be larger than the room.
+        let large = [message(11), message(1)];
+        let expected = Refused {
+            message_id: large[1].message_id,
+            why: Refusal::Full,
+        };
+        mailbox.post(&mut large.into_iter(), &mut refused).unwrap();
+        assert_eq!(refused, [expected]);
+        let mut deliveries = mailbox.attach(1, 2).unwrap();
+        assert_eq!(deliveries.try_recv().unwrap().body.len(), 11);
+        mailbox.settle(1, [1].into_iter());
+        refused.clear();
+        let run = [message(6), message(4), message(1)];
+        mailbox.post(&mut run.into_iter(), &mut refused).unwrap();
+        assert_eq!((mailbox.kept(), refused.len()), (2, 1));
+
+        let own = Mailbox::new(Sharing::InTurn, Overflow::DropOldest, room);
+        let run = [message(6), message(4), message(5)];
+        own.post(&mut run.into_iter(), &mut Vec::new()).unwrap();
+        assert_eq!(own.kept(), 2, "the first made room for the last");
+    }
+
+    #[test]
     fn settling_what_was_not_received_yet_does_not_overfill_the_channel() {
-        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, 100);
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, room(100));
         let mut deliveries = mailbox.attach(1, 2).unwrap();
         post(&mailbox, 0..5);
         mailbox.settle(1, [1, 2].into_iter());
@@ -342,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_closed_mailbox_takes_nothing() {
-        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, 100);
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, room(100));
         let mut deliveries = mailbox.attach(1, 2).unwrap();
         mailbox.close();
         assert!(deliveries.try_recv().is_err());

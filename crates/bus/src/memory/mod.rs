@@ -4,10 +4,10 @@
 //! ends with the process. Whoever tells a client that something is safe must therefore have it
 //! from the store, never from a confirm of this bus.
 //!
-//! *Bounds.* A topic keeps at most [`MemoryBus::DEFAULT_MAX_KEPT`] messages, waiting or
-//! unsettled; what comes above that is answered with [`PublishError::Refused`]. Broadcasts and
-//! answers may go nowhere, so there the oldest waiting message makes room instead: a receiver
-//! that has stopped reading never becomes an error of the sender.
+//! *Bounds.* A topic keeps at most what its [`Room`] allows, waiting or unsettled; what comes
+//! above that is refused as [`Refusal::Full`]. Broadcasts and answers may go nowhere, so there the
+//! oldest waiting messages make room instead: a receiver that has stopped reading never becomes
+//! an error of the sender.
 //!
 //! *Cost.* Publishing locks the topic once for each run of messages to it and hands them to the
 //! subscribers' channels on the spot; there is no task between sender and receiver. No lock is
@@ -22,7 +22,8 @@ use std::collections::HashMap;
 use async_trait::async_trait;
 
 use crate::port::{
-    Bus, BusError, DeliveryTag, Outgoing, PublishError, Settle, Subscriber, Subscription, Topic,
+    Bus, BusError, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle, Subscriber,
+    Subscription, Topic,
 };
 use mailbox::{Mailbox, Overflow, Sharing};
 
@@ -41,7 +42,28 @@ struct Shared {
     /// The next generation: each subscription is one life.
     generation: AtomicU64,
     closed: AtomicBool,
-    max_kept: usize,
+    room: Room,
+    max_message_bytes: usize,
+}
+
+/// What one topic may keep, waiting or unsettled. What comes above is refused as
+/// [`Refusal::Full`], or makes the oldest go where messages may go nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// How many messages.
+    pub messages: usize,
+    /// How many bytes of bodies; one message alone may be larger.
+    pub bytes: usize,
+}
+
+impl Default for Room {
+    /// A million messages and 1 GiB: the executor's own bounds are reached long before.
+    fn default() -> Self {
+        Self {
+            messages: 1_000_000,
+            bytes: 1 << 30,
+        }
+    }
 }
 
 impl Default for MemoryBus {
@@ -51,24 +73,21 @@ impl Default for MemoryBus {
 }
 
 impl MemoryBus {
-    /// How many messages a topic keeps unless said otherwise. With a few hundred bytes each
-    /// this is a few hundred megabytes: the executor's own bounds are reached long before.
-    pub const DEFAULT_MAX_KEPT: usize = 1_000_000;
-
-    /// An empty bus that keeps [`Self::DEFAULT_MAX_KEPT`] messages per topic.
+    /// An empty bus with the default [`Room`] per topic, for messages of any size.
     pub fn new() -> Self {
-        Self::with_max_kept(Self::DEFAULT_MAX_KEPT)
+        Self::with_bounds(Room::default(), usize::MAX)
     }
 
-    /// An empty bus that keeps at most `max_kept` messages per topic, at least one.
-    pub fn with_max_kept(max_kept: usize) -> Self {
-        let max_kept = max_kept.max(1);
+    /// An empty bus with this room per topic, for bodies of at most `max_message_bytes`; dead
+    /// letters may be larger, as what they are about has come through.
+    pub fn with_bounds(room: Room, max_message_bytes: usize) -> Self {
         let shared = Shared {
             mailboxes: RwLock::default(),
             broadcast: RwLock::default(),
             generation: AtomicU64::new(1),
             closed: AtomicBool::new(false),
-            max_kept,
+            room,
+            max_message_bytes,
         };
         let bus = Self {
             shared: Arc::new(shared),
@@ -77,6 +96,12 @@ impl MemoryBus {
         // dead-letter queue is declared together with the first topic.
         bus.shared.kept(&Topic::DeadLetters);
         bus
+    }
+
+    /// Bounds one ordered or work topic anew, declaring it if need be, as an operator's policy on
+    /// a broker would: what is kept already stays.
+    pub fn set_room(&self, topic: &Topic, room: Room) {
+        self.shared.kept(topic).set_room(room);
     }
 
     /// How many messages of a topic are not settled yet, delivered or not. A process that stops
@@ -89,6 +114,15 @@ impl MemoryBus {
 impl Shared {
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether a message may be carried at all.
+    fn admit(&self, message: &Outgoing) -> Result<(), Refusal> {
+        let (bytes, max) = (message.body.len(), self.max_message_bytes);
+        if bytes > max && message.topic != Topic::DeadLetters {
+            return Err(Refusal::TooLarge { bytes, max });
+        }
+        message.check_names()
     }
 
     /// The mailbox of a topic, if there is one.
@@ -115,7 +149,7 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner);
         let mailbox = mailboxes
             .entry(topic.clone())
-            .or_insert_with(|| Arc::new(Mailbox::new(sharing, Overflow::Refuse, self.max_kept)));
+            .or_insert_with(|| Arc::new(Mailbox::new(sharing, Overflow::Refuse, self.room)));
         Arc::clone(mailbox)
     }
 
@@ -124,7 +158,7 @@ impl Shared {
         Arc::new(Mailbox::new(
             Sharing::InTurn,
             Overflow::DropOldest,
-            self.max_kept,
+            self.room,
         ))
     }
 
@@ -191,7 +225,7 @@ impl Shared {
         &self,
         run: &mut dyn Iterator<Item = Outgoing>,
         topic: &Topic,
-        refused: &mut Vec<uuid::Uuid>,
+        refused: &mut Vec<Refused>,
     ) -> Result<(), PublishError> {
         if topic.is_broadcast() {
             let run: Vec<_> = run.collect();
@@ -204,11 +238,14 @@ impl Shared {
             Some(mailbox) => mailbox.post(run, refused),
             None => {
                 // An iterator that is only peeked into must be run dry in either case.
-                let ids = run.map(|message| message.message_id);
+                let unroutable = run.map(|message| Refused {
+                    message_id: message.message_id,
+                    why: Refusal::Unroutable,
+                });
                 if topic.must_route() {
-                    refused.extend(ids)
+                    refused.extend(unroutable)
                 } else {
-                    ids.for_each(drop)
+                    unroutable.for_each(drop)
                 }
                 Ok(())
             }
@@ -223,6 +260,15 @@ impl Bus for MemoryBus {
             return Err(PublishError::Closed);
         }
         let mut refused = Vec::new();
+        let mut messages = messages;
+        messages.retain(|message| match self.shared.admit(message) {
+            Ok(()) => true,
+            Err(why) => {
+                let message_id = message.message_id;
+                refused.push(Refused { message_id, why });
+                false
+            }
+        });
         let mut messages = messages.into_iter().peekable();
         while let Some(topic) = messages.peek().map(|message| message.topic.clone()) {
             let mut run = std::iter::from_fn(|| messages.next_if(|next| next.topic == topic));

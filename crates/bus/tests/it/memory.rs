@@ -3,10 +3,22 @@
 use std::sync::Arc;
 
 use attune_bus::Bus;
-use attune_bus::memory::MemoryBus;
+use attune_bus::conformance::{MAX_MESSAGE_BYTES, ROOM_BYTES};
+use attune_bus::{MemoryBus, Room};
 
 async fn make_bus() -> (Arc<dyn Bus>, ()) {
     (Arc::new(MemoryBus::new()), ())
 }
 
-attune_bus::conformance_tests!(make_bus);
+async fn make_bounded() -> (Arc<dyn Bus>, ()) {
+    let room = Room {
+        bytes: ROOM_BYTES,
+        ..Room::default()
+    };
+    (
+        Arc::new(MemoryBus::with_bounds(room, MAX_MESSAGE_BYTES)),
+        (),
+    )
+}
+
+attune_bus::conformance_tests!(make_bus, make_bounded);

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::client::{ClientError, ClientOptions, CommandClient};
 use attune_bus::memory::MemoryBus;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_bus::{
+    Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
+};
 use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status, Submission};
 use attune_messages::v1::{Accepted, ActionChanged, Answer, AnswerOutcome, Cancel, Submit};
 use attune_messages::{Envelope, encode};
@@ -252,9 +254,13 @@ impl Bus for GatedBus {
                 self.inner.publish(messages).await?;
                 Err(unconfirmed())
             }
-            Some(Fate::Refused) => Err(PublishError::Refused(
-                messages.iter().map(|m| m.message_id).collect(),
-            )),
+            Some(Fate::Refused) => {
+                let refused = messages.iter().map(|message| Refused {
+                    message_id: message.message_id,
+                    why: Refusal::Full,
+                });
+                Err(PublishError::Refused(refused.collect()))
+            }
         }
     }
 

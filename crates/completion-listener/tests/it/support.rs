@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
-    Bus, BusError, DeliveryTag, Outgoing, PublishError, Settle, Settler, Subscriber, Subscription,
-    Topic,
+    Bus, BusError, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle, Settler,
+    Subscriber, Subscription, Topic,
 };
 use attune_completion_listener::{CompletionListener, ListenerHandle, ListenerOptions};
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status};
@@ -158,7 +158,13 @@ impl Bus for FaultyBus {
                 let (bad, good): (Vec<_>, Vec<_>) = messages
                     .into_iter()
                     .partition(|message| message.topic == topic);
-                let refused: Vec<Uuid> = bad.iter().map(|message| message.message_id).collect();
+                let refused: Vec<_> = bad
+                    .iter()
+                    .map(|message| Refused {
+                        message_id: message.message_id,
+                        why: Refusal::Full,
+                    })
+                    .collect();
                 let kept = self.inner.publish(good).await;
                 if refused.is_empty() {
                     kept
