@@ -3,7 +3,6 @@
 //! The command-line client reads the same types, so the two cannot drift apart.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use attune_core::{
     ActionId, ActionRef, ActionSpec, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats,
@@ -224,11 +223,6 @@ pub struct AuditList {
     pub entries: Vec<AuditEntry>,
     /// What `before` of the next request must be; `null` at the end.
     pub next: Option<i64>,
-}
-
-/// A duration as answers hold it.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An action as the system keeps it.

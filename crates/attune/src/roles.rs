@@ -11,7 +11,7 @@ use attune_api::{ApiOptions, ApiServer, BusProbe, Ports, QueueDefaults};
 use attune_bus::{BusError, ClientOptions, CommandClient};
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
-use attune_core::ActionSpec;
+use attune_core::{ActionSpec, millis};
 use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
@@ -206,16 +206,16 @@ pub(crate) async fn start(
                 running.executor = Some(view.await.with_context(context)?);
             }
             Role::CompletionListener => {
-                start_listener(settings, parts, stop, shutdown)
+                start_listener(settings, parts, metrics, stop, shutdown)
                     .await
                     .with_context(context)?;
             }
-            Role::Stats => start_stats(settings, parts, stop, shutdown)
+            Role::Stats => start_stats(settings, parts, metrics, stop, shutdown)
                 .await
                 .with_context(context)?,
             Role::Worker => {
                 let guard = guard_command(settings, roles)?;
-                start_worker(settings, parts, guard, stop, shutdown)
+                start_worker(settings, parts, guard, metrics, stop, shutdown)
                     .await
                     .with_context(context)?;
             }
@@ -316,6 +316,7 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
 async fn start_listener(
     settings: &Settings,
     parts: &Parts,
+    metrics: &Metrics,
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -334,6 +335,9 @@ async fn start_listener(
         })
     });
     let handle = starting.await??;
+    handle
+        .counters()
+        .export(&metrics.meter("completion-listener"));
     spawn(shutdown, "completion-listener", handle.stopped(), ended);
     Ok(())
 }
@@ -341,6 +345,7 @@ async fn start_listener(
 async fn start_stats(
     settings: &Settings,
     parts: &Parts,
+    metrics: &Metrics,
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -359,6 +364,7 @@ async fn start_stats(
         })
     });
     let handle = starting.await??;
+    handle.counters().export(&metrics.meter("stats"));
     spawn(shutdown, "stats", handle.stopped(), ended);
     Ok(())
 }
@@ -367,6 +373,7 @@ async fn start_worker(
     settings: &Settings,
     parts: &Parts,
     guard: Vec<OsString>,
+    metrics: &Metrics,
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -399,6 +406,7 @@ async fn start_worker(
         stop,
     )
     .await?;
+    handle.counters().export(&metrics.meter("worker"));
     spawn(shutdown, "worker", handle, ended);
     Ok(())
 }
@@ -468,7 +476,6 @@ fn recorder(settings: &Settings, role: Role) -> anyhow::Result<Option<Recorder>>
 
 /// The times by which the history is judged.
 fn bounds(settings: &Settings) -> Record {
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Record::Bounds {
         partitions: settings.cluster.partitions,
         lease_ttl_ms: millis(settings.executor.lease.ttl()),

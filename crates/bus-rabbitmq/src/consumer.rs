@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::{Delivery, DeliveryTag, Settle, Subscription};
+use attune_runtime::{Backoff, LogPace};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
@@ -15,7 +16,6 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::cause::Cause;
 use crate::ledger::Ledger;
 use crate::link::{Life, Link};
@@ -139,7 +139,7 @@ impl SubscriptionTask {
     /// Subscribes, tells `ready`, and forwards until stopped.
     pub(crate) async fn run(self, ready: oneshot::Sender<Result<(), Cause>>) {
         let mut ready = Some(ready);
-        let mut backoff = Backoff::default();
+        let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
         let mut seen = 0;
         loop {
             let life = tokio::select! {
@@ -151,6 +151,7 @@ impl SubscriptionTask {
             match self.open(&life).await {
                 Ok((channel, consumer)) => {
                     backoff.reset();
+                    log.reset();
                     self.note(None);
                     let wanted = ready.take().is_none_or(|ready| ready.send(Ok(())).is_ok());
                     if !wanted {
@@ -166,18 +167,21 @@ impl SubscriptionTask {
                     if life.is_broken() {
                         continue;
                     }
-                    tracing::error!(
-                        bus.topic = %self.subscription.topic,
-                        cause = %cause,
-                        "a subscription cannot be renewed; trying again"
-                    );
+                    if log.is_due() {
+                        tracing::error!(
+                            bus.topic = %self.subscription.topic,
+                            cause = %cause,
+                            tries = log.tries(),
+                            "a subscription cannot be renewed; trying again"
+                        );
+                    }
                     self.note(Some(cause));
                     // On the same connection: an exclusive queue of the one before, for example,
                     // may need a moment to go.
                     seen -= 1;
                     tokio::select! {
                         () = self.stop.cancelled() => break,
-                        () = sleep(backoff.next_wait()) => {}
+                        () = sleep(backoff.next_delay()) => {}
                     }
                 }
             }

@@ -26,7 +26,6 @@
 //! connection as an error; this crate logs what is of interest itself, without content. Filters
 //! of logs should turn `lapin` off.
 
-mod backoff;
 mod cause;
 mod consumer;
 mod dial;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use attune_bus::BusError;
+use attune_runtime::{Backoff, LogPace};
 use futures_util::StreamExt;
 use lapin::{Connection, Event};
 use tokio::sync::watch;
@@ -15,7 +16,6 @@ use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
 use crate::cause::Cause;
 use crate::dial::{Dialed, Dialer};
 
@@ -254,10 +254,11 @@ impl Supervisor {
 
     /// Connects, however long it takes; `None` when the link closes.
     async fn dial(&mut self) -> Option<Dialed> {
+        let mut log = LogPace::default();
         loop {
             tokio::select! {
                 () = self.closing.cancelled() => return None,
-                () = sleep(self.backoff.next_wait()) => {}
+                () = sleep(self.backoff.next_delay()) => {}
             }
             let dialed = tokio::select! {
                 () = self.closing.cancelled() => return None,
@@ -266,11 +267,14 @@ impl Supervisor {
             match dialed {
                 Ok(dialed) => return Some(dialed),
                 Err(cause) => {
-                    tracing::warn!(
-                        bus.connection = %self.dialer.name,
-                        cause = %cause,
-                        "the broker cannot be reached; trying again"
-                    );
+                    if log.is_due() {
+                        tracing::warn!(
+                            bus.connection = %self.dialer.name,
+                            cause = %cause,
+                            tries = log.tries(),
+                            "the broker cannot be reached; trying again"
+                        );
+                    }
                     self.states.send_replace(State::Down(cause));
                 }
             }

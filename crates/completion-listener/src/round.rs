@@ -155,8 +155,8 @@ impl<'a> Gathering<'a> {
 
     /// The round of everything that was taken.
     pub(crate) fn finish(self, counters: &ListenerCounters) -> Round {
-        counters.add_received(self.items);
-        counters.add_mended(self.mended);
+        counters.received.add(self.items);
+        counters.mended.add(self.mended);
         let mut parts: Vec<Part> = self.packer.finish().into_iter().map(release).collect();
         parts.extend(self.letters);
         let mut open = vec![0; self.tags.len()];
@@ -287,8 +287,8 @@ impl Round {
                 return true;
             }
             match &part.carries {
-                Carries::Completions(outcomes) => courier.counters.add_forwarded(outcomes.len()),
-                Carries::Letter(_) => courier.counters.add_poisoned(1),
+                Carries::Completions(outcomes) => courier.counters.forwarded.add(outcomes.len()),
+                Carries::Letter(_) => courier.counters.poisoned.add(1),
             }
             for &number in &part.deliveries {
                 open[number] -= 1;

@@ -9,6 +9,7 @@ pub mod input;
 pub mod priority;
 pub mod promise;
 pub mod reject;
+pub mod span;
 pub mod stats;
 pub mod status;
 pub mod submission;
@@ -20,6 +21,7 @@ pub use ids::{
 pub use priority::Priority;
 pub use promise::Promise;
 pub use reject::{Reject, RejectCode};
+pub use span::millis;
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};
 pub use submission::Submission;

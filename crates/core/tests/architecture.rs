@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store-postgres", &["store", "core"]),
     ("store-sqlite", &["store", "core"]),
     ("bus", &["messages", "core"]),
-    ("bus-rabbitmq", &["bus", "messages", "core"]),
+    ("bus-rabbitmq", &["bus", "messages", "runtime", "core"]),
     (
         "executor",
         &["store", "bus", "messages", "runtime", "core", "record"],
@@ -47,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("testkit", &["core", "history", "record", "bus", "messages"]),
     ("model", &[]),
     ("sim", &["executor", "store", "bus", "messages", "core"]),
-    ("schedules", &["store", "messages", "core"]),
+    ("schedules", &["store", "messages", "runtime", "core"]),
 ];
 
 fn root() -> PathBuf {

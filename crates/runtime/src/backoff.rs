@@ -4,18 +4,19 @@ use std::error::Error;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::error_text;
+use crate::error_text::error_chain;
+use crate::log_pace::LogPace;
 use crate::shutdown::Shutdown;
 
 /// The first ceiling between two tries of [`retry_until_ready`].
 const RETRY_BASE: Duration = Duration::from_millis(100);
-/// The highest ceiling: a service that came back is noticed within this time.
+/// The highest ceiling, of [`Backoff::default`] too: a service that came back is noticed within this time.
 const RETRY_CAP: Duration = Duration::from_secs(5);
-/// The first time between two log lines; doubled from line to line up to [`LOG_CAP`].
-const LOG_BASE: Duration = Duration::from_secs(1);
-const LOG_CAP: Duration = Duration::from_secs(60);
+/// What [`Backoff::default`] begins with: the usual trouble is over at once.
+const USUAL_BASE: Duration = Duration::from_millis(50);
 
 /// Exponential back-off with full jitter: each delay is drawn evenly from nothing to a ceiling
 /// that doubles from try to try, so that clients that failed together do not return together.
@@ -24,6 +25,13 @@ pub struct Backoff {
     base: Duration,
     cap: Duration,
     ceiling: Duration,
+}
+
+impl Default for Backoff {
+    /// For a server that is away: up to 50 ms at first, and never longer than 5 s.
+    fn default() -> Self {
+        Self::new(USUAL_BASE, RETRY_CAP)
+    }
 }
 
 impl Backoff {
@@ -54,11 +62,11 @@ impl Backoff {
     ///
     /// # Errors
     /// [`Stopped`] as soon as the stop is ordered.
-    pub async fn wait(&mut self, shutdown: &Shutdown) -> Result<(), Stopped> {
+    pub async fn wait(&mut self, stop: &CancellationToken) -> Result<(), Stopped> {
         let delay = self.next_delay();
         tokio::select! {
             biased;
-            () = shutdown.cancelled() => Err(Stopped),
+            () = stop.cancelled() => Err(Stopped),
             () = tokio::time::sleep(delay) => Ok(()),
         }
     }
@@ -119,35 +127,11 @@ where
             }
             Err(error) => error.into(),
         };
-        let waited = started.elapsed();
-        if log.is_due(waited) {
-            let problem = error_text::chain(&*error);
-            info!("waiting for {what} for {} s: {problem}", waited.as_secs());
+        if log.is_due() {
+            let (waited, problem) = (started.elapsed().as_secs(), error_chain(&*error));
+            info!("waiting for {what} for {waited} s: {problem}");
         }
-        backoff.wait(shutdown).await?;
-    }
-}
-
-/// When to speak again: at once, then after ever longer times.
-#[derive(Debug, Default)]
-struct LogPace {
-    /// The time since the start of the next line, and the step after it; `None` before the first.
-    next: Option<(Duration, Duration)>,
-}
-
-impl LogPace {
-    fn is_due(&mut self, waited: Duration) -> bool {
-        let step = match self.next {
-            None => LOG_BASE,
-            Some((at, step)) if waited >= at => (step * 2).min(LOG_CAP),
-            Some(_) => return false,
-        };
-        self.next = Some((waited + step, step));
-        true
-    }
-
-    const fn has_spoken(&self) -> bool {
-        self.next.is_some()
+        backoff.wait(shutdown.token()).await?;
     }
 }
 
@@ -179,15 +163,6 @@ mod tests {
         // Each fails by chance once in 0.9^1000, which is never.
         assert!(delays.iter().any(|delay| *delay < cap / 10));
         assert!(delays.iter().any(|delay| *delay > cap * 9 / 10));
-    }
-
-    #[test]
-    fn the_log_speaks_at_once_and_then_ever_more_rarely() {
-        let mut pace = LogPace::default();
-        let spoken: Vec<u64> = (0..300)
-            .filter(|second| pace.is_due(Duration::from_secs(*second)))
-            .collect();
-        assert_eq!(spoken, [0, 1, 3, 7, 15, 31, 63, 123, 183, 243]);
     }
 
     #[tokio::test]

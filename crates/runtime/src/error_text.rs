@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-/// An error and its causes, joined by colons, with the passwords of URLs hidden. A cause that
-/// the text before it ends with already is not repeated.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+/// An error and its causes, joined by colons, with the passwords of URLs hidden: what a log line
+/// says of it. A cause that the text before it ends with already is not repeated.
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -28,10 +28,10 @@ mod tests {
             .context("cannot reach amqp://attune:hunter2@mq/x")
             .context("start failed");
         assert_eq!(
-            chain(error.as_ref()),
+            error_chain(error.as_ref()),
             "start failed: cannot reach amqp://attune:***@mq/x: connection refused"
         );
         let repeated = std::io::Error::other(std::io::Error::other("gone"));
-        assert_eq!(chain(&repeated), "gone");
+        assert_eq!(error_chain(&repeated), "gone");
     }
 }

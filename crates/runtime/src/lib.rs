@@ -5,16 +5,21 @@
 //! - [`telemetry`]: logging to stderr.
 //! - [`systemd`]: telling the service manager that the daemon is ready, what it does, that it stops.
 //! - [`Backoff`] and [`retry_until_ready`]: waiting for a service that is not there yet.
+//! - [`LogPace`] and [`error_chain`]: what goes wrong again and again, in few lines without
+//!   passwords.
 //! - [`Health`]: what the daemon waits for, for `/healthz` and `/readyz`.
-//! - [`Metrics`]: OpenTelemetry instruments, shown as Prometheus text.
+//! - [`Metrics`]: OpenTelemetry instruments, shown as Prometheus text; [`counters!`] declares
+//!   those of a part of the program.
 //! - [`ops_router`] and [`ops_server`]: those three over HTTP.
 //!
 //! Nothing here is global except the logger: two daemons can live in one process, each with its
 //! own of everything, which is what tests and `attune standalone` do.
 
 mod backoff;
+mod counters;
 mod error_text;
 mod health;
+mod log_pace;
 mod metrics;
 mod ops;
 mod shutdown;
@@ -22,7 +27,12 @@ pub mod systemd;
 pub mod telemetry;
 
 pub use backoff::{Backoff, Stopped, retry_until_ready};
+pub use counters::{Counter, Gauge};
+pub use error_text::error_chain;
 pub use health::{Component, ComponentState, Health, HealthSnapshot};
+pub use log_pace::LogPace;
 pub use metrics::{DURATION_SECONDS_BUCKETS, Metrics};
+/// Where instruments are made; see [`Metrics::meter`].
+pub use opentelemetry::metrics::Meter;
 pub use ops::{OpsError, metrics_router, ops_router, ops_server};
 pub use shutdown::{Shutdown, StopError, TaskOutcome};

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, error, info, info_span, warn};
 
-use crate::error_text;
+use crate::error_text::error_chain;
 
 /// Stops a process, or a part of it, in order; cheap to clone.
 ///
@@ -82,7 +82,7 @@ where
 {
     fn failure(self) -> Option<String> {
         let error: Box<dyn Error + Send + Sync> = self.err()?.into();
-        Some(error_text::chain(&*error))
+        Some(error_chain(&*error))
     }
 }
 

@@ -30,8 +30,6 @@ pub use task::spawn;
 
 #[path = "../../executor/src/action_queue.rs"]
 mod action_queue;
-#[path = "../../worker/src/backoff.rs"]
-mod backoff;
 #[path = "../../bus/src/client/mod.rs"]
 mod client;
 mod guard;

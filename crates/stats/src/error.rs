@@ -15,15 +15,3 @@ pub enum StatsError {
     #[error("the bus was closed while the stats persister was running")]
     BusClosed,
 }
-
-/// An error and what is below it, in one line.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

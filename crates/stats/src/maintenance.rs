@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_runtime::Backoff;
+use attune_runtime::{Backoff, LogPace, error_chain};
 use attune_store::{ExecutionStore, HistoryRetention};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::StatsCounters;
-use crate::error::error_chain;
 use crate::service::in_task;
 
 /// The first and the longest wait after a failure. The longest is short beside the days of room
@@ -27,17 +26,25 @@ pub(crate) async fn maintain<S>(
     S: ExecutionStore + ?Sized + 'static,
 {
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+    let mut log = LogPace::default();
     loop {
         let again = Arc::clone(&store);
         let wait = match in_task(async move { again.maintain_history(keep).await }).await {
             Ok(()) => {
-                counters.add_maintained();
+                counters.maintained.add(1);
                 backoff.reset();
+                log.reset();
                 interval
             }
             Err(error) => {
-                let reason = error_chain(&error);
-                tracing::warn!(reason, "the history cannot be maintained; trying again");
+                if log.is_due() {
+                    let (reason, tries) = (error_chain(&error), log.tries());
+                    tracing::warn!(
+                        reason,
+                        tries,
+                        "the history cannot be maintained; trying again"
+                    );
+                }
                 backoff.next_delay().min(interval)
             }
         };

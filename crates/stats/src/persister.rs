@@ -1,7 +1,7 @@
 //! The loop that takes snapshots in and writes them out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
@@ -10,7 +10,7 @@ use attune_bus::{
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
 use attune_record::{Record, Recorder, now_ns};
-use attune_runtime::Backoff;
+use attune_runtime::{Backoff, LogPace, error_chain};
 use attune_store::{StatsRow, StatsStore, StoreError};
 use bytes::Bytes;
 use chrono::Utc;
@@ -18,16 +18,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::counters::StatsCounters;
-use crate::error::{StatsError, error_chain};
+use crate::error::StatsError;
 use crate::merge::{Newest, Pace, check};
 use crate::service::{StatsOptions, in_task};
 
 /// Messages received and not acknowledged. Owners publish four times a second; this is enough
 /// for sixty of them, and for catching up at a thousand messages a second after an outage.
 pub(crate) const PREFETCH: u16 = 256;
-/// The first and the longest wait before something is tried again.
-const RETRY_BASE: Duration = Duration::from_millis(100);
-const RETRY_CAP: Duration = Duration::from_secs(5);
 /// So many rows refused one by one, and none taken: the store is to blame, and trying the others
 /// one by one as well would only load it.
 const MAX_REFUSED: usize = 8;
@@ -49,8 +46,7 @@ pub(crate) struct Persister<S: ?Sized> {
     tags: Vec<DeliveryTag>,
     pace: Pace,
     backoff: Backoff,
-    /// Failures since the last success.
-    failures: u32,
+    log: LogPace,
 }
 
 impl<S: StatsStore + ?Sized + 'static> Persister<S> {
@@ -72,8 +68,8 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             letters: Vec::new(),
             tags: Vec::new(),
             pace: Pace::new(options.min_interval),
-            backoff: Backoff::new(RETRY_BASE, RETRY_CAP),
-            failures: 0,
+            backoff: Backoff::default(),
+            log: LogPace::default(),
         }
     }
 
@@ -123,11 +119,11 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
         self.tags.push(delivery.tag);
         match decode_batch::<QueueSnapshot>(&delivery.body, self.max_message_bytes) {
             Err(error) => {
-                self.counters.add_received(1);
+                self.counters.received.add(1);
                 self.bury(delivery, delivery.body.clone(), &error.to_string());
             }
             Ok(snapshots) => {
-                self.counters.add_received(snapshots.len());
+                self.counters.received.add(snapshots.len());
                 for snapshot in snapshots {
                     match check(&snapshot) {
                         Ok(()) => self.newest.merge(snapshot),
@@ -146,7 +142,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             reason,
             "a snapshot cannot be used; it goes to the dead letters"
         );
-        self.counters.add_poisoned();
+        self.counters.poisoned.add(1);
         self.letters
             .push(letter(&Topic::QueueStats, delivery, body, reason));
     }
@@ -166,13 +162,11 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
                 }
                 self.pace.succeeded(started);
                 self.backoff.reset();
-                self.failures = 0;
+                self.log.reset();
             }
             Err(reason) => {
-                self.failures = self.failures.saturating_add(1);
-                // Ever more rarely: an outage may last for hours.
-                if self.failures.is_power_of_two() {
-                    let tries = self.failures;
+                if self.log.is_due() {
+                    let tries = self.log.tries();
                     tracing::warn!(tries, reason, "snapshots cannot be written; trying again");
                 }
                 self.pace.failed(Instant::now(), self.backoff.next_delay());
@@ -194,7 +188,8 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             match in_task(async move { store.upsert_queue_stats(&sent).await }).await {
                 Ok(()) => {
                     any_passed = true;
-                    self.counters.add_write(rows.len());
+                    self.counters.writes.add(1);
+                    self.counters.written.add(rows.len());
                     self.record(&rows);
                     self.newest.forget(&rows);
                 }
@@ -250,7 +245,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             reason,
             "the store refuses a snapshot"
         );
-        self.counters.add_poisoned();
+        self.counters.poisoned.add(1);
         self.newest.forget(std::slice::from_ref(&row));
         let id = Uuid::now_v7();
         let snapshot = QueueSnapshot {

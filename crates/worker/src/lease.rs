@@ -4,12 +4,12 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;
+use attune_runtime::{Backoff, LogPace, error_chain};
 use attune_store::{StoreError, WorkerLease, WorkerStore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
@@ -114,7 +114,7 @@ impl Leases {
         shutdown: &CancellationToken,
     ) -> Result<Option<Arc<Life>>, StoreError> {
         let since = Instant::now();
-        let mut backoff = Backoff::new(Duration::from_millis(100));
+        let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
         let mut worker = WorkerId::fresh();
         while !shutdown.is_cancelled() {
             let sent = Instant::now();
@@ -130,15 +130,17 @@ impl Leases {
                 // The row of an earlier try, whose answer was lost, has expired meanwhile.
                 Err(StoreError::Conflict(_)) => worker = WorkerId::fresh(),
                 Err(error) if error.is_transient() => {
-                    let waited_seconds = since.elapsed().as_secs();
-                    let error = chain(&error);
-                    tracing::warn!(waited_seconds, error, "waiting for the store");
+                    if log.is_due() {
+                        let waited_seconds = since.elapsed().as_secs();
+                        let error = error_chain(&error);
+                        tracing::warn!(waited_seconds, error, "waiting for the store");
+                    }
                 }
                 Err(error) => return Err(error),
             }
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = tokio::time::sleep(backoff.next()) => {}
+                () = tokio::time::sleep(backoff.next_delay()) => {}
             }
         }
         Ok(None)
@@ -150,14 +152,16 @@ impl Leases {
         self: Arc<Self>,
         shutdown: CancellationToken,
     ) -> Option<Arc<Life>> {
-        let mut backoff = Backoff::new(Duration::from_secs(1));
+        let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
         loop {
             match self.register(&shutdown).await {
                 Ok(life) => return life,
                 Err(error) => {
-                    let error = chain(&error);
-                    tracing::error!(error, "the store refuses the worker's lease");
-                    tokio::time::sleep(backoff.next()).await;
+                    if log.is_due() {
+                        let error = error_chain(&error);
+                        tracing::error!(error, "the store refuses the worker's lease");
+                    }
+                    tokio::time::sleep(backoff.next_delay()).await;
                 }
             }
         }
@@ -169,7 +173,7 @@ impl Leases {
         const PATIENCE: Duration = Duration::from_secs(2);
         life.stop_renewing();
         let worker = life.worker();
-        let mut backoff = Backoff::new(Duration::from_millis(200));
+        let mut backoff = Backoff::default();
         for _ in 0..TRIES {
             let store = Arc::clone(&self.store);
             let call = tokio::spawn(async move { store.retire_worker(worker).await });
@@ -179,11 +183,11 @@ impl Leases {
                     return;
                 }
                 Err(error) => {
-                    let error = chain(&error);
+                    let error = error_chain(&error);
                     tracing::warn!(worker.id = %worker, error, "the lease could not be ended");
                 }
             }
-            tokio::time::sleep(backoff.next()).await;
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 
@@ -263,7 +267,7 @@ impl Keeper {
                 }
                 Err(StoreError::Conflict(_)) => return self.lost("the store has ended it"),
                 Err(error) => {
-                    let error = chain(&error);
+                    let error = error_chain(&error);
                     tracing::warn!(worker.id = %self.worker, error, "the lease was not renewed");
                     due = Instant::now() + ttl / 20;
                 }
@@ -294,16 +298,4 @@ pub(crate) async fn answer<T>(
         Ok(Err(fault)) => Err(StoreError::Unavailable(fault.into())),
         Err(late) => Err(StoreError::Unavailable(late.into())),
     }
-}
-
-/// An error with everything below it, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut below = error.source();
-    while let Some(source) = below {
-        words.push_str(": ");
-        words.push_str(&source.to_string());
-        below = source.source();
-    }
-    words
 }

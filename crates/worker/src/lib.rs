@@ -16,7 +16,7 @@
 //! - **A completion is sent until it is confirmed**, under the same message id. Completions
 //!   gather while one message is under way and travel together.
 
-mod backoff;
+mod counters;
 mod error;
 pub mod guard;
 mod inbox;
@@ -27,13 +27,12 @@ mod reporter;
 mod runner;
 mod runs;
 mod service;
-mod stats;
 mod worker;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;
 
+pub use counters::WorkerCounters;
 pub use error::WorkerError;
 pub use options::{HttpOptions, WorkerOptions};
-pub use stats::{Counter, WorkerStats};
 pub use worker::{Worker, WorkerHandle};

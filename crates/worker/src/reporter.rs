@@ -1,17 +1,16 @@
 //! Sends completions until the bus has confirmed them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use attune_bus::{Bus, Outgoing, PublishError, Topic};
 use attune_messages::encode;
 use attune_messages::v1::ExecutionCompleted;
+use attune_runtime::{Backoff, LogPace};
 use chrono::Utc;
 use uuid::Uuid;
 
-use crate::backoff::Backoff;
+use crate::counters::WorkerCounters;
 use crate::outbox::{Batch, MAX_ITEMS, Outbox};
-use crate::stats::WorkerStats;
 
 /// Messages of one publish, at most.
 const MAX_MESSAGES: usize = 8;
@@ -21,7 +20,7 @@ const MAX_MESSAGES: usize = 8;
 pub(crate) struct Reporter {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) outbox: Arc<Outbox>,
-    pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) max_message_bytes: usize,
 }
 
@@ -50,7 +49,7 @@ impl Reporter {
         if !self.publish(messages).await {
             return false;
         }
-        self.stats.reported.add(count);
+        self.counters.reported.add(count);
         self.outbox.confirmed(count, bytes);
         true
     }
@@ -58,7 +57,8 @@ impl Reporter {
     /// Publishes under the same ids until everything is confirmed: a message whose fate is
     /// unknown may arrive twice, which the receiver takes no notice of.
     async fn publish(&self, mut messages: Vec<Outgoing>) -> bool {
-        let mut backoff = Backoff::new(Duration::from_millis(100));
+        let mut backoff = Backoff::default();
+        let mut log = LogPace::default();
         loop {
             let error = match self.bus.publish(messages.clone()).await {
                 Ok(()) => return true,
@@ -72,9 +72,16 @@ impl Reporter {
                     return true;
                 }
             }
-            let waiting_count = self.outbox.held();
-            tracing::warn!(%error, waiting_count, "completions were not confirmed; trying again");
-            tokio::time::sleep(backoff.next()).await;
+            if log.is_due() {
+                let (waiting_count, tries) = (self.outbox.held(), log.tries());
+                tracing::warn!(
+                    %error,
+                    waiting_count,
+                    tries,
+                    "completions were not confirmed; trying again"
+                );
+            }
+            tokio::time::sleep(backoff.next_delay()).await;
         }
     }
 }

@@ -3,16 +3,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
 use attune_record::Recorder;
+use attune_runtime::{Backoff, LogPace};
 use attune_store::WorkerStore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
+use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
 use crate::guard::Guard;
 use crate::inbox::Inbox;
@@ -23,7 +23,6 @@ use crate::reporter::Reporter;
 use crate::runner::Runner;
 use crate::runs::Runs;
 use crate::service::{Pending, Phase, Service};
-use crate::stats::WorkerStats;
 
 /// How many cancels may be delivered and not yet settled.
 const CANCEL_PREFETCH: u16 = 64;
@@ -89,18 +88,18 @@ impl Worker {
                 return Err(error);
             }
         };
-        let stats = Arc::new(WorkerStats::default());
+        let counters = Arc::new(WorkerCounters::default());
         let outbox = Arc::new(Outbox::default());
         let reporter = Reporter {
             bus: Arc::clone(&bus),
             outbox: Arc::clone(&outbox),
-            stats: Arc::clone(&stats),
+            counters: Arc::clone(&counters),
             max_message_bytes: options.max_message_bytes,
         };
         let service = Service {
             bus,
             store,
-            stats: Arc::clone(&stats),
+            counters: Arc::clone(&counters),
             leases,
             shutdown: shutdown.child_token(),
             outbox,
@@ -117,7 +116,7 @@ impl Worker {
         };
         Ok(WorkerHandle {
             task: tokio::spawn(service.run()),
-            stats,
+            counters,
         })
     }
 }
@@ -128,13 +127,13 @@ impl Worker {
 #[derive(Debug)]
 pub struct WorkerHandle {
     task: JoinHandle<Result<(), WorkerError>>,
-    stats: Arc<WorkerStats>,
+    counters: Arc<WorkerCounters>,
 }
 
 impl WorkerHandle {
     /// What it counts; it can be kept beyond the worker's end.
-    pub fn stats(&self) -> Arc<WorkerStats> {
-        Arc::clone(&self.stats)
+    pub fn counters(&self) -> Arc<WorkerCounters> {
+        Arc::clone(&self.counters)
     }
 }
 
@@ -156,7 +155,7 @@ async fn subscribe(
     shutdown: &CancellationToken,
 ) -> Result<Subscriber, WorkerError> {
     let since = Instant::now();
-    let mut backoff = Backoff::new(Duration::from_millis(100));
+    let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
     while !shutdown.is_cancelled() {
         match bus
             .subscribe(Subscription {
@@ -167,8 +166,10 @@ async fn subscribe(
         {
             Ok(subscriber) => return Ok(subscriber),
             Err(error @ BusError::Unavailable(_)) => {
-                let waited_seconds = since.elapsed().as_secs();
-                tracing::warn!(waited_seconds, %error, %topic, "waiting for the bus");
+                if log.is_due() {
+                    let waited_seconds = since.elapsed().as_secs();
+                    tracing::warn!(waited_seconds, %error, %topic, "waiting for the bus");
+                }
             }
             Err(source) => {
                 return Err(WorkerError::Bus {
@@ -177,9 +178,8 @@ async fn subscribe(
                 });
             }
         }
-        tokio::select! {
-            () = shutdown.cancelled() => {}
-            () = tokio::time::sleep(backoff.next()) => {}
+        if backoff.wait(shutdown).await.is_err() {
+            break;
         }
     }
     Err(WorkerError::Stopped)

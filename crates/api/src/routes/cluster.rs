@@ -1,5 +1,6 @@
 //! `/api/v1/cluster` and `/api/v1/audit-log`: who is there, and what was done by hand.
 
+use attune_core::millis;
 use attune_store::{ExecutorRow, Lease, WorkerRow};
 use axum::Json;
 use axum::extract::State;
@@ -8,7 +9,7 @@ use axum::http::Uri;
 use super::App;
 use crate::error::ApiError;
 use crate::query::Params;
-use crate::wire::{AuditList, Cluster, ExecutorView, PartitionView, WorkerView, millis};
+use crate::wire::{AuditList, Cluster, ExecutorView, PartitionView, WorkerView};
 
 /// Executors, partitions and workers as their leases show them.
 pub(crate) async fn show(State(app): State<App>) -> Result<Json<Cluster>, ApiError> {

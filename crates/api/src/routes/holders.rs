@@ -2,7 +2,7 @@
 
 use attune_bus::client::ClientError;
 use attune_core::input::check_text;
-use attune_core::{ExecutionId, Reject, RejectCode, RequestId};
+use attune_core::{ExecutionId, Reject, RejectCode, RequestId, millis};
 use attune_messages::v1::ForceRelease;
 use attune_store::SlotHolder;
 use axum::Json;
@@ -16,7 +16,7 @@ use super::executions::{id_of, refused};
 use crate::body;
 use crate::error::ApiError;
 use crate::query::Params;
-use crate::wire::{Holder, HolderList, HolderWorker, ReleaseRequest, Released, millis};
+use crate::wire::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 
 /// Who takes slots back as long as nobody is asked to log in and gives no name.
 const NOBODY: &str = "api";

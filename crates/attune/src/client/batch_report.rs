@@ -134,7 +134,7 @@ fn document(lines: &[Line], fates: &[Option<Fate>], all: Counts, elapsed: Durati
         "repeated": all.repeated,
         "refused": all.refused,
         "unknown": all.unknown,
-        "elapsed_ms": u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+        "elapsed_ms": attune_core::millis(elapsed),
         "results": results,
     })
 }

@@ -40,7 +40,7 @@ async fn what_is_not_confirmed_is_published_again_and_acknowledged_last() -> Res
         Event::Acked(1),
     ];
     assert_eq!(bus.acked(1).await?, expected);
-    assert_eq!(listening.handle.counters().forwarded(), 1);
+    assert_eq!(listening.handle.counters().forwarded.get(), 1);
     listening.stop().await
 }
 
@@ -101,7 +101,7 @@ async fn dead_letters_that_are_full_do_not_stop_completions() -> Result<()> {
     report(&bus.inner, vec![completion(2, 1)]).await?;
     assert_eq!(numbers(&next_release(&mut owner).await?.1), [1]);
     bus.acked(2).await?;
-    assert_eq!(listening.handle.counters().poisoned(), 1);
+    assert_eq!(listening.handle.counters().poisoned.get(), 1);
     assert!(letters.try_next().is_none());
     listening.stop().await
 }

@@ -76,9 +76,9 @@ async fn each_bad_item_goes_alone_and_the_good_ones_go_on() -> Result<()> {
     let counters = listening.handle.counters();
     assert_eq!(
         (
-            counters.received(),
-            counters.forwarded(),
-            counters.poisoned()
+            counters.received.get(),
+            counters.forwarded.get(),
+            counters.poisoned.get()
         ),
         (7, 2, 5)
     );
@@ -153,9 +153,9 @@ async fn a_message_that_cannot_be_read_goes_whole_and_the_listener_goes_on() -> 
     let counters = listening.handle.counters();
     assert_eq!(
         (
-            counters.received(),
-            counters.forwarded(),
-            counters.poisoned()
+            counters.received.get(),
+            counters.forwarded.get(),
+            counters.poisoned.get()
         ),
         (7, 1, 6)
     );
@@ -221,7 +221,11 @@ async fn an_outcome_is_never_lost_for_what_it_carries() -> Result<()> {
     bus.acked(2).await?;
     let counters = listening.handle.counters();
     assert_eq!(
-        (counters.forwarded(), counters.mended(), counters.poisoned()),
+        (
+            counters.forwarded.get(),
+            counters.mended.get(),
+            counters.poisoned.get()
+        ),
         (4, 4, 0)
     );
     listening.stop().await

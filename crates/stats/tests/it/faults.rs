@@ -141,7 +141,11 @@ async fn what_is_no_snapshot_goes_to_the_dead_letters() -> Result<()> {
     let counters = persisting.handle.counters();
     persisting.stop().await?;
     assert_eq!(
-        (counters.received(), counters.written(), counters.poisoned()),
+        (
+            counters.received.get(),
+            counters.written.get(),
+            counters.poisoned.get()
+        ),
         (5, 2, 3)
     );
     assert_all_acknowledged(&*bus).await

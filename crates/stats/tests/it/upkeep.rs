@@ -19,7 +19,7 @@ async fn the_history_is_maintained_at_the_start_and_then_rests() -> Result<()> {
     let counters = persisting.handle.counters();
     persisting.stop().await?;
     assert_eq!(store.now().upkeep, [RETENTION]);
-    assert_eq!(counters.maintained(), 1);
+    assert_eq!(counters.maintained.get(), 1);
     Ok(())
 }
 
@@ -47,7 +47,7 @@ async fn it_is_repeated_and_goes_on_after_a_failure() -> Result<()> {
     let counters = persisting.handle.counters();
     persisting.stop().await?;
     let rounds = store.now().upkeep.len() as u64;
-    assert_eq!(counters.maintained(), rounds - 1);
+    assert_eq!(counters.maintained.get(), rounds - 1);
     Ok(())
 }
 

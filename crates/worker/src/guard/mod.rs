@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use attune_core::WorkerId;
 use attune_record::now_ns;
+use attune_runtime::Backoff;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
@@ -36,7 +37,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::backoff::Backoff;
 use crate::inbox::Key;
 use line::Line;
 pub(crate) use line::VARIABLE;
@@ -294,7 +294,7 @@ impl Guard {
 
     /// Replaces the guard process whenever it has ended, until the worker closes it.
     async fn keep(self: Arc<Self>, mut child: io::Result<Child>) {
-        let mut backoff = Backoff::new(Duration::from_millis(200));
+        let mut backoff = Backoff::default();
         loop {
             match child {
                 Ok(mut process) => {
@@ -320,7 +320,7 @@ impl Guard {
             }
             tokio::select! {
                 () = self.closed() => return,
-                () = tokio::time::sleep(backoff.next()) => {}
+                () = tokio::time::sleep(backoff.next_delay()) => {}
             }
             child = self.spawn();
         }

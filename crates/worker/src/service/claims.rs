@@ -5,12 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use attune_messages::v1::ExecutionRequested;
+use attune_runtime::error_chain;
 use attune_store::{Claim, StoreError};
 use tokio::time::Instant;
 
 use super::{Phase, Service};
 use crate::inbox::Key;
-use crate::lease::{Life, answer, chain};
+use crate::lease::{Life, answer};
 use crate::runs::not_run;
 
 /// A claim that the store has not answered.
@@ -48,15 +49,16 @@ impl Service {
         match answer {
             Ok(claims) => {
                 self.pending.retry.reset();
+                self.pending.retry_log.reset();
                 self.settle(&claiming.life, claiming.keys, &claims);
             }
             Err(error) => {
                 // Whether it was committed is unknown; the same worker may claim again.
-                let wait = self.pending.retry.next();
-                let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                let error = chain(&error);
-                tracing::warn!(error, wait_ms, "a claim failed; it is tried again");
-                self.pending.retry_at = Some(Instant::now() + wait);
+                if self.pending.retry_log.is_due() {
+                    let (error, tries) = (error_chain(&error), self.pending.retry_log.tries());
+                    tracing::warn!(error, tries, "a claim failed; it is tried again");
+                }
+                self.pending.retry_at = Some(Instant::now() + self.pending.retry.next_delay());
                 self.return_unclaimed(claiming.keys);
             }
         }
@@ -75,7 +77,7 @@ impl Service {
         for key in keys {
             match won.get(&key) {
                 Some(cancel_requested) => {
-                    self.stats.claims_won.add(1);
+                    self.counters.claims_won.add(1);
                     self.runs.record_claimed(key, life.worker());
                     let cancelled = *cancel_requested || self.inbox.is_cancelled(&key);
                     if let Some(request) = self.inbox.settle(key, true, &mut done) {
@@ -84,7 +86,7 @@ impl Service {
                 }
                 None if life.is_over() => unclaimed.push(key),
                 None => {
-                    self.stats.claims_lost.add(1);
+                    self.counters.claims_lost.add(1);
                     self.inbox.settle(key, false, &mut done);
                 }
             }
@@ -95,11 +97,11 @@ impl Service {
 
     fn begin(&mut self, request: ExecutionRequested, cancelled: bool, life: &Arc<Life>) {
         if life.is_over() {
-            self.stats.abandoned.add(1);
+            self.counters.abandoned.add(1);
         } else if cancelled {
             self.outbox.push(not_run(&request, life));
         } else {
-            self.stats.runs.add(1);
+            self.counters.runs.add(1);
             if let Some(finished) = self.runs.start(request, life) {
                 self.finished(finished);
             }

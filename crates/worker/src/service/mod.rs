@@ -9,17 +9,17 @@ mod drain;
 mod wait;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use attune_bus::{Bus, Delivery, DeliveryTag, Subscriber, Topic, dead_letter};
 use attune_messages::v1::{ExecutionCancel, ExecutionRequested};
 use attune_messages::{DecodeError, decode};
+use attune_runtime::{Backoff, LogPace};
 use attune_store::{Claim, StoreError, WorkerStore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
+use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
 use crate::guard::Guard;
 use crate::inbox::Inbox;
@@ -27,7 +27,6 @@ use crate::lease::{Leases, Life};
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::runs::{Finished, Runs};
-use crate::stats::WorkerStats;
 use claims::Claiming;
 use wait::{answered, next, over, registered, until};
 
@@ -36,7 +35,7 @@ pub(crate) struct Service {
     pub(crate) options: WorkerOptions,
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) store: Arc<dyn WorkerStore>,
-    pub(crate) stats: Arc<WorkerStats>,
+    pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) guard: Arc<Guard>,
     /// The caller's wish to stop, or our own.
@@ -54,12 +53,14 @@ pub(crate) struct Service {
 }
 
 /// What is under way elsewhere, and when to look again.
+#[derive(Default)]
 pub(crate) struct Pending {
     claim: Option<Claiming>,
     registration: Option<JoinHandle<Option<Arc<Life>>>>,
     /// After a claim failed: not before.
     retry_at: Option<Instant>,
     retry: Backoff,
+    retry_log: LogPace,
     /// When everything of a life that is over must be gone.
     alarm_at: Option<Instant>,
     /// Ended by us; its lease is still kept.
@@ -98,20 +99,6 @@ enum Event {
     Room,
 }
 
-impl Default for Pending {
-    fn default() -> Self {
-        Self {
-            claim: None,
-            registration: None,
-            retry_at: None,
-            retry: Backoff::new(Duration::from_millis(50)),
-            alarm_at: None,
-            killed: None,
-            bus_closed: false,
-        }
-    }
-}
-
 impl Phase {
     fn deadline(self) -> Option<Instant> {
         match self {
@@ -145,7 +132,7 @@ impl Service {
             Event::Retry => self.pending.retry_at = None,
             Event::Room => {}
         }
-        self.stats.busy.set(self.runs.len());
+        self.counters.busy.set(self.runs.len());
         matches!(self.phase, Phase::Serving)
             || !self.runs.is_empty()
             || self.pending.claim.is_some()
@@ -176,7 +163,7 @@ impl Service {
     fn finished(&mut self, finished: Finished) {
         match finished.into_completion() {
             Some(completion) => self.outbox.push(completion),
-            None => self.stats.abandoned.add(1),
+            None => self.counters.abandoned.add(1),
         }
     }
 
@@ -198,7 +185,7 @@ impl Service {
                 let arrival = self
                     .inbox
                     .accept(delivery.tag, requests, |key| runs.contains(key));
-                self.stats.duplicates.add(arrival.duplicates);
+                self.counters.duplicates.add(arrival.duplicates);
                 if arrival.done {
                     self.acknowledge(vec![delivery.tag]);
                 }
@@ -238,7 +225,7 @@ impl Service {
     /// Puts a message that cannot be used among the dead letters, in a task of its own that
     /// tries until it can or the worker stops.
     fn refuse(&self, topic: Topic, delivery: Delivery, error: &DecodeError) {
-        self.stats.dead_letters.add(1);
+        self.counters.dead_letters.add(1);
         let reason = error.to_string();
         tracing::warn!(%topic, reason, "a message goes to the dead letters");
         let subscriber = if topic == Topic::Cancel {
@@ -251,14 +238,16 @@ impl Service {
         };
         let (bus, shutdown) = (Arc::clone(&self.bus), self.shutdown.clone());
         tokio::spawn(async move {
-            let mut backoff = Backoff::new(Duration::from_millis(500));
+            let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
             while let Err(error) =
                 dead_letter(bus.as_ref(), &settler, &topic, &delivery, &reason).await
             {
-                tracing::warn!(%topic, %error, "the dead letters cannot be reached");
-                tokio::select! {
-                    () = shutdown.cancelled() => return,
-                    () = tokio::time::sleep(backoff.next()) => {}
+                if log.is_due() {
+                    let tries = log.tries();
+                    tracing::warn!(%topic, %error, tries, "the dead letters cannot be reached");
+                }
+                if backoff.wait(&shutdown).await.is_err() {
+                    return;
                 }
             }
         });
@@ -267,7 +256,7 @@ impl Service {
     /// The lease is lost. What runs under it is being killed already; a fresh life begins at
     /// once, with the slots that are free.
     fn life_is_over(&mut self) {
-        self.stats.lease_lost.add(1);
+        self.counters.lease_lost.add(1);
         if let Some(life) = self.life.take() {
             self.runs.record_lost(life.worker());
         }

@@ -18,7 +18,7 @@ async fn what_was_cancelled_before_the_claim_is_reported_and_never_run() {
     assert!(completion.started_at.is_none());
     rig.stop().await;
     assert_eq!(rig.records(), []);
-    assert_eq!(rig.worker.stats().runs.get(), 0);
+    assert_eq!(rig.worker.counters().runs.get(), 0);
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn a_cancel_between_the_claim_and_the_run_is_not_missed() {
     let mut rig = Rig::start().await;
     let witness = sleep(1, 300.0);
     rig.request(std::slice::from_ref(&witness)).await;
-    until("the witness runs", || rig.worker.stats().runs.get() == 1).await;
+    until("the witness runs", || rig.worker.counters().runs.get() == 1).await;
     // The claim of the second is committed, its answer not here yet.
     rig.store.change(|state| state.hold_claims = true);
     let request = sleep(2, 300.0);
@@ -50,7 +50,7 @@ async fn a_cancel_between_the_claim_and_the_run_is_not_missed() {
         (request.execution_id, Status::Cancelled)
     );
     rig.stop().await;
-    assert_eq!(rig.worker.stats().runs.get(), 1);
+    assert_eq!(rig.worker.counters().runs.get(), 1);
 }
 
 #[tokio::test]

@@ -28,20 +28,20 @@ async fn what_is_claimed_is_run_reported_and_recorded() {
     }
     rig.all_is_settled().await;
     rig.stop().await;
-    let stats = rig.worker.stats();
+    let counters = rig.worker.counters();
     assert_eq!(
         (
-            stats.claims_won.get(),
-            stats.runs.get(),
-            stats.reported.get()
+            counters.claims_won.get(),
+            counters.runs.get(),
+            counters.reported.get()
         ),
         (5, 5, 5)
     );
     assert_eq!(
         (
-            stats.claims_lost.get(),
-            stats.duplicates.get(),
-            stats.busy.get()
+            counters.claims_lost.get(),
+            counters.duplicates.get(),
+            counters.busy.get()
         ),
         (0, 0, 0)
     );
@@ -86,12 +86,12 @@ async fn a_lost_claim_is_dropped_and_its_message_is_done() {
     rig.all_is_settled().await;
     rig.stop().await;
     assert!(!rig.has_more());
-    let stats = rig.worker.stats();
+    let counters = rig.worker.counters();
     assert_eq!(
         (
-            stats.claims_won.get(),
-            stats.claims_lost.get(),
-            stats.runs.get()
+            counters.claims_won.get(),
+            counters.claims_lost.get(),
+            counters.runs.get()
         ),
         (1, 2, 1)
     );
@@ -106,7 +106,7 @@ async fn a_message_that_comes_again_changes_nothing() {
     assert_eq!(rig.completion().await.execution_id, short.execution_id);
     rig.send(&[long.clone(), short.clone()]).await;
     rig.all_is_settled().await;
-    assert_eq!(rig.worker.stats().duplicates.get(), 2);
+    assert_eq!(rig.worker.counters().duplicates.get(), 2);
     assert_eq!(rig.store.change(|state| state.claims.len()), 1);
     // The next attempt is another matter.
     let again = attune_messages::v1::ExecutionRequested {
@@ -135,7 +135,7 @@ async fn a_message_is_acknowledged_only_after_the_claim() {
     // Whether they have arrived shows when a duplicate of them is seen.
     rig.send(&[echo(4)]).await;
     until("they have arrived", || {
-        rig.worker.stats().duplicates.get() == 1
+        rig.worker.counters().duplicates.get() == 1
     })
     .await;
     assert_eq!(rig.unsettled(), 4);
@@ -238,7 +238,7 @@ async fn claims_are_repeated_until_the_store_answers() {
     rig.all_is_settled().await;
     rig.stop().await;
     assert!(!rig.has_more());
-    assert_eq!(rig.worker.stats().runs.get(), 4);
+    assert_eq!(rig.worker.counters().runs.get(), 4);
 }
 
 #[tokio::test]
@@ -264,7 +264,7 @@ async fn what_cannot_be_read_goes_to_the_dead_letters() {
     rig.request(&[echo(1)]).await;
     assert_eq!(rig.completion().await.status, Status::Succeeded);
     rig.all_is_settled().await;
-    assert_eq!(rig.worker.stats().dead_letters.get(), 2);
+    assert_eq!(rig.worker.counters().dead_letters.get(), 2);
     rig.stop().await;
 }
 
@@ -280,5 +280,5 @@ async fn a_claim_that_is_never_answered_is_made_again() {
     assert_eq!(rig.completion().await.status, Status::Succeeded);
     rig.all_is_settled().await;
     rig.stop().await;
-    assert_eq!(rig.worker.stats().lease_lost.get(), 0);
+    assert_eq!(rig.worker.counters().lease_lost.get(), 0);
 }

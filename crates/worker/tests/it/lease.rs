@@ -50,8 +50,11 @@ async fn lose(how: impl Fn(&TestStore), mend: impl Fn(&TestStore)) {
         !rig.has_more(),
         "what the lost lease ran is reported by nobody"
     );
-    let stats = rig.worker.stats();
-    assert_eq!((stats.lease_lost.get(), stats.abandoned.get()), (1, 2));
+    let counters = rig.worker.counters();
+    assert_eq!(
+        (counters.lease_lost.get(), counters.abandoned.get()),
+        (1, 2)
+    );
     let killed = rig.records().into_iter().filter(|record| {
         matches!(
             record,
@@ -118,7 +121,7 @@ async fn renewals_keep_a_lease_through_a_short_outage() {
     rig.store.change(|state| state.renewing = Mood::Fine);
     assert_eq!(rig.completion().await.status, Status::Succeeded);
     rig.stop().await;
-    assert_eq!(rig.worker.stats().lease_lost.get(), 0);
+    assert_eq!(rig.worker.counters().lease_lost.get(), 0);
     assert_eq!(rig.store.change(|state| state.registered.len()), 1);
 }
 
@@ -142,8 +145,8 @@ async fn a_claim_whose_answer_comes_after_the_lease_is_lost_runs_nothing() {
     rig.all_is_settled().await;
     rig.stop().await;
     assert!(!rig.has_more());
-    let stats = rig.worker.stats();
-    assert_eq!((stats.abandoned.get(), stats.runs.get()), (1, 1));
+    let counters = rig.worker.counters();
+    assert_eq!((counters.abandoned.get(), counters.runs.get()), (1, 1));
     assert_eq!(rig.records().len(), 2, "only the second was run");
 }
 
@@ -161,7 +164,7 @@ async fn what_a_dead_lease_could_not_claim_is_claimed_by_the_next() {
     rig.store.change(|state| state.hold_claims = false);
     assert_eq!(rig.completion().await.status, Status::Succeeded);
     rig.stop().await;
-    assert_eq!(rig.worker.stats().claims_lost.get(), 0);
+    assert_eq!(rig.worker.counters().claims_lost.get(), 0);
 }
 
 #[tokio::test]

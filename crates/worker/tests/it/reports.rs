@@ -81,7 +81,10 @@ async fn a_lost_confirm_is_answered_with_the_same_message() {
         ids.push(id);
     }
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    until("it is confirmed", || rig.worker.stats().reported.get() == 1).await;
+    until("it is confirmed", || {
+        rig.worker.counters().reported.get() == 1
+    })
+    .await;
     rig.stop().await;
     assert!(rig.completed.try_next().is_none());
 }
@@ -104,7 +107,7 @@ async fn completions_gather_while_a_message_is_under_way() {
         )
         .await;
     }
-    until("all have run", || rig.worker.stats().runs.get() == 251).await;
+    until("all have run", || rig.worker.counters().runs.get() == 251).await;
     troubled.permits.add_permits(2);
     let mut counts = Vec::new();
     let mut ids = Vec::new();
@@ -152,7 +155,7 @@ async fn completions_wait_for_the_first_listener() {
         troubled.publishes.load(Ordering::SeqCst) >= 2
     })
     .await;
-    assert_eq!(worker.stats().reported.get(), 0);
+    assert_eq!(worker.counters().reported.get(), 0);
     let completed = Subscription {
         topic: Topic::Completed,
         prefetch: 1,
@@ -169,9 +172,9 @@ async fn completions_wait_for_the_first_listener() {
 async fn a_bus_that_closes_ends_the_worker_and_what_it_runs() {
     let mut rig = Rig::start_with(|options| options.drain = std::time::Duration::ZERO).await;
     rig.request(&[sleep(1, 300.0)]).await;
-    until("it runs", || rig.worker.stats().runs.get() == 1).await;
+    until("it runs", || rig.worker.counters().runs.get() == 1).await;
     rig.bus.close().await;
     assert!(matches!(rig.end().await, Err(WorkerError::BusClosed)));
     assert_eq!(rig.store.change(|state| state.retired.len()), 1);
-    assert_eq!(rig.worker.stats().abandoned.get(), 1);
+    assert_eq!(rig.worker.counters().abandoned.get(), 1);
 }

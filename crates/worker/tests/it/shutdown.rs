@@ -11,12 +11,12 @@ async fn what_runs_ends_in_peace_and_what_waits_goes_back() {
     let mut rig = Rig::start_with(|options| options.slots = 2).await;
     let waiting = echo(3);
     rig.request(&[sleep(1, 0.3), sleep(2, 0.3)]).await;
-    until("both run", || rig.worker.stats().runs.get() == 2).await;
+    until("both run", || rig.worker.counters().runs.get() == 2).await;
     rig.all_is_settled().await;
     rig.request(std::slice::from_ref(&waiting)).await;
     rig.send(&[waiting]).await;
     until("it has arrived", || {
-        rig.worker.stats().duplicates.get() == 1
+        rig.worker.counters().duplicates.get() == 1
     })
     .await;
     rig.stop().await;
@@ -57,7 +57,7 @@ async fn past_the_drain_what_runs_is_killed_and_left_to_its_owner() {
     is_gone(&pid).await;
     assert_eq!(rig.completion().await.execution_id, echo(3).execution_id);
     assert!(!rig.has_more());
-    assert_eq!(rig.worker.stats().abandoned.get(), 2);
+    assert_eq!(rig.worker.counters().abandoned.get(), 2);
     let (registered, retired) = rig
         .store
         .change(|state| (state.registered.clone(), state.retired.clone()));
@@ -69,7 +69,7 @@ async fn a_cancel_is_still_heard_while_draining() {
     let mut rig = Rig::start().await;
     let request = sleep(1, 300.0);
     rig.request(std::slice::from_ref(&request)).await;
-    until("it runs", || rig.worker.stats().runs.get() == 1).await;
+    until("it runs", || rig.worker.counters().runs.get() == 1).await;
     rig.shutdown.cancel();
     rig.cancel(&[&request]).await;
     assert_eq!(rig.completion().await.status, Status::Cancelled);

@@ -1,0 +1,26 @@
+//! What a worker counts.
+
+attune_runtime::counters! {
+    /// What a worker has done since it started, and what it is doing.
+    pub struct WorkerCounters {
+        /// Executions it claimed.
+        claims_won: Counter = "worker.claims.won.total",
+        /// Executions that could not be claimed: another worker has them, or they have ended.
+        claims_lost: Counter = "worker.claims.lost.total",
+        /// Executions that were delivered again while it had them, or soon after.
+        duplicates: Counter = "worker.duplicates.total",
+        /// Runs it began.
+        runs: Counter = "worker.runs.total",
+        /// Completions that the bus has confirmed.
+        reported: Counter = "worker.completions.reported.total",
+        /// How often it lost its lease and killed what it ran.
+        lease_lost: Counter = "worker.leases.lost.total",
+        /// Runs whose outcome is not reported because the worker lost its lease or had no more
+        /// time to drain.
+        abandoned: Counter = "worker.runs.abandoned.total",
+        /// Messages that it could not read and put among the dead letters.
+        dead_letters: Counter = "worker.dead_letters.total",
+        /// Slots that are taken right now.
+        busy: Gauge = "worker.slots.busy",
+    }
+}
