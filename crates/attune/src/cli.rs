@@ -13,7 +13,7 @@ use crate::demo::program::DemoProgram;
 /// Attune decides when each execution of an action may start: in order, within its limits,
 /// losing nothing.
 #[derive(Debug, Parser)]
-#[command(name = "attune", version, propagate_version = true)]
+#[command(name = "attune", version = env!("ATTUNE_VERSION"), propagate_version = true)]
 pub(crate) struct Cli {
     /// A YAML file with settings; `attune config default` prints one with every key.
     #[arg(long, global = true, value_name = "FILE", env = "ATTUNE_CONFIG")]

@@ -325,7 +325,7 @@ impl ActionQueue {
             .is_none_or(|holder| holder.attempt != attempt)
         {
             // As `running -= 1` would: some slot comes free for every completion.
-            #[cfg(feature = "plant-counter")]
+            #[cfg(attune_plant = "counter")]
             self.load_mut().active.pop_first();
             return false;
         }
@@ -358,7 +358,7 @@ impl ActionQueue {
         };
         self.insert(holder.priority, waiting);
         // Behind whatever waits, as a message that is given back to its broker.
-        #[cfg(feature = "plant-requeue")]
+        #[cfg(attune_plant = "requeue")]
         if let Some(waiting) = self.remove(holder.seq) {
             self.insert(Priority::Low, waiting);
         }

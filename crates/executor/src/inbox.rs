@@ -88,7 +88,7 @@ impl Feed {
             };
             let Some(delivery) = delivery else { return };
             // Before anything of it is stored.
-            #[cfg(feature = "plant-ack-first")]
+            #[cfg(attune_plant = "ack-first")]
             settler.ack(&[delivery.tag]).await;
             let inbound = match decode(topic, &delivery, self.max_message_bytes) {
                 Ok(work) => Inbound {

@@ -50,7 +50,7 @@ impl Db {
             .map(|(partition, _)| *partition)
             .filter(|partition| !answer.held.contains(&i32::from(partition.0)))
             .collect();
-        if !missing.is_empty() && !cfg!(feature = "plant-no-fence") {
+        if !missing.is_empty() && !cfg!(attune_plant = "no-fence") {
             return Err(CommitError::Fenced(missing));
         }
         let mut committed = answer.committed;
@@ -135,10 +135,10 @@ async fn execute(
     connection: impl PgExecutor<'_>,
     parameters: PgArguments,
 ) -> Result<Answer, Failure> {
-    #[cfg(not(feature = "plant-no-fence"))]
+    #[cfg(not(attune_plant = "no-fence"))]
     let statement = sql::COMMIT;
     // Writes whatever the fence has found.
-    #[cfg(feature = "plant-no-fence")]
+    #[cfg(attune_plant = "no-fence")]
     let statement = sqlx::AssertSqlSafe(
         sql::COMMIT.replace("count(*) = cardinality($2::integer[])", "count(*) >= 0"),
     );

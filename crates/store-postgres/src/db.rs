@@ -73,9 +73,9 @@ impl Db {
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> Result<T, StoreError> {
         // The caller's own future: dropped with it, in the middle of whatever it does.
-        #[cfg(feature = "plant-cancel-db")]
+        #[cfg(attune_plant = "cancel-db")]
         return work.await.map_err(|failure| failure.at(&self.address));
-        #[cfg(not(feature = "plant-cancel-db"))]
+        #[cfg(not(attune_plant = "cancel-db"))]
         match tokio::spawn(work).await {
             Ok(result) => result.map_err(|failure| failure.at(&self.address)),
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -56,7 +56,7 @@ impl WorkerStore for PostgresStore {
         // highest can still be requested: an owner has granted it, so the others are over.
         wanted.sort_unstable_by_key(|(id, attempt)| (*id, std::cmp::Reverse(*attempt)));
         wanted.dedup_by_key(|(id, _)| *id);
-        #[cfg(feature = "plant-no-claim")]
+        #[cfg(attune_plant = "no-claim")]
         let asked = wanted.clone();
         let (ids, attempts): (Vec<i64>, Vec<i32>) =
             wanted.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip();
@@ -77,7 +77,7 @@ impl WorkerStore for PostgresStore {
                         cancel_requested,
                     });
                 // Whoever asks has won.
-                #[cfg(feature = "plant-no-claim")]
+                #[cfg(attune_plant = "no-claim")]
                 let claims =
                     claims
                         .take(0)
