@@ -16,5 +16,5 @@ pub use client::{ClientError, ClientOptions, CommandClient};
 pub use memory::{MemoryBus, Room};
 pub use port::{
     Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
-    Settler, Subscriber, Subscription, Topic, dead_letter, letter,
+    Settler, Subscriber, Subscription, Topic, dead_letter, letter, reply_address,
 };

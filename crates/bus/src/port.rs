@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::PartitionId;
+use attune_core::{PartitionId, Reject};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -143,6 +143,40 @@ impl Outgoing {
         }
         Ok(())
     }
+}
+
+/// What RabbitMQ's way of answering without a queue makes of `amq.rabbitmq.reply-to`.
+const DIRECT_REPLY: &str = "amq.rabbitmq.reply-to.";
+/// How the addresses of Attune's own clients begin.
+pub const REPLY_PREFIX: &str = "attune.reply.";
+
+/// Judges where a sender wants its answers. They are published with the rights of whoever
+/// answers, to whatever queue has that name; so a name that may be one of Attune's own queues is
+/// refused, with or without a prefix before it, and so are names of the broker's.
+///
+/// # Errors
+/// [`Reject`] with the code `INVALID_INPUT` and the field `reply_to`.
+pub fn reply_address(name: &str) -> Result<&str, Reject> {
+    let refused = |why: String| Err(Reject::field("reply_to", why));
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return refused(format!(
+            "a queue's name has 1 to {MAX_NAME_BYTES} bytes, this one has {}",
+            name.len()
+        ));
+    }
+    if name.starts_with(DIRECT_REPLY) || name.starts_with(REPLY_PREFIX) {
+        return Ok(name);
+    }
+    if name.starts_with("amq.") && !name.starts_with("amq.gen-") {
+        return refused("names that begin with `amq.` belong to the broker".to_owned());
+    }
+    if name.contains("attune.") {
+        return refused(format!(
+            "names with `attune.` in them belong to Attune; name a queue of your own, or let it \
+             begin with `{REPLY_PREFIX}`"
+        ));
+    }
+    Ok(name)
 }
 
 /// Why the bus does not take a message.
@@ -388,4 +422,48 @@ pub async fn dead_letter(
     bus.publish(vec![letter]).await?;
     settler.ack(&[delivery.tag]).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_go_to_queues_of_the_asker_only() {
+        let longest = "q".repeat(MAX_NAME_BYTES);
+        for fine in [
+            "amq.rabbitmq.reply-to.g1h2AA.5B==",
+            "amq.gen-JzTY20BRgKO",
+            "attune.reply.0198c1f0",
+            "my-answers",
+            &longest,
+        ] {
+            assert_eq!(reply_address(fine).unwrap(), fine);
+        }
+        let too_long = "q".repeat(MAX_NAME_BYTES + 1);
+        let own = [
+            Topic::Commands(PartitionId(3)),
+            Topic::Control(PartitionId(3)),
+        ];
+        let mut refused = own.map(|topic| format!("attune.{topic}")).to_vec();
+        refused.extend(
+            [
+                "",
+                &too_long,
+                "attune.enforcements",
+                "attune.completed",
+                "attune.dead-letters",
+                "attune.queue-stats",
+                "attune.requested.default",
+                "attune.cancel.1",
+                "team-a.attune.completed",
+                "amq.rabbitmq.trace",
+            ]
+            .map(str::to_owned),
+        );
+        for name in refused {
+            let reject = reply_address(&name).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some("reply_to"), "{name}");
+        }
+    }
 }

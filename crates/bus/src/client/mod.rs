@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
-use crate::port::{Bus, BusError, Subscription, Topic};
+use crate::port::{Bus, BusError, REPLY_PREFIX, Subscription, Topic};
 use lane::{Command, Kind, Lane};
 use pending::{Outcome, Pending, Waiter};
 
@@ -160,7 +160,7 @@ impl CommandClient {
             options.max_in_flight > 0,
             "at least one command may be sent"
         );
-        let reply_address = format!("attune.reply.{}", Uuid::now_v7());
+        let reply_address = format!("{REPLY_PREFIX}{}", Uuid::now_v7());
         let answers = bus
             .subscribe(Subscription {
                 topic: Topic::Reply(reply_address.clone()),
