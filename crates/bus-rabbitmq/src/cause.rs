@@ -26,6 +26,8 @@ enum Kind {
     Unavailable,
     /// The broker (or a rule of ours) says no, for one channel; its connection lives.
     Refused,
+    /// The same, but another attempt on another channel is made differently.
+    OnceMore,
 }
 
 impl Cause {
@@ -83,6 +85,23 @@ impl Cause {
         }
     }
 
+    /// Whether the broker has this argument of a queue with another value.
+    pub(crate) fn is_about_argument(&self, name: &str) -> bool {
+        self.kind == Kind::Refused && self.text.contains(&format!("inequivalent arg '{name}'"))
+    }
+
+    /// Asks for another attempt at once, on another channel.
+    pub(crate) fn once_more(self) -> Self {
+        Self {
+            kind: Kind::OnceMore,
+            ..self
+        }
+    }
+
+    pub(crate) fn wants_another_attempt(&self) -> bool {
+        self.kind == Kind::OnceMore
+    }
+
     /// Says during what it happened.
     pub(crate) fn during(mut self, what: &str) -> Self {
         self.text = format!("{what}: {}", self.text);
@@ -100,7 +119,7 @@ impl From<Cause> for BusError {
     fn from(cause: Cause) -> Self {
         match cause.kind {
             Kind::Unavailable => Self::Unavailable(cause.text),
-            Kind::Refused => Self::Refused(cause.text),
+            Kind::Refused | Kind::OnceMore => Self::Refused(cause.text),
         }
     }
 }

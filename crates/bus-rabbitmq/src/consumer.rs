@@ -60,10 +60,15 @@ pub(crate) async fn declare(
     topic: &attune_bus::Topic,
     limit: Duration,
 ) -> Result<(), Cause> {
-    let channel = open_channel(life, limit).await?;
-    let declared = within(life, limit, topology.declare(&channel, topic)).await;
-    abandon(&channel).await;
-    declared.map(drop)
+    loop {
+        let channel = open_channel(life, limit).await?;
+        let declared = within(life, limit, topology.declare(&channel, topic)).await;
+        abandon(&channel).await;
+        match declared {
+            Err(cause) if cause.wants_another_attempt() => {}
+            declared => return declared.map(drop),
+        }
+    }
 }
 
 async fn open_channel(life: &Life, limit: Duration) -> Result<Channel, Cause> {
@@ -199,16 +204,20 @@ impl SubscriptionTask {
         // One channel for each subscription: whatever makes the broker close a channel (an
         // unknown tag, an acknowledgement that comes after its `consumer_timeout` of half an
         // hour) takes every consumer on it along.
-        let channel = open_channel(life, self.setup_timeout).await?;
-        match within(life, self.setup_timeout, self.consume(&channel)).await {
-            Ok(consumer) => {
-                // Numbers start again on a new channel: a new life for the tags.
-                self.acknowledger.with(Ledger::begin);
-                Ok((channel, consumer))
-            }
-            Err(cause) => {
-                abandon(&channel).await;
-                Err(cause)
+        loop {
+            let channel = open_channel(life, self.setup_timeout).await?;
+            match within(life, self.setup_timeout, self.consume(&channel)).await {
+                Ok(consumer) => {
+                    // Numbers start again on a new channel: a new life for the tags.
+                    self.acknowledger.with(Ledger::begin);
+                    return Ok((channel, consumer));
+                }
+                Err(cause) => {
+                    abandon(&channel).await;
+                    if !cause.wants_another_attempt() {
+                        return Err(cause);
+                    }
+                }
             }
         }
     }

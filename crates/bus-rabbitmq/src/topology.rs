@@ -5,6 +5,9 @@
 //! (none before 4.0, 20 since), the overflow behaviour, the strategy of dead-lettering. Not given,
 //! because the oldest supported server does not know it: a consumer timeout per queue.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
 use attune_bus::Topic;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -14,29 +17,36 @@ use uuid::Uuid;
 use crate::cause::Cause;
 use crate::options::{QueueType, RabbitOptions};
 
-/// How often a message may be given back before the broker takes it for poison and moves it to
-/// the dead letters. The broker counts every unacknowledged delivery of a consumer that dies, the
-/// whole prefetch window each time, so a small number (20 is the default since 4.0) would park
-/// innocent messages after a few crashes. Setting a limit at all also makes quorum queues put
-/// returned messages back in their old place.
+/// Practically no limit. The broker counts every unacknowledged delivery of a consumer that goes,
+/// the whole prefetch window each time, so an error that lasts (a store that refuses to commit)
+/// would take accepted messages for poison. What is poison, whoever reads it decides. Setting a
+/// limit at all makes quorum queues put returned messages back in their old place, and since 4.0
+/// the default is 20. (Since 4.0 -1 means none, which older servers refuse.)
+const NO_DELIVERY_LIMIT: i64 = 1_000_000_000;
+/// Of messages that somebody makes anew when they are gone: a dispatch is sent again, a snapshot
+/// is followed by the next. Workers of others declare their pool's queue with this number.
 const DELIVERY_LIMIT: i64 = 1_000;
-/// The dead letters have nowhere further to go: practically no limit. (Since 4.0 -1 means none,
-/// which older servers refuse.)
-const DEAD_LETTERS_DELIVERY_LIMIT: i64 = 1_000_000_000;
+/// What all queues but the dead letters' were declared with before there was
+/// [`NO_DELIVERY_LIMIT`].
+const OLD_DELIVERY_LIMIT: i64 = 1_000;
 /// What a queue of one subscriber (broadcasts, answers) may hold.
 const OWN_QUEUE_BYTES: i64 = 64 << 20;
 /// What the queue of statistics may hold.
 const STATS_BYTES: i64 = 16 << 20;
 
+const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 const EXCHANGE: &str = "attune.executions";
 const DEAD_LETTERS: &str = "attune.dead-letters";
 
 /// Names and arguments for one set of options.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Topology {
     prefix: String,
     queue_type: QueueType,
     max_queue_bytes: i64,
+    /// Queues that exist with [`OLD_DELIVERY_LIMIT`]: they are used as they are. Added to when
+    /// the broker refuses a declaration for it, read by every declaration.
+    old: Mutex<BTreeSet<String>>,
 }
 
 /// What stays on the broker when nobody is connected any more.
@@ -60,6 +70,7 @@ impl Topology {
             prefix: options.prefix.clone(),
             queue_type: options.queue_type,
             max_queue_bytes: i64::try_from(options.max_queue_bytes).unwrap_or(i64::MAX),
+            old: Mutex::default(),
         }
     }
 
@@ -146,7 +157,13 @@ impl Topology {
         channel
             .queue_declare(name.clone(), options, arguments)
             .await
-            .map_err(declaring)?;
+            .map_err(|error| {
+                let cause = declaring(error);
+                match cause.is_about_argument(DELIVERY_LIMIT_ARGUMENT) {
+                    true => self.note_old(name.as_str(), cause),
+                    false => cause,
+                }
+            })?;
         if let Some((exchange, key)) = binding {
             channel
                 .queue_bind(
@@ -160,6 +177,29 @@ impl Topology {
                 .map_err(declaring)?;
         }
         Ok(())
+    }
+
+    /// Notes that a queue exists with another delivery limit: that of earlier releases, as far as
+    /// is known. Answers a cause that asks for a second declaration, once.
+    fn note_old(&self, queue: &str, cause: Cause) -> Cause {
+        let mut old = self.old.lock().unwrap_or_else(PoisonError::into_inner);
+        if !old.insert(queue.to_owned()) {
+            // The old limit was refused as well.
+            return cause;
+        }
+        tracing::warn!(
+            bus.queue = queue,
+            "this queue was declared by an earlier release, so that messages which are given back \
+             {OLD_DELIVERY_LIMIT} times go to the dead letters. It is used as it is. To change \
+             that, let it run empty, stop what uses it and delete it: `rabbitmqctl delete_queue \
+             {queue} --if-empty` (with `-p VHOST`); the next start declares it anew"
+        );
+        cause.once_more()
+    }
+
+    fn is_old(&self, queue: &str) -> bool {
+        let old = self.old.lock().unwrap_or_else(PoisonError::into_inner);
+        old.contains(queue)
     }
 
     fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
@@ -183,10 +223,11 @@ impl Topology {
                 ..Default::default()
             },
         };
+        let name = self.queue_name(topic);
         Ok(QueuePlan {
-            name: short(self.queue_name(topic))?,
+            arguments: self.arguments(topic, self.is_old(&name))?,
+            name: short(name)?,
             options,
-            arguments: self.arguments(topic)?,
             binding: (!exchange.as_str().is_empty()).then_some((exchange, key)),
         })
     }
@@ -209,7 +250,7 @@ impl Topology {
         format!("{}{name}", self.prefix)
     }
 
-    fn arguments(&self, topic: &Topic) -> Result<FieldTable, Cause> {
+    fn arguments(&self, topic: &Topic, old: bool) -> Result<FieldTable, Cause> {
         let mut table = FieldTable::default();
         let mut set = |name: &str, value: AMQPValue| {
             table.insert(name.into(), value);
@@ -234,10 +275,11 @@ impl Topology {
         set("x-overflow", text(overflow));
         if quorum {
             let limit = match topic {
-                Topic::DeadLetters => DEAD_LETTERS_DELIVERY_LIMIT,
-                _ => DELIVERY_LIMIT,
+                Topic::Requested(_) | Topic::QueueStats => DELIVERY_LIMIT,
+                _ if old => OLD_DELIVERY_LIMIT,
+                _ => NO_DELIVERY_LIMIT,
             };
-            set("x-delivery-limit", AMQPValue::LongLongInt(limit));
+            set(DELIVERY_LIMIT_ARGUMENT, AMQPValue::LongLongInt(limit));
         }
         if matches!(
             topic,
@@ -325,9 +367,14 @@ mod tests {
 
     #[test]
     fn quorum_queues() {
-        let work = "dead-letter-exchange=t.attune.dead-letters dead-letter-strategy=at-least-once \
-                    delivery-limit=1000 max-length-bytes=1073741824 overflow=reject-publish \
-                    queue-type=quorum";
+        let limited = |limit| {
+            format!(
+                "dead-letter-exchange=t.attune.dead-letters dead-letter-strategy=at-least-once \
+                 delivery-limit={limit} max-length-bytes=1073741824 overflow=reject-publish \
+                 queue-type=quorum"
+            )
+        };
+        let (work, pool) = (limited("1000000000"), limited("1000"));
         let active = "single-active-consumer=Boolean(true)";
         let own = "exclusive auto-delete max-length-bytes=67108864 overflow=drop-head \
                    queue-type=classic";
@@ -346,7 +393,7 @@ mod tests {
             ),
             format!(
                 "t.attune.requested.gpu <- t.attune.executions/execution.requested.gpu durable \
-                 {work}"
+                 {pool}"
             ),
             format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
             "t.attune.queue-stats <- t.attune.executions/queue.stats durable delivery-limit=1000 \

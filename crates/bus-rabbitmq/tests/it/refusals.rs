@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use attune_bus::{BusError, PublishError, Refusal, Refused, Subscription, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable};
 
 use crate::support::{
     Prefix, connect, number, numbered, receive, subscribe, url, url_of_vhost, within,
@@ -112,6 +114,63 @@ async fn a_queue_that_exists_with_other_arguments() {
         .unwrap();
     assert_eq!(number(&receive(&mut subscriber).await), 5);
     quorum.close().await;
+}
+
+/// An earlier release declared its queues with another delivery limit. They go on being used:
+/// declared, subscribed to, published to, and what they held is delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_of_an_earlier_release() {
+    let prefix = Prefix::new();
+    let commands = Topic::Commands(attune_core::PartitionId(3));
+    let options = prefix.options();
+    let (connection, channel) = crate::support::stranger().await;
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let mut arguments = FieldTable::default();
+    for (name, value) in [
+        ("x-queue-type", text("quorum")),
+        (
+            "x-max-length-bytes",
+            AMQPValue::LongLongInt(options.max_queue_bytes as i64),
+        ),
+        ("x-overflow", text("reject-publish")),
+        ("x-delivery-limit", AMQPValue::LongLongInt(1_000)),
+        ("x-single-active-consumer", AMQPValue::Boolean(true)),
+        (
+            "x-dead-letter-exchange",
+            text(&prefix.name("attune.dead-letters")),
+        ),
+        ("x-dead-letter-strategy", text("at-least-once")),
+    ] {
+        arguments.insert(name.into(), value);
+    }
+    let durable = QueueDeclareOptions {
+        durable: true,
+        ..Default::default()
+    };
+    let name = prefix.name("attune.partition.03.commands");
+    channel
+        .queue_declare(name.as_str().into(), durable, arguments)
+        .await
+        .unwrap();
+    connection.close(200, "done".into()).await.unwrap();
+
+    let bus = connect(options.clone()).await;
+    bus.declare(&commands).await.unwrap();
+    let published = bus.publish(vec![numbered(commands.clone(), 1)]).await;
+    published.unwrap();
+    bus.close().await;
+    // The first thing that another process does is to subscribe.
+    let bus = connect(options.clone()).await;
+    let mut subscriber = subscribe(&*bus, commands.clone(), 4).await;
+    assert_eq!(number(&receive(&mut subscriber).await), 1);
+    bus.close().await;
+
+    // Any other argument that differs is refused as ever.
+    let other = RabbitOptions {
+        max_queue_bytes: options.max_queue_bytes + 1,
+        ..options
+    };
+    assert!(RabbitBus::connect(other).await.is_err());
 }
 
 /// A refused subscription leaves the others, on the same connection, alone.
