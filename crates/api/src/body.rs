@@ -1,6 +1,8 @@
 //! Reading JSON bodies, with errors that name the place.
 
-use axum::body::Body;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
@@ -10,18 +12,33 @@ use serde_json::error::Category;
 use serde_path_to_error::{Path, Segment};
 
 use crate::error::ApiError;
+use crate::options::ApiOptions;
 
 /// So much of a body that is too large is still taken off the wire, in bytes: a connection that
 /// is closed while the client sends makes most clients report a broken pipe and not our answer.
 const DRAIN_BYTES: usize = 8 * 1024 * 1024;
+/// How long that may take.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the whole body of a request that must be JSON.
 ///
 /// # Errors
-/// 415 for another content type, 413 for more than `max_bytes`, 400 for a body that breaks off.
-pub(crate) async fn read(request: Request, max_bytes: usize) -> Result<Bytes, ApiError> {
+/// 415 for another content type, 413 for more bytes than allowed, as soon as that is known, 408
+/// for a body that does not arrive in time, 400 for one that breaks off.
+pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
     check_content_type(request.headers())?;
-    collect(request.into_body(), max_bytes).await
+    let asks_before_sending = request.headers().contains_key(header::EXPECT);
+    let body = request.into_body();
+    let max_bytes = options.max_body_bytes;
+    if body.size_hint().lower() > max_bytes as u64 {
+        if !asks_before_sending {
+            drain(body.into_data_stream());
+        }
+        return Err(too_large(max_bytes));
+    }
+    tokio::time::timeout(options.body_timeout, collect(body, max_bytes))
+        .await
+        .unwrap_or_else(|_| Err(too_slow(options.body_timeout)))
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -50,7 +67,6 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
 async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
     let mut stream = body.into_data_stream();
     let mut kept = BytesMut::new();
-    let mut seen = 0_usize;
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| {
             ApiError::new(
@@ -59,21 +75,49 @@ async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
                 "the body breaks off",
             )
         })?;
-        seen += chunk.len();
-        if seen <= max_bytes {
-            kept.extend_from_slice(&chunk);
-        } else if seen > max_bytes + DRAIN_BYTES {
-            break;
+        if kept.len() + chunk.len() > max_bytes {
+            drain(stream);
+            return Err(too_large(max_bytes));
         }
-    }
-    if seen > max_bytes {
-        return Err(ApiError::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "TOO_LARGE",
-            format!("the body is larger than {max_bytes} bytes (api.max_body_bytes)"),
-        ));
+        kept.extend_from_slice(&chunk);
     }
     Ok(kept.freeze())
+}
+
+/// Takes the rest of a refused body off the wire while its refusal goes out.
+fn drain(mut stream: BodyDataStream) {
+    let rest = async move {
+        let mut seen = 0;
+        while let Some(Ok(chunk)) = stream.next().await {
+            seen += chunk.len();
+            if seen > DRAIN_BYTES {
+                break;
+            }
+        }
+    };
+    // The end of the time is the end of the connection, which is all that can be done.
+    tokio::spawn(async move { drop(tokio::time::timeout(DRAIN_TIMEOUT, rest).await) });
+}
+
+fn too_large(max_bytes: usize) -> ApiError {
+    ApiError::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "TOO_LARGE",
+        format!("the body is larger than {max_bytes} bytes (api.max_body_bytes)"),
+    )
+    .closing()
+}
+
+fn too_slow(limit: Duration) -> ApiError {
+    ApiError::new(
+        StatusCode::REQUEST_TIMEOUT,
+        "BODY_TIMEOUT",
+        format!(
+            "the body did not arrive within {} s; nothing was done, send it again",
+            limit.as_secs()
+        ),
+    )
+    .closing()
 }
 
 /// Whether the body is a JSON array, if it is JSON.

@@ -22,6 +22,8 @@ pub struct ApiError {
     pub status: StatusCode,
     /// Its body.
     pub detail: ErrorDetail,
+    /// Whether the connection ends with it, because the rest of the request is not read.
+    pub closes: bool,
 }
 
 impl ApiError {
@@ -36,7 +38,15 @@ impl ApiError {
                 retry_after_seconds: None,
                 request_id: None,
             },
+            closes: false,
         }
+    }
+
+    /// The connection ends with this answer.
+    #[must_use]
+    pub(crate) fn closing(mut self) -> Self {
+        self.closes = true;
+        self
     }
 
     /// One field of the input is wrong.
@@ -65,6 +75,7 @@ impl ApiError {
         Self {
             status: StatusCode::NOT_FOUND,
             detail: Reject::unknown_action(action_ref).into(),
+            closes: false,
         }
     }
 
@@ -84,12 +95,16 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let retry_after = self.detail.retry_after_seconds;
+        let (retry_after, closes) = (self.detail.retry_after_seconds, self.closes);
         let mut response = (self.status, Json(ErrorBody { error: self.detail })).into_response();
         if let Some(seconds) = retry_after {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if closes {
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
         }
         response
     }
@@ -135,7 +150,11 @@ impl From<Reject> for ApiError {
                 .retry_after_seconds
                 .get_or_insert(RETRY_AFTER_SECONDS);
         }
-        Self { status, detail }
+        Self {
+            status,
+            detail,
+            closes: false,
+        }
     }
 }
 

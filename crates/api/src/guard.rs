@@ -102,12 +102,18 @@ pub(crate) async fn bound_time(
     request: Request,
     next: Next,
 ) -> Response {
+    let only_reads = request.method().is_safe();
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => ApiError::unavailable(
+        Err(_) if only_reads => ApiError::unavailable(
             "TIMEOUT",
+            format!("no answer within {} s; ask again", limit.as_secs()),
+        )
+        .into_response(),
+        Err(_) => ApiError::unavailable(
+            "OUTCOME_UNKNOWN",
             format!(
-                "no answer within {} s; whether the request was carried out is unknown",
+                "no answer within {} s; whether the request was carried out is unknown: repeat it",
                 limit.as_secs()
             ),
         )

@@ -13,7 +13,8 @@ use crate::wire::{HealthState, QueueHealth};
 const OLDEST_HEALTHY: TimeDelta = TimeDelta::minutes(5);
 /// A waiting execution is too old after so long.
 const OLDEST_UNHEALTHY: TimeDelta = TimeDelta::minutes(30);
-/// A queue that holds something changes at least so often.
+/// Owners tell the figures of a queue that holds something at least every minute, changed or not.
+/// Without news for so long its owner, or whoever writes the figures down, does not work.
 const STALE: TimeDelta = TimeDelta::minutes(10);
 /// An execution that has waited shorter than this beside a free slot may just be on its way: the
 /// figures of a queue are up to a quarter of a second apart.
@@ -29,14 +30,14 @@ pub struct Bounds {
 /// For how long a violation of order or limit shows in the health of a queue.
 pub const VIOLATION_SHOWN: Duration = Duration::from_secs(24 * 3600);
 
-/// Judges a queue by its figures, which were written at `last_updated`, and by the violations
-/// that were found in it within [`VIOLATION_SHOWN`].
+/// Judges a queue by its figures, which describe the moment `as_of`, and by the violations that
+/// were found in it within [`VIOLATION_SHOWN`].
 ///
 /// `now` may come from another clock than the figures; the thresholds are minutes, so seconds
 /// between the two do not matter.
 pub fn judge(
     stats: &QueueStats,
-    last_updated: Option<DateTime<Utc>>,
+    as_of: Option<DateTime<Utc>>,
     bounds: Bounds,
     violations: &[Violations],
     now: DateTime<Utc>,
@@ -47,7 +48,7 @@ pub fn judge(
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
     judge_age(waited, &mut found);
     judge_slots(stats, waited, &mut found);
-    judge_freshness(stats, last_updated, now, &mut found);
+    judge_freshness(stats, as_of, now, &mut found);
     QueueHealth {
         state: found
             .iter()
@@ -133,18 +134,21 @@ fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found)
 /// An empty queue has nothing to report; one that holds something must.
 fn judge_freshness(
     stats: &QueueStats,
-    last_updated: Option<DateTime<Utc>>,
+    as_of: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
     found: &mut Found,
 ) {
     if stats.queue_length == 0 && stats.active_count == 0 {
         return;
     }
-    let age = last_updated.map(|at| now - at);
+    let age = as_of.map(|at| now - at);
     if let Some(age) = age.filter(|age| *age > STALE) {
         found.push((
             HealthState::Unhealthy,
-            format!("no update for {} minutes", age.num_minutes()),
+            format!(
+                "no update for {} minutes: its executor or the stats daemon does not work",
+                age.num_minutes()
+            ),
         ));
     }
 }
@@ -211,7 +215,11 @@ mod tests {
             ),
             ((1, 1, 1, 0), Healthy, ""),
             ((0, 1, 0, 600), Healthy, ""),
-            ((0, 1, 0, 601), Unhealthy, "no update for 10 minutes"),
+            (
+                (0, 1, 0, 601),
+                Unhealthy,
+                "no update for 10 minutes: its executor or the stats daemon does not work",
+            ),
             ((0, 0, 0, 86_400), Healthy, ""),
         ] {
             assert_eq!(

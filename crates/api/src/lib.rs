@@ -19,6 +19,7 @@
 
 mod body;
 mod catalog;
+mod connections;
 mod error;
 mod guard;
 pub mod health;
@@ -32,8 +33,8 @@ mod server;
 pub mod wire;
 
 pub use error::ApiError;
-pub use options::{ApiOptions, QueueDefaults};
-pub use ports::{Commands, Ports};
+pub use options::{ApiOptions, OpsListen, QueueDefaults};
+pub use ports::{Commands, LiveQueues, Ports};
 pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 pub use routes::router;
 pub use server::{ApiServer, BindError};

@@ -20,8 +20,30 @@ pub struct ApiOptions {
     pub queue: QueueDefaults,
     /// Connections beyond this number wait to be accepted.
     pub max_connections: usize,
+    /// Connections of one address beyond this number are answered with 503
+    /// `TOO_MANY_CONNECTIONS` and closed.
+    pub max_connections_per_peer: usize,
+    /// How long a connection may be idle, or take to send the head of a request.
+    pub head_timeout: Duration,
+    /// How long the body of a request may take to arrive; then it is answered with 408.
+    pub body_timeout: Duration,
+    /// A connection on which not one byte of an answer could be written for so long is closed.
+    pub write_timeout: Duration,
+    /// Where the probes and the metrics are served alone, beside the address of the API.
+    pub ops: OpsListen,
     /// Requests beyond this number at once are answered with 503 `OVERLOADED`.
     pub max_requests: usize,
+}
+
+/// A listener for the probes and the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpsListen {
+    /// None beside the address of the API.
+    Off,
+    /// This loopback address and no other; port 0 takes a free one.
+    At(SocketAddr),
+    /// This loopback address, or a free port when somebody has it.
+    Near(SocketAddr),
 }
 
 /// Bounds of queues whose policy does not set its own: `executor.queue.*`.
@@ -53,12 +75,18 @@ impl ApiOptions {
             max_page_size: 1000,
             queue: QueueDefaults::default(),
             max_connections: 1024,
+            max_connections_per_peer: 512,
+            head_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(10),
+            write_timeout: Duration::from_secs(30),
+            ops: OpsListen::Off,
             max_requests: 1024,
         }
     }
 
-    /// How long any request may take: a command's deadline and room for everything around it.
+    /// How long any request may take: its body's and a command's deadline, and room for
+    /// everything around them.
     pub(crate) fn request_timeout(&self) -> Duration {
-        self.submit_timeout + Duration::from_secs(10)
+        self.body_timeout + self.submit_timeout + Duration::from_secs(10)
     }
 }

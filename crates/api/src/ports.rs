@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::client::{ClientError, CommandClient};
-use attune_core::{ExecutionId, Submission};
+use attune_core::{ActionId, ExecutionId, QueueStats, Submission};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
@@ -92,6 +92,15 @@ impl Commands for CommandClient {
     }
 }
 
+/// The queues of an executor in this process, as they are in its memory. Only to be looked at.
+pub trait LiveQueues: Send + Sync + 'static {
+    /// The queue of an action; `None` when this executor does not own it.
+    fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats>;
+
+    /// Every queue that it owns.
+    fn get_all_queue_stats(&self) -> Vec<QueueStats>;
+}
+
 /// Everything the server talks to.
 #[derive(Clone)]
 pub struct Ports {
@@ -113,6 +122,9 @@ pub struct Ports {
     pub probes: Vec<Arc<dyn Probe>>,
     /// What the daemon around the server says of itself; `/readyz` shows it as well.
     pub health: Option<Health>,
+    /// The queues of this process's executor, if it has one; the snapshots of the store take
+    /// their place otherwise.
+    pub live: Option<Arc<dyn LiveQueues>>,
     /// Where the answers to submissions are recorded, if that is wanted.
     pub recorder: Option<Recorder>,
 }
@@ -134,6 +146,7 @@ impl Ports {
                 Arc::new(PartitionsProbe::new(store, partitions)),
             ],
             health: None,
+            live: None,
             recorder: None,
         }
     }
@@ -142,6 +155,13 @@ impl Ports {
     #[must_use]
     pub fn with_health(mut self, health: Health) -> Self {
         self.health = Some(health);
+        self
+    }
+
+    /// Shows queues as they are in the memory of this process, where they are.
+    #[must_use]
+    pub fn with_live_queues(mut self, live: Option<Arc<dyn LiveQueues>>) -> Self {
+        self.live = live;
         self
     }
 

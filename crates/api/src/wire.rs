@@ -310,7 +310,8 @@ pub struct QueueHealth {
     pub reasons: Vec<String>,
 }
 
-/// A queue as it was when its statistics were last written.
+/// A queue at one moment: now where the server can look into the memory of the executor that owns
+/// it, else when the executor last told its figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
     /// The action's ref.
@@ -318,8 +319,15 @@ pub struct QueueView {
     /// The figures.
     #[serde(flatten)]
     pub stats: QueueStats,
-    /// When they were written; `null` when nothing was ever submitted.
+    /// When they were last written to the store; `null` when nothing was ever submitted.
     pub last_updated: Option<DateTime<Utc>>,
+    /// The moment that they describe; `null` when nothing is known of the queue.
+    #[serde(default)]
+    pub as_of: Option<DateTime<Utc>>,
+    /// How long ago that was, in milliseconds. The figures of a queue that nothing happens to stay
+    /// right while they grow old.
+    #[serde(default)]
+    pub age_ms: Option<u64>,
     /// How many executions may wait.
     pub max_length: u32,
     /// How long an execution may wait, in seconds.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_api::{ApiOptions, ApiServer, BusProbe, Ports, QueueDefaults};
+use attune_api::{ApiOptions, ApiServer, BusProbe, LiveQueues, OpsListen, Ports, QueueDefaults};
 use attune_bus::{BusError, ClientOptions, CommandClient};
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
-use attune_core::{ActionSpec, millis};
+use attune_core::{ActionId, ActionSpec, QueueStats, millis};
 use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
@@ -75,6 +75,25 @@ pub(crate) struct Running {
 pub(crate) struct ExecutorView {
     pub(crate) queues: attune_executor::ExecutionQueueManager,
     pub(crate) owned: tokio::sync::watch::Receiver<usize>,
+}
+
+impl ExecutorView {
+    /// The queues, for the API to look at.
+    fn live(&self) -> Arc<dyn LiveQueues> {
+        Arc::new(InMemory(self.queues.clone()))
+    }
+}
+
+struct InMemory(attune_executor::ExecutionQueueManager);
+
+impl LiveQueues for InMemory {
+    fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats> {
+        self.0.get_queue_stats(action)
+    }
+
+    fn get_all_queue_stats(&self) -> Vec<QueueStats> {
+        self.0.get_all_queue_stats()
+    }
 }
 
 /// Runs roles as a daemon until it is told to stop.
@@ -220,7 +239,8 @@ pub(crate) async fn start(
                     .with_context(context)?;
             }
             Role::Api => {
-                let address = start_api(settings, parts, (health, metrics), stop, shutdown);
+                let live = running.executor.as_ref().map(ExecutorView::live);
+                let address = start_api(settings, parts, (health, metrics, live), stop, shutdown);
                 running.api = Some(address.await.with_context(context)?);
             }
         }
@@ -434,7 +454,7 @@ fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsSt
 async fn start_api(
     settings: &Settings,
     parts: &Parts,
-    (health, metrics): (&Health, &Metrics),
+    (health, metrics, live): (&Health, &Metrics, Option<Arc<dyn LiveQueues>>),
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<SocketAddr> {
@@ -451,12 +471,18 @@ async fn start_api(
     options.max_body_bytes = api.max_body_bytes;
     options.submit_timeout = api.submit_timeout();
     options.max_page_size = clamp(api.max_page_size);
+    options.max_connections_per_peer = api.max_connections_per_peer;
+    options.ops = settings.ops.listen.map_or(
+        OpsListen::Near(attune_config::OpsSettings::DEFAULT_LISTEN),
+        OpsListen::At,
+    );
     options.queue = QueueDefaults {
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
     let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
         .with_health(health.clone())
+        .with_live_queues(live)
         .with_recorder(recorder);
     ports
         .probes

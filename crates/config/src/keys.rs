@@ -135,6 +135,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("worker.env_allow", Kind::VariableNames),
     key("api.listen", Kind::Listen),
     integer("api.max_body_bytes", 1024, BROKER_MAX_MESSAGE, "bytes"),
+    integer("api.max_connections_per_peer", 1, 1024, "connections"),
     seconds("api.submit_timeout_seconds", 1, 300),
     integer("api.max_page_size", 1, 10_000, "executions"),
     integer("history.retention_days", 1, 3650, "days"),
@@ -142,6 +143,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("log.level", Kind::LogDirective),
     key("log.format", Kind::Choice(&["text", "json", "auto"])),
     optional("metrics.listen", Kind::Listen),
+    optional("ops.listen", Kind::Listen),
 ];
 
 /// The key of this name.

@@ -35,9 +35,9 @@ pub use secret::{Secret, redact_urls};
 pub use settings::{
     ApiSettings, BatchSettings, BrokerSettings, ClusterSettings, CompletionListenerSettings,
     DatabaseSettings, DispatchSettings, ExecutorSettings, HistorySettings, IntakeSettings,
-    LeaseSettings, LogFormat, LogSettings, MetricsSettings, PrintFormat, QueueSettings, QueueType,
-    ReconcileSettings, Settings, StatsSettings, Wiring, WorkerHttpSettings, WorkerLeaseSettings,
-    WorkerSettings,
+    LeaseSettings, LogFormat, LogSettings, MetricsSettings, OpsSettings, PrintFormat,
+    QueueSettings, QueueType, ReconcileSettings, Settings, StatsSettings, Wiring,
+    WorkerHttpSettings, WorkerLeaseSettings, WorkerSettings,
 };
 
 /// The commented default file, as it is in the program: every key with its default.

@@ -1,7 +1,7 @@
 //! The settings as types. What each key means stands in the default file; here stands what code
 //! needs to know. No field has a default of its own: the default file has them all.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// Metrics and health of the roles other than the API.
     pub metrics: MetricsSettings,
+    /// Health and metrics of the API on a listener of their own.
+    pub ops: OpsSettings,
 }
 
 /// Which adapters the roles use.
@@ -386,6 +388,8 @@ pub struct ApiSettings {
     pub listen: SocketAddr,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
+    /// Connections that one address may have.
+    pub max_connections_per_peer: usize,
     /// See [`submit_timeout`](Self::submit_timeout).
     pub submit_timeout_seconds: u64,
     /// The largest page that a list may be asked for.
@@ -438,6 +442,20 @@ pub enum LogFormat {
     Json,
     /// Text on a terminal, JSON elsewhere.
     Auto,
+}
+
+/// Health and metrics of the API, where its clients cannot take all connections.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpsSettings {
+    /// Where to serve them, a loopback address; `None`: [`DEFAULT_LISTEN`](Self::DEFAULT_LISTEN),
+    /// or a free port when that one is in use.
+    pub listen: Option<SocketAddr>,
+}
+
+impl OpsSettings {
+    /// Where they are served when nothing is set.
+    pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 }
 
 /// Metrics and health of the roles other than the API.

@@ -31,7 +31,7 @@ pub(crate) async fn apply(
     request: Request,
 ) -> Result<(StatusCode, Json<ActionApplied>), ApiError> {
     let action_ref = ref_of(path)?;
-    let body = body::read(request, app.options.max_body_bytes).await?;
+    let body = body::read(request, &app.options).await?;
     let spec: ActionSpec = body::parse(&body)?;
     if spec.action_ref != action_ref {
         return Err(ApiError::field(

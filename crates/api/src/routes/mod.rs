@@ -50,18 +50,31 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         ports,
         catalog,
     });
-    let probes = Router::new()
-        .route("/healthz", get(probes::healthz))
-        .route("/readyz", get(probes::readyz))
-        .with_state(app.clone());
-    api(app)
+    let probes = probes(app.ports.clone());
+    let api = api(app)
         .layer(middleware::from_fn_with_state(
             request_timeout,
             guard::bound_time,
         ))
-        .layer(middleware::from_fn_with_state(permits, guard::bound_load))
-        .merge(probes)
-        .merge(extra)
+        .layer(middleware::from_fn_with_state(permits, guard::bound_load));
+    guarded(api.merge(probes).merge(extra))
+}
+
+/// The probes, and what `extra` adds to them, without the API.
+pub(crate) fn ops_routes(ports: Ports, extra: Router) -> Router {
+    guarded(probes(ports).merge(extra))
+}
+
+fn probes(ports: Ports) -> Router {
+    Router::new()
+        .route("/healthz", get(probes::healthz))
+        .route("/readyz", get(probes::readyz))
+        .with_state(ports)
+}
+
+/// What stands before every route of every listener.
+fn guarded(routes: Router) -> Router {
+    routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(guard::on_panic))

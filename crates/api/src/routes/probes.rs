@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::App;
+use crate::ports::Ports;
 use crate::ready::ask;
 
 /// The process answers.
@@ -19,8 +19,8 @@ pub(crate) async fn healthz() -> Json<Value> {
 
 /// Whether requests would be served: asks every component now, and adds what the daemon says of
 /// itself.
-pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<HealthSnapshot>) {
-    let found = join_all(app.ports.probes.iter().map(|probe| async move {
+pub(crate) async fn readyz(State(ports): State<Ports>) -> (StatusCode, Json<HealthSnapshot>) {
+    let found = join_all(ports.probes.iter().map(|probe| async move {
         let state = match ask(probe.as_ref()).await {
             Ok(()) => ComponentState::Ready,
             Err(reason) => ComponentState::Waiting(reason),
@@ -28,7 +28,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> (StatusCode, Json<HealthSn
         (probe.name().to_owned(), state)
     }))
     .await;
-    let daemon = app.ports.health.as_ref().map(|health| health.snapshot());
+    let daemon = ports.health.as_ref().map(|health| health.snapshot());
     let stopping = daemon.as_ref().is_some_and(|daemon| daemon.stopping);
     let mut components: BTreeMap<_, _> = daemon.map(|daemon| daemon.components).unwrap_or_default();
     components.extend(found);

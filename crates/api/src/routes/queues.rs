@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use attune_core::{ActionSpec, QueueStats};
-use attune_store::Violations;
+use attune_core::{ActionId, ActionSpec, QueueStats, millis};
+use attune_store::{StoredStats, Violations};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -36,30 +36,22 @@ pub(crate) async fn show(
     let found = violations
         .get(action_ref.as_str())
         .map_or(&[][..], Vec::as_slice);
-    let view = match stored {
-        Some(stored) => view(
-            action_ref.as_str().to_owned(),
-            stored.stats,
-            Some(stored.last_updated),
-            limits,
-            found,
-            Utc::now(),
-        ),
-        None => {
-            let stats = QueueStats {
-                action_id: action.id,
-                queue_length: 0,
-                active_count: 0,
-                max_concurrent: action.spec.policy.concurrency.limit,
-                oldest_enqueued_at: None,
-                total_enqueued: 0,
-                total_completed: 0,
-                total_cancelled: 0,
-                total_expired: 0,
-            };
-            view(action_ref.into(), stats, None, limits, found, Utc::now())
-        }
-    };
+    let figures = Figures::of(&app, action.id, stored, Utc::now()).unwrap_or(Figures {
+        stats: QueueStats {
+            action_id: action.id,
+            queue_length: 0,
+            active_count: 0,
+            max_concurrent: action.spec.policy.concurrency.limit,
+            oldest_enqueued_at: None,
+            total_enqueued: 0,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+        },
+        last_updated: None,
+        as_of: None,
+    });
+    let view = figures.view(action_ref.into(), limits, found, Utc::now());
     Ok(Json(view))
 }
 
@@ -85,25 +77,76 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueL
     };
     let violations = violations(&app).await?;
     let now = Utc::now();
-    let queues = stored
+    let mut queues: Vec<QueueView> = stored
         .into_iter()
-        .map(|row| {
+        .filter_map(|row| {
+            let (action_ref, id) = (row.action_ref.clone(), row.stats.action_id);
             let limits = limits
-                .get(&row.action_ref)
+                .get(&action_ref)
                 .copied()
                 .unwrap_or_else(|| Limits::of(None, app.options.queue));
-            let found = violations.get(&row.action_ref);
-            view(
-                row.action_ref,
-                row.stats,
-                Some(row.last_updated),
-                limits,
-                found.map_or(&[], Vec::as_slice),
-                now,
-            )
+            let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
+            let figures = Figures::of(&app, id, Some(row), now)?;
+            Some(figures.view(action_ref, limits, found, now))
         })
         .collect();
+    queues.sort_by_key(|queue| std::cmp::Reverse(queue.stats.queue_length));
     Ok(Json(QueueList { queues, total }))
+}
+
+/// What is known of a queue, and which moment it describes.
+struct Figures {
+    stats: QueueStats,
+    last_updated: Option<DateTime<Utc>>,
+    as_of: Option<DateTime<Utc>>,
+}
+
+impl Figures {
+    /// As the queue is now where this process has its owner, else as its snapshot says.
+    fn of(
+        app: &App,
+        action: ActionId,
+        stored: Option<StoredStats>,
+        now: DateTime<Utc>,
+    ) -> Option<Self> {
+        let last_updated = stored.as_ref().map(|row| row.last_updated);
+        let live = app.ports.live.as_ref();
+        if let Some(stats) = live.and_then(|live| live.get_queue_stats(action)) {
+            return Some(Self {
+                stats,
+                last_updated,
+                as_of: Some(now),
+            });
+        }
+        stored.map(|row| Self {
+            stats: row.stats,
+            last_updated,
+            as_of: last_updated,
+        })
+    }
+
+    fn view(
+        self,
+        action_ref: String,
+        limits: Limits,
+        violations: &[Violations],
+        now: DateTime<Utc>,
+    ) -> QueueView {
+        let bounds = Bounds {
+            max_length: limits.max_length,
+        };
+        let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
+        QueueView {
+            health: judge(&self.stats, self.as_of, bounds, violations, now),
+            action_ref,
+            stats: self.stats,
+            last_updated: self.last_updated,
+            as_of: self.as_of,
+            age_ms: age.map(millis),
+            max_length: limits.max_length,
+            timeout_seconds: limits.timeout_seconds,
+        }
+    }
 }
 
 /// The violations that still show, by the action's ref.
@@ -154,32 +197,5 @@ impl Limits {
                 .timeout_seconds
                 .map_or(defaults.queue_timeout.as_secs(), u64::from),
         }
-    }
-}
-
-fn view(
-    action_ref: String,
-    stats: QueueStats,
-    last_updated: Option<DateTime<Utc>>,
-    limits: Limits,
-    violations: &[Violations],
-    now: DateTime<Utc>,
-) -> QueueView {
-    let health = judge(
-        &stats,
-        last_updated,
-        Bounds {
-            max_length: limits.max_length,
-        },
-        violations,
-        now,
-    );
-    QueueView {
-        action_ref,
-        stats,
-        last_updated,
-        max_length: limits.max_length,
-        timeout_seconds: limits.timeout_seconds,
-        health,
     }
 }

@@ -23,7 +23,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Takes a submission, or an array of them, and answers when their owners have.
 pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
-    let body = body::read(request, app.options.max_body_bytes).await?;
+    let body = body::read(request, &app.options).await?;
     if body::is_array(&body) {
         return submit_batch(app, key, &body).await;
     }

@@ -96,6 +96,7 @@ impl Fake {
             commands: all.clone(),
             probes: vec![all],
             health: None,
+            live: None,
             recorder: None,
         }
     }

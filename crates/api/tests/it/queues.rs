@@ -1,12 +1,16 @@
 //! Queue statistics.
 
+use std::sync::Arc;
+
+use attune_api::{LiveQueues, router};
 use attune_core::{ActionId, QueueStats};
 use attune_store::StoredStats;
+use axum::Router;
 use axum::http::StatusCode;
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::harness::{Api, options};
 
 fn api() -> Api {
     let api = Api::new();
@@ -90,4 +94,70 @@ async fn all_queues_are_judged_by_their_own_bounds() {
         api.get("/api/v1/queue-stats?limit=0").await.error().2,
         "limit"
     );
+}
+
+/// The memory of an executor that owns the first action only.
+struct Memory;
+
+impl LiveQueues for Memory {
+    fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats> {
+        let mine = self.get_all_queue_stats();
+        mine.into_iter().find(|stats| stats.action_id == action)
+    }
+
+    fn get_all_queue_stats(&self) -> Vec<QueueStats> {
+        vec![QueueStats {
+            action_id: ActionId(1),
+            queue_length: 0,
+            active_count: 1,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: None,
+            total_enqueued: 21,
+            total_completed: 20,
+            total_cancelled: 0,
+            total_expired: 0,
+        }]
+    }
+}
+
+#[tokio::test]
+async fn a_queue_is_shown_as_it_is_now_where_its_executor_can_be_asked() {
+    let snapshot = api();
+    let written = Utc::now() - TimeDelta::minutes(30);
+    snapshot
+        .fake
+        .with(|state| state.stats[0].last_updated = written);
+    let ports = snapshot
+        .fake
+        .ports()
+        .with_live_queues(Some(Arc::new(Memory)));
+    let live = Api {
+        router: router(options(), ports, Router::new()),
+        fake: snapshot.fake.clone(),
+    };
+    for path in [
+        "/api/v1/actions/core.echo/queue-stats",
+        "/api/v1/queue-stats",
+    ] {
+        let old = snapshot.get(path).await.body;
+        let old = old.get("queues").map_or(&old, |queues| &queues[0]);
+        assert_eq!(old["queue_length"], 9);
+        assert_eq!(old["as_of"], old["last_updated"]);
+        assert!(old["age_ms"].as_u64().unwrap() >= 1_800_000, "{old}");
+        assert_eq!(old["health"]["state"], "unhealthy");
+
+        let now = live.get(path).await.body;
+        let now = now.get("queues").map_or(&now, |queues| &queues[0]);
+        assert_eq!(
+            (&now["queue_length"], &now["active_count"]),
+            (&json!(0), &json!(1))
+        );
+        assert_eq!(now["age_ms"], 0);
+        assert_eq!(now["last_updated"], old["last_updated"]);
+        // A run of any length is no fault of its queue.
+        assert_eq!(now["health"], json!({"state": "healthy", "reasons": []}));
+    }
+    let unowned = live.get("/api/v1/actions/core.noop/queue-stats").await.body;
+    assert_eq!(unowned["as_of"], Value::Null);
+    assert_eq!(unowned["age_ms"], Value::Null);
 }

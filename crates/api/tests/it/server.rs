@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use attune_api::{ApiServer, BindError};
+use attune_api::{ApiOptions, ApiServer, BindError, OpsListen};
 use axum::Router;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -21,7 +21,7 @@ async fn other_machines_cannot_be_served_yet() {
             .await
             .err()
             .unwrap();
-        assert!(matches!(error, BindError::NotLoopback(_)), "{error:?}");
+        assert!(matches!(error, BindError::NotLoopback(..)), "{error:?}");
         assert!(error.to_string().contains("authentication"), "{error}");
     }
 }
@@ -38,8 +38,14 @@ async fn an_address_in_use_is_named() {
     assert!(error.to_string().contains(&server.to_string()), "{error}");
 }
 
-async fn start(fake: Fake) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
-    let server = ApiServer::bind(options(), fake.ports(), Router::new())
+type Started = (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>);
+
+async fn start(fake: Fake) -> Started {
+    start_with(fake, options()).await
+}
+
+async fn start_with(fake: Fake, options: ApiOptions) -> Started {
+    let server = ApiServer::bind(options, fake.ports(), Router::new())
         .await
         .unwrap();
     let address = server.local_addr().unwrap();
@@ -96,4 +102,120 @@ async fn a_body_that_is_too_large_gets_its_answer() {
     let answer = talk(&mut stream, &request).await;
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     assert!(answer.contains("TOO_LARGE"), "{answer}");
+}
+
+const POST: &str = "POST /api/v1/executions HTTP/1.1\r\nhost: localhost\r\n\
+                    content-type: application/json\r\n";
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+/// Longer than anything here takes that is not refused at once.
+const SOON: Duration = Duration::from_secs(8);
+
+/// Sends a part of a request and reads the answer, which comes although the rest never does.
+async fn answer_to_part(address: SocketAddr, part: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(part.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let read = tokio::time::timeout(SOON, stream.read(&mut answer)).await;
+    answer.truncate(read.expect("an answer comes").unwrap());
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn what_will_be_too_large_is_refused_before_it_is_sent() {
+    let (address, _stop, _task) = start(Fake::default()).await;
+    let chunk = "x".repeat(20_000);
+    for part in [
+        format!("{POST}content-length: 99999999\r\n\r\nx"),
+        format!("{POST}content-length: 99999999\r\nexpect: 100-continue\r\n\r\n"),
+        format!("{POST}transfer-encoding: chunked\r\n\r\n4e20\r\n{chunk}\r\n"),
+    ] {
+        let answer = answer_to_part(address, &part).await;
+        assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+        assert!(answer.contains("\r\nconnection: close"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_408() {
+    let mut options = options();
+    options.body_timeout = Duration::from_millis(300);
+    let (address, _stop, _task) = start_with(Fake::default(), options).await;
+    for part in [
+        "content-length: 100\r\n\r\n{",
+        "transfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
+    ] {
+        let answer = answer_to_part(address, &format!("{POST}{part}")).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!(answer.contains("BODY_TIMEOUT"), "{answer}");
+        assert!(answer.contains("nothing was done"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn idle_connections_end_and_keep_no_probe_out() {
+    let mut options = options();
+    options.max_connections = 3;
+    options.head_timeout = Duration::from_secs(2);
+    options.ops = OpsListen::At("127.0.0.1:0".parse().unwrap());
+    let server = ApiServer::bind(options, Fake::default().ports(), Router::new())
+        .await
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    let ops = server.ops_addr().unwrap().unwrap();
+    let _serving = tokio::spawn(server.serve(CancellationToken::new()));
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    for path in ["healthz", "readyz"] {
+        let mut probe = TcpStream::connect(ops).await.unwrap();
+        let request = HEALTH.replace("healthz", path);
+        let answered = tokio::time::timeout(SOON, talk(&mut probe, &request)).await;
+        assert!(answered.unwrap().starts_with("HTTP/1.1 200"));
+    }
+    let mut api = TcpStream::connect(ops).await.unwrap();
+    let list = HEALTH.replace("healthz", "api/v1/actions");
+    assert!(talk(&mut api, &list).await.starts_with("HTTP/1.1 404"));
+    // The idle ones are ended, so that whoever comes after them is served.
+    let mut late = TcpStream::connect(address).await.unwrap();
+    let answered = tokio::time::timeout(3 * SOON, talk(&mut late, HEALTH)).await;
+    assert!(answered.unwrap().starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn one_peer_cannot_take_every_connection() {
+    let mut options = options();
+    options.max_connections_per_peer = 2;
+    let (address, _stop, _task) = start_with(Fake::default(), options).await;
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = HEALTH.replace("connection: close\r\n", "");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.read_exact(&mut [0; 12]).await.unwrap();
+        kept.push(stream);
+    }
+    let mut answer = String::new();
+    let mut refused = TcpStream::connect(address).await.unwrap();
+    refused.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("TOO_MANY_CONNECTIONS"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_usual_address_that_is_in_use_is_replaced() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut options = options();
+    options.ops = OpsListen::Near(taken.local_addr().unwrap());
+    let ports = Fake::default().ports();
+    let server = ApiServer::bind(options.clone(), ports.clone(), Router::new())
+        .await
+        .unwrap();
+    assert_ne!(server.ops_addr().unwrap(), taken.local_addr().ok());
+    options.ops = OpsListen::At(taken.local_addr().unwrap());
+    let error = ApiServer::bind(options, ports, Router::new())
+        .await
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("ops.listen"), "{error}");
 }

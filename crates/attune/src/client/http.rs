@@ -15,7 +15,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long an unused connection is kept: shorter than the server keeps it, so that a call does
 /// not meet a connection that is just being closed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The header under which a submission can be repeated.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -122,6 +122,8 @@ mod tests {
                 total_expired: 0,
             },
             last_updated: Some(now),
+            as_of: Some(now),
+            age_ms: Some(0),
             max_length: 100,
             timeout_seconds: 60,
             health: QueueHealth {
