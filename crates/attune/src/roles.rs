@@ -27,6 +27,9 @@ use crate::parts::{Parts, settle};
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
 const DRAIN: Duration = Duration::from_secs(20);
+/// How long a round of a role's loop may take before the process counts as stuck: several times
+/// what a call to a server may take.
+const ROUND_BOUND: Duration = Duration::from_secs(60);
 /// How long a request id is remembered.
 const REQUEST_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
@@ -127,6 +130,7 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
     };
     process.ready();
     systemd::ready();
+    systemd::watchdog(&health);
     if let Some(address) = running.api {
         println!("Attune listens on http://{address}");
     }
@@ -229,12 +233,12 @@ pub(crate) async fn start(
                     .await
                     .with_context(context)?;
             }
-            Role::Stats => start_stats(settings, parts, metrics, stop, shutdown)
+            Role::Stats => start_stats(settings, parts, (health, metrics), stop, shutdown)
                 .await
                 .with_context(context)?,
             Role::Worker => {
                 let guard = guard_command(settings, roles)?;
-                start_worker(settings, parts, guard, metrics, stop, shutdown)
+                start_worker(settings, parts, guard, (health, metrics), stop, shutdown)
                     .await
                     .with_context(context)?;
             }
@@ -365,7 +369,7 @@ async fn start_listener(
 async fn start_stats(
     settings: &Settings,
     parts: &Parts,
-    metrics: &Metrics,
+    (health, metrics): (&Health, &Metrics),
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -376,6 +380,7 @@ async fn start_stats(
     options.min_interval = settings.stats.publish_interval();
     options.max_message_bytes = settings.broker.max_message_bytes;
     options.recorder = recorder;
+    options.progress = health.progress("stats.loop", ROUND_BOUND);
     let starting = retry_until_ready("the snapshots", shutdown, || async {
         let (bus, store) = (parts.bus.clone(), parts.store.clone());
         let started = StatsPersister::start(options.clone(), bus, store, stop.clone()).await;
@@ -393,7 +398,7 @@ async fn start_worker(
     settings: &Settings,
     parts: &Parts,
     guard: Vec<OsString>,
-    metrics: &Metrics,
+    (health, metrics): (&Health, &Metrics),
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -416,6 +421,7 @@ async fn start_worker(
         },
         max_message_bytes: settings.broker.max_message_bytes,
         guard,
+        progress: health.progress("worker.loop", ROUND_BOUND),
         ..WorkerOptions::default()
     };
     let handle = Worker::start(

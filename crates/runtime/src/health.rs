@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::watch;
+
+use crate::progress::{Loops, Progress};
 
 /// The components of one daemon and how they are; cheap to clone.
 #[derive(Debug, Clone)]
@@ -23,6 +26,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct HealthState {
     components: BTreeMap<String, ComponentState>,
+    loops: Loops,
     stopping: bool,
 }
 
@@ -34,6 +38,8 @@ pub enum ComponentState {
     Ready,
     /// It cannot work until something happens; the reason says what.
     Waiting(String),
+    /// One of its loops makes no rounds any more; the reason says for how long.
+    Stalled(String),
 }
 
 /// All components at one moment; what `/healthz` and `/readyz` show.
@@ -93,6 +99,25 @@ impl Health {
         }
     }
 
+    /// Adds a loop, which must stamp at least once per `bound` from its first stamp on, except
+    /// while it rests. While it does not, the daemon is not ready and the watchdog of the service
+    /// manager is not told that all is well.
+    #[must_use]
+    pub fn progress(&self, name: impl Into<String>, bound: Duration) -> Progress {
+        self.state().loops.add(name.into(), bound)
+    }
+
+    /// Which loops make no rounds, in one line; `None` when all do.
+    #[must_use]
+    pub fn stalled(&self) -> Option<String> {
+        let state = self.state();
+        let problems = state.loops.alive();
+        let problems: Vec<_> = problems
+            .filter_map(|rounds| Some(format!("{}: {}", rounds.name, rounds.problem()?)))
+            .collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
+    }
+
     /// The stop has begun: from now on the daemon is not ready, whatever its components say.
     pub fn stopping(&self) {
         self.change(|state| !std::mem::replace(&mut state.stopping, true));
@@ -102,10 +127,20 @@ impl Health {
     #[must_use]
     pub fn snapshot(&self) -> HealthSnapshot {
         let state = self.state();
+        let mut components = state.components.clone();
+        let mut is_stalled = false;
+        for rounds in state.loops.alive() {
+            let problem = rounds.problem();
+            is_stalled |= problem.is_some();
+            components.insert(
+                rounds.name.clone(),
+                problem.map_or(ComponentState::Ready, ComponentState::Stalled),
+            );
+        }
         HealthSnapshot {
-            ready: state.is_ready(),
+            ready: state.is_ready() && !is_stalled,
             stopping: state.stopping,
-            components: state.components.clone(),
+            components,
         }
     }
 
@@ -202,6 +237,43 @@ mod tests {
         health.stopping();
         assert!(!health.snapshot().ready);
         assert!(health.snapshot().stopping);
+    }
+
+    #[test]
+    fn a_loop_that_makes_no_rounds_is_not_ready() {
+        let health = Health::new();
+        health.component("store").ready();
+        let bound = Duration::from_secs(3600);
+        let good = health.progress("good", bound);
+        assert!(health.snapshot().ready && health.stalled().is_none());
+        // Its bound is over at once.
+        let stuck = health.progress("stuck", Duration::ZERO);
+        assert!(health.snapshot().ready, "it has not begun");
+        stuck.stamp();
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while health.stalled().is_none() {
+            assert!(std::time::Instant::now() < deadline, "nobody noticed");
+            std::thread::yield_now();
+        }
+        let snapshot = health.snapshot();
+        assert!(!snapshot.ready);
+        assert_eq!(snapshot.components["good"], ComponentState::Ready);
+        let ComponentState::Stalled(reason) = &snapshot.components["stuck"] else {
+            panic!("{snapshot:?}");
+        };
+        assert!(
+            reason.starts_with("no round for 0.0 s; at most 0.0 s"),
+            "{reason}"
+        );
+        // While it has nothing to do, it is as good as one that works.
+        stuck.rest();
+        assert!(health.snapshot().ready && health.stalled().is_none());
+        good.stamp();
+        stuck.stamp();
+        // One that has ended is not asked any more.
+        drop(stuck);
+        let snapshot = health.snapshot();
+        assert!(snapshot.ready && !snapshot.components.contains_key("stuck"));
     }
 
     #[test]

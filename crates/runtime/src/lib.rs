@@ -8,6 +8,8 @@
 //! - [`LogPace`] and [`error_chain`]: what goes wrong again and again, in few lines without
 //!   passwords.
 //! - [`Health`]: what the daemon waits for, for `/healthz` and `/readyz`.
+//! - [`Progress`]: whether the daemon's loops still make their rounds, for `/readyz` and for the
+//!   service manager's watchdog.
 //! - [`Metrics`]: OpenTelemetry instruments, shown as Prometheus text; [`counters!`] declares
 //!   those of a part of the program.
 //! - [`ops_router`] and [`ops_server`]: those three over HTTP.
@@ -22,6 +24,7 @@ mod health;
 mod log_pace;
 mod metrics;
 mod ops;
+mod progress;
 mod shutdown;
 pub mod systemd;
 pub mod telemetry;
@@ -35,4 +38,5 @@ pub use metrics::{DURATION_SECONDS_BUCKETS, Metrics};
 /// Where instruments are made; see [`Metrics::meter`].
 pub use opentelemetry::metrics::Meter;
 pub use ops::{OpsError, metrics_router, ops_router, ops_server};
+pub use progress::Progress;
 pub use shutdown::{Shutdown, StopError, TaskOutcome};

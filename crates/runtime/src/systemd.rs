@@ -3,7 +3,9 @@
 //! works without it.
 
 use sd_notify::NotifyState;
-use tracing::warn;
+use tracing::{error, info, warn};
+
+use crate::health::Health;
 
 /// Start-up is finished.
 pub fn ready() {
@@ -19,6 +21,45 @@ pub fn status(line: &str) {
 /// The stop has begun.
 pub fn stopping() {
     send(&NotifyState::Stopping);
+}
+
+/// Tells the watchdog of the service manager (`WatchdogSec=`) that all is well, twice per its
+/// time, as long as every loop of the daemon makes its rounds; in the end it is killed and started
+/// anew. Does nothing without a watchdog.
+///
+/// # Panics
+/// Outside a Tokio runtime.
+pub fn watchdog(health: &Health) {
+    let Some(limit) = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero()) else {
+        return;
+    };
+    let health = health.clone();
+    // Not one of the tasks that a stop waits for: the stop is watched over too.
+    tokio::spawn(async move {
+        let mut ticks = tokio::time::interval(limit / 2);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut is_stalled = false;
+        loop {
+            ticks.tick().await;
+            let problem = health.stalled();
+            match &problem {
+                None => send(&NotifyState::Watchdog),
+                Some(problem) if !is_stalled => {
+                    error!(
+                        problem,
+                        "no progress; the watchdog is not told that all is well"
+                    );
+                    status(&format!("no progress: {problem}"));
+                }
+                Some(_) => {}
+            }
+            if is_stalled && problem.is_none() {
+                info!("progress again");
+                status("progress again");
+            }
+            is_stalled = problem.is_some();
+        }
+    });
 }
 
 fn send(state: &NotifyState<'_>) {

@@ -10,7 +10,7 @@ use attune_bus::{
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
 use attune_record::{Record, Recorder, now_ns};
-use attune_runtime::{Backoff, LogPace, error_chain};
+use attune_runtime::{Backoff, LogPace, Progress, error_chain};
 use attune_store::{StatsRow, StatsStore, StoreError};
 use bytes::Bytes;
 use chrono::Utc;
@@ -47,6 +47,7 @@ pub(crate) struct Persister<S: ?Sized> {
     pace: Pace,
     backoff: Backoff,
     log: LogPace,
+    progress: Progress,
 }
 
 impl<S: StatsStore + ?Sized + 'static> Persister<S> {
@@ -70,6 +71,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             pace: Pace::new(options.min_interval),
             backoff: Backoff::default(),
             log: LogPace::default(),
+            progress: options.progress.clone(),
         }
     }
 
@@ -80,15 +82,18 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
         stop: CancellationToken,
     ) -> Result<(), StatsError> {
         loop {
+            self.progress.stamp();
             let full = self.tags.len() >= usize::from(PREFETCH);
             let wait = self.pace.wait(Instant::now(), full);
             if !self.tags.is_empty() && wait.is_zero() && !stop.is_cancelled() {
                 self.settle().await;
                 continue;
             }
+            self.progress.rest();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {
+                    self.progress.stamp();
                     self.take_ready(&mut subscriber);
                     self.settle().await;
                     return Ok(());

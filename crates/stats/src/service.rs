@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
 use attune_record::Recorder;
+use attune_runtime::Progress;
 use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,8 @@ pub struct StatsOptions {
     pub maintenance_interval: Duration,
     /// Where it records what it has written, if that is wanted.
     pub recorder: Option<Recorder>,
+    /// Stamped in every round of the persister's loop, each of which is a try at least.
+    pub progress: Progress,
 }
 
 impl StatsOptions {
@@ -38,6 +41,7 @@ impl StatsOptions {
             retention,
             maintenance_interval: Duration::from_secs(3600),
             recorder: None,
+            progress: Progress::default(),
         }
     }
 

@@ -4,8 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use attune_runtime::Progress;
+
 /// Settings of a [`Worker`](crate::Worker).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct WorkerOptions {
     /// Its name for people; it must differ between workers that run at once.
     pub name: String,
@@ -38,6 +40,8 @@ pub struct WorkerOptions {
     /// Messages received and not yet claimed, at most. Few, so that a worker whose slots are
     /// all taken does not keep executions from others.
     pub prefetch: u16,
+    /// Stamped in every round of the worker's loop.
+    pub progress: Progress,
 }
 
 /// Bounds of `core.http.get`.
@@ -70,6 +74,7 @@ impl Default for WorkerOptions {
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
             prefetch: 4,
+            progress: Progress::default(),
         }
     }
 }

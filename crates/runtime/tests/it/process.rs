@@ -1,13 +1,13 @@
 //! What concerns a whole process: signals and the service manager. Each test starts this test
 //! binary once more as the process in question, told by a variable what to play.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, ErrorKind, Lines, Write as _};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use attune_runtime::{Shutdown, systemd};
+use attune_runtime::{Health, Shutdown, systemd};
 use rustix::process::{Pid, Signal, kill_process};
 
 const ROLE: &str = "ATTUNE_TEST_ROLE";
@@ -25,6 +25,7 @@ impl Actor {
             .args(["--exact", test, "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -41,6 +42,12 @@ impl Actor {
             .map_while(Result::ok)
             .any(|line| line.ends_with(word));
         assert!(found, "the process ended without saying {word:?}");
+    }
+
+    /// Gives the role a cue.
+    fn cue(&mut self) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin.write_all(b"\n").unwrap();
     }
 
     fn signal(&self, signal: Signal) {
@@ -150,6 +157,69 @@ fn the_service_manager_is_told() {
         assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
     }
     assert!(service.end().success());
+}
+
+/// A daemon whose loop makes its rounds, stands still at the first cue, and goes on at the second.
+fn play_loop() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let health = Health::new();
+        let progress = health.progress("loop", Duration::from_millis(100));
+        systemd::watchdog(&health);
+        let mut cue =
+            tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+        let mut rounds = tokio::time::interval(Duration::from_millis(10));
+        while !cue.is_finished() {
+            rounds.tick().await;
+            progress.stamp();
+        }
+        cue = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+        cue.await.unwrap().unwrap();
+        loop {
+            rounds.tick().await;
+            progress.stamp();
+        }
+    });
+}
+
+#[test]
+fn the_watchdog_hears_nothing_of_a_loop_that_stands_still() {
+    const TEST: &str = "process::the_watchdog_hears_nothing_of_a_loop_that_stands_still";
+    if role().is_some() {
+        return play_loop();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let next = |patience| {
+        socket.set_read_timeout(Some(patience)).unwrap();
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer)?;
+        Ok::<_, std::io::Error>(String::from_utf8(buffer[..length].to_vec()).unwrap())
+    };
+    let variables = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "200000"),
+    ];
+    let mut daemon = Actor::start(TEST, "loop", &variables);
+    let until = |wanted: &str| loop {
+        let message = next(LONG).unwrap();
+        if message.starts_with(wanted) {
+            return;
+        }
+    };
+    until("WATCHDOG=1\n");
+    until("WATCHDOG=1\n");
+    daemon.cue();
+    until("STATUS=no progress: loop: no round for ");
+    // Several times what the watchdog would wait.
+    let silence = next(Duration::from_secs(1)).unwrap_err();
+    assert_eq!(silence.kind(), ErrorKind::WouldBlock);
+    daemon.cue();
+    until("WATCHDOG=1\n");
 }
 
 #[test]

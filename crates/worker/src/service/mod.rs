@@ -119,7 +119,10 @@ impl Service {
     /// `false` when nothing is left to do.
     async fn step(&mut self) -> bool {
         self.start_claim();
-        match self.event().await {
+        self.options.progress.rest();
+        let event = self.event().await;
+        self.options.progress.stamp();
+        match event {
             Event::Shutdown => self.begin_to_drain(),
             Event::Deadline => return self.phase_is_over(),
             Event::LifeOver => self.life_is_over(),
