@@ -31,7 +31,7 @@ pub struct Envelope<'a> {
     pub payload: &'a RawValue,
 }
 
-/// A message that cannot be used; it belongs to the dead letters.
+/// A message that cannot be used. All but [`Newer`](Self::Newer) belong to the dead letters.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// It is larger than this system takes.
@@ -53,9 +53,18 @@ pub enum DecodeError {
         /// The types that would be right, in words.
         expected: String,
     },
-    /// Its version is not known.
-    #[error("version {found} of `{message_type}` is not known; this program reads up to {known}")]
+    /// Its version is none: versions count from 1.
+    #[error("version 0 of `{message_type}` does not exist; versions count from 1")]
     Version {
+        /// The message's type.
+        message_type: &'static str,
+    },
+    /// It was written by a newer program. It is no poison: it waits, unsettled, until a program
+    /// that can read it takes it.
+    #[error(
+        "version {found} of `{message_type}` is newer than this program, which reads up to {known}"
+    )]
+    Newer {
         /// The message's type.
         message_type: &'static str,
         /// The version it has.
@@ -74,6 +83,13 @@ pub enum DecodeError {
     /// Its payload has no item.
     #[error("the payload is an empty batch")]
     Empty,
+}
+
+impl DecodeError {
+    /// Whether a newer program can read it: it must wait, not be buried.
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Self::Newer { .. })
+    }
 }
 
 impl<'a> Envelope<'a> {
@@ -112,9 +128,13 @@ impl<'a> Envelope<'a> {
         if !self.is::<M>() {
             return Err(self.unexpected(M::TYPE));
         }
-        if self.version == 0 || self.version > M::VERSION {
-            return Err(DecodeError::Version {
-                message_type: M::TYPE,
+        let message_type = M::TYPE;
+        if self.version == 0 {
+            return Err(DecodeError::Version { message_type });
+        }
+        if self.version > M::VERSION {
+            return Err(DecodeError::Newer {
+                message_type,
                 found: self.version,
                 known: M::VERSION,
             });

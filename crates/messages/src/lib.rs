@@ -5,6 +5,8 @@
 //! `golden/` holds one file per type and version that must decode for ever.
 
 pub mod envelope;
+pub mod pack;
 pub mod v1;
 
 pub use envelope::{DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw};
+pub use pack::{ItemTooLarge, Pack, PackBounds, PackSize, Packer, message_bytes};
