@@ -5,6 +5,7 @@
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
 pub mod client;
+pub mod confirm;
 pub mod conformance;
 pub mod memory;
 pub mod port;
@@ -13,6 +14,7 @@ pub mod port;
 use std::sync;
 
 pub use client::{ClientError, ClientOptions, CommandClient};
+pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
 pub use memory::{MemoryBus, Room};
 pub use port::{
     Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,

@@ -32,6 +32,8 @@ pub use task::spawn;
 mod action_queue;
 #[path = "../../bus/src/client/mod.rs"]
 mod client;
+#[path = "../../bus/src/confirm.rs"]
+mod confirm;
 mod guard;
 #[path = "../../worker/src/lease.rs"]
 mod lease;

@@ -2,10 +2,10 @@
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::VecDeque;
-use std::io;
 
 use attune_messages::v1::ExecutionCompleted;
-use serde_json::value::RawValue;
+use attune_messages::{Pack, PackBounds, Packer, message_bytes};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::Notify;
 
 /// Completions of one message, at most.
@@ -15,8 +15,6 @@ pub(crate) const MAX_ITEMS: usize = 100;
 const MAX_HELD: usize = 4096;
 /// The same for their size, in bytes.
 const MAX_HELD_BYTES: usize = 64 * 1024 * 1024;
-/// Room for the envelope around the items.
-const ENVELOPE_BYTES: usize = 512;
 
 /// What has ended and is not reported yet.
 #[derive(Debug, Default)]
@@ -120,25 +118,17 @@ impl Batch {
     }
 
     /// Fits the items into as few messages of at most `max_bytes` as their order allows.
-    pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Vec<ExecutionCompleted>> {
-        let room = max_bytes.saturating_sub(ENVELOPE_BYTES);
-        let mut packs: Vec<Vec<ExecutionCompleted>> = Vec::new();
-        let mut left = 0;
-        for mut item in self.items {
-            let size = fit(&mut item, room) + 1;
-            match packs
-                .last_mut()
-                .filter(|pack| size <= left && pack.len() < MAX_ITEMS)
-            {
-                Some(pack) => pack.push(item),
-                None => {
-                    packs.push(vec![item]);
-                    left = room;
-                }
+    pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted>> {
+        let room = max_bytes.saturating_sub(message_bytes::<ExecutionCompleted>(0));
+        let mut packer = Packer::new(PackBounds::new(MAX_ITEMS, max_bytes));
+        for item in self.items {
+            let id = item.0.execution_id;
+            if let Err((error, ())) = packer.add_raw(fit(item, room), ()) {
+                // Not with the smallest bound that a worker's options allow.
+                tracing::error!(execution.id = %id, %error, "a completion cannot be reported");
             }
-            left = left.saturating_sub(size);
         }
-        packs
+        packer.finish()
     }
 }
 
@@ -150,29 +140,21 @@ fn weight(item: &ExecutionCompleted) -> usize {
     result + text(&item.error) + text(&item.stdout) + text(&item.stderr)
 }
 
-/// Cuts a completion until it takes at most `max` bytes, and returns an upper bound of what it
-/// takes. Output goes first, then the result; the status always stays as it is.
-fn fit(item: &mut ExecutionCompleted, max: usize) -> usize {
-    /// All that is not text: ids, times, names of fields.
-    const FRAME_BYTES: usize = 600;
-    /// What one byte of text can become: a control character is written as `\u001b`.
-    const ESCAPED_BYTES: usize = 6;
-    let bound = FRAME_BYTES + ESCAPED_BYTES * weight(item);
-    if bound <= max.min(8 * 1024) {
-        return bound;
-    }
-    let size = encoded_bytes(item);
-    if size <= max {
-        return size;
+/// Writes a completion, cut until it takes at most `max` bytes. Output goes first, then the
+/// result; the status always stays as it is.
+fn fit(mut item: ExecutionCompleted, max: usize) -> Box<RawValue> {
+    let written = write(&item);
+    if written.get().len() <= max {
+        return written;
     }
     // With three texts of a 32nd each, at most 18/32 are used even when all is escaped.
     let share = max / 32;
     let completion = &mut item.0;
     cut(&mut completion.stdout, share);
     cut(&mut completion.stderr, share);
-    let size = encoded_bytes(item);
-    if size <= max {
-        return size;
+    let written = write(&item);
+    if written.get().len() <= max {
+        return written;
     }
     let completion = &mut item.0;
     cut(&mut completion.error, share);
@@ -184,7 +166,11 @@ fn fit(item: &mut ExecutionCompleted, max: usize) -> usize {
         let error = completion.error.take();
         completion.error = Some(error.map_or(note.clone(), |error| format!("{error} {note}")));
     }
-    encoded_bytes(item)
+    write(&item)
+}
+
+fn write(item: &ExecutionCompleted) -> Box<RawValue> {
+    to_raw_value(item).expect("completions have string keys and finite numbers")
 }
 
 fn cut(text: &mut Option<String>, max: usize) {
@@ -198,29 +184,12 @@ fn cut(text: &mut Option<String>, max: usize) {
     }
 }
 
-/// How many bytes a completion takes in a message.
-fn encoded_bytes(item: &ExecutionCompleted) -> usize {
-    struct Count(usize);
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, item).expect("counting and completions never fail");
-    count.0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use attune_core::{ActionId, Attempt, ExecutionId, Status};
+    use attune_messages::decode_batch;
     use attune_messages::v1::Completion;
-    use attune_messages::{decode_batch, encode};
     use uuid::Uuid;
 
     fn completion(id: i64) -> Completion {
@@ -248,8 +217,8 @@ mod tests {
         let mut counts = Vec::new();
         let mut read = Vec::new();
         for pack in (Batch { items, bytes }).into_packs(max_bytes) {
-            let body = encode(Uuid::new_v4(), chrono::Utc::now(), &pack);
-            counts.push(pack.len());
+            let body = pack.encode(Uuid::new_v4(), chrono::Utc::now());
+            counts.push(pack.tags().len());
             let items = decode_batch::<ExecutionCompleted>(&body, max_bytes).unwrap();
             read.extend(items.into_iter().map(|item| item.0));
         }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use attune_bus::{Bus, Outgoing, PublishError, Topic};
-use attune_messages::encode;
-use attune_messages::v1::ExecutionCompleted;
+use attune_bus::{Bus, Outgoing, Patience, PublishError, Topic, publish_until_confirmed};
 use attune_runtime::{Backoff, LogPace};
 use chrono::Utc;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::counters::WorkerCounters;
@@ -41,10 +40,14 @@ impl Reporter {
     /// Sends one batch and returns when all of it is confirmed; `false` when the bus is closed.
     async fn step(&self, batch: Batch) -> bool {
         let (count, bytes) = (batch.items.len(), batch.bytes());
+        let now = Utc::now();
         let messages = batch
             .into_packs(self.max_message_bytes)
             .iter()
-            .map(|pack| message(pack))
+            .map(|pack| {
+                let id = Uuid::now_v7();
+                Outgoing::new(Topic::Completed, id, pack.encode(id, now))
+            })
             .collect();
         if !self.publish(messages).await {
             return false;
@@ -54,24 +57,16 @@ impl Reporter {
         true
     }
 
-    /// Publishes under the same ids until everything is confirmed: a message whose fate is
-    /// unknown may arrive twice, which the receiver takes no notice of.
-    async fn publish(&self, mut messages: Vec<Outgoing>) -> bool {
+    /// Publishes until everything is confirmed; a message whose fate is unknown may arrive twice,
+    /// which the receiver takes no notice of. That no listener has ever been there, or that the
+    /// broker is full, can change.
+    async fn publish(&self, messages: Vec<Outgoing>) -> bool {
         let mut backoff = Backoff::default();
         let mut log = LogPace::default();
-        loop {
-            let error = match self.bus.publish(messages.clone()).await {
-                Ok(()) => return true,
-                Err(PublishError::Closed) => return false,
-                Err(error) => error,
-            };
-            if matches!(error, PublishError::Refused(_)) {
-                // No listener has ever been there, or the broker is full. Both can change.
-                messages.retain(|message| error.refusal_of(message.message_id).is_some());
-                if messages.is_empty() {
-                    return true;
-                }
-            }
+        // What has ended must be told, also while the worker stops.
+        let never = CancellationToken::new();
+        let patience = Patience::UntilStopped;
+        let pause = |error: &PublishError, _: &[Outgoing]| {
             if log.is_due() {
                 let (waiting_count, tries) = (self.outbox.held(), log.tries());
                 tracing::warn!(
@@ -81,12 +76,18 @@ impl Reporter {
                     "completions were not confirmed; trying again"
                 );
             }
-            tokio::time::sleep(backoff.next_delay()).await;
+            Some(backoff.next_delay())
+        };
+        let published =
+            publish_until_confirmed(&*self.bus, messages, patience, &never, pause).await;
+        for gone in &published.refused {
+            tracing::error!(
+                message.id = %gone.message.message_id,
+                reason = %gone.why,
+                "completions are refused for good; their slots stay taken until they are released \
+                 by force"
+            );
         }
+        !published.closed
     }
-}
-
-fn message(pack: &[ExecutionCompleted]) -> Outgoing {
-    let id = Uuid::now_v7();
-    Outgoing::new(Topic::Completed, id, encode(id, Utc::now(), pack))
 }

@@ -6,16 +6,18 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
-use attune_messages::encode_raw;
 use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, Submit};
+use attune_messages::{PackBounds, PackSize, encode_raw};
 use chrono::Utc;
 use serde_json::value::RawValue;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Shared;
 use super::pending::Outcome;
-use crate::port::{Outgoing, PublishError, Topic};
+use crate::confirm::{Patience, publish_until_confirmed};
+use crate::port::{Outgoing, Topic};
 
 /// The first pause after a publish that was not confirmed; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -31,6 +33,16 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// An empty message of this kind.
+    fn size(self, bounds: PackBounds) -> PackSize {
+        match self {
+            Self::Submit => PackSize::of::<Submit>(bounds),
+            Self::Cancel => PackSize::of::<Cancel>(bounds),
+            Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
+            Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
+        }
+    }
+
     fn encode(self, message_id: Uuid, items: &[&RawValue]) -> Vec<u8> {
         let now = Utc::now();
         match self {
@@ -125,23 +137,27 @@ struct State {
 impl Lane {
     /// The oldest commands of one kind that fit into one message, without those that nobody
     /// waits for. `None` when there are none, and then the sender is done.
-    fn take_pack(&self, max_pack: usize, max_bytes: usize) -> Option<Vec<Command>> {
+    fn take_pack(&self, bounds: PackBounds) -> Option<Vec<Command>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pack: Vec<Command> = Vec::new();
-        let mut bytes = 0;
+        let mut size: Option<PackSize> = None;
         while let Some(next) = state.waiting.pop_front() {
             if !next.is_wanted() {
                 continue;
             }
-            let with_next = bytes + next.item.get().len() + 1;
-            let fits = pack.first().is_none_or(|first| {
-                first.kind == next.kind && pack.len() < max_pack && with_next <= max_bytes
-            });
+            let same_kind = pack.first().is_none_or(|first| first.kind == next.kind);
+            let fits = size
+                .get_or_insert_with(|| next.kind.size(bounds))
+                .add(next.item.get().len());
+            // One that no message can hold goes alone: the bus says what is wrong with it.
+            let fits = match fits {
+                Ok(fits) => fits && same_kind,
+                Err(_) => pack.is_empty(),
+            };
             if !fits {
                 state.waiting.push_front(next);
                 break;
             }
-            bytes = with_next;
             pack.push(next);
         }
         if pack.is_empty() {
@@ -171,8 +187,12 @@ pub(super) fn push(shared: &Arc<Shared>, partition: PartitionId, commands: Vec<C
 /// Sends what is in a lane, pack after pack, until it is empty.
 async fn send_all(shared: Arc<Shared>, partition: PartitionId) {
     let lane = &shared.lanes[usize::from(partition.0)];
-    let options = &shared.options;
-    while let Some(pack) = lane.take_pack(options.max_pack, options.max_pack_bytes) {
+    let bounds = PackBounds {
+        items: shared.options.max_pack,
+        bytes: shared.options.max_pack_bytes,
+        max_bytes: shared.options.max_message_bytes,
+    };
+    while let Some(pack) = lane.take_pack(bounds) {
         send(&shared, partition, &pack).await;
     }
 }
@@ -189,40 +209,46 @@ async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
     );
     message.reply_to = Some(shared.reply_address.clone());
     let mut pause = FIRST_PAUSE;
-    // Once an attempt may have been kept, a refusal of the next says nothing about the first.
-    let mut maybe_kept = false;
-    loop {
-        let failure = match shared.bus.publish(vec![message.clone()]).await {
-            Ok(()) => {
-                for command in pack {
-                    command.ticket.confirmed.store(true, Ordering::Release);
-                }
-                return;
+    // Nobody stops it but those who wait for it.
+    let never = CancellationToken::new();
+    let published = publish_until_confirmed(
+        &*shared.bus,
+        vec![message],
+        Patience::Refusals(1),
+        &never,
+        |error, _| {
+            if !pack.iter().any(Command::is_wanted) {
+                return None;
             }
-            Err(PublishError::Refused(_)) if maybe_kept => {
-                Outcome::Unknown("the bus refused it after an attempt that it did not confirm")
-            }
-            Err(PublishError::Refused(_)) => Outcome::Unroutable,
-            Err(PublishError::Closed) => Outcome::Unknown("the bus was closed"),
-            Err(PublishError::Unconfirmed(reason)) => {
-                if !pack.iter().any(Command::is_wanted) {
-                    return;
-                }
-                tracing::warn!(
-                    partition = partition.0,
-                    commands = pack.len(),
-                    %reason,
-                    "commands were not confirmed; sending them again"
-                );
-                maybe_kept = true;
-                tokio::time::sleep(pause).await;
-                pause = LONGEST_PAUSE.min(pause * 2);
-                continue;
-            }
-        };
-        for command in pack.iter().filter(|command| !command.again) {
-            shared.pending.fail(command, failure.clone());
+            tracing::warn!(
+                partition = partition.0,
+                commands = pack.len(),
+                %error,
+                "commands were not confirmed; sending them again"
+            );
+            let wait = pause;
+            pause = LONGEST_PAUSE.min(pause * 2);
+            Some(wait)
+        },
+    )
+    .await;
+    if published.is_all() {
+        for command in pack {
+            command.ticket.confirmed.store(true, Ordering::Release);
         }
         return;
+    }
+    let failure = match published.refused.into_iter().next() {
+        // A refusal says nothing about an attempt before it.
+        Some(gone) if gone.maybe_kept => {
+            Outcome::Unknown("the bus refused it after an attempt that it did not confirm")
+        }
+        Some(gone) => Outcome::Refused(gone.why),
+        None if published.closed => Outcome::Unknown("the bus was closed"),
+        // Nobody waits for it any more.
+        None => return,
+    };
+    for command in pack.iter().filter(|command| !command.again) {
+        shared.pending.fail(command, failure.clone());
     }
 }

@@ -388,7 +388,11 @@ fn result(waiter: &Waiter, outcome: Option<Outcome>) -> Result<Accepted, ClientE
         Some(Outcome::Answered(AnswerOutcome::Rejected(reject))) => {
             return Err(ClientError::Rejected(reject));
         }
-        Some(Outcome::Unroutable) => return Err(ClientError::Unroutable(waiter.partition())),
+        Some(Outcome::Refused(why)) if why.is_final() => {
+            let reject = Reject::field("parameters", format!("the command is refused: {why}"));
+            return Err(ClientError::Rejected(reject));
+        }
+        Some(Outcome::Refused(_)) => return Err(ClientError::Unroutable(waiter.partition())),
         Some(Outcome::Unknown(reason)) => reason,
         None if waiter.is_confirmed() => "its owner has not answered",
         None => "the bus has not confirmed it",

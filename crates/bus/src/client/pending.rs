@@ -9,14 +9,15 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::lane::{Command, Ticket};
+use crate::port::Refusal;
 
 /// How the wait for a command ends.
 #[derive(Debug, Clone)]
 pub(super) enum Outcome {
     /// The owner has answered.
     Answered(AnswerOutcome),
-    /// The bus had no place for it.
-    Unroutable,
+    /// The bus did not take it, so that nothing was done.
+    Refused(Refusal),
     /// It may have been carried out or not, for this reason, and waiting longer is of no use.
     Unknown(&'static str),
 }

@@ -6,6 +6,7 @@
 )]
 
 mod client;
+mod confirm;
 mod memory;
 mod packing;
 mod support;
