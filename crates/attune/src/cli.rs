@@ -42,7 +42,7 @@ pub(crate) enum Command {
     /// Run executions.
     Worker,
     /// Bring the database's schema up to date.
-    Migrate,
+    Migrate(MigrateArguments),
     /// Measure throughput and delays with limits on, and check order and limits.
     Bench(BenchArguments),
     /// Judge from what all processes recorded whether the promises were kept.
@@ -58,6 +58,13 @@ pub(crate) enum Command {
     /// The program that the demo runs.
     #[command(name = "demo-program", hide = true)]
     DemoProgram(DemoProgram),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MigrateArguments {
+    /// Give up when PostgreSQL does not answer within so many seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) give_up_after: u64,
 }
 
 #[derive(Debug, Args)]

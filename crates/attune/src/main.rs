@@ -8,15 +8,20 @@ mod demo;
 mod parts;
 mod roles;
 
+use std::pin::pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::Context as _;
-use attune_config::{Loaded, Loader};
+use anyhow::{Context as _, ensure};
+use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command, ConfigCommand, GuardArguments};
+use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments};
 use crate::roles::Role;
+
+/// The exit code of a client command that was typed or set up wrongly.
+const WRONG_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -43,13 +48,16 @@ fn main() -> ExitCode {
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!(
-                "attune: {}",
-                attune_config::redact_urls(&format!("{error:#}"))
-            );
+            tell(&error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints what went wrong, with its causes and without passwords.
+fn tell(error: &anyhow::Error) {
+    let text = format!("{error:#}");
+    eprintln!("attune: {}", attune_config::redact_urls(&text));
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.
@@ -70,47 +78,36 @@ fn guard(cli: &Cli, guarding: &GuardArguments) -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let embedded = matches!(cli.command, Command::Standalone | Command::Demo(_));
+    if let Command::DemoProgram(program) = &cli.command {
+        return demo::program::run(program);
+    }
+    let loaded = match load(&cli, embedded) {
+        Ok(loaded) => loaded,
+        // Their exit code 1 says something about an execution or a promise.
+        Err(error) if matches!(cli.command, Command::Client(_) | Command::CheckHistory(_)) => {
+            tell(&error);
+            return Ok(ExitCode::from(WRONG_USAGE));
+        }
+        Err(error) => return Err(error),
+    };
     match cli.command {
-        Command::DemoProgram(program) => return demo::program::run(&program),
         Command::CheckHistory(arguments) => return Ok(check_history::run(&arguments)),
         Command::Client(command) => return client::run(command).await,
         _ => {}
     }
-    let loaded = load(&cli, embedded)?;
     let settings = &loaded.settings;
-    let quiet = matches!(cli.command, Command::Demo(_) | Command::Bench(_));
-    let level = if quiet && !was_set(&loaded, "log.level") {
-        "warn"
-    } else {
-        &settings.log.level
-    };
-    telemetry::init(level, settings.log.format)?;
+    start_log(&cli.command, &loaded)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     match cli.command {
-        Command::Executor => roles::serve(settings, &[Role::Executor]).await,
-        Command::CompletionListener => roles::serve(settings, &[Role::CompletionListener]).await,
-        Command::Stats => roles::serve(settings, &[Role::Stats]).await,
-        Command::Api => roles::serve(settings, &[Role::Api]).await,
-        Command::Worker => roles::serve(settings, &[Role::Worker]).await,
+        Command::Executor => serve_one(&loaded, Role::Executor).await,
+        Command::CompletionListener => serve_one(&loaded, Role::CompletionListener).await,
+        Command::Stats => serve_one(&loaded, Role::Stats).await,
+        Command::Api => serve_one(&loaded, Role::Api).await,
+        Command::Worker => serve_one(&loaded, Role::Worker).await,
         Command::Standalone => roles::serve(settings, &Role::ALL).await,
-        Command::Migrate => {
-            let shutdown = Shutdown::new();
-            shutdown.listen_for_signals()?;
-            let store = parts::store(settings, "migrate", &shutdown).await?;
-            store
-                .migrate()
-                .await
-                .context("the schema could not be brought up to date")?;
-            // Here and not in a role, so that it is done once and before anything starts.
-            roles::apply_core_pack(store.as_ref(), settings)
-                .await
-                .context("the core actions could not be applied")?;
-            store.close().await;
-            println!("the schema is up to date");
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Migrate(arguments) => migrate(settings, &arguments).await,
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
         Command::Bench(ref arguments) => bench::run(settings, arguments).await,
         Command::Config(ConfigCommand::Print { json }) => {
@@ -133,6 +130,69 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             unreachable!("handled above")
         }
     }
+}
+
+/// Starts the log. A command that ends by itself speaks to the person who typed it, unless the
+/// settings ask for something else.
+fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<()> {
+    let log = &loaded.settings.log;
+    let ends = matches!(
+        command,
+        Command::Demo(_) | Command::Bench(_) | Command::Migrate(_) | Command::Config(_)
+    );
+    let level = if ends && !was_set(loaded, "log.level") {
+        "warn"
+    } else {
+        &log.level
+    };
+    if ends && log.format == LogFormat::Auto {
+        telemetry::init_plain(level)?;
+    } else {
+        telemetry::init(level, log.format)?;
+    }
+    Ok(())
+}
+
+/// Serves one role beside processes that serve the others.
+async fn serve_one(loaded: &Loaded, role: Role) -> anyhow::Result<ExitCode> {
+    let name = role.name();
+    ensure!(
+        loaded.settings.wiring != Wiring::Embedded,
+        "with `wiring: embedded` ({}) nobody could reach `attune {name}`: that wiring lives inside \
+         one process; run `attune standalone`, which is all roles in one, or set \
+         `wiring: postgres-rabbitmq`",
+        loaded.source("wiring")
+    );
+    roles::serve(&loaded.settings, &[role]).await
+}
+
+async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
+    let shutdown = Shutdown::new();
+    shutdown.listen_for_signals()?;
+    let patience = Duration::from_secs(arguments.give_up_after);
+    let mut opening = pin!(parts::store(settings, "migrate", &shutdown));
+    let store = tokio::select! {
+        biased;
+        opened = &mut opening => opened?,
+        () = tokio::time::sleep(patience) => {
+            // Between two tries, so that none is cut off.
+            shutdown.cancel();
+            opening.await.with_context(|| {
+                format!("gave up after {} s (--give-up-after)", patience.as_secs())
+            })?
+        }
+    };
+    store
+        .migrate()
+        .await
+        .context("the schema could not be brought up to date")?;
+    // Here and not in a role, so that it is done once and before anything starts.
+    roles::apply_core_pack(store.as_ref(), settings)
+        .await
+        .context("the core actions could not be applied")?;
+    store.close().await;
+    println!("the schema is up to date");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {

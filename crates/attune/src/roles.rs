@@ -54,7 +54,8 @@ impl Role {
         Self::Api,
     ];
 
-    fn name(self) -> &'static str {
+    /// The word for it on the command line.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Executor => "executor",
             Self::CompletionListener => "completion-listener",

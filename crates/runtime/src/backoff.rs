@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::error_text::error_chain;
 use crate::log_pace::LogPace;
@@ -129,7 +129,7 @@ where
         };
         if log.is_due() {
             let (waited, problem) = (started.elapsed().as_secs(), error_chain(&*error));
-            info!("waiting for {what} for {waited} s: {problem}");
+            warn!("waiting for {what} for {waited} s: {problem}");
         }
         backoff.wait(shutdown.token()).await?;
     }

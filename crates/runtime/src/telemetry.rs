@@ -35,6 +35,23 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
     Ok(())
 }
 
+/// Starts logging for a command that ends by itself, as lines for the person who typed it: the
+/// level and the words.
+///
+/// # Errors
+/// As for [`init`].
+pub fn init_plain(level: &str) -> Result<(), TelemetryError> {
+    tracing_subscriber::fmt()
+        .with_env_filter(filter(level)?)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .finish()
+        .try_init()?;
+    Ok(())
+}
+
 /// What the libraries below say is of use only when somebody asks for it: the driver of the
 /// broker logs returned messages with their content, that of the database every notice.
 const QUIET: &str = "lapin=off,sqlx=warn";

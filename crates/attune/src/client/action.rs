@@ -87,7 +87,14 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FileAction>, Failure> {
         }
     }
     match problems.as_slice() {
-        [] if actions.is_empty() => Err(Failure::usage("the files hold no action")),
+        [] if actions.is_empty() => Err(Failure::usage(format!(
+            "no action in {}",
+            paths
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ))),
         [] => Ok(actions),
         problems => Err(Failure::usage(format!(
             "nothing was applied\n{}",

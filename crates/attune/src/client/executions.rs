@@ -32,12 +32,14 @@ enum ExecutionsCommand {
     /// Show everything about an execution.
     #[command(after_help = EXIT_CODES)]
     Show {
+        /// The execution's number, as `attune submit` and `attune executions list` print it.
         #[arg(value_name = "ID")]
         id: ExecutionId,
     },
     /// End executions, waiting or running.
     #[command(after_help = EXIT_CODES)]
     Cancel {
+        /// The executions' numbers, as `attune submit` and `attune executions list` print them.
         #[arg(value_name = "ID", required = true)]
         ids: Vec<ExecutionId>,
     },

@@ -89,6 +89,7 @@ fn lease(worker: &HolderWorker) -> String {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(super) struct ReleaseArguments {
+    /// The execution's number, as `attune queues holders` prints it.
     #[arg(value_name = "ID")]
     id: ExecutionId,
     /// Why, for the audit log and the execution's record.

@@ -1,10 +1,14 @@
 //! Calls to the server, and what their failures mean.
 
+use std::error::Error as _;
 use std::fmt;
-use std::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use attune_api::wire::{ErrorBody, ErrorDetail};
-use reqwest::{Client, Method, RequestBuilder, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 
 use super::Failure;
@@ -16,6 +20,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long an unused connection is kept: shorter than the server keeps it, so that a call does
 /// not meet a connection that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// The pause between two tries to reach a server that does not listen yet.
+const ARRIVAL_PAUSE: Duration = Duration::from_millis(100);
 
 /// The header under which a submission can be repeated.
 pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -53,10 +60,38 @@ impl fmt::Display for CallError {
 pub(super) struct Http {
     client: Client,
     base: Url,
+    arrival: Arc<Arrival>,
+}
+
+/// The wait for a server that is being started at the same time as the command. It ends with the
+/// first answer: a server that goes away later is another matter, which the commands handle.
+#[derive(Debug)]
+struct Arrival {
+    until: Instant,
+    patience: Duration,
+    told: AtomicBool,
+    over: AtomicBool,
+}
+
+impl Arrival {
+    /// Whether to try again. Says once on stderr that it waits.
+    fn waits_for(&self, base: &Url, error: &reqwest::Error) -> bool {
+        if self.over.load(Ordering::Relaxed) || Instant::now() >= self.until || !is_refused(error) {
+            return false;
+        }
+        if !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "attune: no server at {base} yet; waiting for it, {} s at most",
+                self.patience.as_secs()
+            );
+        }
+        true
+    }
 }
 
 impl Http {
-    pub(super) fn new(url: &str) -> Result<Self, Failure> {
+    /// A client that waits up to `patience` for a server that does not listen yet.
+    pub(super) fn new(url: &str, patience: Duration) -> Result<Self, Failure> {
         let base: Url = url
             .parse()
             .ok()
@@ -82,7 +117,17 @@ impl Http {
         let client = builder
             .build()
             .map_err(|error| Failure::usage(format!("no HTTP client: {error}")))?;
-        Ok(Self { client, base })
+        let arrival = Arc::new(Arrival {
+            until: Instant::now() + patience,
+            patience,
+            told: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        Ok(Self {
+            client,
+            base,
+            arrival,
+        })
     }
 
     /// A request to `path` below `/api/v1`.
@@ -113,8 +158,8 @@ impl Http {
         &self,
         request: RequestBuilder,
     ) -> Result<T, CallError> {
-        let response = request
-            .send()
+        let response = self
+            .reach(request)
             .await
             .map_err(|error| self.no_answer(error))?;
         let status = response.status();
@@ -133,6 +178,24 @@ impl Http {
             Err(CallError::Unavailable(error))
         } else {
             Err(CallError::Refused(error))
+        }
+    }
+
+    /// Sends a request, again as long as nothing listens and the server may still come.
+    async fn reach(&self, mut request: RequestBuilder) -> reqwest::Result<Response> {
+        loop {
+            let again = request.try_clone();
+            let outcome = request.send().await;
+            match (outcome, again) {
+                (Err(error), Some(again)) if self.arrival.waits_for(&self.base, &error) => {
+                    tokio::time::sleep(ARRIVAL_PAUSE).await;
+                    request = again;
+                }
+                (outcome, _) => {
+                    self.arrival.over.store(true, Ordering::Relaxed);
+                    return outcome;
+                }
+            }
         }
     }
 
@@ -155,6 +218,19 @@ impl Http {
             self.base
         ))
     }
+}
+
+/// Whether the machine answered that nothing listens there.
+fn is_refused(error: &reqwest::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let kind = error.downcast_ref().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn is_loopback(url: &Url) -> bool {

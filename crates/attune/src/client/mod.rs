@@ -21,6 +21,7 @@ mod submit;
 mod tests;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -65,6 +66,9 @@ pub(crate) struct Connect {
         value_name = "URL"
     )]
     url: String,
+    /// Wait so many seconds for a server that does not listen yet; 0: not at all.
+    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS")]
+    connect_timeout: u64,
     /// Write one JSON document to stdout instead of tables.
     #[arg(long, global = true)]
     json: bool,
@@ -169,7 +173,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Queues(arguments) => &arguments.connect,
         ClientCommand::Cluster(arguments) => &arguments.connect,
     };
-    let http = Http::new(&connect.url)?;
+    let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
     match command {
         ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
         ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,

@@ -19,6 +19,8 @@ use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, render};
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the look at the deadline of `--timeout` may take.
+const LAST_LOOK: Duration = Duration::from_millis(500);
 /// A wait without `--timeout` ends when the server has not answered for so long.
 const SERVER_LOST_AFTER: Duration = Duration::from_secs(60);
 
@@ -202,7 +204,7 @@ fn accepted_line(submitted: &Submitted) -> String {
     }
 }
 
-/// Looks at the execution until it has ended.
+/// Looks at the execution until it has ended, the last time when `timeout` is over.
 async fn wait(
     http: &Http,
     id: ExecutionId,
@@ -210,12 +212,10 @@ async fn wait(
 ) -> Result<ExecutionRecord, Failure> {
     let started = Instant::now();
     let spinner = spinner();
+    let deadline = timeout.map(|timeout| started + timeout);
     let (mut pause, mut lost_since) = (FIRST_PAUSE, None);
     loop {
-        let look = http
-            .get::<ExecutionRecord>(&format!("/executions/{id}"), &[])
-            .await;
-        match look {
+        match look(http, id, deadline).await {
             Ok(record) if record.status.is_terminal() => {
                 return Ok(record);
             }
@@ -234,17 +234,33 @@ async fn wait(
                 spinner.set_message(format!("execution {id}: {error}"));
             }
         }
-        if let Some(timeout) = timeout
-            && started.elapsed() + pause > timeout
-        {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Failure::unknown(format!(
                 "execution {id} has not ended after {} s; it goes on",
-                timeout.as_secs()
+                timeout.unwrap_or_default().as_secs()
             )));
         }
-        tokio::time::sleep(pause).await;
+        let wake = Instant::now() + pause;
+        let wake = deadline.map_or(wake, |deadline| wake.min(deadline));
+        tokio::time::sleep_until(wake.into()).await;
         pause = LONGEST_PAUSE.min(pause * 3 / 2);
     }
+}
+
+/// One look; the last one, at the deadline, may take a little longer.
+async fn look(
+    http: &Http,
+    id: ExecutionId,
+    deadline: Option<Instant>,
+) -> Result<ExecutionRecord, CallError> {
+    let path = format!("/executions/{id}");
+    let answer = http.get(&path, &[]);
+    let Some(deadline) = deadline else {
+        return answer.await;
+    };
+    tokio::time::timeout_at((deadline + LAST_LOOK).into(), answer)
+        .await
+        .unwrap_or_else(|_| Err(CallError::Unknown("no answer in time".to_owned())))
 }
 
 /// A sign of life on a terminal; nothing elsewhere.

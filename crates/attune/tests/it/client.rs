@@ -90,7 +90,13 @@ async fn commands(system: &System) -> anyhow::Result<()> {
     ensure!(table.contains("it.fails"), "{table}");
     batch(system).await?;
     // Nobody listens there.
-    let nowhere = ["queues", "--url", "http://127.0.0.1:9"];
+    let nowhere = [
+        "queues",
+        "--url",
+        "http://127.0.0.1:9",
+        "--connect-timeout",
+        "0",
+    ];
     attune(system, 3, &nowhere).await?;
     Ok(())
 }

@@ -13,6 +13,7 @@ mod client;
 mod completions;
 mod example;
 mod executors;
+mod first_use;
 mod guards;
 mod histories;
 mod late_servers;

@@ -4,6 +4,7 @@ mod server;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status};
 use attune_store::ExecutionRecord;
@@ -54,7 +55,7 @@ struct Line {
 
 /// Runs a command line against the server at `url`.
 async fn attune(url: &str, line: &str) -> Result<Output, Failure> {
-    let words = format!("attune {line} --url {url}");
+    let words = format!("attune {line} --url {url} --connect-timeout 0");
     let parsed = Line::try_parse_from(words.split(' '))
         .map_err(|it| it.to_string())
         .unwrap();
@@ -136,10 +137,17 @@ async fn wait_prints_the_result_and_exits_by_the_outcome() {
     );
 
     server.lock().unwrap().end = None;
-    let late = attune(&url, "submit core.echo --wait --timeout 0")
-        .await
-        .unwrap_err();
-    assert_eq!(late.exit, Exit::Unknown);
+    for seconds in [0, 1] {
+        let started = Instant::now();
+        let line = format!("submit core.echo --wait --timeout {seconds}");
+        let late = attune(&url, &line).await.unwrap_err();
+        assert_eq!(late.exit, Exit::Unknown);
+        assert!(
+            started.elapsed() >= Duration::from_secs(seconds),
+            "gave up after {:?} of {seconds} s",
+            started.elapsed()
+        );
+    }
 }
 
 #[tokio::test]

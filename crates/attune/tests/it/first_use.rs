@@ -1,0 +1,194 @@
+//! What a stranger types first, wrong or too early, and what is answered.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpSocket;
+use tokio::process::Command;
+
+/// The binary with these arguments and no settings of the developer's own.
+fn attune(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_attune"));
+    command
+        .args(args)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+/// Runs it to its end: the exit code, stdout and stderr.
+async fn run(mut command: Command) -> anyhow::Result<(i32, String, String)> {
+    let output = command.output().await?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let code = output.status.code().context("it was killed")?;
+    Ok((code, text(output.stdout), text(output.stderr)))
+}
+
+/// A port of loopback that is taken and refuses connections until it listens.
+fn silent_port() -> anyhow::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse()?)?;
+    Ok(socket)
+}
+
+#[tokio::test]
+async fn a_client_command_waits_for_a_server_that_is_coming_up() -> anyhow::Result<()> {
+    let socket = silent_port()?;
+    let url = format!("http://{}", socket.local_addr()?);
+    let mut client = attune(&["queues", "--json", "--url", &url]).spawn()?;
+    let stderr = client.stderr.take().context("no stderr")?;
+    let said = BufReader::new(stderr).lines().next_line().await?;
+    let said = said.context("it said nothing and ended")?;
+    ensure!(
+        said == format!("attune: no server at {url}/ yet; waiting for it, 10 s at most"),
+        "{said}"
+    );
+    let queues = Router::new().route(
+        "/api/v1/queue-stats",
+        get(async || Json(json!({"queues": [], "total": 0}))),
+    );
+    let server = tokio::spawn(axum::serve(socket.listen(8)?, queues).into_future());
+    let output = client.wait_with_output().await?;
+    server.abort();
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(answer["queues"] == json!([]), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_command_gives_up_on_a_server_that_does_not_come() -> anyhow::Result<()> {
+    let socket = silent_port()?;
+    let url = format!("http://{}", socket.local_addr()?);
+    for seconds in [0, 1] {
+        let started = Instant::now();
+        let patience = seconds.to_string();
+        let command = attune(&["queues", "--url", &url, "--connect-timeout", &patience]);
+        let (code, _, stderr) = run(command).await?;
+        ensure!(code == 3, "exit code {code}: {stderr}");
+        ensure!(
+            started.elapsed() >= Duration::from_secs(seconds),
+            "after {:?}",
+            started.elapsed()
+        );
+        ensure!(stderr.contains("is it running?"), "{stderr}");
+        ensure!(stderr.contains("yet; waiting") == (seconds > 0), "{stderr}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_commands_refuse_wrong_settings() -> anyhow::Result<()> {
+    for args in [
+        &["queues", "--set", "executor.que.max=1"][..],
+        &["submit", "core.echo", "--set", "executor.que.max=1"],
+        &["check-history", "/tmp", "--set", "executor.que.max=1"],
+    ] {
+        let (code, _, stderr) = run(attune(args)).await?;
+        ensure!(code == 2, "{args:?}: exit code {code}: {stderr}");
+        ensure!(stderr.contains("executor.que.max (flag)"), "{stderr}");
+    }
+    let mut queues = attune(&["queues"]);
+    queues.env("ATTUNE__WORKER__SLOTS", "lots");
+    let (code, _, stderr) = run(queues).await?;
+    ensure!(code == 2 && stderr.contains("worker.slots"), "{stderr}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_role_alone_refuses_the_embedded_wiring() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    for role in ["executor", "completion-listener", "stats", "api", "worker"] {
+        let mut command = attune(&[role]);
+        command
+            .current_dir(folder.path())
+            .env("ATTUNE__WIRING", "embedded");
+        let (code, _, stderr) = run(command).await?;
+        ensure!(code == 1, "{role}: exit code {code}: {stderr}");
+        for words in ["variable ATTUNE__WIRING", "attune standalone", role] {
+            ensure!(stderr.contains(words), "{role}: {words:?} in {stderr}");
+        }
+    }
+    let left = std::fs::read_dir(folder.path())?.count();
+    ensure!(left == 0, "{left} files were made");
+    Ok(())
+}
+
+#[tokio::test]
+async fn migrate_gives_up_on_a_database_that_does_not_come() -> anyhow::Result<()> {
+    let socket = silent_port()?;
+    let url = format!(
+        "database.url=postgres://nobody@{}/none",
+        socket.local_addr()?
+    );
+    let command = attune(&["migrate", "--give-up-after", "1", "--set", &url]);
+    let (code, stdout, stderr) = run(command).await?;
+    ensure!(code == 1 && stdout.is_empty(), "{code}: {stdout}{stderr}");
+    let mut lines = stderr.lines();
+    let first = lines.next().unwrap_or_default();
+    ensure!(
+        first.trim().starts_with("WARN waiting for PostgreSQL"),
+        "{stderr}"
+    );
+    let last = lines.next_back().unwrap_or_default();
+    ensure!(last.starts_with("attune: gave up after 1 s"), "{stderr}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_argument_has_a_help_text() -> anyhow::Result<()> {
+    for (args, words) in [
+        (
+            &["executions", "show", "--help"][..],
+            "The execution's number",
+        ),
+        (
+            &["executions", "cancel", "--help"],
+            "The executions' numbers",
+        ),
+        (
+            &["executions", "release", "--help"],
+            "The execution's number",
+        ),
+    ] {
+        let (_, stdout, _) = run(attune(args)).await?;
+        ensure!(stdout.contains(words), "{args:?}: {stdout}");
+    }
+    Ok(())
+}
+
+/// Locks a file, starts a server, lets the file go, and locks it again.
+const STARTER: &str =
+    r#"exec 7>"$2"; flock 7; "$1" start postgres || exit 9; exec 7>&-; flock -n "$2" true"#;
+
+#[tokio::test]
+async fn servers_keep_nothing_that_their_starter_has_open() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let services = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/services");
+    let script = |arguments: &[&std::ffi::OsStr]| {
+        let mut command = Command::new("bash");
+        command
+            .args(arguments)
+            .env_remove("ATTUNE_TEST_POSTGRES_URL")
+            .env("ATTUNE_SERVICES_DIR", folder.path().join("services"));
+        command
+    };
+    let lock = folder.path().join("lock");
+    let starter = ["-c", STARTER, "starter", services].map(std::ffi::OsStr::new);
+    let started = script(&[&starter[..], &[lock.as_os_str()]].concat())
+        .status()
+        .await?;
+    let stopped = script(&[services.as_ref(), "purge".as_ref()])
+        .status()
+        .await?;
+    ensure!(started.success(), "the lock is kept: {started}");
+    ensure!(stopped.success(), "{stopped}");
+    Ok(())
+}
