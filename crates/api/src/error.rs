@@ -165,6 +165,10 @@ impl From<StoreError> for ApiError {
                 warn!(error.source = %source, "a request failed: the store cannot be reached");
                 Self::unavailable("STORE_UNAVAILABLE", "the store cannot be reached")
             }
+            StoreError::Refused(source) => {
+                error!(error.source = %source, "a request failed: the store refuses for now");
+                Self::unavailable("STORE_UNAVAILABLE", "the store refuses for now")
+            }
             StoreError::Schema(problem) => {
                 error!(error.message = %problem, "a request failed: the store's schema does not fit");
                 Self::unavailable(

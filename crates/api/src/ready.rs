@@ -148,6 +148,9 @@ mod tests {
             remaining: Duration::from_secs(if live { 10 } else { 0 }),
             free_for: Duration::ZERO,
             wanted_owner: None,
+            holder: None,
+            renewals: 0,
+            ttl: Duration::ZERO,
         }
     }
 

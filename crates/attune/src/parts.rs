@@ -171,7 +171,9 @@ async fn wait_for_schema(store: &dyn Store, shutdown: &Shutdown) -> anyhow::Resu
         shutdown,
         || async {
             match store.check().await {
-                Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => Err(error),
+                Err(error) if error.is_transient() || matches!(error, StoreError::Schema(_)) => {
+                    Err(error)
+                }
                 settled => Ok(settled),
             }
         },

@@ -268,10 +268,12 @@ impl World {
         SlotRow {
             id,
             action_id: ACTION,
+            priority: Priority::Normal,
             attempt,
             status,
             worker: None,
             worker_lost_for: lost_for,
+            age: Duration::ZERO,
             held_for: Duration::ZERO,
             running_for: None,
             cancel_requested: false,

@@ -79,6 +79,9 @@ fn leases(owner: impl Fn(u16) -> Option<OwnerId>, free_for: Duration) -> Vec<Lea
         remaining: Duration::ZERO,
         free_for,
         wanted_owner: None,
+        holder: None,
+        renewals: 0,
+        ttl: Duration::ZERO,
     };
     (0..16).map(lease).collect()
 }

@@ -168,10 +168,12 @@ impl Store {
             SlotRow {
                 id: *id,
                 action_id: row.action,
+                priority: row.priority,
                 attempt: row.attempt,
                 status: row.status,
                 worker: row.worker,
                 worker_lost_for: lost_since.map_or(Duration::ZERO, |since| age(now, since)),
+                age: age(now, row.created),
                 held_for: age(now, row.requested_at),
                 running_for: row.worker.map(|_| age(now, row.started_at)),
                 cancel_requested: row.cancel_requested,

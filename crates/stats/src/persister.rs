@@ -198,7 +198,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
                     self.record(&rows);
                     self.newest.forget(&rows);
                 }
-                Err(error @ (StoreError::Unavailable(_) | StoreError::Schema(_))) => {
+                Err(error) if error.is_transient() || matches!(error, StoreError::Schema(_)) => {
                     return Err(error);
                 }
                 Err(error) => match &rows[..] {

@@ -1,6 +1,7 @@
--- Takes what nobody owns, or the asker itself in an earlier epoch. Only the database's clock is compared. The rows are locked in the
--- order of the partitions, as fences and renewals lock them, so that none of these deadlock; a
--- row is looked at again once its lock is free, so of two who race one finds it taken.
+-- Takes what nobody owns, or the asker itself in an earlier epoch. Only the database's clock is
+-- compared. The rows are locked in the order of the partitions, as fences and renewals lock them,
+-- so that none of these deadlock; a row is looked at again once its lock is free, so of two who
+-- race one finds it taken.
 --
 -- While the server was away nobody could renew: after its start a lease is left to its owner
 -- for as long as the lease had been (`updated_at` is when it was last renewed). What was handed
@@ -23,7 +24,9 @@ UPDATE attune.partition_lease l SET
     owner_name = $3::text,
     wanted_owner = NULL,
     epoch = l.epoch + 1,
-    expires_at = clock_timestamp() + $4::bigint * interval '1 microsecond',
-    updated_at = clock_timestamp()
-FROM free WHERE l.partition = free.partition
+    renewals = l.renewals + 1,
+    expires_at = t.now + $4::bigint * interval '1 microsecond',
+    updated_at = t.now
+FROM free, (SELECT clock_timestamp() AS now) AS t
+WHERE l.partition = free.partition
 RETURNING l.partition, l.epoch

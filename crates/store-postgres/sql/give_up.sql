@@ -8,6 +8,7 @@ WITH mine AS (
     FOR NO KEY UPDATE OF l
 )
 UPDATE attune.partition_lease l SET
-    owner = NULL, owner_name = NULL, wanted_owner = $4::uuid,
-    expires_at = clock_timestamp(), updated_at = clock_timestamp()
-FROM mine WHERE l.partition = mine.partition
+    owner = NULL, owner_name = NULL, wanted_owner = $4::uuid, renewals = l.renewals + 1,
+    expires_at = t.now, updated_at = t.now
+FROM mine, (SELECT clock_timestamp() AS now) AS t
+WHERE l.partition = mine.partition

@@ -8,7 +8,9 @@ WITH mine AS (
     FOR NO KEY UPDATE OF l
 )
 UPDATE attune.partition_lease l SET
-    expires_at = clock_timestamp() + $4::bigint * interval '1 microsecond',
-    updated_at = clock_timestamp()
-FROM mine WHERE l.partition = mine.partition
+    renewals = l.renewals + 1,
+    expires_at = t.now + $4::bigint * interval '1 microsecond',
+    updated_at = t.now
+FROM mine, (SELECT clock_timestamp() AS now) AS t
+WHERE l.partition = mine.partition
 RETURNING l.partition

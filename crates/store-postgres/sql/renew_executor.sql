@@ -3,10 +3,11 @@
 WITH mine AS (
     INSERT INTO attune.executor_lease AS x (executor, name, expires_at)
     VALUES ($1::uuid, $2::text, clock_timestamp() + $3::bigint * interval '1 microsecond')
-    ON CONFLICT (executor) DO UPDATE SET name = excluded.name, expires_at = excluded.expires_at
-    RETURNING executor, name, expires_at
+    ON CONFLICT (executor) DO UPDATE SET
+        name = excluded.name, expires_at = excluded.expires_at, renewals = x.renewals + 1
+    RETURNING executor, name, expires_at, renewals
 )
-SELECT executor, name, expires_at, clock_timestamp() AS now FROM mine
+SELECT executor, name, expires_at, clock_timestamp() AS now, renewals FROM mine
 UNION ALL
-SELECT executor, name, expires_at, clock_timestamp() FROM attune.executor_lease
+SELECT executor, name, expires_at, clock_timestamp(), renewals FROM attune.executor_lease
 WHERE executor <> $1::uuid AND expires_at > clock_timestamp()

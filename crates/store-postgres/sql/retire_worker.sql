@@ -1,2 +1,2 @@
-UPDATE attune.worker_lease SET expires_at = clock_timestamp()
-WHERE worker = $1::uuid AND expires_at > clock_timestamp()
+UPDATE attune.worker_lease SET ended = true, expires_at = least(expires_at, clock_timestamp())
+WHERE worker = $1::uuid AND NOT ended

@@ -54,9 +54,8 @@ impl Db {
             return Err(CommitError::Fenced(missing));
         }
         let mut committed = answer.committed;
-        committed
-            .granted
-            .extend(self.granted_before(batch, &committed.granted).await?);
+        let before = self.granted_before(batch, &committed.granted).await;
+        committed.granted.extend(before.map_err(unknown)?);
         Ok(committed)
     }
 
@@ -80,6 +79,12 @@ impl Db {
         self.run(async move { load_bodies(&pool, missing).await })
             .await
     }
+}
+
+/// The error for a commit of which something failed after it was written: whoever gets it must
+/// not believe that nothing was.
+fn unknown(error: StoreError) -> StoreError {
+    StoreError::Unavailable(Box::new(error))
 }
 
 /// A partition that the batch writes to without a fence: a mistake of the caller, which would
@@ -145,10 +150,18 @@ async fn execute(
     let rows = sqlx::query_with(statement, parameters)
         .fetch_all(connection)
         .await?;
+    // Whatever cannot be read here was written.
+    read(&rows).map_err(|failure| match failure {
+        Failure::Store(error) => Failure::Store(unknown(error)),
+        Failure::Database(error) => Failure::Store(StoreError::Unavailable(Box::new(error))),
+    })
+}
+
+fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     let mut answer = Answer::default();
     for row in rows {
         match row.try_get::<Option<i64>, _>(0)? {
-            Some(_) => answer.committed.granted.push(body(&row)?),
+            Some(_) => answer.committed.granted.push(body(row)?),
             None => {
                 answer.held = row.try_get(3)?;
                 let ended: i64 = row.try_get(4)?;

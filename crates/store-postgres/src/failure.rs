@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attune_store::StoreError;
+use attune_store::error::Source;
 use sqlx::migrate::MigrateError;
 
 /// A failure inside a call, before the caller's error is made of it.
@@ -45,16 +46,11 @@ impl Failure {
         if let Some("42P01" | "42703" | "42883" | "3F000") = code(&error).as_deref() {
             return StoreError::Schema(format!("{error}; run `attune migrate`"));
         }
-        let transient = is_transient(&error);
-        let source = Box::new(At {
+        let kind = kind(&error);
+        kind(Box::new(At {
             address: Arc::clone(address),
             source: error,
-        });
-        if transient {
-            StoreError::Unavailable(source)
-        } else {
-            StoreError::Statement(source)
-        }
+        }))
     }
 }
 
@@ -83,25 +79,39 @@ fn code(error: &sqlx::Error) -> Option<String> {
     Some(code.into_owned())
 }
 
-/// Whether the same call may succeed later.
-fn is_transient(error: &sqlx::Error) -> bool {
+/// What is made of the source of an error.
+type Kind = fn(Source) -> StoreError;
+
+/// What a failure means.
+fn kind(error: &sqlx::Error) -> Kind {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Protocol(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
-        | sqlx::Error::BeginFailed => true,
-        _ => code(error).is_some_and(|code| is_transient_code(&code)),
+        | sqlx::Error::BeginFailed => StoreError::Unavailable,
+        _ => code(error).map_or(StoreError::Statement as Kind, |code| kind_of_code(&code)),
     }
 }
 
-/// The classes of SQLSTATE that pass by themselves: connections, resources, operators, the
-/// system, and conflicts between transactions.
-fn is_transient_code(code: &str) -> bool {
-    ["08", "40", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default())
-        // lock_timeout; idle_in_transaction_session_timeout; a standby that is not promoted yet
-        || ["55P03", "25P03", "25006"].contains(&code)
+/// What a SQLSTATE means. Those after which the session is gone say nothing about what the
+/// statement has done; after the others it has done nothing.
+fn kind_of_code(code: &str) -> Kind {
+    match code {
+        // Too many connections; the time for an idle transaction; an outcome that the server
+        // itself does not know.
+        "53300" | "25P03" | "40003" => StoreError::Unavailable,
+        // statement_timeout; lock_timeout; a standby that is not promoted yet
+        "57014" | "55P03" | "25006" => StoreError::Refused,
+        _ => match code.get(..2).unwrap_or_default() {
+            // Connections; operators, who end sessions and stop servers.
+            "08" | "57" => StoreError::Unavailable,
+            // Conflicts between transactions; resources, such as a full disk; the system.
+            "40" | "53" | "58" => StoreError::Refused,
+            _ => StoreError::Statement,
+        },
+    }
 }
 
 #[cfg(test)]
@@ -109,14 +119,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_passes_by_itself_is_transient() {
-        for code in [
-            "57014", "57P01", "57P03", "40P01", "40001", "53300", "08006", "55P03", "25006",
-        ] {
-            assert!(is_transient_code(code), "{code}");
+    fn a_refusal_is_told_from_silence_and_from_a_bad_statement() {
+        let kind = |code: &str| kind_of_code(code)("reason".into());
+        for code in ["57P01", "57P03", "53300", "08006", "25P03", "40003"] {
+            let error = kind(code);
+            assert!(matches!(error, StoreError::Unavailable(_)), "{code}");
+            assert!(error.is_transient() && !error.wrote_nothing(), "{code}");
         }
-        for code in ["23505", "22021", "28P01", "3D000", "42601", ""] {
-            assert!(!is_transient_code(code), "{code}");
+        for code in [
+            "53100", "53200", "57014", "40P01", "40001", "55P03", "25006", "58030",
+        ] {
+            let error = kind(code);
+            assert!(matches!(error, StoreError::Refused(_)), "{code}");
+            assert!(error.is_transient() && error.wrote_nothing(), "{code}");
+        }
+        for code in ["23505", "22021", "28P01", "3D000", "42601", "42501", ""] {
+            let error = kind(code);
+            assert!(matches!(error, StoreError::Statement(_)), "{code}");
+            assert!(!error.is_transient() && error.wrote_nothing(), "{code}");
         }
     }
 

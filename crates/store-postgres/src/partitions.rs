@@ -9,7 +9,7 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -17,6 +17,7 @@ use sqlx::{FromRow as _, Row as _};
 use uuid::Uuid;
 
 use crate::actions::{self, ActionColumns};
+use crate::bind::Binds;
 use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
 use crate::{PostgresStore, sql};
@@ -40,8 +41,8 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.lease.clone();
         self.db
             .run(async move {
-                let rows = sqlx::query_as(sql::LEASES).fetch_all(&pool).await?;
-                Ok(rows.into_iter().map(lease).collect())
+                let rows = sqlx::query(sql::LEASES).fetch_all(&pool).await?;
+                rows.iter().map(lease).collect()
             })
             .await
     }
@@ -60,12 +61,30 @@ impl PartitionStore for PostgresStore {
             .bind(micros(ttl));
         let pool = self.db.lease.clone();
         self.db
+            .run(async move { Ok(taken(query.fetch_all(&pool).await?)) })
+            .await
+    }
+
+    async fn acquire_observed(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        observed: &[ObservedLease],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        let mut binds = Binds::default();
+        binds.column(observed, |seen| i32::from(seen.partition.0));
+        binds.column(observed, |seen| seen.epoch.0);
+        binds.column(observed, |seen| seen.renewals);
+        binds.value(owner.0);
+        binds.value(crate::text::text(owner_name));
+        binds.value(micros(ttl));
+        let parameters = binds.finish()?;
+        let pool = self.db.lease.clone();
+        self.db
             .run(async move {
-                let rows: Vec<(i32, i64)> = query.fetch_all(&pool).await?;
-                Ok(rows
-                    .into_iter()
-                    .map(|(partition, epoch)| (place(partition), Epoch(epoch)))
-                    .collect())
+                let rows = sqlx::query_as_with(sql::ACQUIRE_OBSERVED, parameters);
+                Ok(taken(rows.fetch_all(&pool).await?))
             })
             .await
     }
@@ -222,15 +241,33 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.general.clone();
         self.db
             .run(async move {
-                let rows: Vec<(Uuid, DateTime<Utc>, DateTime<Utc>)> =
-                    sqlx::query_as(sql::WORKER_ENDS).fetch_all(&pool).await?;
-                let end = |(worker, expires_at, now)| WorkerEnd {
-                    worker: WorkerId(worker),
-                    remaining: between(now, expires_at),
-                    lost_for: between(expires_at, now),
-                };
-                Ok(rows.into_iter().map(end).collect())
+                let rows = sqlx::query(sql::WORKER_ENDS).fetch_all(&pool).await?;
+                rows.iter().map(worker_end).collect()
             })
+            .await
+    }
+
+    async fn end_workers(&self, observed: &[(WorkerId, i64)]) -> Result<Vec<WorkerId>, StoreError> {
+        let (workers, renewals): (Vec<Uuid>, Vec<i64>) = observed
+            .iter()
+            .map(|(worker, renewals)| (worker.0, *renewals))
+            .unzip();
+        let query = sqlx::query_scalar(sql::END_WORKERS)
+            .bind(workers)
+            .bind(renewals);
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let over: Vec<Uuid> = query.fetch_all(&pool).await?;
+                Ok(over.into_iter().map(WorkerId).collect())
+            })
+            .await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move { Ok(sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?) })
             .await
     }
 
@@ -342,38 +379,56 @@ async fn known_requests(pool: &PgPool, asked: Vec<Uuid>) -> Result<Vec<KnownRequ
         .collect()
 }
 
-type LeaseColumns = (
-    i32,
-    Option<Uuid>,
-    Option<String>,
-    i64,
-    DateTime<Utc>,
-    Option<Uuid>,
-    DateTime<Utc>,
-);
+/// Partitions that were taken, and in which epochs.
+fn taken(rows: Vec<(i32, i64)>) -> Vec<(PartitionId, Epoch)> {
+    rows.into_iter()
+        .map(|(partition, epoch)| (place(partition), Epoch(epoch)))
+        .collect()
+}
 
-fn lease((partition, owner, name, epoch, expires_at, wanted, now): LeaseColumns) -> Lease {
+fn lease(row: &PgRow) -> Result<Lease, Failure> {
+    let now: DateTime<Utc> = row.try_get("now")?;
+    let expires_at: DateTime<Utc> = row.try_get("expires_at")?;
+    let holder: Option<Uuid> = row.try_get("owner")?;
+    let name: Option<String> = row.try_get("owner_name")?;
     let remaining = between(now, expires_at);
-    let held = owner.is_some() && !remaining.is_zero();
-    Lease {
-        partition: place(partition),
-        owner: owner.filter(|_| held).map(OwnerId),
+    let held = holder.is_some() && !remaining.is_zero();
+    Ok(Lease {
+        partition: place(row.try_get("partition")?),
+        owner: holder.filter(|_| held).map(OwnerId),
         owner_name: name.filter(|_| held),
-        epoch: Epoch(epoch),
+        epoch: Epoch(row.try_get("epoch")?),
         remaining: if held { remaining } else { Duration::ZERO },
         free_for: between(expires_at, now),
-        wanted_owner: wanted.map(OwnerId),
-    }
+        wanted_owner: row.try_get::<Option<Uuid>, _>("wanted_owner")?.map(OwnerId),
+        holder: holder.map(OwnerId),
+        renewals: row.try_get("renewals")?,
+        ttl: between(row.try_get("updated_at")?, expires_at),
+    })
 }
 
 fn executor_row(
-    (executor, name, expires_at, now): (Uuid, String, DateTime<Utc>, DateTime<Utc>),
+    (executor, name, expires_at, now, renewals): (Uuid, String, DateTime<Utc>, DateTime<Utc>, i64),
 ) -> ExecutorRow {
     ExecutorRow {
         executor: OwnerId(executor),
         name,
         remaining: between(now, expires_at),
+        renewals,
     }
+}
+
+fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
+    let now: DateTime<Utc> = row.try_get("now")?;
+    let expires_at: DateTime<Utc> = row.try_get("expires_at")?;
+    Ok(WorkerEnd {
+        worker: WorkerId(row.try_get("worker")?),
+        remaining: between(now, expires_at),
+        lost_for: between(expires_at, now),
+        renewals: row.try_get("renewals")?,
+        ttl: between(row.try_get("renewed_at")?, expires_at),
+        ended: row.try_get("ended")?,
+    })
 }
 
 fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
@@ -414,9 +469,11 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
     Ok(SlotRow {
         id: ExecutionId(row.try_get("id")?),
         action_id: ActionId(row.try_get("action")?),
+        priority: priority(row.try_get("priority")?)?,
         attempt: Attempt(row.try_get("attempt")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(WorkerId),
+        age: between(row.try_get("created")?, now),
         worker_lost_for: lost_since.map_or(Duration::ZERO, |since| between(since, now)),
         held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
         running_for,

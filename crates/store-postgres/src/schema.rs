@@ -38,6 +38,11 @@ fn migrations() -> Vec<Migration> {
             "dead_letters",
             include_str!("../../../migrations/postgres/0004_dead_letters.sql"),
         ),
+        (
+            5,
+            "observed_leases",
+            include_str!("../../../migrations/postgres/0005_observed_leases.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

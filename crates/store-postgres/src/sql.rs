@@ -13,6 +13,7 @@ macro_rules! statements {
 
 statements! {
     ACQUIRE = "acquire",
+    ACQUIRE_OBSERVED = "acquire_observed",
     ACTIONS_BY_REF = "actions_by_ref",
     ADD_AUDIT = "add_audit",
     ADD_DEAD_LETTERS = "add_dead_letters",
@@ -24,6 +25,7 @@ statements! {
     COMMIT = "commit",
     COUNT_WAITING = "count_waiting",
     DROP_HISTORY_DAY = "drop_history_day",
+    END_WORKERS = "end_workers",
     EXECUTORS = "executors",
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_EXECUTION = "find_execution",
@@ -48,6 +50,7 @@ statements! {
     MAKE_LEASES = "make_leases",
     MAKE_PACK = "make_pack",
     MARK_REQUEUED = "mark_requeued",
+    NOW = "now",
     POLICY_CHANGES = "policy_changes",
     PRUNE_DEAD_LETTERS = "prune_dead_letters",
     PRUNE_DEFAULT_DAY = "prune_default_day",

@@ -10,6 +10,23 @@ use crate::commit::number;
 use crate::partitions::{between, micros};
 use crate::{PostgresStore, sql, text};
 
+/// id, attempt, cancel_requested; all of them NULL when the lease is over.
+type ClaimColumns = (Option<i64>, Option<i32>, Option<bool>);
+
+fn claim((id, attempt, cancel_requested): ClaimColumns) -> Option<Claim> {
+    Some(Claim {
+        execution_id: ExecutionId(id?),
+        attempt: Attempt(attempt?),
+        cancel_requested: cancel_requested?,
+    })
+}
+
+fn over(worker: WorkerId) -> StoreError {
+    StoreError::Conflict(format!(
+        "the lease of worker {worker} is over; it must come back under a fresh id"
+    ))
+}
+
 #[async_trait]
 impl WorkerStore for PostgresStore {
     async fn renew_worker(&self, lease: &WorkerLease) -> Result<(), StoreError> {
@@ -27,10 +44,7 @@ impl WorkerStore for PostgresStore {
         if renewed {
             return Ok(());
         }
-        Err(StoreError::Conflict(format!(
-            "the lease of worker {} has expired",
-            lease.worker
-        )))
+        Err(over(lease.worker))
     }
 
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
@@ -63,19 +77,14 @@ impl WorkerStore for PostgresStore {
         let pool = self.db.key.clone();
         self.db
             .run(async move {
-                let rows: Vec<(i64, i32, bool)> = sqlx::query_as(sql::CLAIM)
+                let rows: Vec<ClaimColumns> = sqlx::query_as(sql::CLAIM)
                     .bind(worker.0)
                     .bind(ids)
                     .bind(attempts)
                     .fetch_all(&pool)
                     .await?;
-                let claims = rows
-                    .into_iter()
-                    .map(|(id, attempt, cancel_requested)| Claim {
-                        execution_id: ExecutionId(id),
-                        attempt: Attempt(attempt),
-                        cancel_requested,
-                    });
+                let claims: Option<Vec<Claim>> = rows.into_iter().map(claim).collect();
+                let claims = claims.ok_or_else(|| over(worker))?.into_iter();
                 // Whoever asks has won.
                 #[cfg(attune_plant = "no-claim")]
                 let claims =

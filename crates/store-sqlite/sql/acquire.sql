@@ -2,7 +2,7 @@
 -- so of two that try, the second sees what the first has written. What was handed over to
 -- somebody else is left to that one for a third of the time asked for here.
 UPDATE partition_lease
-   SET owner = ?1, owner_name = ?2, wanted_owner = NULL, epoch = epoch + 1,
+   SET owner = ?1, owner_name = ?2, wanted_owner = NULL, epoch = epoch + 1, renewals = renewals + 1,
        expires_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ?4 || ' seconds'),
        updated_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
  WHERE partition IN (SELECT value FROM json_each(?3))

@@ -8,6 +8,6 @@ UPDATE execution_active AS a
  WHERE a.id = c.id AND a.attempt = c.attempt
    AND (a.status = 'requested' OR (a.status = 'running' AND a.worker = ?1))
    AND EXISTS (SELECT 1 FROM worker_lease
-                WHERE worker = ?1
+                WHERE worker = ?1 AND NOT ended
                   AND expires_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 RETURNING id, attempt, cancel_requested

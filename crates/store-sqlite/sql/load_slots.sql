@@ -1,6 +1,6 @@
 -- What holds a slot in the partitions ?1, and since when its worker is lost, in seconds. The
 -- status is tested in the words of the index execution_active_slot, so that only slots are read.
-SELECT a.id, a.action, a.attempt, a.status, a.worker,
+SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
        CASE WHEN a.worker IS NULL THEN 0.0
             WHEN w.worker IS NULL
             THEN unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec')
@@ -8,6 +8,7 @@ SELECT a.id, a.action, a.attempt, a.status, a.worker,
        END AS worker_lost_for,
        unixepoch('now', 'subsec') - unixepoch(a.requested_at, 'subsec') AS held_for,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
+       unixepoch('now', 'subsec') - unixepoch(a.created, 'subsec') AS age,
        a.cancel_requested
   FROM execution_active AS a
   LEFT JOIN worker_lease AS w ON w.worker = a.worker

@@ -3,4 +3,5 @@ INSERT INTO executor_lease (executor, name, expires_at, started_at)
 VALUES (?1, ?2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ?3 || ' seconds'),
         strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
     ON CONFLICT (executor) DO UPDATE
-   SET name = excluded.name, expires_at = excluded.expires_at
+   SET name = excluded.name, expires_at = excluded.expires_at,
+       renewals = executor_lease.renewals + 1

@@ -109,6 +109,21 @@ pub(crate) struct HeldRow {
     pub(crate) epoch: i64,
 }
 
+/// A lease as it was observed.
+#[derive(Serialize)]
+pub(crate) struct ObservedRow {
+    pub(crate) partition: u16,
+    pub(crate) epoch: i64,
+    pub(crate) renewals: i64,
+}
+
+/// The lease of a worker as it was observed.
+#[derive(Serialize)]
+pub(crate) struct ObservedWorker {
+    pub(crate) worker: String,
+    pub(crate) renewals: i64,
+}
+
 impl BatchLists {
     pub(crate) fn of(batch: &Batch) -> Self {
         let updates = |status: Option<Status>| -> Vec<UpdateRow> {

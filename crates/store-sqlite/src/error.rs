@@ -1,6 +1,7 @@
 //! From SQLite's errors to those of the port.
 
 use attune_core::PartitionId;
+use attune_store::error::Source;
 use attune_store::{CommitError, StoreError};
 use sqlx::migrate::MigrateError;
 
@@ -69,29 +70,28 @@ pub(crate) fn closed() -> StoreError {
 }
 
 pub(crate) fn from_sqlx(error: sqlx::Error) -> StoreError {
-    let transient = match &error {
+    let kind = match &error {
         sqlx::Error::Database(refused) => refused
             .code()
             .and_then(|code| code.parse().ok())
-            .is_some_and(is_transient),
+            .map_or(StoreError::Statement as Kind, kind),
         sqlx::Error::Io(_)
         | sqlx::Error::PoolTimedOut
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
-        | sqlx::Error::BeginFailed => true,
-        _ => false,
+        | sqlx::Error::BeginFailed => StoreError::Unavailable,
+        _ => StoreError::Statement,
     };
-    if transient {
-        StoreError::Unavailable(Box::new(error))
-    } else {
-        StoreError::Statement(Box::new(error))
-    }
+    kind(Box::new(error))
 }
 
-/// Whether SQLite's extended result code stands for something that passes: another program holds
-/// a lock (BUSY, LOCKED, PROTOCOL), memory or disk are full (NOMEM, FULL), the disk or the file
-/// cannot be reached (IOERR, CANTOPEN), or the statement was interrupted.
-fn is_transient(extended_code: i32) -> bool {
+/// What is made of the source of an error.
+type Kind = fn(Source) -> StoreError;
+
+/// What SQLite's extended result code stands for. The disk or the file cannot be reached (IOERR,
+/// CANTOPEN): unavailable. Another program holds a lock (BUSY, LOCKED, PROTOCOL), memory or disk
+/// are full (NOMEM, FULL), or the statement was interrupted: refused for now.
+fn kind(extended_code: i32) -> Kind {
     const BUSY: i32 = 5;
     const LOCKED: i32 = 6;
     const NOMEM: i32 = 7;
@@ -100,10 +100,11 @@ fn is_transient(extended_code: i32) -> bool {
     const FULL: i32 = 13;
     const CANTOPEN: i32 = 14;
     const PROTOCOL: i32 = 15;
-    matches!(
-        extended_code & 0xff,
-        BUSY | LOCKED | NOMEM | INTERRUPT | IOERR | FULL | CANTOPEN | PROTOCOL
-    )
+    match extended_code & 0xff {
+        IOERR | CANTOPEN => StoreError::Unavailable,
+        BUSY | LOCKED | NOMEM | INTERRUPT | FULL | PROTOCOL => StoreError::Refused,
+        _ => StoreError::Statement,
+    }
 }
 
 pub(crate) fn from_migrate(error: MigrateError) -> StoreError {
@@ -126,13 +127,18 @@ mod tests {
 
     #[test]
     fn what_passes_is_told_from_what_does_not() {
-        // BUSY, BUSY_SNAPSHOT, IOERR_WRITE, FULL
-        for code in [5, 517, 778, 13] {
-            assert!(is_transient(code), "{code}");
+        let kind = |code| kind(code)("reason".into());
+        // BUSY, BUSY_SNAPSHOT, FULL
+        for code in [5, 517, 13] {
+            assert!(matches!(kind(code), StoreError::Refused(_)), "{code}");
+        }
+        // IOERR_WRITE, CANTOPEN
+        for code in [778, 14] {
+            assert!(matches!(kind(code), StoreError::Unavailable(_)), "{code}");
         }
         // ERROR, CORRUPT, CONSTRAINT_CHECK, NOTADB, READONLY
         for code in [1, 11, 275, 26, 8] {
-            assert!(!is_transient(code), "{code}");
+            assert!(matches!(kind(code), StoreError::Statement(_)), "{code}");
         }
         assert!(from_sqlx(sqlx::Error::PoolTimedOut).is_transient());
         assert!(!from_sqlx(sqlx::Error::RowNotFound).is_transient());

@@ -30,6 +30,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "dead_letters",
         include_str!("../../../migrations/sqlite/0004_dead_letters.sql"),
     ),
+    (
+        5,
+        "observed_leases",
+        include_str!("../../../migrations/sqlite/0005_observed_leases.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -10,15 +10,17 @@ use attune_core::{
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
-use sqlx::{Executor as _, Row as _};
+use chrono::{DateTime, Utc};
+use sqlx::query::QueryAs;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
+use sqlx::{Executor as _, Row as _, Sqlite};
 
-use crate::batch::{BatchLists, HeldRow};
+use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
 use crate::error::Failure;
 use crate::rows::{
-    action, body, duration, list, optional_time, partition, partition_list, priority, status,
+    action, body, duration, list, optional_time, partition, partition_list, priority, status, time,
     unsigned, uuid,
 };
 use crate::sql;
@@ -64,19 +66,29 @@ impl PartitionStore for SqliteStore {
             .bind(owner_name.to_owned())
             .bind(partition_list(partitions))
             .bind(ttl.as_secs_f64());
-        self.task(async move |inner: Arc<Inner>| {
-            let rows = inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move { Ok(query.fetch_all(connection).await?) })
-                })
-                .await?;
-            let taken = rows
-                .into_iter()
-                .map(|(number, epoch)| Ok((partition(number)?, Epoch(epoch))));
-            Ok(taken.collect::<Result<_, sqlx::Error>>()?)
-        })
-        .await
+        self.task(async move |inner: Arc<Inner>| take(&inner, query).await)
+            .await
+    }
+
+    async fn acquire_observed(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        observed: &[ObservedLease],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        let observed = list(observed.iter().map(|seen| ObservedRow {
+            partition: seen.partition.0,
+            epoch: seen.epoch.0,
+            renewals: seen.renewals,
+        }));
+        let query = sqlx::query_as::<_, (i64, i64)>(sql::ACQUIRE_OBSERVED)
+            .bind(owner.to_string())
+            .bind(owner_name.to_owned())
+            .bind(observed)
+            .bind(ttl.as_secs_f64());
+        self.task(async move |inner: Arc<Inner>| take(&inner, query).await)
+            .await
     }
 
     async fn renew(
@@ -234,6 +246,30 @@ impl PartitionStore for SqliteStore {
                 .fetch_all(&mut *inner.reader().await?)
                 .await?;
             Ok(rows.iter().map(worker_end).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn end_workers(&self, observed: &[(WorkerId, i64)]) -> Result<Vec<WorkerId>, StoreError> {
+        let observed = list(observed.iter().map(|(worker, renewals)| ObservedWorker {
+            worker: worker.to_string(),
+            renewals: *renewals,
+        }));
+        self.task(async move |inner: Arc<Inner>| {
+            let ended = inner
+                .writer
+                .transaction(move |connection| Box::pin(end_workers(connection, observed)));
+            ended.await
+        })
+        .await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let (now,) = sqlx::query_as::<_, (String,)>(sql::NOW)
+                .fetch_one(&mut *inner.reader().await?)
+                .await?;
+            Ok(time(&now)?)
         })
         .await
     }
@@ -408,6 +444,34 @@ async fn grant(
     Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
 }
 
+/// Runs a statement that takes partitions.
+async fn take(
+    inner: &Inner,
+    query: QueryAs<'static, Sqlite, (i64, i64), SqliteArguments>,
+) -> Result<Vec<(PartitionId, Epoch)>, Failure> {
+    let rows = inner
+        .writer
+        .run(move |connection| Box::pin(async move { Ok(query.fetch_all(connection).await?) }))
+        .await?;
+    let taken = rows
+        .into_iter()
+        .map(|(number, epoch)| Ok((partition(number)?, Epoch(epoch))));
+    Ok(taken.collect::<Result<_, sqlx::Error>>()?)
+}
+
+async fn end_workers(
+    connection: &mut SqliteConnection,
+    observed: String,
+) -> Result<Vec<WorkerId>, Failure> {
+    run(connection, sql::END_WORKERS, Some(observed.clone())).await?;
+    let over: Vec<(String,)> = sqlx::query_as(sql::WORKERS_OVER)
+        .bind(observed)
+        .fetch_all(connection)
+        .await?;
+    let over = over.iter().map(|(worker,)| uuid(worker).map(WorkerId));
+    Ok(over.collect::<Result<_, _>>()?)
+}
+
 fn held_list(held: &[(PartitionId, Epoch)]) -> String {
     list(held.iter().map(|(partition, epoch)| HeldRow {
         partition: partition.0,
@@ -418,6 +482,7 @@ fn held_list(held: &[(PartitionId, Epoch)]) -> String {
 fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
     let owner: Option<&str> = row.try_get("owner")?;
     let wanted: Option<&str> = row.try_get("wanted_owner")?;
+    let holder: Option<&str> = row.try_get("holder")?;
     let remaining: f64 = row.try_get("remaining")?;
     Ok(Lease {
         partition: partition(row.try_get("partition")?)?,
@@ -427,6 +492,9 @@ fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
         remaining: duration(remaining),
         free_for: duration(-remaining),
         wanted_owner: wanted.map(uuid).transpose()?.map(OwnerId),
+        holder: holder.map(uuid).transpose()?.map(OwnerId),
+        renewals: row.try_get("renewals")?,
+        ttl: duration(row.try_get("ttl")?),
     })
 }
 
@@ -435,6 +503,7 @@ fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> {
         executor: OwnerId(uuid(row.try_get("executor")?)?),
         name: row.try_get("name")?,
         remaining: duration(row.try_get("remaining")?),
+        renewals: row.try_get("renewals")?,
     })
 }
 
@@ -457,10 +526,12 @@ fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
     Ok(SlotRow {
         id: ExecutionId(row.try_get("id")?),
         action_id: ActionId(row.try_get("action")?),
+        priority: priority(row.try_get("priority")?)?,
         attempt: Attempt(row.try_get("attempt")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(uuid).transpose()?.map(WorkerId),
         worker_lost_for: duration(row.try_get("worker_lost_for")?),
+        age: duration(row.try_get("age")?),
         held_for: duration(row.try_get("held_for")?),
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
@@ -472,6 +543,9 @@ fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
         remaining: duration(row.try_get("remaining")?),
         lost_for: duration(row.try_get("lost_for")?),
+        renewals: row.try_get("renewals")?,
+        ttl: duration(row.try_get("ttl")?),
+        ended: row.try_get("ended")?,
     })
 }
 

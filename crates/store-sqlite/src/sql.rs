@@ -17,6 +17,7 @@ macro_rules! statements {
 
 statements! {
     ACQUIRE = "acquire",
+    ACQUIRE_OBSERVED = "acquire_observed",
     ADD_DEAD_LETTER = "add_dead_letter",
     APPLIED_MIGRATIONS = "applied_migrations",
     AUDIT_LOG = "audit_log",
@@ -26,6 +27,7 @@ statements! {
     COUNT_WAITING = "count_waiting",
     END_DELETE = "end_delete",
     END_INTO_HISTORY = "end_into_history",
+    END_WORKERS = "end_workers",
     ENSURE_CLUSTER = "ensure_cluster",
     ENSURE_LEASES = "ensure_leases",
     ENSURE_PACK = "ensure_pack",
@@ -58,6 +60,7 @@ statements! {
     LOOK_UP_REQUESTS = "look_up_requests",
     MARK_CANCELLED = "mark_cancelled",
     MARK_REQUEUED = "mark_requeued",
+    NOW = "now",
     POLICY_CHANGES = "policy_changes",
     PRUNE_DEAD_LETTERS = "prune_dead_letters",
     PRUNE_EXECUTORS = "prune_executors",
@@ -76,5 +79,7 @@ statements! {
     UPSERT_TOTALS = "upsert_totals",
     VIOLATIONS = "violations",
     WORKERS = "workers",
+    WORKERS_OVER = "workers_over",
     WORKER_ENDS = "worker_ends",
+    WORKER_HOLDS = "worker_holds",
 }

@@ -115,7 +115,7 @@ impl Inner {
 /// What is wrong with a file that cannot be opened now is said with its name.
 fn cannot_open(options: &SqliteOptions, error: sqlx::Error) -> StoreError {
     match from_sqlx(error) {
-        passing @ StoreError::Unavailable(_) => passing,
+        passing if passing.is_transient() => passing,
         StoreError::Statement(source) => StoreError::Conflict(format!(
             "cannot use `{}` as a database: {source}",
             options.path.display()

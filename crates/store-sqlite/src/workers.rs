@@ -7,7 +7,7 @@ use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
 use serde::Serialize;
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::error::Failure;
 use crate::rows::{duration, list, unsigned, uuid};
@@ -38,9 +38,7 @@ impl WorkerStore for SqliteStore {
                 })
                 .await?;
             if done.rows_affected() == 0 {
-                return Err(Failure::Store(StoreError::Conflict(format!(
-                    "the lease of worker {worker} had expired; it must come back under a fresh id"
-                ))));
+                return Err(over(worker));
             }
             Ok(())
         })
@@ -79,12 +77,18 @@ impl WorkerStore for SqliteStore {
             .bind(worker.to_string())
             .bind(list(wanted));
         self.task(async move |inner: Arc<Inner>| {
-            let rows = inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move { Ok(query.fetch_all(connection).await?) })
+            let claimed = inner.writer.run(move |connection| {
+                Box::pin(async move {
+                    let rows = query.fetch_all(&mut *connection).await?;
+                    // Whoever got something had a lease that held, and one that has ended never
+                    // holds again: asking afterwards is soon enough.
+                    if rows.is_empty() && !holds(connection, worker).await? {
+                        return Err(over(worker));
+                    }
+                    Ok(rows)
                 })
-                .await?;
+            });
+            let rows = claimed.await?;
             Ok(rows.iter().map(claim).collect::<Result<_, _>>()?)
         })
         .await
@@ -99,6 +103,19 @@ impl WorkerStore for SqliteStore {
         })
         .await
     }
+}
+
+async fn holds(connection: &mut SqliteConnection, worker: WorkerId) -> Result<bool, Failure> {
+    let holds = sqlx::query_scalar(sql::WORKER_HOLDS)
+        .bind(worker.to_string())
+        .fetch_one(connection);
+    Ok(holds.await?)
+}
+
+fn over(worker: WorkerId) -> Failure {
+    Failure::Store(StoreError::Conflict(format!(
+        "the lease of worker {worker} is over; it must come back under a fresh id"
+    )))
 }
 
 fn claim(row: &SqliteRow) -> Result<Claim, sqlx::Error> {

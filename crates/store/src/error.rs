@@ -10,6 +10,11 @@ pub enum StoreError {
     /// unknown. Trying again is right: every write can be repeated.
     #[error("the store cannot be reached")]
     Unavailable(#[source] Source),
+    /// It answered and would not carry the statement out now: no room on its disk, out of memory,
+    /// slower than a statement may be, a lock that did not come free. Nothing was written. Trying
+    /// again is right, and may help only once somebody has helped the store.
+    #[error("the store refuses for now")]
+    Refused(#[source] Source),
     /// Its schema is missing, older or newer than this program needs.
     #[error("the schema does not fit: {0}")]
     Schema(String),
@@ -22,8 +27,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later.
+    /// Whether the same call may succeed later, without a change to what is asked.
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::Refused(_))
+    }
+
+    /// Whether a write that failed with this is certain to have changed nothing. Only of one that
+    /// got no answer is that unknown.
+    pub fn wrote_nothing(&self) -> bool {
+        !matches!(self, Self::Unavailable(_))
     }
 }

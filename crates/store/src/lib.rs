@@ -33,7 +33,7 @@ pub use executions::{
 };
 pub use partitions::{
     ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, NewExecution, Outcome, PartitionStore, SlotRow, Update, WorkerEnd,
+    Lookup, NewExecution, ObservedLease, Outcome, PartitionStore, SlotRow, Update, WorkerEnd,
 };
 pub use stats::{StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

@@ -31,6 +31,37 @@ pub struct Lease {
     pub free_for: Duration,
     /// To whom its last owner has handed it over, until somebody takes it.
     pub wanted_owner: Option<OwnerId>,
+    /// Whom the row names as its owner, whatever the store's clock says.
+    pub holder: Option<OwnerId>,
+    /// Rises with every renewal and every change of hands.
+    pub renewals: i64,
+    /// How long the lease was when it was last renewed; zero when it was given up.
+    pub ttl: Duration,
+}
+
+impl Lease {
+    /// The lease as it stands now, to see later whether it has moved.
+    pub fn observed(&self) -> ObservedLease {
+        ObservedLease {
+            partition: self.partition,
+            epoch: self.epoch,
+            renewals: self.renewals,
+        }
+    }
+}
+
+/// What a watcher remembers of a lease. A lease whose `epoch` and `renewals` stay as they are for
+/// its ttl and a margin, by a clock of the watcher's own that only goes forward, is over: its
+/// owner has missed its renewals. Time in which the store did not answer does not count, because
+/// its owner could not renew either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedLease {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// [`Lease::epoch`].
+    pub epoch: Epoch,
+    /// [`Lease::renewals`].
+    pub renewals: i64,
 }
 
 /// An executor as its presence row shows it.
@@ -42,6 +73,8 @@ pub struct ExecutorRow {
     pub name: String,
     /// How long it still counts as alive; zero when it does not any more.
     pub remaining: Duration,
+    /// Rises with every renewal.
+    pub renewals: i64,
 }
 
 /// What an owner must know before it decides on a batch of submissions.
@@ -215,8 +248,9 @@ pub enum CommitError {
     /// The writer does not own these partitions in these epochs any more; nothing was written.
     #[error("{} partition(s) have another owner", .0.len())]
     Fenced(Vec<PartitionId>),
-    /// Anything else; when it is transient the batch may have been written, or may be yet. Writing
-    /// it again is right only while nothing of it can have moved on: the first try may come late.
+    /// Anything else. Unless [`StoreError::wrote_nothing`] says that it was not, the batch may have
+    /// been written, or may be yet; then writing it again is right only while nothing of it can
+    /// have moved on: the first try may come late.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -242,7 +276,7 @@ pub struct ActiveRow {
     pub cancel_requested: bool,
 }
 
-/// When the lease of a worker ends or has ended.
+/// When the lease of a worker ends or has ended. See [`ObservedLease`] for how a watcher judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// Which worker.
@@ -251,6 +285,12 @@ pub struct WorkerEnd {
     pub remaining: Duration,
     /// For how long its lease has been over; zero while it holds.
     pub lost_for: Duration,
+    /// Rises with every renewal.
+    pub renewals: i64,
+    /// How long the lease was when it was last renewed.
+    pub ttl: Duration,
+    /// Whether somebody has ended it ([`PartitionStore::end_workers`]), or its worker itself.
+    pub ended: bool,
 }
 
 /// An execution that holds a slot, as the reconciler compares it.
@@ -260,6 +300,8 @@ pub struct SlotRow {
     pub id: ExecutionId,
     /// Its action.
     pub action_id: ActionId,
+    /// Its priority.
+    pub priority: Priority,
     /// Its attempt.
     pub attempt: Attempt,
     /// `Requested` or `Running`.
@@ -269,6 +311,8 @@ pub struct SlotRow {
     /// How long ago the lease of its worker ended: zero while it holds or nobody claimed it.
     /// A worker without a lease row counts as lost since the claim.
     pub worker_lost_for: Duration,
+    /// How long ago it was accepted.
+    pub age: Duration,
     /// How long ago the slot was granted.
     pub held_for: Duration,
     /// How long ago it was claimed, if it was.
@@ -303,6 +347,21 @@ pub trait PartitionStore: Send + Sync {
         owner: OwnerId,
         owner_name: &str,
         partitions: &[PartitionId],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError>;
+
+    /// Takes those of `observed` that have not moved since, for `ttl`, whoever owns them and
+    /// whatever the store's clock says; their epoch rises by one. That enough time has passed is
+    /// the caller's to judge: see [`ObservedLease`]. One that is free, or the caller's own, needs
+    /// no time to pass.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn acquire_observed(
+        &self,
+        owner: OwnerId,
+        owner_name: &str,
+        observed: &[ObservedLease],
         ttl: Duration,
     ) -> Result<Vec<(PartitionId, Epoch)>, StoreError>;
 
@@ -387,11 +446,26 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError>;
 
-    /// When the leases of the workers end, of all whose lease holds or ended within the last hour.
+    /// When the leases of the workers end: of all that nobody has ended, and of those that ended
+    /// within the last hour.
     ///
     /// # Errors
     /// When the store fails.
     async fn worker_ends(&self) -> Result<Vec<WorkerEnd>, StoreError>;
+
+    /// Ends the leases of those workers whose [`WorkerEnd::renewals`] are still what was observed,
+    /// and returns which of the asked ones are over: these, those that had ended before, and those
+    /// without a row. From then on they neither renew nor claim, so their slots can be taken back.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn end_workers(&self, observed: &[(WorkerId, i64)]) -> Result<Vec<WorkerId>, StoreError>;
+
+    /// What the store's clock shows.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError>;
 
     /// How many executions of each action of these partitions wait, for those that have any.
     ///

@@ -66,12 +66,13 @@ pub trait WorkerStore: Send + Sync {
     /// When the store fails.
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError>;
 
-    /// Claims for a worker with a live lease those of `wanted` that are still requested in that
+    /// Claims for a worker whose lease holds those of `wanted` that are still requested in that
     /// attempt. Those that this worker has claimed before are returned as well, so that a claim
     /// whose answer was lost can be repeated.
     ///
     /// # Errors
-    /// When the store fails.
+    /// [`StoreError::Conflict`] when the lease of the worker is over: nothing was claimed, and
+    /// somebody else may still claim it all.
     async fn claim(
         &self,
         worker: WorkerId,

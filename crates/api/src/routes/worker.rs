@@ -36,14 +36,8 @@ pub(crate) async fn claims(
         slots: asked.slots,
         ttl: Duration::from_secs(asked.lease_seconds.into()),
     };
-    app.ports.workers.renew_worker(&lease).await.map_err(|error| match error {
-        StoreError::Conflict(_) => ApiError::new(
-            StatusCode::CONFLICT,
-            "LEASE_EXPIRED",
-            "the lease of this worker has expired: end what it runs and come back under a fresh id",
-        ),
-        other => other.into(),
-    })?;
+    let workers = &app.ports.workers;
+    workers.renew_worker(&lease).await.map_err(over)?;
     let claimed = if asked.items.is_empty() {
         Vec::new()
     } else {
@@ -52,7 +46,7 @@ pub(crate) async fn claims(
             .iter()
             .map(|item| (item.execution_id, item.attempt))
             .collect();
-        app.ports.workers.claim(lease.worker, &wanted).await?
+        workers.claim(lease.worker, &wanted).await.map_err(over)?
     };
     let claimed = claimed
         .into_iter()
@@ -66,6 +60,18 @@ pub(crate) async fn claims(
         claimed,
         lease_expires_in_ms: u64::from(asked.lease_seconds) * 1000,
     }))
+}
+
+/// The store knows of one conflict with a worker: its lease is over.
+fn over(error: StoreError) -> ApiError {
+    match error {
+        StoreError::Conflict(_) => ApiError::new(
+            StatusCode::CONFLICT,
+            "LEASE_EXPIRED",
+            "the lease of this worker has expired: end what it runs and come back under a fresh id",
+        ),
+        other => other.into(),
+    }
 }
 
 fn check(asked: &ClaimRequest) -> Result<(), ApiError> {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
 };
 use attune_store::{
     ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, PartitionStore, SlotRow, StoreError, Violations, WorkerEnd,
+    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, Violations, WorkerEnd,
 };
+use chrono::{DateTime, Utc};
 
 use crate::fakes::Fake;
 
@@ -68,6 +69,27 @@ impl PartitionStore for Fake {
         _partitions: &[PartitionId],
         _ttl: Duration,
     ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn acquire_observed(
+        &self,
+        _owner: OwnerId,
+        _owner_name: &str,
+        _observed: &[ObservedLease],
+        _ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn end_workers(
+        &self,
+        _observed: &[(WorkerId, i64)],
+    ) -> Result<Vec<WorkerId>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

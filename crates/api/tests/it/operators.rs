@@ -159,12 +159,16 @@ async fn the_cluster_shows_who_is_there() {
         remaining: Duration::from_secs(if owned { u64::from(n) + 1 } else { 0 }),
         free_for: Duration::ZERO,
         wanted_owner: None,
+        holder: None,
+        renewals: 0,
+        ttl: Duration::ZERO,
     };
     let idle = OwnerId::fresh();
     let row = |executor, name: &str, seconds| ExecutorRow {
         executor,
         name: name.to_owned(),
         remaining: Duration::from_secs(seconds),
+        renewals: 0,
     };
     api.fake.with(|state| {
         state.executors = vec![

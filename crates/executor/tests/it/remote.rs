@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
 };
 use attune_store::{
     ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
-    PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
+    ObservedLease, PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
 };
+use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
@@ -142,6 +143,33 @@ impl PartitionStore for Remote {
             store.acquire(owner, &name, &partitions, ttl).await
         })
         .await
+    }
+
+    async fn acquire_observed(
+        &self,
+        owner: OwnerId,
+        name: &str,
+        observed: &[ObservedLease],
+        ttl: Duration,
+    ) -> Result<Vec<(PartitionId, Epoch)>, StoreError> {
+        self.door.pass().await;
+        let (name, observed) = (name.to_owned(), observed.to_vec());
+        self.call(async move |store: Arc<dyn Store>| {
+            store.acquire_observed(owner, &name, &observed, ttl).await
+        })
+        .await
+    }
+
+    async fn end_workers(&self, observed: &[(WorkerId, i64)]) -> Result<Vec<WorkerId>, StoreError> {
+        self.door.pass().await;
+        let observed = observed.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.end_workers(&observed).await)
+            .await
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
+        self.call(async |store: Arc<dyn Store>| store.now().await)
+            .await
     }
 
     async fn renew(

@@ -167,7 +167,7 @@ async fn a_foreign_write_lock_is_waited_for_and_then_reported() {
     };
     let refused = store.commit(&batch).await;
     assert!(
-        matches!(refused, Err(CommitError::Store(StoreError::Unavailable(_)))),
+        matches!(refused, Err(CommitError::Store(StoreError::Refused(_)))),
         "{refused:?}"
     );
     assert_eq!(owner.active().await, 0, "readers do not wait");

@@ -106,18 +106,20 @@ pub async fn a_worker_without_a_live_lease_claims_nothing(store: Arc<dyn Store>)
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
     let wanted = [(world.insert_requested(&action).await, FIRST)];
-    let unknown = store.claim(WorkerId::fresh(), &wanted).await.unwrap();
-    assert_eq!(unknown, vec![]);
+    is_over(store.claim(WorkerId::fresh(), &wanted).await);
 
     let late = worker_lease("late", SHORT);
     store.renew_worker(&late).await.unwrap();
     expired(&store, late.worker).await;
-    assert_eq!(store.claim(late.worker, &wanted).await.unwrap(), vec![]);
+    is_over(store.claim(late.worker, &wanted).await);
 
     let retired = world.worker("retired").await;
     assert_eq!(store.claim(retired, &wanted).await.unwrap().len(), 1);
     store.retire_worker(retired).await.unwrap();
-    assert_eq!(store.claim(retired, &wanted).await.unwrap(), vec![]);
+    is_over(store.claim(retired, &wanted).await);
+    // One whose lease holds is told apart: it has only come too late.
+    let other = world.worker("other").await;
+    assert_eq!(store.claim(other, &wanted).await.unwrap(), vec![]);
 }
 
 /// A cancellation that came before the claim reaches the worker with it.
@@ -134,6 +136,41 @@ pub async fn a_cancelled_execution_is_claimed_with_its_mark(store: Arc<dyn Store
     };
     assert_eq!(claims, vec![expected]);
     assert!(world.record(id).await.cancel_requested);
+}
+
+/// A watcher ends the lease of a worker that has not moved since it was observed, and only that;
+/// from then on the worker neither renews nor claims.
+pub async fn a_worker_that_did_not_move_is_ended(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let wanted = [(world.insert_requested(&action).await, FIRST)];
+    let (still, moves) = (worker_lease("still", LONG), worker_lease("moves", LONG));
+    for lease in [&still, &moves] {
+        store.renew_worker(lease).await.unwrap();
+    }
+    let observed: Vec<_> = watched(&store).await;
+    assert_eq!(observed.len(), 2);
+    store.renew_worker(&moves).await.unwrap();
+    let gone = WorkerId::fresh();
+    let mut asked = observed.clone();
+    asked.push((gone, 0));
+    let mut over = store.end_workers(&asked).await.unwrap();
+    over.sort_unstable();
+    let mut expected = vec![still.worker, gone];
+    expected.sort_unstable();
+    assert_eq!(over, expected);
+    assert_eq!(store.end_workers(&[]).await.unwrap(), vec![]);
+
+    refused(&store, &still).await;
+    is_over(store.claim(still.worker, &wanted).await);
+    assert_eq!(store.claim(moves.worker, &wanted).await.unwrap().len(), 1);
+    // Asking again gives the same answer, although the row has another number by now.
+    let again = store.end_workers(&[(still.worker, -1)]).await.unwrap();
+    assert_eq!(again, vec![still.worker]);
+    let left = watched(&store).await;
+    let before = observed.iter().find(|(worker, _)| *worker == moves.worker);
+    assert_eq!(left.len(), 1);
+    assert!(left[0].1 > before.unwrap().1, "{left:?}");
 }
 
 /// A lease that has ended stays ended: what the worker ran may be someone else's by now.
@@ -203,6 +240,25 @@ pub async fn the_ends_of_workers_are_known(store: Arc<dyn Store>) {
         (alive.worker, Duration::ZERO)
     );
     assert!(gone[1].remaining > LONG / 2 && gone[1].remaining <= LONG);
+    assert_eq!((gone[0].ttl, gone[1].ttl), (SHORT, LONG));
+    assert!(!gone[0].ended && !gone[1].ended);
+    store.retire_worker(alive.worker).await.unwrap();
+    let ends = store.worker_ends().await.unwrap();
+    let retired = ends.iter().find(|end| end.worker == alive.worker);
+    assert!(retired.is_some_and(|end| end.ended && end.remaining.is_zero()));
+}
+
+/// What a watcher remembers of the workers whose leases nobody has ended.
+async fn watched(store: &Arc<dyn Store>) -> Vec<(WorkerId, i64)> {
+    let ends = store.worker_ends().await.unwrap();
+    ends.iter()
+        .filter(|end| !end.ended)
+        .map(|end| (end.worker, end.renewals))
+        .collect()
+}
+
+fn is_over(claims: Result<Vec<Claim>, StoreError>) {
+    assert!(matches!(claims, Err(StoreError::Conflict(_))), "{claims:?}");
 }
 
 fn won(execution_id: ExecutionId) -> Claim {

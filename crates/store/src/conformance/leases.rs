@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_core::{Epoch, OwnerId, PartitionId};
 
 use super::support::{LONG, PARTITIONS, SHORT, World, eventually, fenced, partitions};
-use crate::{Store, StoreError};
+use crate::{Lease, ObservedLease, Store, StoreError};
 
 const P0: PartitionId = PartitionId(0);
 const P1: PartitionId = PartitionId(1);
@@ -263,4 +263,104 @@ pub async fn racing_owners_share_the_partitions(store: Arc<dyn Store>) {
     taken.sort_unstable();
     let expected: Vec<_> = all.into_iter().map(|place| (place, Epoch(1))).collect();
     assert_eq!(taken, expected);
+}
+
+/// Whatever the store's clock says, a lease that has not moved since it was observed can be taken,
+/// once; one that was renewed, given up or taken meanwhile cannot.
+pub async fn a_lease_is_taken_as_it_was_observed(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let observed = observe(&store).await;
+    let held = |partition: u16| {
+        let mut held = world.held.iter().copied();
+        held.find(|(id, _)| *id == PartitionId(partition)).unwrap()
+    };
+    let renewed = store.renew(world.owner, &[held(1)], LONG).await.unwrap();
+    assert_eq!(renewed, [P1]);
+    store.give_up(world.owner, &[held(2)], None).await.unwrap();
+    let other = OwnerId::fresh();
+    let taken = store
+        .acquire_observed(other, "two", &observed[..3], LONG)
+        .await
+        .unwrap();
+    assert_eq!(taken, [(P0, Epoch(2))]);
+    let again = store.acquire_observed(other, "two", &observed, LONG).await;
+    assert_eq!(again.unwrap(), [(PartitionId(3), Epoch(2))]);
+    let nothing = store.acquire_observed(other, "two", &[], LONG).await;
+    assert_eq!(nothing.unwrap(), vec![]);
+
+    let now = store.leases().await.unwrap();
+    assert_eq!((now[0].owner, now[0].holder), (Some(other), Some(other)));
+    assert_eq!((now[1].holder, now[2].holder), (Some(world.owner), None));
+    assert_eq!(now[0].ttl, LONG);
+    assert_eq!(now[2].ttl, std::time::Duration::ZERO);
+    for (lease, before) in now.iter().zip(&observed) {
+        assert!(lease.renewals > before.renewals, "{lease:?}");
+    }
+    // The owner that was replaced writes nothing any more.
+    let batch = crate::Batch {
+        fences: vec![held(0)],
+        ..crate::Batch::new(world.owner)
+    };
+    assert_eq!(fenced(store.commit(&batch).await), [0]);
+}
+
+/// Of watchers that have all seen the same, each partition goes to one.
+pub async fn racing_watchers_share_the_partitions(store: Arc<dyn Store>) {
+    let _world = World::new(Arc::clone(&store)).await;
+    let observed = observe(&store).await;
+    let racers: Vec<_> = (0..4)
+        .map(|n| {
+            let (store, mut observed) = (Arc::clone(&store), observed.clone());
+            observed.rotate_left(n);
+            tokio::spawn(async move {
+                store
+                    .acquire_observed(OwnerId::fresh(), "racer", &observed, LONG)
+                    .await
+                    .unwrap()
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for racer in racers {
+        all.extend(racer.await.unwrap());
+    }
+    all.sort_unstable();
+    let expected: Vec<_> = partitions().into_iter().map(|p| (p, Epoch(2))).collect();
+    assert_eq!(all, expected);
+}
+
+/// A lease that has run out by the store's clock still names who holds it.
+pub async fn an_expired_lease_names_its_holder(store: Arc<dyn Store>) {
+    let world = World::with_leases(Arc::clone(&store), SHORT).await;
+    let lease = eventually("the lease expires", || async {
+        let lease = store.leases().await.unwrap().remove(0);
+        lease.remaining.is_zero().then_some(lease)
+    })
+    .await;
+    assert_eq!((lease.owner, lease.holder), (None, Some(world.owner)));
+    assert_eq!(lease.ttl, SHORT);
+    let executor = OwnerId::fresh();
+    let first = store.renew_executor(executor, "one", SHORT).await.unwrap();
+    store.renew_executor(executor, "one", SHORT).await.unwrap();
+    let rows = store.executors().await.unwrap();
+    assert!(rows[0].renewals > first[0].renewals, "{rows:?}");
+}
+
+/// The store's clock is the one that its rows are written by, and goes on.
+pub async fn the_clock_of_the_store_is_told(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let before = store.now().await.unwrap();
+    let id = world.insert_queued(&action).await;
+    let created = world.record(id).await.created;
+    assert!(before <= created && created <= store.now().await.unwrap());
+    eventually("the clock goes on", || async {
+        (store.now().await.unwrap() > created).then_some(())
+    })
+    .await;
+}
+
+async fn observe(store: &Arc<dyn Store>) -> Vec<ObservedLease> {
+    let leases = store.leases().await.unwrap();
+    leases.iter().map(Lease::observed).collect()
 }

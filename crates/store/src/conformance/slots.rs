@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, ExecutionId, PartitionId, Status, Submission};
+use attune_core::{Attempt, ExecutionId, PartitionId, Priority, Status, Submission};
 
 use super::support::{SHORT, World, cancel, eventually, partitions, raw, worker_lease};
 use crate::{SlotRow, Store};
@@ -13,7 +13,9 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
     world.insert_queued(&one).await;
-    let requested = world.insert_requested(&one).await;
+    let mut urgent = world.requested(&one);
+    urgent.submission.priority = Priority::High;
+    let requested = world.insert(vec![urgent]).await[0];
     let running = world.insert_requested(&two).await;
     let worker = world.worker("w").await;
     store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
@@ -26,10 +28,12 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
         SlotRow {
             id: requested,
             action_id: one.id,
+            priority: Priority::High,
             attempt: Attempt(1),
             status: Status::Requested,
             worker: None,
             worker_lost_for: Duration::ZERO,
+            age: slots[0].age,
             held_for: held[0],
             running_for: None,
             cancel_requested: false,
@@ -37,10 +41,12 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
         SlotRow {
             id: running,
             action_id: two.id,
+            priority: Priority::Normal,
             attempt: Attempt(1),
             status: Status::Running,
             worker: Some(worker),
             worker_lost_for: Duration::ZERO,
+            age: slots[1].age,
             held_for: held[1],
             running_for: slots[1].running_for,
             cancel_requested: true,
@@ -48,6 +54,8 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     ];
     assert_eq!(slots, expected);
     assert!(held.iter().all(|held| *held < Duration::from_secs(60)));
+    // Both got their slot as they were accepted.
+    assert!(slots.iter().all(|slot| slot.age >= slot.held_for));
     assert!(slots[1].running_for.is_some_and(|time| time <= held[1]));
     let mine = store.load_slots(&[PartitionId(2)]).await.unwrap();
     assert_eq!(mine.len(), 1);
