@@ -5,6 +5,7 @@
 //! - [`telemetry`]: logging to stderr.
 //! - [`systemd`]: telling the service manager that the daemon is ready, what it does, that it stops.
 //! - [`Backoff`] and [`retry_until_ready`]: waiting for a service that is not there yet.
+//! - [`clock`]: the time that leases are measured by.
 //! - [`LogPace`] and [`error_chain`]: what goes wrong again and again, in few lines without
 //!   passwords.
 //! - [`Health`]: what the daemon waits for, for `/healthz` and `/readyz`.
@@ -18,6 +19,7 @@
 //! own of everything, which is what tests and `attune standalone` do.
 
 mod backoff;
+pub mod clock;
 mod counters;
 mod error_text;
 mod health;

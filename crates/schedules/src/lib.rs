@@ -32,6 +32,7 @@ pub use task::spawn;
 mod action_queue;
 #[path = "../../bus/src/client/mod.rs"]
 mod client;
+mod clock;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
 mod guard;

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::{BootInstant, sleep_until};
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
@@ -22,11 +23,11 @@ pub(crate) struct Life {
     /// Ends the renewals.
     retired: CancellationToken,
     /// Until then the store is sure to count the worker as alive, by this machine's clock.
-    trusted_until: Mutex<Instant>,
+    trusted_until: Mutex<BootInstant>,
 }
 
 impl Life {
-    pub(crate) fn new(worker: WorkerId, trusted_until: Instant) -> Self {
+    pub(crate) fn new(worker: WorkerId, trusted_until: BootInstant) -> Self {
         Self {
             worker,
             over: CancellationToken::new(),
@@ -45,10 +46,10 @@ impl Life {
     }
 
     /// Whether nothing of this life may begin or be reported any more. It looks at the clock
-    /// too: a process that was stopped for a while must not run what it claimed before, however
+    /// too: a process, or a whole machine, that was stopped for a while must not run what it claimed before, however
     /// late the timer is that would have told it.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.is_cancelled() || Instant::now() >= *self.trusted()
+        self.over.is_cancelled() || BootInstant::now() >= *self.trusted()
     }
 
     /// Ends every run of this life.
@@ -61,7 +62,7 @@ impl Life {
         self.retired.cancel();
     }
 
-    fn trusted(&self) -> MutexGuard<'_, Instant> {
+    fn trusted(&self) -> MutexGuard<'_, BootInstant> {
         self.trusted_until
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -117,7 +118,7 @@ impl Leases {
         let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
         let mut worker = WorkerId::fresh();
         while !shutdown.is_cancelled() {
-            let sent = Instant::now();
+            let sent = BootInstant::now();
             match self.renew(worker).await {
                 Ok(()) => {
                     let trusted_until = self.trusted_until(sent);
@@ -191,7 +192,7 @@ impl Leases {
         }
     }
 
-    fn trusted_until(&self, sent: Instant) -> Instant {
+    fn trusted_until(&self, sent: BootInstant) -> BootInstant {
         sent + self.template.ttl.saturating_sub(self.margin)
     }
 
@@ -208,7 +209,7 @@ impl Leases {
 
     /// Starts the task that renews every third of the ttl and ends the life when that fails for
     /// too long. It holds no share of the life, so that dropping the last one ends it.
-    fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: Instant) {
+    fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: BootInstant) {
         let keeper = Keeper {
             leases: Arc::clone(self),
             life: Arc::downgrade(life),
@@ -230,23 +231,23 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, registered: Instant) {
+    async fn run(self, registered: BootInstant) {
         let ttl = self.leases.template.ttl;
         let mut trusted_until = self.leases.trusted_until(registered);
         let mut due = registered + ttl / 3;
         loop {
             tokio::select! {
                 () = self.retired.cancelled() => return,
-                () = tokio::time::sleep_until(due.min(trusted_until)) => {}
+                () = sleep_until(due.min(trusted_until)) => {}
             }
-            if Instant::now() >= trusted_until {
+            if BootInstant::now() >= trusted_until {
                 return self.lost("it could not be renewed in time");
             }
-            let sent = Instant::now();
+            let sent = BootInstant::now();
             // The call itself goes on when it is left alone here.
             let renewed = tokio::select! {
                 () = self.retired.cancelled() => return,
-                () = tokio::time::sleep_until(trusted_until) => continue,
+                () = sleep_until(trusted_until) => continue,
                 renewed = self.leases.renew(self.worker) => renewed,
             };
             match renewed {
@@ -255,7 +256,7 @@ impl Keeper {
                     trusted_until = self.leases.trusted_until(sent);
                     self.leases.guard.trust(self.worker, trusted_until);
                     // Told too late, the guard has killed what runs, whatever the store says.
-                    if Instant::now() >= ended {
+                    if BootInstant::now() >= ended {
                         return self.lost("its renewal came too late");
                     }
                     due = sent + ttl / 3;
@@ -269,7 +270,7 @@ impl Keeper {
                 Err(error) => {
                     let error = error_chain(&error);
                     tracing::warn!(worker.id = %self.worker, error, "the lease was not renewed");
-                    due = Instant::now() + ttl / 20;
+                    due = BootInstant::now() + ttl / 20;
                 }
             }
         }

@@ -30,6 +30,7 @@ mod service;
 mod worker;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
+use attune_runtime::clock;
 use std::sync;
 
 pub use counters::WorkerCounters;

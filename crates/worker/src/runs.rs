@@ -283,9 +283,9 @@ mod tests {
     use std::time::Duration;
 
     use attune_core::{Attempt, Builtin, ExecutionId, Run};
-    use tokio::time::Instant;
 
     use super::*;
+    use crate::clock::BootInstant;
     use crate::guard::Guard;
     use crate::options::WorkerOptions;
 
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn life(trusted: Duration) -> Arc<Life> {
-        Arc::new(Life::new(WorkerId::fresh(), Instant::now() + trusted))
+        Arc::new(Life::new(WorkerId::fresh(), BootInstant::now() + trusted))
     }
 
     #[tokio::test]

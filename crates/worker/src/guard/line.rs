@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use attune_core::WorkerId;
+use attune_runtime::clock::BootInstant;
 use uuid::Uuid;
 
 /// The variable that marks every program of a worker, and by which it is found however it moves
@@ -16,8 +17,8 @@ pub(super) enum Line {
     /// The first one: the mark of all programs of this worker, and the cgroup in which its runs
     /// have theirs, if they do.
     Worker(Uuid, Option<PathBuf>),
-    /// A lease may be trusted until this time of `CLOCK_MONOTONIC`, in nanoseconds.
-    Lease(WorkerId, i64),
+    /// A lease may be trusted until then; written in nanoseconds of `CLOCK_BOOTTIME`.
+    Lease(WorkerId, BootInstant),
     /// A lease is lost: nothing that ran under it may go on.
     Lost(WorkerId),
     /// A process group runs under a lease.
@@ -31,7 +32,7 @@ impl fmt::Display for Line {
         match self {
             Self::Worker(mark, None) => write!(out, "worker {mark}"),
             Self::Worker(mark, Some(cgroup)) => write!(out, "worker {mark} {}", cgroup.display()),
-            Self::Lease(lease, until_ns) => write!(out, "lease {lease} {until_ns}"),
+            Self::Lease(lease, until) => write!(out, "lease {lease} {}", until.as_nanos()),
             Self::Lost(lease) => write!(out, "lost {lease}"),
             Self::Run(lease, group) => write!(out, "run {lease} {group}"),
             Self::Over(lease, group) => write!(out, "over {lease} {group}"),
@@ -50,7 +51,10 @@ impl Line {
         let id: Uuid = id.parse().ok()?;
         match (word, last) {
             ("worker", cgroup) => Some(Self::Worker(id, cgroup.map(PathBuf::from))),
-            ("lease", Some(until_ns)) => Some(Self::Lease(WorkerId(id), until_ns.parse().ok()?)),
+            ("lease", Some(until)) => {
+                let until = BootInstant::from_nanos(until.parse().ok()?);
+                Some(Self::Lease(WorkerId(id), until))
+            }
             ("lost", None) => Some(Self::Lost(WorkerId(id))),
             ("run", Some(group)) => Some(Self::Run(WorkerId(id), group.parse().ok()?)),
             ("over", Some(group)) => Some(Self::Over(WorkerId(id), group.parse().ok()?)),
@@ -69,7 +73,7 @@ mod tests {
         for line in [
             Line::Worker(mark, None),
             Line::Worker(mark, Some(PathBuf::from("/sys/fs/cgroup/a group"))),
-            Line::Lease(lease, i64::MAX),
+            Line::Lease(lease, BootInstant::from_nanos(i64::MAX)),
             Line::Lost(lease),
             Line::Run(lease, i32::MAX),
             Line::Over(lease, 1),

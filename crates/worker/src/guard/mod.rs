@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use attune_core::WorkerId;
-use attune_record::now_ns;
 use attune_runtime::Backoff;
+use attune_runtime::clock::BootInstant;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::process::{Child, Command};
 use tokio::sync::Notify;
@@ -61,7 +61,6 @@ pub(crate) struct Guard {
     mark: Uuid,
     /// In which each run has its own.
     cgroup: Option<PathBuf>,
-    clock: Clock,
     state: Mutex<State>,
     /// The guard process does not read; it is to be replaced.
     broken: Notify,
@@ -83,35 +82,9 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Lease {
-    until_ns: i64,
+    /// Until when it may be trusted.
+    until: Option<BootInstant>,
     groups: HashSet<i32>,
-}
-
-/// One moment by both names, to turn one into the other: processes share only the second.
-#[derive(Debug, Clone, Copy)]
-struct Clock {
-    instant: Instant,
-    ns: i64,
-}
-
-impl Clock {
-    /// Exact to a millisecond: a deadline is never told earlier than it is, and hardly later.
-    fn read() -> Self {
-        loop {
-            let instant = Instant::now();
-            let ns = now_ns();
-            if instant.elapsed() < Duration::from_millis(1) {
-                return Self { instant, ns };
-            }
-        }
-    }
-
-    fn ns(self, moment: Instant) -> i64 {
-        let ns = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-        let after = ns(moment.saturating_duration_since(self.instant));
-        let before = ns(self.instant.saturating_duration_since(moment));
-        self.ns.saturating_add(after).saturating_sub(before)
-    }
 }
 
 impl Guard {
@@ -134,7 +107,6 @@ impl Guard {
             cgroup,
             command,
             mark,
-            clock: Clock::read(),
             state: Mutex::default(),
             broken: Notify::new(),
             keeper: Mutex::default(),
@@ -148,11 +120,10 @@ impl Guard {
     }
 
     /// A lease may be trusted until then.
-    pub(crate) fn trust(&self, lease: WorkerId, until: Instant) {
-        let until_ns = self.clock.ns(until);
+    pub(crate) fn trust(&self, lease: WorkerId, until: BootInstant) {
         let mut state = self.state();
-        state.leases.entry(lease).or_default().until_ns = until_ns;
-        self.tell(&mut state, &Line::Lease(lease, until_ns));
+        state.leases.entry(lease).or_default().until = Some(until);
+        self.tell(&mut state, &Line::Lease(lease, until));
     }
 
     /// A lease is lost; what still runs under it is killed.
@@ -281,7 +252,7 @@ impl Guard {
         state.process = child.id();
         let mut lines = vec![Line::Worker(self.mark, self.cgroup.clone())];
         for (id, lease) in &state.leases {
-            lines.push(Line::Lease(*id, lease.until_ns));
+            lines.extend(lease.until.map(|until| Line::Lease(*id, until)));
             lines.extend(lease.groups.iter().map(|group| Line::Run(*id, *group)));
         }
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();

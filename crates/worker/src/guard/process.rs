@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use attune_core::WorkerId;
-use attune_record::now_ns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use attune_runtime::clock::{BootInstant, BootTimer};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
@@ -20,10 +20,9 @@ use super::{cgroup, hunt};
 /// Read at once: all that a pipe can hold, so that one read takes everything that was written
 /// before it.
 const PIPE_BYTES: usize = 64 * 1024;
-/// How long after the end of a lease its worker may take to say that it has noticed, in
-/// nanoseconds. The slots are
-/// given to others when the margin of the lease and the grace are over too.
-const SAYING_NS: i64 = 500_000_000;
+/// How long after the end of a lease its worker may take to say that it has noticed. The slots
+/// are given to others when the margin of the lease and the grace are over too.
+const SAYING: Duration = Duration::from_millis(500);
 /// How long killed processes are looked for. What is still there then hangs in the kernel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -58,12 +57,13 @@ pub fn run(kills_worker: bool) -> io::Result<()> {
         worker: kills_worker.then(getppid).flatten(),
         ..Watch::default()
     };
+    let timer = BootTimer::new()?;
     let mut unread = Vec::new();
     let mut chunk = vec![0; PIPE_BYTES];
     loop {
-        wait(&stdin, watch.next_ns())?;
+        wait(&stdin, &timer, watch.next())?;
         // Before the read: what was written before this moment is heard before it is judged.
-        let now_ns = now_ns();
+        let now = BootInstant::now();
         match rustix::io::read(&stdin, &mut chunk) {
             Ok(0) => {
                 watch.end_all();
@@ -79,18 +79,18 @@ pub fn run(kills_worker: bool) -> io::Result<()> {
                 return Err(error.into());
             }
         }
-        watch.expire(now_ns);
+        watch.expire(now);
     }
 }
 
-/// Waits until the pipe can be read, or until a moment of `CLOCK_MONOTONIC`.
-fn wait(pipe: impl AsFd, until_ns: Option<i64>) -> io::Result<()> {
-    let left = until_ns.map(|until_ns| (until_ns - now_ns()).max(0));
-    let left = left.map(|left| Timespec {
-        tv_sec: left / 1_000_000_000,
-        tv_nsec: left % 1_000_000_000,
-    });
-    match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], left.as_ref()) {
+/// Waits until the pipe can be read, or until a moment has come.
+fn wait(pipe: impl AsFd, timer: &BootTimer, until: Option<BootInstant>) -> io::Result<()> {
+    timer.set(until)?;
+    let mut both = [
+        PollFd::new(&pipe, PollFlags::IN),
+        PollFd::new(timer, PollFlags::IN),
+    ];
+    match poll(&mut both, None) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -105,12 +105,13 @@ struct Watch {
     /// The process to kill when it does not notice the end of a lease.
     worker: Option<Pid>,
     /// Leases that have ended without a word of the worker, and until when it must say one.
-    unsaid: HashMap<WorkerId, i64>,
+    unsaid: HashMap<WorkerId, BootInstant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Lease {
-    until_ns: i64,
+    /// Until when it may be trusted.
+    until: BootInstant,
     groups: HashSet<i32>,
 }
 
@@ -136,8 +137,12 @@ impl Watch {
                 self.mark = mark.to_string();
                 self.cgroup = cgroup;
             }
-            Line::Lease(lease, until_ns) => {
-                self.leases.entry(lease).or_default().until_ns = until_ns;
+            Line::Lease(lease, until) => {
+                let unknown = || Lease {
+                    until,
+                    groups: HashSet::new(),
+                };
+                self.leases.entry(lease).or_insert_with(unknown).until = until;
             }
             Line::Lost(lease) => {
                 self.unsaid.remove(&lease);
@@ -160,26 +165,26 @@ impl Watch {
     }
 
     /// When the next lease ends, or the time to say that it has.
-    fn next_ns(&self) -> Option<i64> {
-        let leases = self.leases.values().map(|lease| lease.until_ns);
+    fn next(&self) -> Option<BootInstant> {
+        let leases = self.leases.values().map(|lease| lease.until);
         leases.chain(self.unsaid.values().copied()).min()
     }
 
     /// Ends the leases whose time is over, and a worker that has not noticed.
-    fn expire(&mut self, now_ns: i64) {
+    fn expire(&mut self, now: BootInstant) {
         let ended = self.leases.iter();
         let ended: Vec<_> = ended
-            .filter(|(_, lease)| lease.until_ns <= now_ns)
+            .filter(|(_, lease)| lease.until <= now)
             .map(|(id, _)| *id)
             .collect();
         for lease in ended {
             self.end(lease, "its worker has not renewed the lease in time");
             if self.worker.is_some() {
-                self.unsaid.insert(lease, now_ns + SAYING_NS);
+                self.unsaid.insert(lease, now + SAYING);
             }
         }
         let Some(worker) = self.worker else { return };
-        if self.unsaid.values().any(|until_ns| *until_ns <= now_ns) {
+        if self.unsaid.values().any(|until| *until <= now) {
             self.unsaid.clear();
             // Its number is nobody else's as long as it is the parent of this process.
             if getppid() == Some(worker) {
@@ -194,11 +199,15 @@ impl Watch {
 
     /// Kills what runs under a lease, and forgets the lease.
     fn end(&mut self, lease: WorkerId, why: &str) {
-        let known = self.leases.remove(&lease).unwrap_or_default();
+        let known = self.leases.remove(&lease);
         let cgroup = self.cgroup.as_deref();
         let cgroup = cgroup.map(|group| cgroup::of_lease(group, lease));
         let mark = format!("{}:{lease}", self.mark);
-        let killed = kill_all(known.groups, cgroup, &mark);
+        let killed = kill_all(
+            known.into_iter().flat_map(|known| known.groups),
+            cgroup,
+            &mark,
+        );
         killed.tell(&lease.to_string(), why);
     }
 

@@ -87,12 +87,16 @@ fn in_(span: Duration) -> Instant {
     Instant::now() + span
 }
 
+fn boot_in(span: Duration) -> BootInstant {
+    BootInstant::now() + span
+}
+
 #[tokio::test]
 async fn what_runs_is_killed_when_its_lease_ends_and_only_that() {
     let guard = start();
     let (short, long) = (WorkerId::fresh(), WorkerId::fresh());
-    guard.trust(short, in_(Duration::from_millis(300)));
-    guard.trust(long, in_(Duration::from_secs(3600)));
+    guard.trust(short, boot_in(Duration::from_millis(300)));
+    guard.trust(long, boot_in(Duration::from_secs(3600)));
     let began = Instant::now();
     // One is known by its group alone, one by its mark alone.
     let (grouped, mut other) = (program(None), program(None));
@@ -120,11 +124,11 @@ async fn renewals_keep_what_runs() {
     let guard = start();
     let lease = WorkerId::fresh();
     let mut program = program(None);
-    guard.trust(lease, in_(Duration::from_secs(2)));
+    guard.trust(lease, boot_in(Duration::from_secs(2)));
     let watched = guard.watch(lease, key(1), id(&program));
     let until = in_(Duration::from_millis(3500));
     while Instant::now() < until {
-        guard.trust(lease, in_(Duration::from_secs(2)));
+        guard.trust(lease, boot_in(Duration::from_secs(2)));
         tokio::time::sleep(Duration::from_millis(50)).await; // poll
     }
     assert!(program.try_wait().unwrap().is_none());
@@ -138,7 +142,7 @@ async fn renewals_keep_what_runs() {
 async fn a_guard_that_dies_is_replaced_and_told_everything() {
     let guard = start();
     let lease = WorkerId::fresh();
-    guard.trust(lease, in_(Duration::from_secs(3600)));
+    guard.trust(lease, boot_in(Duration::from_secs(3600)));
     let program = program(None);
     let _watched = guard.watch(lease, key(1), id(&program));
     let first = guard.process();
@@ -170,7 +174,7 @@ async fn a_guard_that_does_not_read_is_replaced_and_holds_nobody_up() {
     }
     // More than a pipe holds.
     for _ in 0..2000 {
-        guard.trust(lease, in_(Duration::from_secs(3600)));
+        guard.trust(lease, boot_in(Duration::from_secs(3600)));
     }
     guard.is_replaced(first).await;
     assert!(test_kill_process(first).is_err(), "it is not killed");
@@ -185,7 +189,7 @@ async fn a_new_guard_is_told_more_than_a_pipe_holds() {
     {
         let mut state = guard.state();
         let known = state.leases.entry(lease).or_default();
-        known.until_ns = i64::MAX;
+        known.until = Some(BootInstant::from_nanos(i64::MAX));
         // Numbers that no process can have, besides one.
         known.groups.extend(0x7000_0000..0x7000_1000);
         known.groups.insert(id(&last));
@@ -206,7 +210,7 @@ async fn a_worker_without_a_guard_goes_on() {
     for command in [vec![], vec!["/does/not/exist".into()]] {
         let guard = Guard::start_with(command, Uuid::now_v7(), None);
         let lease = WorkerId::fresh();
-        guard.trust(lease, in_(Duration::from_secs(3600)));
+        guard.trust(lease, boot_in(Duration::from_secs(3600)));
         let mut program = program(None);
         guard.watch(lease, key(1), id(&program)).end(false).await;
         assert!(program.try_wait().unwrap().is_none());
@@ -265,7 +269,7 @@ async fn nothing_leaves_the_cgroup_of_its_run() {
         return;
     };
     let lease = WorkerId::fresh();
-    guard.trust(lease, in_(Duration::from_secs(3600)));
+    guard.trust(lease, boot_in(Duration::from_secs(3600)));
     let mut escaping = Vec::new();
     for number in 1..=2 {
         let program = Escaping::start();
@@ -298,7 +302,7 @@ async fn nothing_leaves_the_cgroup_of_its_run() {
 async fn without_a_cgroup_a_run_that_is_ended_takes_along_what_carries_its_mark() {
     let guard = start();
     let lease = WorkerId::fresh();
-    guard.trust(lease, in_(Duration::from_secs(3600)));
+    guard.trust(lease, boot_in(Duration::from_secs(3600)));
     let (mut leader, escaped) = (program(None), program(Some(guard.mark(lease, key(1)))));
     let mut other = program(Some(guard.mark(lease, key(2))));
     let watched = guard.watch(lease, key(1), id(&leader));
@@ -368,7 +372,7 @@ async fn cost_of_a_run() {
     ];
     for (name, guard) in guards {
         let lease = WorkerId::fresh();
-        guard.trust(lease, in_(Duration::from_secs(3600)));
+        guard.trust(lease, boot_in(Duration::from_secs(3600)));
         let (mut watching, mut waiting) = (Duration::ZERO, Duration::ZERO);
         let began = Instant::now();
         for number in 0..RUNS {

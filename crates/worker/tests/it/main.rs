@@ -7,6 +7,7 @@
 
 mod cancels;
 mod claims;
+mod clocks;
 mod lease;
 mod reports;
 mod rig;
