@@ -136,6 +136,11 @@ fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
         ("answers of the API judged", findings.judged.answers),
         ("refusals of the API judged", findings.judged.refusals),
         ("reported ends judged", findings.judged.completions),
+        ("confirms of the broker judged", findings.judged.confirms),
+        ("priorities asked for judged", findings.judged.priorities),
+        ("starts judged by limits asked for", findings.judged.limits),
+        ("executions put back judged", findings.judged.retries),
+        ("work judged by its owner's rounds", findings.judged.rounds),
         ("written snapshots judged", findings.judged.stats),
         ("attempts of dead workers judged", findings.judged.deaths),
         (

@@ -88,6 +88,7 @@ impl Load {
                 request_id,
                 action_ref: scenario.action_ref(scenario.action_of(submitted.index)),
                 priority: Priority::Normal,
+                delayed: false,
                 t_ns: submitted.invoked_ns,
             };
             let t_ns = submitted.answered_ns;

@@ -4,6 +4,7 @@ use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
 };
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
@@ -53,6 +54,40 @@ pub enum Record {
         /// The priority asked for.
         #[serde(default)]
         priority: Priority,
+        /// Whether it is not to start before a time of its own.
+        #[serde(default, skip_serializing_if = "is_false")]
+        delayed: bool,
+        /// When.
+        t_ns: i64,
+    },
+    /// The broker has confirmed the message of a submission: it is kept from now on, whether
+    /// its client is ever answered or not.
+    Confirmed {
+        /// Which submission.
+        request_id: RequestId,
+        /// When.
+        t_ns: i64,
+    },
+    /// The API is about to store an action. One that was asked for and has no
+    /// [`ApplyOk`](Self::ApplyOk) may have been stored.
+    ApplyInvoke {
+        /// By which the outcome is found.
+        apply_id: Uuid,
+        /// The action.
+        action_ref: String,
+        /// Its limit; `None` is unlimited.
+        limit: Option<u32>,
+        /// When.
+        t_ns: i64,
+    },
+    /// An action is stored.
+    ApplyOk {
+        /// Which change of it.
+        apply_id: Uuid,
+        /// The action.
+        action_id: ActionId,
+        /// Whether its owner has answered that it goes by it.
+        in_force: bool,
         /// When.
         t_ns: i64,
     },

@@ -1,5 +1,4 @@
 use super::*;
-use uuid::Uuid;
 
 const EXECUTION: ExecutionId = ExecutionId(300);
 const ATTEMPT: Attempt = Attempt(2);
@@ -76,11 +75,31 @@ fn the_form_of_submissions_is_fixed() {
         request_id,
         action_ref: "core.noop".to_owned(),
         priority: Priority::High,
+        delayed: false,
         t_ns: 1,
     };
     check(
         &invoke,
         r#"{"kind":"submit_invoke","request_id":"NIL","action_ref":"core.noop","priority":"high","t_ns":1}"#,
+    );
+    let delayed = Record::SubmitInvoke {
+        request_id,
+        action_ref: "core.noop".to_owned(),
+        priority: Priority::High,
+        delayed: true,
+        t_ns: 1,
+    };
+    check(
+        &delayed,
+        r#"{"kind":"submit_invoke","request_id":"NIL","action_ref":"core.noop","priority":"high","delayed":true,"t_ns":1}"#,
+    );
+    let confirmed = Record::Confirmed {
+        request_id,
+        t_ns: 2,
+    };
+    check(
+        &confirmed,
+        r#"{"kind":"confirmed","request_id":"NIL","t_ns":2}"#,
     );
     let ok = Record::SubmitOk {
         request_id,
@@ -119,6 +138,7 @@ fn files_from_before_priorities_and_codes_are_still_read() {
         request_id: REQUEST,
         action_ref: "core.noop".to_owned(),
         priority: Priority::Normal,
+        delayed: false,
         t_ns: 1,
     };
     assert_eq!(serde_json::from_str::<Record>(&old).unwrap(), expected);
@@ -398,4 +418,28 @@ fn a_commit_gives_its_round_and_time() {
         t_ns,
     };
     assert_eq!(limit(0, 0).committed(3, 5), limit(3, 5));
+}
+
+#[test]
+fn the_form_of_changes_is_fixed() {
+    let invoke = Record::ApplyInvoke {
+        apply_id: Uuid::nil(),
+        action_ref: "core.noop".to_owned(),
+        limit: Some(3),
+        t_ns: 1,
+    };
+    check(
+        &invoke,
+        r#"{"kind":"apply_invoke","apply_id":"NIL","action_ref":"core.noop","limit":3,"t_ns":1}"#,
+    );
+    let ok = Record::ApplyOk {
+        apply_id: Uuid::nil(),
+        action_id: ACTION,
+        in_force: true,
+        t_ns: 2,
+    };
+    check(
+        &ok,
+        r#"{"kind":"apply_ok","apply_id":"NIL","action_id":7,"in_force":true,"t_ns":2}"#,
+    );
 }

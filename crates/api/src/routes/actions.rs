@@ -1,11 +1,13 @@
 //! `/api/v1/actions`: applying and reading.
 
 use attune_core::{ActionRef, ActionSpec};
+use attune_record::{Record, now_ns};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
 use tracing::warn;
+use uuid::Uuid;
 
 use super::{App, lost_task};
 use crate::body;
@@ -61,6 +63,13 @@ pub(crate) async fn apply(
 
 async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, ApiError> {
     let partitions = app.options.partitions;
+    let apply_id = Uuid::new_v4();
+    record(&app, || Record::ApplyInvoke {
+        apply_id,
+        action_ref: spec.action_ref.to_string(),
+        limit: spec.policy.concurrency.limit,
+        t_ns: now_ns(),
+    });
     let applied = app
         .ports
         .actions
@@ -77,6 +86,12 @@ async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, Api
     if let Some(reason) = &pending_reason {
         warn!(action.r#ref = %spec.action_ref, error.message = %reason, "an applied action is not in force yet");
     }
+    record(&app, || Record::ApplyOk {
+        apply_id,
+        action_id: applied.action.id,
+        in_force: pending_reason.is_none(),
+        t_ns: now_ns(),
+    });
     Ok(ActionApplied {
         created: applied.created,
         changed: applied.changed,
@@ -88,6 +103,13 @@ async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, Api
         pending_reason,
         action: applied.action.into(),
     })
+}
+
+/// For the checker of histories: limits by what was asked for, not by what owners say.
+fn record(app: &App, record: impl FnOnce() -> Record) {
+    if let Some(recorder) = &app.ports.recorder {
+        recorder.record(record());
+    }
 }
 
 /// One action.

@@ -95,3 +95,49 @@ async fn what_a_client_that_hangs_up_asked_for_is_recorded() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn every_limit_that_was_asked_for_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = Api::recording(Recorder::create(dir.path(), "api").unwrap());
+    let spec = |limit: u32| {
+        json!({"ref": "demo.build", "run": {"builtin": "noop"},
+            "policy": {"concurrency": {"limit": limit}}})
+    };
+    let path = "/api/v1/actions/demo.build";
+    let answer = api.put(path, &spec(2)).await;
+    assert_eq!(answer.status, 201);
+    // Stored, and its owner has not said that it goes by it.
+    api.fake.with(|state| {
+        state.commands_fail = Some(ClientError::NotConfirmed {
+            request_id: RequestId::fresh(),
+            reason: "silence".to_owned(),
+        });
+    });
+    let answer = api.put(path, &spec(3)).await;
+    assert_eq!(answer.status, 200);
+    drop(api);
+    let records = read_dir(dir.path()).unwrap().map(Result::unwrap);
+    let mut asked = Vec::new();
+    let mut outcomes = Vec::new();
+    for record in records {
+        match record {
+            Record::ApplyInvoke {
+                apply_id,
+                action_ref,
+                limit,
+                ..
+            } => asked.push((apply_id, action_ref, limit)),
+            Record::ApplyOk {
+                apply_id, in_force, ..
+            } => outcomes.push((apply_id, in_force)),
+            _ => {}
+        }
+    }
+    let limits: Vec<_> = asked
+        .iter()
+        .map(|(_, name, limit)| (name.as_str(), *limit))
+        .collect();
+    assert_eq!(limits, [("demo.build", Some(2)), ("demo.build", Some(3))]);
+    assert_eq!(outcomes, [(asked[0].0, true), (asked[1].0, false)]);
+}

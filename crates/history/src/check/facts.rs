@@ -6,6 +6,7 @@ use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
 };
 
+use super::asked::Asked;
 use super::processes::Processes;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
@@ -54,6 +55,8 @@ pub(super) struct Execution {
     pub(super) status_accepted: Option<Status>,
     /// The record of its acceptance by the owner.
     pub(super) accepted: Option<u32>,
+    /// When that was.
+    pub(super) accepted_ns: Option<i64>,
     /// The record in which a client was told, or the API knew.
     pub(super) told: Option<u32>,
     pub(super) ended: Option<(Attempt, Status, u32)>,
@@ -78,6 +81,10 @@ pub(super) struct Request {
     pub(super) refused: Option<u32>,
     pub(super) answered_otherwise: bool,
     pub(super) queue: Option<(u32, Priority)>,
+    /// Whether it was made to be held up.
+    pub(super) delayed: bool,
+    /// Whether it was not the same each time that it was made.
+    pub(super) differs: bool,
     /// When it was first known to be accepted, and the record.
     pub(super) ok: Option<(i64, u32)>,
     /// What it became, and the record that says so.
@@ -122,6 +129,7 @@ pub(super) struct Facts {
     pub(super) marks: Vec<Mark>,
     pub(super) processes: Processes,
     pub(super) witnesses: Witnesses,
+    pub(super) asked: Asked,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
@@ -210,6 +218,7 @@ impl Facts {
         let number = self.records;
         self.records += 1;
         self.processes.add(number, record);
+        self.asked.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -239,12 +248,17 @@ impl Facts {
                 request_id,
                 action_ref,
                 priority,
+                delayed,
                 t_ns,
             } => {
                 let action_ref = self.intern(action_ref);
                 let request = self.requests.entry(*request_id).or_default();
                 request.invokes += 1;
-                request.queue = Some((action_ref, *priority));
+                let queue = (action_ref, *priority);
+                request.differs |= request.queue.is_some_and(|first| first != queue)
+                    || (request.invokes > 1 && request.delayed != *delayed);
+                request.delayed = *delayed;
+                request.queue = Some(queue);
                 let first = request.invoked.get_or_insert((*t_ns, number));
                 *first = (*first).min((*t_ns, number));
             }
@@ -322,6 +336,7 @@ impl Facts {
                 status,
                 delayed,
                 epoch,
+                t_ns,
                 ..
             } => {
                 let execution = self.of_action(*execution_id, *action_id);
@@ -329,6 +344,7 @@ impl Facts {
                 execution.delayed = *delayed;
                 execution.status_accepted = Some(*status);
                 execution.accepted.get_or_insert(number);
+                execution.accepted_ns.get_or_insert(*t_ns);
                 self.became(*request_id, *execution_id, number);
                 (action_id, epoch, What::Accepted(*execution_id, *status))
             }

@@ -10,8 +10,10 @@
 //! The modules hold the rules of each promise: `submissions` (I1, I3 as clients see it), `queue`
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
-//! and the stats persister saw it), `times` (I4: how long things took).
+//! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
+//! what clients and the API said), `rounds` (I6: owners that do nothing).
 
+mod asked;
 mod facts;
 mod outcomes;
 mod processes;
@@ -19,9 +21,12 @@ mod programs;
 mod queue;
 #[cfg(test)]
 mod random;
+mod rounds;
 mod submissions;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_asked;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
@@ -99,6 +104,16 @@ pub struct Judged {
     pub deaths: u64,
     /// Partitions that need an owner after the last fault.
     pub partitions: u64,
+    /// Submissions that the broker has confirmed, looked for in the store.
+    pub confirms: u64,
+    /// Executions whose client said how they were to wait.
+    pub priorities: u64,
+    /// Starts of runs held against the limits that were asked for.
+    pub limits: u64,
+    /// Executions that were put back and granted again.
+    pub retries: u64,
+    /// Work held against the rounds of its owner.
+    pub rounds: u64,
 }
 
 /// What a history shows.
@@ -214,9 +229,12 @@ impl Checker {
         };
         submissions::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         witnesses::judge(&facts, &mut judged, &mut broken);
+        asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
+        rounds::judge(&facts, &mut judged, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
-        queue::judge(&mut facts, rows.is_some(), &mut broken);
+        judged.retries = queue::judge(&mut facts, rows.is_some(), &mut broken);
         let runs = programs::judge(&facts, &mut broken);
+        judged.limits = runs.limits;
         outcomes::judge(&facts, rows.as_deref(), &totals, &mut broken);
         broken.sort_by_key(|violation| violation.promise);
         Findings {

@@ -3,7 +3,9 @@
 //! *I4.* No row holds a slot.
 //!
 //! *I5.* A row has the outcome that its owner recorded, of the same attempt; no run belongs to a
-//! later attempt than the row.
+//! later attempt than the row. An outcome that only a worker can know (succeeded, failed, ran too
+//! long) is the one that the worker of that attempt recorded, or a listener handed over, if either
+//! is there.
 //!
 //! *I7.* The totals of a queue are the numbers of its rows.
 
@@ -12,6 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use attune_core::{ActionId, ExecutionId, QueueTotals, Status};
 
 use super::facts::Facts;
+use super::witnesses::would_have_told;
 use super::{FinalRow, Promise, Violation, violation};
 
 pub(super) fn judge(
@@ -45,6 +48,36 @@ fn judge_row(facts: &Facts, row: &FinalRow, broken: &mut Vec<Violation>) {
             row.status, row.attempt
         );
         broken.push(violation(Promise::I5, what, [record]));
+    }
+    judge_report(facts, row, broken);
+}
+
+fn judge_report(facts: &Facts, row: &FinalRow, broken: &mut Vec<Violation>) {
+    let (id, key) = (row.id, (row.id, row.attempt));
+    let ended = facts.execution(id).and_then(|known| known.ended);
+    if ended.is_some() && would_have_told(facts, key) {
+        // That the owner recorded what nobody told is accused already.
+        return;
+    }
+    let by_listener = facts.witnesses.forwarded.get(&key);
+    let by_worker = facts.witnesses.ends.get(&key).copied();
+    let mut said = by_listener.map(|said| said.status).into_iter();
+    let mut said = said.by_ref().chain(by_worker).peekable();
+    let first = said.peek().copied();
+    let only_workers_know = matches!(
+        row.status,
+        Status::Succeeded | Status::Failed | Status::TimedOut
+    );
+    if let Some(first) = first
+        && only_workers_know
+        && !said.any(|said| said == row.status)
+    {
+        let what = format!(
+            "attempt {} of execution {id} was reported as {first}, and is stored as {}",
+            row.attempt, row.status
+        );
+        let records = by_listener.map(|said| said.record);
+        broken.push(violation(Promise::I5, what, records));
     }
 }
 

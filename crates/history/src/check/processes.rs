@@ -56,6 +56,8 @@ pub(super) struct Processes {
     exits: HashMap<u32, Vec<i64>>,
     acquired: BTreeMap<PartitionId, BTreeMap<Epoch, (i64, Option<u32>)>>,
     given_up: HashMap<(PartitionId, Epoch), i64>,
+    /// When each epoch made rounds that decided something, in order.
+    rounds: HashMap<(PartitionId, Epoch), Vec<i64>>,
     /// The last record of each epoch.
     last_seen: HashMap<(PartitionId, Epoch), i64>,
     /// The last epoch in which an attempt is known to have been given its slot, or to hold it.
@@ -199,9 +201,19 @@ impl Processes {
     }
 
     fn see(&mut self, id: ExecutionId, epoch: Epoch, t_ns: i64) {
+        let rounds = self.rounds.entry((id.partition(), epoch)).or_default();
+        if rounds.last() != Some(&t_ns) {
+            rounds.push(t_ns);
+        }
         let last = self.last_seen.entry((id.partition(), epoch));
         let last = last.or_insert(t_ns);
         *last = (*last).max(t_ns);
+    }
+
+    /// When the owner of an epoch made rounds that decided something.
+    pub(super) fn rounds(&self, partition: PartitionId, epoch: Epoch) -> &[i64] {
+        let rounds = self.rounds.get(&(partition, epoch));
+        rounds.map_or(&[], Vec::as_slice)
     }
 
     /// Whether the owner of an epoch recorded that it was over.

@@ -18,10 +18,11 @@
 //! owner released its slot or granted the next. When all of these went down with the process
 //! that knew them, the run counts only at its own start: it may have ended at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority};
 
+use super::asked::{Limits, invoked};
 use super::facts::{Facts, Key, Mark, Seen};
 use super::{Promise, Violation, violation};
 
@@ -29,6 +30,8 @@ use super::{Promise, Violation, violation};
 pub(super) struct Judged {
     pub(super) judged: u64,
     pub(super) unended: u64,
+    /// Starts held against the limits that were asked for.
+    pub(super) limits: u64,
 }
 
 /// A run of an attempt.
@@ -45,7 +48,10 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
     let mut judged = Judged {
         judged: 0,
         unended: 0,
+        limits: 0,
     };
+    let limits = Limits::of(&facts.asked);
+    let invoked = invoked(facts);
     let actions = actions(facts);
     let mut by_action: BTreeMap<ActionId, Vec<Run>> = BTreeMap::new();
     let mut marks: Vec<&Mark> = facts.marks.iter().collect();
@@ -88,6 +94,7 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
     for (action, mut runs) in by_action {
         runs.sort_unstable_by_key(|run| (run.start_ns, run.record));
         judge_limit(facts, action, &runs, broken);
+        judged.limits += judge_asked_limit(&limits, &invoked, action, &runs, broken);
         if always_1.get(&action) == Some(&true) {
             judge_order(facts, &runs, broken);
         }
@@ -197,6 +204,38 @@ fn judge_limit(facts: &Facts, action: ActionId, runs: &[Run], broken: &mut Vec<V
             ));
         }
     }
+}
+
+/// The same against the limits that were asked for; says how many starts it judged. Runs are
+/// sorted by their start.
+fn judge_asked_limit(
+    limits: &Limits,
+    invoked: &HashMap<ExecutionId, i64>,
+    action: ActionId,
+    runs: &[Run],
+    broken: &mut Vec<Violation>,
+) -> u64 {
+    let mut judged = 0;
+    let mut ends: BTreeSet<(i64, usize)> = BTreeSet::new();
+    for (index, run) in runs.iter().enumerate() {
+        while ends.first().is_some_and(|(end, _)| *end <= run.start_ns) {
+            ends.pop_first();
+        }
+        ends.insert((run.end_ns, index));
+        let asked = invoked.get(&run.key.0);
+        let limit = asked.and_then(|asked| limits.most(action, *asked, run.start_ns));
+        judged += u64::from(limit.is_some());
+        if let Some(limit) = limit.filter(|limit| ends.len() > *limit as usize) {
+            let count = ends.len();
+            let what = format!(
+                "{count} runs of action {action} at once, and nobody asked for more than {limit}"
+            );
+            let records = ends.iter().map(|(_, index)| runs[*index].record);
+            let records = records.take(8).chain([run.record]);
+            broken.push(violation(Promise::I2, what, records));
+        }
+    }
+    judged
 }
 
 /// Runs are sorted by their start.

@@ -5,11 +5,11 @@
 //! one.
 //!
 //! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it, by
-//! (priority, id). Who waits is what was accepted without a delay and has never been granted:
-//! executions that are tried again may be overtaken (they may be in back-off), but keep their
-//! place, so that they overtake nobody who stands before them. Of an execution accepted in an
-//! earlier epoch it is known that it waits only if a later record shows how it left the queue
-//! for the first time; else the record of that may be lost.
+//! (priority, id). Who waits is what was accepted without a delay and has never been granted, and
+//! what was put back: an execution whose slot was taken back waits at its place again, at once.
+//! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
+//! shows how it left the queue for the first time; else the record of that may be lost. So with
+//! one that was put back: it waits when a grant of its next attempt is recorded.
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
@@ -30,7 +30,9 @@ use super::{Promise, Violation, violation};
 /// An owner that granted so many in one step goes on in the next round.
 const STEP: u32 = 1000;
 
-pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) {
+/// Returns how many executions were put back and granted again.
+pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
+    let mut put_back = 0;
     for (action_id, mut decisions) in std::mem::take(&mut facts.decisions) {
         decisions.sort_unstable_by_key(|decision| (decision.epoch, decision.record));
         let mut replay = Replay::new(facts, action_id, broken);
@@ -43,7 +45,9 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
         if !rows_known {
             replay.finish();
         }
+        put_back += replay.put_back;
     }
+    put_back
 }
 
 /// The queue of one action, as far as the records tell.
@@ -68,6 +72,8 @@ struct Replay<'a> {
     counts: Option<(Counts, u32)>,
     /// What this round adds to them.
     added: Counts,
+    /// How many were put back and granted again.
+    put_back: u64,
 }
 
 impl<'a> Replay<'a> {
@@ -85,6 +91,7 @@ impl<'a> Replay<'a> {
             is_stuck: false,
             counts: None,
             added: Counts::default(),
+            put_back: 0,
         }
     }
 
@@ -133,7 +140,10 @@ impl<'a> Replay<'a> {
                     _ => self.added.completed += 1,
                 }
             }
-            What::Revoked(key) => self.release(record, key),
+            What::Revoked(key) => {
+                self.release(record, key);
+                self.put_back(key);
+            }
             What::Limit(limit) => {
                 self.limit = Some(limit);
                 self.freed = Some(record);
@@ -149,6 +159,15 @@ impl<'a> Replay<'a> {
         self.added.enqueued += 1;
         let delayed = self.facts.execution(id).is_none_or(|known| known.delayed);
         if let Some(priority) = self.priority(id).filter(|_| !delayed) {
+            self.waiting.insert((priority, id));
+        }
+    }
+
+    fn put_back(&mut self, (id, attempt): Key) {
+        if self.facts.grants.contains_key(&(id, attempt.next()))
+            && let Some(priority) = self.priority(id)
+        {
+            self.put_back += 1;
             self.waiting.insert((priority, id));
         }
     }

@@ -93,13 +93,18 @@ fn i3_what_is_delayed_may_be_overtaken() {
     world.drain();
     swap(&mut world, ids[1], ids[2], true);
     for record in &mut world.records {
-        if let Record::Accepted {
-            execution_id,
-            delayed,
-            ..
-        } = record
-        {
-            *delayed = *execution_id == ids[1];
+        match record {
+            Record::Accepted {
+                execution_id,
+                delayed,
+                ..
+            } => *delayed = *execution_id == ids[1],
+            Record::SubmitInvoke {
+                request_id,
+                delayed,
+                ..
+            } => *delayed = *request_id == request(ids[1]),
+            _ => {}
         }
     }
     assert_clean(&world);
@@ -134,10 +139,15 @@ fn i3_an_answer_before_a_request_binds_the_order() {
             request_id,
             priority,
             ..
+        }
+        | Record::Accepted {
+            request_id,
+            priority,
+            ..
         } = record
             && *request_id == request(first)
         {
-            *priority = Priority::Low;
+            *priority = Priority::High;
         }
     }
     assert_clean(&world);

@@ -86,7 +86,7 @@ fn judge_slots(
 }
 
 /// The end of the first time, so long and not before `from`, in which nothing went wrong.
-fn due(from: i64, bound: i64, tenure: Tenure, faults: &[(i64, i64)]) -> Option<i64> {
+pub(super) fn due(from: i64, bound: i64, tenure: Tenure, faults: &[(i64, i64)]) -> Option<i64> {
     let mut calm_since = from.max(tenure.began);
     let next = faults.partition_point(|(_, end)| *end < calm_since);
     for (begin, end) in &faults[next..] {

@@ -26,11 +26,20 @@ struct Written {
     record: u32,
 }
 
+/// A completion that was handed over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forwarded {
+    pub(super) status: Status,
+    pub(super) t_ns: i64,
+    pub(super) record: u32,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Witnesses {
-    forwarded: HashMap<Key, (Status, u32)>,
+    /// The first of each attempt.
+    pub(super) forwarded: HashMap<Key, Forwarded>,
     /// How runs ended, as their workers recorded it.
-    ends: HashMap<Key, Status>,
+    pub(super) ends: HashMap<Key, Status>,
     written: BTreeMap<ActionId, Vec<Written>>,
     pub(super) dead_letters: u64,
 }
@@ -43,16 +52,22 @@ impl Witnesses {
                 execution_id,
                 attempt,
                 status,
-                ..
+                t_ns,
             } => {
                 let key = (*execution_id, *attempt);
-                let (first, at) = *self.forwarded.entry(key).or_insert((*status, number));
-                if first != *status {
+                let first = self.forwarded.entry(key).or_insert(Forwarded {
+                    status: *status,
+                    t_ns: *t_ns,
+                    record: number,
+                });
+                first.t_ns = first.t_ns.min(*t_ns);
+                if first.status != *status {
                     let what = format!(
-                        "attempt {attempt} of execution {execution_id} was handed over as {first} \
-                         and as {status}"
+                        "attempt {attempt} of execution {execution_id} was handed over as {} \
+                         and as {status}",
+                        first.status
                     );
-                    return Some(violation(Promise::I5, what, [at, number]));
+                    return Some(violation(Promise::I5, what, [first.record, number]));
                 }
             }
             Record::End {
@@ -103,8 +118,12 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
     }
 }
 
+/// Whether who tells how an attempt ended surely has told it, were it so.
+pub(super) fn would_have_told(facts: &Facts, key: Key) -> bool {
+    facts.processes.all_ended_well("completion-listener") || facts.processes.worker_ended_well(key)
+}
+
 fn judge_outcomes(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
-    let listeners_are_whole = facts.processes.all_ended_well("completion-listener");
     let mut ended: Vec<(ExecutionId, Attempt, Status, u32)> = facts
         .executions
         .iter()
@@ -123,16 +142,16 @@ fn judge_outcomes(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation
     for (id, attempt, status, record) in ended {
         let key = (id, attempt);
         let forwarded = facts.witnesses.forwarded.get(&key);
-        let witnessed = forwarded.is_some_and(|(said, _)| *said == status)
+        let witnessed = forwarded.is_some_and(|said| said.status == status)
             || facts.witnesses.ends.get(&key) == Some(&status);
         if witnessed {
             judged.completions += 1;
-        } else if listeners_are_whole || facts.processes.worker_ended_well(key) {
+        } else if would_have_told(facts, key) {
             judged.completions += 1;
             let what = format!(
                 "attempt {attempt} of execution {id} ended as {status}, which nobody reported"
             );
-            let records = forwarded.map(|(_, record)| *record);
+            let records = forwarded.map(|said| said.record);
             broken.push(violation(
                 Promise::I5,
                 what,

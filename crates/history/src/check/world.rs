@@ -21,7 +21,7 @@ const DAEMONS: [(&str, u32); 4] = [
     ("stats", 3),
     ("executor", 4),
 ];
-const ACTION_REF: &str = "core.test";
+pub(super) const ACTION_REF: &str = "core.test";
 
 /// One queue, its clients, its workers.
 pub(super) struct World {
@@ -125,7 +125,7 @@ impl World {
         self.t
     }
 
-    fn push(&mut self, record: impl FnOnce(i64) -> Record) -> usize {
+    pub(super) fn push(&mut self, record: impl FnOnce(i64) -> Record) -> usize {
         let t = self.now();
         self.records.push(record(t));
         self.records.len() - 1
@@ -240,6 +240,7 @@ impl World {
             request_id,
             action_ref: ACTION_REF.to_owned(),
             priority,
+            delayed: false,
             t_ns,
         });
     }
@@ -249,6 +250,7 @@ impl World {
         self.next += 1;
         let request_id = request(id);
         self.invoke(request_id, priority);
+        self.push(|t_ns| Record::Confirmed { request_id, t_ns });
         self.round += 1;
         let status = Status::Queued;
         self.decide(|epoch| Record::Accepted {
@@ -476,6 +478,8 @@ impl World {
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
         self.round += 1;
+        let apply_id = Uuid::from_u128(self.round.into());
+        self.ask_limit(apply_id, Some(limit));
         self.decide(|epoch| Record::Limit {
             action_id: ACTION,
             limit: Some(limit),
@@ -484,6 +488,7 @@ impl World {
             t_ns: 0,
         });
         self.serve(None);
+        self.limit_is_stored(apply_id, true);
     }
 
     /// A completion comes a second time.

@@ -113,7 +113,7 @@ async fn session(
             &reply_to,
         )
         .await?;
-        shared.ledger.confirmed(message.requests.iter().copied());
+        shared.ledger.confirmed(&message.requests)?;
         pending.pop_front();
     }
     // The last answers are on their way; whoever misses one has its confirm.

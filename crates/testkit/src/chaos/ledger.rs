@@ -52,7 +52,7 @@ impl Ledger {
         self.known().asked += 1;
         let fields = json!({
             "request_id": submission["request_id"], "action_ref": submission["action_ref"],
-            "priority": submission["priority"],
+            "priority": submission["priority"], "delayed": !submission["not_before"].is_null(),
         });
         self.notes.add("submit_invoke", fields)
     }
@@ -94,7 +94,12 @@ impl Ledger {
     }
 
     /// The broker has confirmed the message of these.
-    pub(crate) fn confirmed(&self, requests: impl IntoIterator<Item = Uuid>) {
+    pub(crate) fn confirmed(&self, requests: &[Uuid]) -> anyhow::Result<()> {
+        for request_id in requests {
+            self.notes
+                .add("confirmed", json!({"request_id": request_id}))?;
+        }
         self.known().confirmed.extend(requests);
+        Ok(())
     }
 }
