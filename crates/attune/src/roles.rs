@@ -230,7 +230,7 @@ pub(crate) async fn start(
                 running.executor = Some(view.await.with_context(context)?);
             }
             Role::CompletionListener => {
-                start_listener(settings, parts, metrics, stop, shutdown)
+                start_listener(settings, parts, (health, metrics), stop, shutdown)
                     .await
                     .with_context(context)?;
             }
@@ -341,7 +341,7 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
 async fn start_listener(
     settings: &Settings,
     parts: &Parts,
-    metrics: &Metrics,
+    (health, metrics): (&Health, &Metrics),
     ((stop, ended), recorder): Own,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
@@ -363,6 +363,7 @@ async fn start_listener(
     handle
         .counters()
         .export(&metrics.meter("completion-listener"));
+    show_troubles(health, "completions", handle.troubles(), shutdown);
     spawn(shutdown, "completion-listener", handle.stopped(), ended);
     Ok(())
 }
@@ -516,6 +517,27 @@ fn bounds(settings: &Settings) -> Record {
         worker_grace_ms: millis(settings.worker.lease.grace()),
         t_ns: now_ns(),
     }
+}
+
+/// Lets readiness say what a running service cannot do at the moment, until it has ended.
+fn show_troubles(
+    health: &Health,
+    name: &str,
+    mut troubles: tokio::sync::watch::Receiver<Option<String>>,
+    shutdown: &Shutdown,
+) {
+    let component = health.component(name);
+    shutdown.spawn_finite(format!("{name}.troubles"), async move {
+        loop {
+            match &*troubles.borrow_and_update() {
+                Some(trouble) => component.waiting(trouble),
+                None => component.ready(),
+            }
+            if troubles.changed().await.is_err() {
+                return;
+            }
+        }
+    });
 }
 
 /// Supervises a service, and tells when it has ended.

@@ -15,12 +15,6 @@ pub(crate) enum Refusal {
     Attempt(Attempt),
     #[error("`status` is {0}; a run ends as succeeded, failed, timed_out or cancelled")]
     Status(Status),
-    #[error("`execution_id` {id} belongs to partition {partition}; there are {count}, from 0")]
-    NoPartition {
-        id: ExecutionId,
-        partition: PartitionId,
-        count: u16,
-    },
     #[error("`partition` is {given}, but `execution_id` {id} belongs to {actual}; leave it out")]
     OtherPartition {
         id: ExecutionId,
@@ -29,8 +23,9 @@ pub(crate) enum Refusal {
     },
 }
 
-/// The partition whose owner must be told, in a cluster of `partitions`.
-pub(crate) fn decide(partitions: u16, completion: &Completion) -> Result<PartitionId, Refusal> {
+/// The partition whose owner must be told. Whether the cluster has so many is not asked: a listener
+/// that is told a wrong number of them must bury nothing for it.
+pub(crate) fn decide(completion: &Completion) -> Result<PartitionId, Refusal> {
     let id = completion.execution_id;
     if id.0 <= 0 {
         return Err(Refusal::ExecutionId(id));
@@ -42,13 +37,6 @@ pub(crate) fn decide(partitions: u16, completion: &Completion) -> Result<Partiti
         return Err(Refusal::Status(completion.status));
     }
     let actual = id.partition();
-    if actual.0 >= partitions {
-        return Err(Refusal::NoPartition {
-            id,
-            partition: actual,
-            count: partitions,
-        });
-    }
     match completion.partition {
         Some(given) if given != actual => Err(Refusal::OtherPartition { id, given, actual }),
         _ => Ok(actual),
@@ -63,13 +51,10 @@ mod tests {
     #[test]
     fn what_a_worker_may_report_reaches_its_partition() {
         for status in Status::ALL {
-            let decided = decide(
-                16,
-                &Completion {
-                    status,
-                    ..completion(3, 7)
-                },
-            );
+            let decided = decide(&Completion {
+                status,
+                ..completion(3, 7)
+            });
             if status.is_reportable() {
                 assert_eq!(decided, Ok(PartitionId(3)));
             } else {
@@ -80,7 +65,7 @@ mod tests {
             partition: Some(PartitionId(3)),
             ..completion(3, 7)
         };
-        assert_eq!(decide(4, &given), Ok(PartitionId(3)));
+        assert_eq!(decide(&given), Ok(PartitionId(3)));
     }
 
     #[test]
@@ -112,15 +97,7 @@ mod tests {
             ),
         ];
         for (bad, reason) in cases {
-            assert_eq!(decide(16, &bad).unwrap_err().to_string(), reason);
+            assert_eq!(decide(&bad).unwrap_err().to_string(), reason);
         }
-        assert_eq!(
-            decide(3, &good),
-            Err(Refusal::NoPartition {
-                id,
-                partition: PartitionId(3),
-                count: 3
-            })
-        );
     }
 }

@@ -16,17 +16,20 @@
 //! - **What is ready travels together**, grouped by partition. Nothing waits to become more:
 //!   while messages are under way, others gather.
 //!
-//! The order of completions has no meaning. The bounds: deliveries in memory by the prefetch,
-//! publishes under way by a small constant. Where the bus refuses more, nothing more is read
-//! until it takes what is there.
+//! - **What a newer program wrote waits**, and what belongs to a partition that this listener does
+//!   not know of: neither is poison.
+//! - **A partition that takes nothing holds up no other**, however long.
+//!
+//! The order of completions has no meaning. The bounds: deliveries in memory by the prefetch and
+//! in bytes, publishes under way by a small constant. All decisions are in [`forward`], without
+//! I/O.
 
 mod counters;
 mod decide;
 mod error;
+pub mod forward;
 mod mend;
-mod pack;
 mod read;
-mod round;
 mod service;
 
 pub use counters::ListenerCounters;

@@ -76,6 +76,8 @@ fn everything() -> Vec<Poison> {
     ] {
         all.extend(unreadable(&topic, kind));
     }
+    // The completion of a newer worker waits for a newer listener.
+    all.retain(|poison| poison.topic != Topic::Completed || poison.said != "version 99");
     let rules = &Topic::Enforcements;
     let ends = &Topic::Completed;
     let nul = json!({"action_ref": REF, "parameters": {"text": "a\u{0}b"}});
@@ -97,7 +99,6 @@ fn everything() -> Vec<Poison> {
             "timeout_seconds",
         ),
         poison(ends, completed(completion(-1)), "execution_id"),
-        poison(ends, completed(completion((1 << 8) + 200)), "partition 200"),
         poison(ends, completed(waits), "queued"),
     ]);
     all

@@ -2,6 +2,8 @@
 //! when the bus fails.
 
 mod faults;
+mod forwarder;
 mod passing;
 mod poison;
 mod support;
+mod waiting;
