@@ -14,6 +14,12 @@ use crate::clock::{BootInstant, sleep_until};
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
+/// Renewals in the time of a lease: after the last one before an outage, five sixths of the lease
+/// are left to sit it out.
+const RENEWALS: u32 = 6;
+/// Tries in the time of a lease while the store cannot be reached.
+const RETRIES: u32 = 20;
+
 /// What a worker does under one id, from registering it to losing or retiring it.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -192,6 +198,13 @@ impl Leases {
         }
     }
 
+    /// Ends a life whose lease the store has ended, before its keeper hears of it.
+    pub(crate) fn lost(&self, life: &Life) {
+        life.stop_renewing();
+        life.end();
+        self.guard.lost(life.worker());
+    }
+
     fn trusted_until(&self, sent: BootInstant) -> BootInstant {
         sent + self.template.ttl.saturating_sub(self.margin)
     }
@@ -207,7 +220,7 @@ impl Leases {
         answer(call, Instant::now() + self.template.ttl).await
     }
 
-    /// Starts the task that renews every third of the ttl and ends the life when that fails for
+    /// Starts the task that renews every sixth of the ttl and ends the life when that fails for
     /// too long. It holds no share of the life, so that dropping the last one ends it.
     fn keep(self: &Arc<Self>, life: &Arc<Life>, sent: BootInstant) {
         let keeper = Keeper {
@@ -234,7 +247,7 @@ impl Keeper {
     async fn run(self, registered: BootInstant) {
         let ttl = self.leases.template.ttl;
         let mut trusted_until = self.leases.trusted_until(registered);
-        let mut due = registered + ttl / 3;
+        let mut due = registered + ttl / RENEWALS;
         loop {
             tokio::select! {
                 () = self.retired.cancelled() => return,
@@ -259,7 +272,7 @@ impl Keeper {
                     if BootInstant::now() >= ended {
                         return self.lost("its renewal came too late");
                     }
-                    due = sent + ttl / 3;
+                    due = sent + ttl / RENEWALS;
                     let Some(life) = self.life.upgrade() else {
                         // Nothing runs under it.
                         return self.leases.guard.lost(self.worker);
@@ -270,7 +283,7 @@ impl Keeper {
                 Err(error) => {
                     let error = error_chain(&error);
                     tracing::warn!(worker.id = %self.worker, error, "the lease was not renewed");
-                    due = BootInstant::now() + ttl / 20;
+                    due = BootInstant::now() + ttl / RETRIES;
                 }
             }
         }
@@ -298,5 +311,20 @@ pub(crate) async fn answer<T>(
         Ok(Ok(answer)) => answer,
         Ok(Err(fault)) => Err(StoreError::Unavailable(fault.into())),
         Err(late) => Err(StoreError::Unavailable(late.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What managed databases take to fail over.
+    #[test]
+    fn forty_seconds_without_the_store_are_within_the_usual_lease() {
+        let options = WorkerOptions::default();
+        let ttl = options.lease_ttl;
+        // The outage begins right before a renewal, and ends right after a try.
+        let longest = ttl / RENEWALS + Duration::from_secs(40) + ttl / RETRIES;
+        assert!(longest < ttl - options.lease_margin(), "{longest:?}");
     }
 }

@@ -61,7 +61,7 @@ impl Default for WorkerOptions {
             name: "worker".to_owned(),
             pool: "default".to_owned(),
             slots: 64,
-            lease_ttl: Duration::from_secs(15),
+            lease_ttl: Duration::from_secs(60),
             lease_grace: Duration::from_secs(5),
             output_max_bytes: 256 * 1024,
             kill_grace: Duration::from_secs(5),

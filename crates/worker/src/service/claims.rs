@@ -52,6 +52,19 @@ impl Service {
                 self.pending.retry_log.reset();
                 self.settle(&claiming.life, claiming.keys, &claims);
             }
+            Err(StoreError::Conflict(reason)) => {
+                // Nothing was claimed. It waits for the next life, or goes back to the bus.
+                let life = claiming.life;
+                if !life.over().is_cancelled() {
+                    tracing::error!(
+                        worker.id = %life.worker(),
+                        reason,
+                        "the lease is lost, as a claim was told; what the worker runs is killed"
+                    );
+                    self.leases.lost(&life);
+                }
+                self.return_unclaimed(claiming.keys);
+            }
             Err(error) => {
                 // Whether it was committed is unknown; the same worker may claim again.
                 if self.pending.retry_log.is_due() {
@@ -66,7 +79,7 @@ impl Service {
 
     /// Runs what was won, drops what was lost, and acknowledges deliveries that have nothing
     /// left. A worker whose life is over runs nothing: what it won is taken back from it with
-    /// the rest, and what it did not win may be refused only because of that.
+    /// the rest.
     fn settle(&mut self, life: &Arc<Life>, keys: Vec<Key>, claims: &[Claim]) {
         let won: HashMap<Key, bool> = claims
             .iter()

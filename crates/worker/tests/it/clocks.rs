@@ -202,8 +202,8 @@ fn a_wall_clock_that_is_set_ends_no_lease_and_keeps_none() {
             worker.set(&format!("{step:+}"));
             let ahead = worker.ahead();
             assert!((ahead - step).abs() < 60, "{ahead} s instead of {step} s");
-            // More than a lease's time of them, each a third of it after the other.
-            worker.renews(4);
+            // More than a lease's time of them, each a sixth of it after the other.
+            worker.renews(7);
             assert!(
                 worker.program_runs(),
                 "it was killed after a step of {step} s"

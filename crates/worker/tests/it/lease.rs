@@ -1,7 +1,7 @@
 //! Losing the lease.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attune_bus::Bus;
 use attune_bus::memory::MemoryBus;
@@ -148,6 +148,84 @@ async fn a_claim_whose_answer_comes_after_the_lease_is_lost_runs_nothing() {
     let counters = rig.worker.counters();
     assert_eq!((counters.abandoned.get(), counters.runs.get()), (1, 1));
     assert_eq!(rig.records().len(), 2, "only the second was run");
+}
+
+/// The store's clock jumped, or its owner has ended the lease: the worker learns it by its claim,
+/// long before its next renewal.
+#[tokio::test]
+async fn a_claim_that_tells_of_a_lost_lease_is_made_again_under_the_next() {
+    let mut rig = Rig::start().await;
+    let sign = rig.sign("pid");
+    rig.request(&[stubborn(1, &sign)]).await;
+    let pid = pid_in(&sign).await;
+    rig.store.change(|state| state.live.clear());
+    rig.request(&[echo(2)]).await;
+    let completion = rig.completion().await;
+    assert_eq!(completion.execution_id, echo(2).execution_id);
+    assert_eq!(completion.status, Status::Succeeded);
+    // Its slot is somebody else's by now.
+    is_gone(&pid).await;
+    rig.all_is_settled().await;
+    rig.stop().await;
+    assert!(!rig.has_more());
+    let counters = rig.worker.counters();
+    assert_eq!(
+        (counters.claims_lost.get(), counters.lease_lost.get()),
+        (0, 1)
+    );
+    assert_eq!(rig.store.change(|state| state.registered.len()), 2);
+}
+
+/// An outage of the store, at a tenth of the usual times: a lease of 6 s for one of 60.
+async fn outage(lasting: Duration) -> (Rig, String) {
+    let rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(6)).await;
+    let sign = rig.sign("pid");
+    rig.request(&[stubborn(1, &sign)]).await;
+    let pid = pid_in(&sign).await;
+    let before = rig.store.change(|state| state.renewals);
+    rig.store
+        .until("it is renewed", |state| state.renewals > before)
+        .await;
+    let began = Instant::now();
+    rig.store.change(|state| {
+        state.renewing = Mood::Away;
+        state.claiming = Mood::Away;
+    });
+    rig.store
+        .until("it has lasted", |_| began.elapsed() >= lasting)
+        .await;
+    rig.store.change(|state| {
+        state.renewing = Mood::Fine;
+        state.claiming = Mood::Fine;
+    });
+    (rig, pid)
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_for_less_than_the_lease_costs_nothing() {
+    let (mut rig, pid) = outage(Duration::from_secs(3)).await;
+    let renewals = rig.store.change(|state| state.renewals);
+    rig.store
+        .until("it is renewed again", |state| state.renewals > renewals + 1)
+        .await;
+    assert!(std::fs::exists(format!("/proc/{pid}")).unwrap());
+    assert_eq!(rig.worker.counters().lease_lost.get(), 0);
+    assert_eq!(rig.store.change(|state| state.registered.len()), 1);
+    rig.cancel(&[&stubborn(1, &rig.sign("pid"))]).await;
+    assert_eq!(rig.completion().await.status, Status::Cancelled);
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_for_longer_costs_what_runs() {
+    let (mut rig, pid) = outage(Duration::from_secs(8)).await;
+    is_gone(&pid).await;
+    rig.store
+        .until("it is back", |state| state.registered.len() > 1)
+        .await;
+    rig.stop().await;
+    assert!(!rig.has_more(), "nothing is reported of what was killed");
+    assert_eq!(rig.worker.counters().lease_lost.get(), 1);
 }
 
 #[tokio::test]

@@ -142,9 +142,11 @@ impl WorkerStore for TestStore {
         });
         let claims = Self::answer(mood, || {
             self.change(|state| {
-                let live = state.live.contains(&worker);
+                if !state.live.contains(&worker) {
+                    return Err(StoreError::Conflict("the lease is over".to_owned()));
+                }
                 let mut claims = Vec::new();
-                for key in wanted.iter().filter(|_| live) {
+                for key in wanted {
                     let ours = state.running.get(key) == Some(&worker);
                     if let Some(cancelled) = state.requested.remove(key).or(ours.then_some(false)) {
                         state.running.insert(*key, worker);
@@ -157,13 +159,13 @@ impl WorkerStore for TestStore {
                 }
                 // The order of an answer means nothing.
                 claims.reverse();
-                claims
+                Ok(claims)
             })
         });
         let claims = claims.await;
         self.until("claims are let go", |state| !state.hold_claims)
             .await;
-        claims
+        claims?
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
