@@ -6,6 +6,7 @@
 pub mod action;
 pub mod ids;
 pub mod input;
+pub mod plain;
 pub mod priority;
 pub mod promise;
 pub mod reject;

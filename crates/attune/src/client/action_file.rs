@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use attune_core::ActionSpec;
+use attune_core::plain::plain;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// An action and where it is written.
 #[derive(Debug)]
@@ -70,31 +71,92 @@ pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
         match read(value) {
             Ok(Some(spec)) => actions.push(FileAction { spec, place }),
             Ok(None) => {}
-            Err(problem) => problems.push(format!("{place}: {problem}")),
+            Err(found) => {
+                problems.extend(found.iter().map(|problem| format!("{place}: {problem}")));
+            }
         }
     }
     (actions, problems)
 }
 
-/// The action in a document; `None` for an empty one.
-fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, String> {
+/// The action in a document; `None` for an empty one. Else everything that is wrong with it.
+fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<String>> {
     if document.is_null() {
         return Ok(None);
     }
-    document.apply_merge().map_err(|error| error.to_string())?;
+    document
+        .apply_merge()
+        .map_err(|error| vec![error.to_string()])?;
     // By way of JSON, so that a file and an HTTP request mean the same and fail the same.
-    let value = to_json(document, "")?;
+    let mut value = to_json(document, "").map_err(|problem| vec![problem])?;
+    let mut problems = Vec::new();
+    loop {
+        let wrong = match judge(&value) {
+            Ok(spec) if problems.is_empty() => return Ok(Some(spec)),
+            Ok(_) => return Err(problems),
+            Err(wrong) => wrong,
+        };
+        let told = problems.len();
+        problems.push(wrong.problem);
+        // With the mistake out of the way, the next one is found.
+        if told >= PROBLEMS_TOLD || !mend(&mut value, &wrong.place) {
+            return Err(problems);
+        }
+    }
+}
+
+/// How many mistakes of one document are told, at most.
+const PROBLEMS_TOLD: usize = 20;
+
+/// A mistake, and the dotted place of the value that has it or lacks.
+struct Wrong {
+    place: String,
+    problem: String,
+}
+
+fn judge(value: &Value) -> Result<ActionSpec, Wrong> {
     let spec: ActionSpec = serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let problem = error.inner();
+        let said = error.inner().to_string();
+        let problem = plain(&said);
         if path == "." {
-            problem.to_string()
-        } else {
-            format!("{path}: {problem}")
+            let missing = said.strip_prefix("missing field `");
+            let name = missing.and_then(|name| name.strip_suffix('`'));
+            return Wrong {
+                place: name.unwrap_or_default().to_owned(),
+                problem: problem.into_owned(),
+            };
+        }
+        Wrong {
+            problem: format!("{path}: {problem}"),
+            place: path,
         }
     })?;
-    spec.check().map_err(|reject| reject.message)?;
-    Ok(Some(spec))
+    spec.check().map_err(|reject| Wrong {
+        place: reject.field.unwrap_or_default(),
+        problem: reject.message,
+    })?;
+    Ok(spec)
+}
+
+/// Puts something right in the place of a member that no action can lack, and takes any other out.
+/// False when nothing can be done.
+fn mend(value: &mut Value, place: &str) -> bool {
+    let Some(members) = value.as_object_mut() else {
+        return false;
+    };
+    let (first, rest) = place.split_once('.').unwrap_or((place, ""));
+    match first {
+        "ref" => drop(members.insert("ref".to_owned(), json!("any.action"))),
+        "run" => drop(members.insert("run".to_owned(), json!({"builtin": "noop"}))),
+        _ if rest.is_empty() => return members.remove(first).is_some(),
+        _ => {
+            return members
+                .get_mut(first)
+                .is_some_and(|inner| mend(inner, rest));
+        }
+    }
+    true
 }
 
 /// The same value in JSON, which has fewer kinds of values.
@@ -227,6 +289,34 @@ mod tests {
             };
             assert!(found.starts_with("a.yaml, document 2: "), "{found}");
             assert!(found.contains(problem), "{found}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_of_a_document_is_told() {
+        let (specs, problems) = parsed(
+            "ref: A\nrun: {program: /bin/true}\ntimeout_seconds: -1\npool: [x]\nlimit: 3\n\
+             policy: {concurrency: {limit: 0}, queue: {max_length: many}}\nmax_attempts: 0\n",
+        );
+        assert_eq!(specs, Vec::new());
+        let fields = [
+            "ref: \"A\" is not an action ref",
+            "run.program: the text \"/bin/true\" does not fit; expected a list",
+            "limit: unknown field",
+            "timeout_seconds: -1 does not fit; expected a whole number",
+            "pool: a list does not fit; expected a text",
+            "policy.queue.max_length: the text \"many\" does not fit; expected a whole number",
+            "`policy.concurrency.limit` must be from 1",
+            "`max_attempts` must be from 1",
+        ];
+        assert_eq!(problems.len(), fields.len(), "{problems:#?}");
+        for field in fields {
+            let is_told = problems.iter().any(|problem| {
+                problem
+                    .strip_prefix("a.yaml, document 1: ")
+                    .is_some_and(|it| it.starts_with(field))
+            });
+            assert!(is_told, "{field}: {problems:#?}");
         }
     }
 

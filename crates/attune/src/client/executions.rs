@@ -62,11 +62,18 @@ struct ListArguments {
     #[arg(long)]
     group: Option<String>,
     /// How many to list.
-    #[arg(long, default_value_t = 50, conflicts_with = "all", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 50, conflicts_with = "all", value_parser = at_least_one)]
     limit: u64,
     /// List all of them.
     #[arg(long)]
     all: bool,
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number from 1 on".to_owned()),
+        Ok(number) => Ok(number),
+    }
 }
 
 pub(super) async fn execute(

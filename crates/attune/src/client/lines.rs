@@ -1,6 +1,8 @@
 //! Files of submissions: one in JSON on each line.
 
+use attune_core::plain::plain;
 use attune_core::{RequestId, Submission};
+use serde_json::error::Category;
 
 /// A submission and the number of its line, from 1.
 #[derive(Debug)]
@@ -42,12 +44,15 @@ fn read(text: &[u8]) -> Result<Submission, String> {
     let explain = |path: String, error: &serde_json::Error| {
         let said = error.to_string();
         let problem = said.split(" at line ").next().unwrap_or(&said);
+        if matches!(error.classify(), Category::Syntax | Category::Eof) {
+            return format!("not JSON from column {} on", error.column());
+        }
         let place = if path == "." {
             String::new()
         } else {
             format!("`{path}`: ")
         };
-        format!("{place}{problem} (column {})", error.column())
+        format!("{place}{} (column {})", plain(problem), error.column())
     };
     let submission: Submission = serde_path_to_error::deserialize(&mut deserializer)
         .map_err(|error| explain(error.path().to_string(), error.inner()))?;
@@ -86,11 +91,11 @@ mod tests {
         assert_eq!(problems.len(), 6, "{problems:#?}");
         for (problem, start) in problems.iter().zip([
             "line 2: `action`: unknown field `action`",
-            "line 3: expected",
+            "line 3: not JSON from column 1 on",
             "line 4: \"A\" is not an action ref",
-            "line 5: `labels.k`: invalid type",
-            "line 6: ",
-            "line 7: trailing characters (column 22)",
+            "line 5: `labels.k`: 1 does not fit; expected a text",
+            "line 6: not JSON",
+            "line 7: not JSON from column 22 on",
         ]) {
             assert!(problem.starts_with(start), "{problem}");
         }

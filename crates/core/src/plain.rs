@@ -1,0 +1,131 @@
+//! What a parser says about a value, in words that need no knowledge of the language it is
+//! written in.
+
+use std::borrow::Cow;
+
+/// Rewrites what serde says about a value of the wrong kind or size: `invalid type: sequence,
+/// expected a map` becomes `a list does not fit; expected an object`. Everything else stays as it
+/// is, such as the names of unknown fields.
+///
+/// ```
+/// use attune_core::plain::plain;
+///
+/// let said = "invalid value: integer `-1`, expected u32";
+/// assert_eq!(plain(said), "-1 does not fit; expected a whole number from 0 to 4294967295");
+/// assert_eq!(plain("missing field `run`"), "missing field `run`");
+/// ```
+#[must_use]
+pub fn plain(said: &str) -> Cow<'_, str> {
+    let value = ["invalid type: ", "invalid value: "]
+        .iter()
+        .find_map(|start| said.strip_prefix(start));
+    match value.and_then(|value| value.rsplit_once(", expected ")) {
+        Some((found, expected)) => format!(
+            "{} does not fit; expected {}",
+            kind(found),
+            wanted(expected)
+        )
+        .into(),
+        None => said.into(),
+    }
+}
+
+/// A value as serde names it: `integer `-1``, `string "x"`, `sequence`.
+fn kind(found: &str) -> Cow<'_, str> {
+    let written = |quoted: &str| quoted.trim_matches('`').to_owned().into();
+    if let Some((word, value)) = found.split_once(' ') {
+        match word {
+            "integer" | "boolean" => return written(value),
+            "string" => return format!("the text {value}").into(),
+            "floating" => return written(value.trim_start_matches("point ")),
+            _ => {}
+        }
+    }
+    match found {
+        "sequence" => "a list",
+        "map" => "an object",
+        "null" | "unit value" | "Option value" => "an empty value",
+        _ => found,
+    }
+    .into()
+}
+
+/// What serde expects, such as `u32`, `a sequence` or `struct ActionPolicy`.
+fn wanted(expected: &str) -> Cow<'_, str> {
+    let range = |min: i128, max: i128| format!("a whole number from {min} to {max}").into();
+    match expected {
+        "u8" => range(0, u8::MAX.into()),
+        "u16" => range(0, u16::MAX.into()),
+        "u32" => range(0, u32::MAX.into()),
+        "u64" | "usize" => range(0, u64::MAX.into()),
+        "i32" => range(i32::MIN.into(), i32::MAX.into()),
+        "i64" => range(i64::MIN.into(), i64::MAX.into()),
+        "f64" => "a number".into(),
+        "a sequence" => "a list".into(),
+        "a string" => "a text".into(),
+        "a boolean" => "true or false".into(),
+        "a map" => "an object".into(),
+        "string or map" => "a word, or an object with one member".into(),
+        "variant identifier" => "a word".into(),
+        name if name.starts_with("struct ") => "an object".into(),
+        name if name.starts_with("enum ") => "a word, or an object with one member".into(),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{ActionSpec, Submission};
+
+    fn said<T: DeserializeOwned>(value: Value) -> String {
+        let error = serde_json::from_value::<T>(value).err().unwrap();
+        plain(&error.to_string()).into_owned()
+    }
+
+    #[test]
+    fn no_word_of_the_language_is_left() {
+        let with = |field: &str, value: Value| {
+            let mut spec = json!({"ref": "a.b", "run": {"builtin": "noop"}});
+            spec[field] = value;
+            said::<ActionSpec>(spec)
+        };
+        for (field, value, words) in [
+            (
+                "timeout_seconds",
+                json!(-1),
+                "-1 does not fit; expected a whole number from 0 to 4294967295",
+            ),
+            (
+                "timeout_seconds",
+                json!("x"),
+                "the text \"x\" does not fit; expected a whole number from 0 to 4294967295",
+            ),
+            (
+                "timeout_seconds",
+                json!(1.5),
+                "1.5 does not fit; expected a whole number from 0 to 4294967295",
+            ),
+            ("policy", json!([3]), "3 does not fit; expected an object"),
+            ("env", json!([]), "a list does not fit; expected an object"),
+            ("pool", json!(true), "true does not fit; expected a text"),
+            (
+                "pool",
+                Value::Null,
+                "an empty value does not fit; expected a text",
+            ),
+            (
+                "run",
+                json!({"program": {}}),
+                "an object does not fit; expected a list",
+            ),
+        ] {
+            assert_eq!(with(field, value.clone()), words, "{field}: {value}");
+        }
+        let found = said::<Submission>(json!({"action_ref": "a.b", "labels": 7}));
+        assert_eq!(found, "7 does not fit; expected an object");
+    }
+}
