@@ -116,7 +116,8 @@ pub(crate) async fn store(
                     StoreError::is_transient,
                 )
             });
-            Ok(Arc::new(opened.await??))
+            let store = opened.await?.context("database.url cannot be used")?;
+            Ok(Arc::new(store))
         }
     }
 }

@@ -29,10 +29,15 @@ impl From<StoreError> for Failure {
 
 /// Names the server in front of what went wrong there.
 #[derive(Debug, thiserror::Error)]
-#[error("PostgreSQL at {address}")]
-struct At {
-    address: Arc<str>,
-    source: sqlx::Error,
+enum At {
+    /// What the server itself says, without the driver's frame around it, which says it twice.
+    #[error("PostgreSQL at {address}: {said}")]
+    Server { address: Arc<str>, said: String },
+    #[error("PostgreSQL at {address}")]
+    Driver {
+        address: Arc<str>,
+        source: sqlx::Error,
+    },
 }
 
 impl Failure {
@@ -47,9 +52,16 @@ impl Failure {
             return StoreError::Schema(format!("{error}; run `attune migrate`"));
         }
         let kind = kind(&error);
-        kind(Box::new(At {
-            address: Arc::clone(address),
-            source: error,
+        let address = Arc::clone(address);
+        kind(Box::new(match error.as_database_error() {
+            Some(said) => At::Server {
+                address,
+                said: said.message().to_owned(),
+            },
+            None => At::Driver {
+                address,
+                source: error,
+            },
         }))
     }
 }
