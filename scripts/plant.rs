@@ -18,10 +18,12 @@ fn main() {
     println!("cargo::rerun-if-env-changed=ATTUNE_PLANT");
     let names = PLANTS.map(|name| format!("{name:?}")).join(", ");
     println!("cargo::rustc-check-cfg=cfg(attune_plant, values({names}))");
-    let version = std::env::var("CARGO_PKG_VERSION").expect("cargo names the version");
+    let fact = |name: &str| std::env::var(name).expect("cargo names it to every build script");
+    let version = fact("CARGO_PKG_VERSION");
+    let built = format!("({} build for {})", fact("PROFILE"), fact("TARGET"));
     let plant = std::env::var("ATTUNE_PLANT").unwrap_or_default();
     if plant.is_empty() {
-        println!("cargo::rustc-env=ATTUNE_VERSION={version}");
+        println!("cargo::rustc-env=ATTUNE_VERSION={version} {built}");
         return;
     }
     assert!(
@@ -29,5 +31,5 @@ fn main() {
         "ATTUNE_PLANT={plant}: there is no such bug to plant; there are {names}"
     );
     println!("cargo::rustc-cfg=attune_plant={plant:?}");
-    println!("cargo::rustc-env=ATTUNE_VERSION={version} with the planted bug {plant}");
+    println!("cargo::rustc-env=ATTUNE_VERSION={version} with the planted bug {plant} {built}");
 }
