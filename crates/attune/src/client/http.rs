@@ -63,8 +63,9 @@ pub(super) struct Http {
     arrival: Arc<Arrival>,
 }
 
-/// The wait for a server that is being started at the same time as the command. It ends with the
-/// first answer: a server that goes away later is another matter, which the commands handle.
+/// The wait for a server that is being started at the same time as the command: for somebody to
+/// listen, up to the first answer (a server that goes away later is another matter, which the
+/// commands handle), then for its parts.
 #[derive(Debug)]
 struct Arrival {
     until: Instant,
@@ -74,18 +75,25 @@ struct Arrival {
 }
 
 impl Arrival {
-    /// Whether to try again. Says once on stderr that it waits.
-    fn waits_for(&self, base: &Url, error: &reqwest::Error) -> bool {
-        if self.over.load(Ordering::Relaxed) || Instant::now() >= self.until || !is_refused(error) {
+    /// Whether there is time for another try. Says once on stderr what it waits for.
+    fn goes_on(&self, what: impl fmt::Display) -> bool {
+        if Instant::now() >= self.until {
             return false;
         }
         if !self.told.swap(true, Ordering::Relaxed) {
             eprintln!(
-                "attune: no server at {base} yet; waiting for it, {} s at most",
+                "attune: {what}; waiting for it, {} s at most",
                 self.patience.as_secs()
             );
         }
         true
+    }
+
+    /// Whether to try again after this error.
+    fn waits_for(&self, base: &Url, error: &reqwest::Error) -> bool {
+        !self.over.load(Ordering::Relaxed)
+            && is_refused(error)
+            && self.goes_on(format_args!("no server at {base} yet"))
     }
 }
 
@@ -178,6 +186,28 @@ impl Http {
             Err(CallError::Unavailable(error))
         } else {
             Err(CallError::Refused(error))
+        }
+    }
+
+    /// Sends a request that may be repeated, again as long as the server says that its parts are
+    /// not up yet, and reads the answer.
+    pub(super) async fn send_when_up<T: DeserializeOwned>(
+        &self,
+        mut request: RequestBuilder,
+    ) -> Result<T, CallError> {
+        loop {
+            let again = request.try_clone();
+            let outcome = self.send(request).await;
+            match (&outcome, again) {
+                (Err(CallError::Unavailable(detail)), Some(again))
+                    if detail.code == "NO_OWNER"
+                        && self.arrival.goes_on("no executor owns the action yet") =>
+                {
+                    tokio::time::sleep(ARRIVAL_PAUSE).await;
+                    request = again;
+                }
+                _ => return outcome,
+            }
         }
     }
 

@@ -6,11 +6,19 @@ use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 
 use super::http::Http;
-use super::render::{Column, duration, limit, table};
+use super::render::{Column, duration, limit, millis, table};
 use super::{Connect, EXIT_CODES, Failure, Output, holders};
 
+/// Figures of a moment less long ago, in milliseconds, are those of now: the time that the answer
+/// itself takes.
+const NOW_MS: u64 = 50;
+/// What `as of` means.
+const LAG: &str = "The figures are those of this moment where the server can ask the executor in \
+its own process (`attune standalone`), else those that the executor told last: within a quarter of \
+a second of a change (stats.publish_interval_ms), then once in a while. The column `as of` says which.";
+
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES, args_conflicts_with_subcommands = true)]
+#[command(after_help = EXIT_CODES, after_long_help = format!("{LAG}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
 pub(crate) struct QueuesArguments {
     #[command(flatten)]
     pub(super) connect: Connect,
@@ -72,6 +80,7 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
             oldest.unwrap_or_else(|| "-".to_owned()),
             stats.total_enqueued.to_string(),
             stats.total_completed.to_string(),
+            queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
             health(queue),
         ]
     });
@@ -83,9 +92,19 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
         Column::Figures("oldest wait"),
         Column::Figures("enqueued"),
         Column::Figures("completed"),
+        Column::Figures("as of"),
         Column::Words("health"),
     ];
     table(&columns, rows.collect())
+}
+
+/// Which moment the figures describe.
+fn as_of(age_ms: u64) -> String {
+    if age_ms < NOW_MS {
+        "now".to_owned()
+    } else {
+        format!("{} ago", millis(age_ms))
+    }
 }
 
 fn health(queue: &QueueView) -> String {
@@ -123,7 +142,7 @@ mod tests {
             },
             last_updated: Some(now),
             as_of: Some(now),
-            age_ms: Some(0),
+            age_ms: Some(1200),
             max_length: 100,
             timeout_seconds: 60,
             health: QueueHealth {
@@ -148,6 +167,7 @@ mod tests {
                 "1m 5s",
                 "20",
                 "6",
+                "1.2s ago",
                 "degraded: a tenth full or more: 12 of 100"
             ]
         );

@@ -169,13 +169,13 @@ async fn submit(
     submission: &Submission,
     key: Option<String>,
 ) -> Result<Submitted, Failure> {
-    // A key in any case, so that a lost answer can be repeated by hand.
+    // A key in any case, so that a lost answer can be repeated, here or by hand.
     let key = key.unwrap_or_else(|| RequestId::fresh().to_string());
     let request = http
         .request(Method::POST, "/executions")
         .header(IDEMPOTENCY_KEY, &key)
         .json(submission);
-    http.send(request).await.map_err(|error| {
+    http.send_when_up(request).await.map_err(|error| {
         let unknown = matches!(error, CallError::Unavailable(_) | CallError::Unknown(_));
         let mut failure = Failure::from(error);
         if unknown {

@@ -164,6 +164,20 @@ async fn every_argument_has_a_help_text() -> anyhow::Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_version_says_how_it_was_built() -> anyhow::Result<()> {
+    let (code, stdout, _) = run(attune(&["--version"])).await?;
+    let start = concat!("attune ", env!("CARGO_PKG_VERSION"), " ");
+    ensure!(code == 0 && stdout.starts_with(start), "{stdout}");
+    let profile = if cfg!(debug_assertions) {
+        "(debug build for "
+    } else {
+        "(release build for "
+    };
+    ensure!(stdout.contains(profile), "{stdout}");
+    Ok(())
+}
+
 /// Locks a file, starts a server, lets the file go, and locks it again.
 const STARTER: &str =
     r#"exec 7>"$2"; flock 7; "$1" start postgres || exit 9; exec 7>&-; flock -n "$2" true"#;
@@ -190,5 +204,21 @@ async fn servers_keep_nothing_that_their_starter_has_open() -> anyhow::Result<()
         .await?;
     ensure!(started.success(), "the lock is kept: {started}");
     ensure!(stopped.success(), "{stopped}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn cluster_a_wrong_password_is_told_once() -> anyhow::Result<()> {
+    let database = attune_testkit::Database::create().await?;
+    let (_, place) = database.url().split_once('@').context("no user in it")?;
+    let url = format!("database.url=postgres://nobody:hunter2@{place}");
+    let (code, _, stderr) = run(attune(&["migrate", "--set", &url])).await?;
+    ensure!(code == 1 && !stderr.contains("hunter2"), "{code}: {stderr}");
+    ensure!(
+        stderr.starts_with("attune: database.url cannot be used: "),
+        "{stderr}"
+    );
+    let told = stderr.matches("password authentication failed").count();
+    ensure!(told == 1 && !stderr.contains("at line"), "{stderr}");
     Ok(())
 }

@@ -30,3 +30,4 @@ mod restarts;
 mod runs;
 mod stranger;
 mod support;
+mod tours;

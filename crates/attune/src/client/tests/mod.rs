@@ -55,7 +55,12 @@ struct Line {
 
 /// Runs a command line against the server at `url`.
 async fn attune(url: &str, line: &str) -> Result<Output, Failure> {
-    let words = format!("attune {line} --url {url} --connect-timeout 0");
+    let patience = if line.contains("--connect-timeout") {
+        ""
+    } else {
+        " --connect-timeout 0"
+    };
+    let words = format!("attune {line} --url {url}{patience}");
     let parsed = Line::try_parse_from(words.split(' '))
         .map_err(|it| it.to_string())
         .unwrap();
@@ -106,6 +111,19 @@ async fn submit_tells_where_it_stands() {
         refused.message,
         "UNKNOWN_ACTION says the server [UNKNOWN_ACTION]"
     );
+}
+
+#[tokio::test]
+async fn submit_waits_for_an_executor_that_is_coming_up() {
+    let (server, url) = start().await;
+    server.lock().unwrap().ownerless = 2;
+    let failure = attune(&url, "submit core.echo").await.unwrap_err();
+    assert_eq!(failure.exit, Exit::Unknown, "{failure:?}");
+    let line = "submit core.echo --connect-timeout 60";
+    let output = attune(&url, line).await.unwrap();
+    assert_eq!(output.text, "execution 1 is queued, 0 before it");
+    let server = server.lock().unwrap();
+    assert_eq!((server.ownerless, server.accepted.len()), (0, 1));
 }
 
 #[tokio::test]
@@ -299,7 +317,7 @@ async fn nothing_is_submitted_when_a_line_cannot_be_read() {
         .unwrap_err();
     assert_eq!(failure.exit, Exit::Refused);
     assert!(
-        failure.message.contains("line 2: expected"),
+        failure.message.contains("line 2: not JSON"),
         "{}",
         failure.message
     );

@@ -23,6 +23,8 @@ pub(super) struct Server {
     pub(super) room_per_call: Option<usize>,
     /// So many calls are answered as if the outcome were unknown, after being carried out.
     pub(super) lose_answers: usize,
+    /// So many submissions find no executor yet.
+    pub(super) ownerless: usize,
     pub(super) actions: BTreeMap<String, Value>,
     /// How often an execution was looked at.
     looks: usize,
@@ -65,6 +67,10 @@ async fn submit(
     let mut server = server.lock().unwrap();
     let Value::Array(items) = body else {
         let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+        if server.ownerless > 0 {
+            server.ownerless -= 1;
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, "NO_OWNER", "", Some(1));
+        }
         if body["action_ref"] == "core.gone" {
             return refusal(
                 StatusCode::UNPROCESSABLE_ENTITY,
