@@ -177,8 +177,11 @@ impl PartitionStore for PostgresStore {
         after: Option<ExecutionId>,
         limit: u32,
     ) -> Result<Vec<ActiveRow>, StoreError> {
-        let query = sqlx::query(sql::LOAD_ACTIVE)
-            .bind(low_bytes(partitions))
+        let query = match partitions {
+            [one] => sqlx::query(sql::LOAD_ACTIVE_OF_ONE).bind(i64::from(one.0)),
+            _ => sqlx::query(sql::LOAD_ACTIVE).bind(low_bytes(partitions)),
+        };
+        let query = query
             .bind(after.map_or(i64::MIN, |id| id.0))
             .bind(i64::from(limit));
         let pool = self.db.key.clone();

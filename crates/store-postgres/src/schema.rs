@@ -43,6 +43,11 @@ fn migrations() -> Vec<Migration> {
             "observed_leases",
             include_str!("../../../migrations/postgres/0005_observed_leases.sql"),
         ),
+        (
+            6,
+            "slots",
+            include_str!("../../../migrations/postgres/0006_slots.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -38,6 +38,7 @@ statements! {
     LIST_QUEUE_STATS = "list_queue_stats",
     LOAD_ACTIONS = "load_actions",
     LOAD_ACTIVE = "load_active",
+    LOAD_ACTIVE_OF_ONE = "load_active_of_one",
     LOAD_BODIES = "load_bodies",
     LOAD_SLOTS = "load_slots",
     LOAD_TOTALS = "load_totals",

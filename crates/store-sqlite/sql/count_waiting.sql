@@ -2,5 +2,5 @@
 -- that nothing is sorted.
 SELECT action, count(*) AS waiting
   FROM execution_active
- WHERE status = 'queued' AND id & 255 IN (SELECT value FROM json_each(?1))
+ WHERE status = 'queued' AND +(id & 255) IN (SELECT value FROM json_each(?1))
  GROUP BY action

@@ -20,6 +20,7 @@ mod batch;
 mod dead_letters;
 mod error;
 mod executions;
+mod former;
 mod lock;
 mod migrate;
 mod options;

@@ -35,6 +35,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "observed_leases",
         include_str!("../../../migrations/sqlite/0005_observed_leases.sql"),
     ),
+    (
+        6,
+        "slots",
+        include_str!("../../../migrations/sqlite/0006_slots.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -199,10 +199,11 @@ impl PartitionStore for SqliteStore {
         after: Option<ExecutionId>,
         limit: u32,
     ) -> Result<Vec<ActiveRow>, StoreError> {
-        let query = sqlx::query(sql::LOAD_ACTIVE)
-            .bind(partition_list(partitions))
-            .bind(after.map_or(i64::MIN, |id| id.0))
-            .bind(limit);
+        let query = match partitions {
+            [one] => sqlx::query(sql::LOAD_ACTIVE_OF_ONE).bind(i64::from(one.0)),
+            _ => sqlx::query(sql::LOAD_ACTIVE).bind(partition_list(partitions)),
+        };
+        let query = query.bind(after.map_or(i64::MIN, |id| id.0)).bind(limit);
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(active_row).collect::<Result<_, _>>()?)

@@ -13,6 +13,7 @@ use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
 use tempfile::TempDir;
 
 use crate::error::{Failure, from_sqlx};
+use crate::former;
 use crate::lock::FileLock;
 use crate::migrate;
 use crate::options::SqliteOptions;
@@ -68,6 +69,9 @@ impl SqliteStore {
         let writer = Writer::open(options.writer())
             .await
             .map_err(|error| cannot_open(&options, error))?;
+        writer
+            .transaction(|connection| Box::pin(former::end_leases(connection)))
+            .await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(options.readers.max(1))
             .acquire_timeout(READER_TIMEOUT)

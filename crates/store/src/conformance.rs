@@ -128,6 +128,7 @@ cases! { ($)
     claims::workers_are_listed_by_name,
     claims::the_ends_of_workers_are_known,
     slots::slots_are_loaded_with_their_holders,
+    slots::slots_follow_every_change,
     slots::a_lost_worker_is_seen,
     slots::bodies_are_loaded_while_active,
     slots::waiting_executions_are_counted,

@@ -414,7 +414,8 @@ pub trait PartitionStore: Send + Sync {
     async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError>;
 
     /// The next `limit` executions of these partitions that wait or hold a slot, by rising id,
-    /// after `after`.
+    /// after `after`. Of a single partition only its own rows are read, so that a page costs what
+    /// it returns, however many others there are.
     ///
     /// # Errors
     /// When the store fails.
@@ -440,7 +441,8 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError>;
 
-    /// Every execution of these partitions that holds a slot.
+    /// Every execution of these partitions that holds a slot: as much work as there are slots,
+    /// however many wait.
     ///
     /// # Errors
     /// When the store fails.
@@ -467,7 +469,9 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn now(&self) -> Result<DateTime<Utc>, StoreError>;
 
-    /// How many executions of each action of these partitions wait, for those that have any.
+    /// How many executions of each action of these partitions wait, for those that have any. Reads
+    /// every row of these partitions; [`load_active`](Self::load_active) of one partition gives
+    /// the same in pages.
     ///
     /// # Errors
     /// When the store fails.

@@ -10,35 +10,48 @@ use crate::support::on_fresh_db;
 const FILL: &str = "
 INSERT INTO attune.execution_active
     (id, action, created, requested_at, request_id, attempt, priority, status, action_ref, parameters)
-SELECT n * 256, n % 10 + 1, now() + n * interval '1 ms', now(), gen_random_uuid(), 1, 2,
+SELECT n * 256 + n % 16, n % 10 + 1, now() + n * interval '1 ms', now(), gen_random_uuid(), 1, 2,
        CASE WHEN n % 100 < 10 AND n / 100 % 10 = 0 THEN 'requested' ELSE 'queued' END,
        'p.a', '{}'
-FROM generate_series(1, 20000) AS n";
+FROM generate_series(1, 20000) AS n;
+INSERT INTO attune.slot
+SELECT id, action FROM attune.execution_active WHERE status = 'requested';
+ANALYZE attune.execution_active, attune.slot";
 
 #[tokio::test]
-async fn holders_are_found_along_the_index_of_their_action() {
+async fn holders_are_found_by_their_slots() {
     on_fresh_db(|db| async move {
         sqlx::raw_sql(FILL).execute(&db.sql).await.unwrap();
-        sqlx::raw_sql("ANALYZE attune.execution_active")
-            .execute(&db.sql)
-            .await
-            .unwrap();
-        let (_, text) = sql::ALL
-            .iter()
-            .find(|(name, _)| *name == "slot_holders")
-            .unwrap();
-        let explain = format!("EXPLAIN {text}");
-        let plan = sqlx::query(AssertSqlSafe(explain))
+        let explain = |statement: &str| {
+            let (_, text) = sql::ALL
+                .iter()
+                .find(|(name, _)| *name == statement)
+                .unwrap();
+            sqlx::query(AssertSqlSafe(format!("EXPLAIN {text}")))
+        };
+        let holders = explain("slot_holders")
             .bind(1_i64)
             .bind(i64::MIN)
-            .bind(50_i64)
-            .fetch_all(&db.sql)
-            .await
-            .unwrap();
-        let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
-        let plan = plan.join("\n");
-        assert!(plan.contains("execution_active_action"), "{plan}");
-        assert!(!plan.contains("Seq Scan on execution_active"), "{plan}");
+            .bind(50_i64);
+        let slots = explain("load_slots").bind(vec![0_i64, 1]);
+        for plan in [holders, slots] {
+            let plan = plan.fetch_all(&db.sql).await.unwrap();
+            let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+            let plan = plan.join("\n");
+            assert!(plan.contains("using execution_active_pkey"), "{plan}");
+            assert!(!plan.contains("Seq Scan on execution_active"), "{plan}");
+        }
+        let page = explain("load_active_of_one")
+            .bind(0_i64)
+            .bind(i64::MIN)
+            .bind(50_i64);
+        let page = page.fetch_all(&db.sql).await.unwrap();
+        let page: Vec<String> = page.iter().map(|row| row.get(0)).collect();
+        assert!(
+            page.iter()
+                .any(|step| step.contains("execution_active_partition")),
+            "{page:#?}"
+        );
         let found = db
             .store
             .slot_holders(attune_core::ActionId(1), None, 1000)

@@ -51,7 +51,7 @@ async fn the_days_to_come_are_there() {
         let indexes = db
             .count("SELECT count(*) FROM pg_indexes WHERE schemaname = 'attune' AND tablename ~ '^execution_history_2'")
             .await;
-        assert_eq!(indexes, 8 * 3);
+        assert_eq!(indexes, 8 * 5);
     })
     .await;
 }

@@ -7,8 +7,10 @@ use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Lines, Read as _};
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
+use std::time::Duration;
 
-use attune_store::{Batch, PartitionStore as _, Store as _};
+use attune_core::{OwnerId, WorkerId};
+use attune_store::{Batch, PartitionStore as _, Store as _, WorkerLease, WorkerStore as _};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 
 use crate::support::Owner;
@@ -89,6 +91,19 @@ impl Drop for Child {
     }
 }
 
+/// Far longer than a test takes.
+const LONG: Duration = Duration::from_secs(3600);
+
+pub(crate) fn worker(name: &str) -> WorkerLease {
+    WorkerLease {
+        worker: WorkerId::fresh(),
+        name: name.to_owned(),
+        pool: "default".to_owned(),
+        slots: 1,
+        ttl: LONG,
+    }
+}
+
 fn file() -> Option<OsString> {
     std::env::var_os(FILE)
 }
@@ -113,6 +128,11 @@ async fn commits_without_end() {
     let store = SqliteStore::open(SqliteOptions::new(file)).await.unwrap();
     store.migrate().await.unwrap();
     let mut owner = Owner::of(&store).await;
+    store
+        .renew_executor(OwnerId::fresh(), "child", LONG)
+        .await
+        .unwrap();
+    store.renew_worker(&worker("child")).await.unwrap();
     for n in 0..100_000 {
         let batch = Batch {
             inserts: owner.queued(u32::try_from(BATCH).unwrap()),

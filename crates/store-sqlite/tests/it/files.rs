@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use attune_core::OwnerId;
 use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Connection as _;
@@ -130,8 +131,11 @@ async fn what_was_written_is_there_after_a_restart() {
     store.migrate().await.unwrap();
     store.check().await.unwrap();
     assert_eq!(active(&store).await, 7);
+    // Who had the leases is gone, and their epochs go on from where they were.
     let leases = store.leases().await.unwrap();
-    assert!(leases.iter().all(|lease| lease.owner == Some(owner.id)));
+    assert!(leases.iter().all(|lease| lease.holder.is_none()));
+    let fences = owner.batch().fences;
+    assert!(fences.iter().all(|(_, epoch)| *epoch == leases[0].epoch));
 }
 
 #[tokio::test]
@@ -177,4 +181,42 @@ fn schema(result: Result<(), StoreError>) -> String {
         Err(error @ StoreError::Schema(_)) => error.to_string(),
         other => panic!("expected the schema to be refused, got {other:?}"),
     }
+}
+
+/// The lock of the file proves that nobody else is there: what a killed process held is free as
+/// soon as the file is opened again, however long its leases were.
+#[tokio::test]
+async fn what_a_killed_process_held_is_free_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(folder.path().join("attune.db"));
+    let mut child = Child::start(children::COMMITS_WITHOUT_END, &options.path);
+    child.line();
+    child.kill();
+
+    let store = SqliteStore::open(options).await.unwrap();
+    store.migrate().await.unwrap();
+    let leases = store.leases().await.unwrap();
+    assert!(leases.iter().all(|lease| lease.holder.is_none()));
+    let before: Vec<_> = leases.iter().map(|lease| lease.epoch).collect();
+    let partitions: Vec<_> = leases.iter().map(|lease| lease.partition).collect();
+    let ttl = std::time::Duration::from_secs(60);
+    let taken = store
+        .acquire(OwnerId::fresh(), "next", &partitions, ttl)
+        .await
+        .unwrap();
+    assert_eq!(taken.len(), partitions.len());
+    assert!(
+        taken
+            .iter()
+            .zip(&before)
+            .all(|((_, epoch), before)| epoch > before)
+    );
+    assert_eq!(store.executors().await.unwrap(), vec![]);
+    let ends = store.worker_ends().await.unwrap();
+    assert_eq!(ends.len(), 1);
+    assert!(ends[0].ended && ends[0].remaining.is_zero(), "{ends:?}");
+    // What this process holds stays when the schema is looked at again.
+    store.migrate().await.unwrap();
+    let held = store.leases().await.unwrap();
+    assert!(held.iter().all(|lease| lease.owner.is_some()));
 }

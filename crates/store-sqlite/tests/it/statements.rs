@@ -77,6 +77,11 @@ async fn no_statement_reads_a_whole_table_that_grows() {
         holders[0].starts_with("SEARCH a USING INDEX execution_active_slot"),
         "{holders:#?}"
     );
+    let page = plan(&mut connection, sql::LOAD_ACTIVE_OF_ONE).await;
+    assert_eq!(
+        page,
+        ["SEARCH execution_active USING INDEX execution_active_partition (<expr>=? AND rowid>?)"]
+    );
     let waiting = plan(&mut connection, sql::COUNT_WAITING).await;
     assert!(
         !waiting.iter().any(|step| step.contains("TEMP B-TREE")),

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use attune_core::{Attempt, ExecutionId, PartitionId, Priority, Status, Submission};
 
-use super::support::{SHORT, World, cancel, eventually, partitions, raw, worker_lease};
-use crate::{SlotRow, Store};
+use super::support::{
+    SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
+};
+use crate::{ActiveRow, Batch, Outcome, SlotRow, Store};
 
 /// Every held slot is loaded with who holds it, and nothing that waits is.
 pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
@@ -60,6 +62,94 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let mine = store.load_slots(&[PartitionId(2)]).await.unwrap();
     assert_eq!(mine.len(), 1);
     assert_eq!(mine[0].id, running);
+}
+
+/// After every kind of write, the slots are those of the executions that hold one, and a partition
+/// loads the same alone as among others; a batch that is written again changes nothing.
+pub async fn slots_follow_every_change(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    let inserts = vec![
+        world.queued(&one),
+        world.queued(&one),
+        world.requested(&one),
+        world.requested(&two),
+        world.requested(&two),
+        world.queued(&two),
+    ];
+    let ids: Vec<_> = inserts.iter().map(|new| new.id).collect();
+    let instant = vec![(world.requested(&one), Outcome::of(Status::Expired, None))];
+    let base = world.batch();
+    let batches = [
+        Batch {
+            inserts,
+            instant,
+            ..base.clone()
+        },
+        // A grant, a grant of a later attempt to one that holds a slot, and marks.
+        Batch {
+            updates: vec![
+                grant(ids[0], 1),
+                grant(ids[2], 2),
+                cancel(ids[3], 1),
+                cancel(ids[5], 0),
+            ],
+            ..base.clone()
+        },
+        // A slot taken back, an update that comes too late, and the end of one that waits.
+        Batch {
+            updates: vec![revoke(ids[2], 2), revoke(ids[0], 0)],
+            ends: vec![end(ids[1], Status::Cancelled)],
+            ..base.clone()
+        },
+        // Its next grant, and the end of a slot.
+        Batch {
+            updates: vec![grant(ids[2], 3)],
+            ends: vec![end(ids[4], Status::Succeeded)],
+            ..base.clone()
+        },
+    ];
+    let expected = [
+        vec![ids[2], ids[3], ids[4]],
+        vec![ids[0], ids[2], ids[3], ids[4]],
+        vec![ids[0], ids[3], ids[4]],
+        vec![ids[0], ids[2], ids[3]],
+    ];
+    for (batch, mut expected) in batches.iter().zip(expected) {
+        expected.sort_unstable();
+        for _ in 0..2 {
+            world.commit(batch).await;
+            assert_eq!(slots_of_active(&store).await, expected);
+        }
+    }
+}
+
+/// The ids of the slots, which are those of the active executions that hold one.
+async fn slots_of_active(store: &Arc<dyn Store>) -> Vec<ExecutionId> {
+    let slots = store.load_slots(&partitions()).await.unwrap();
+    let mut slots: Vec<_> = slots.iter().map(|slot| slot.id).collect();
+    slots.sort_unstable();
+    let all = store.load_active(&partitions(), None, 1_000).await.unwrap();
+    let holders = all.iter().filter(|row| row.status.holds_slot());
+    let holders: Vec<_> = holders.map(|row| row.id).collect();
+    assert_eq!(slots, holders);
+    // In pages of two, one partition after another.
+    let ids = |rows: &[ActiveRow]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
+    for place in partitions() {
+        let mut alone = Vec::new();
+        loop {
+            let page = store.load_active(&[place], alone.last().copied(), 2).await;
+            let page = ids(&page.unwrap());
+            if page.is_empty() {
+                break;
+            }
+            alone.extend(page);
+        }
+        let mut among = ids(&all);
+        among.retain(|id| id.partition() == place);
+        assert_eq!(alone, among);
+    }
+    slots
 }
 
 /// From the end of its lease on, a worker counts as lost, and for longer and longer.
