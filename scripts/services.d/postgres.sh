@@ -52,8 +52,10 @@ postgres_launch() {
     keep_or_pick postgres/port 1
     # A postmaster.pid left by a crash names an id that another process may have by now.
     rm -f "$DIR/postgres/data/postmaster.pid"
+    local -a variables=()
+    read -ra variables <<<"${ATTUNE_SERVICES_POSTGRES_VARIABLES-}"
     spawn postgres/server "$DIR/postgres/server.log" "${ACCOUNT[postgres]}" \
-        "$(postgres_binaries)/postgres" -D "$DIR/postgres/data" \
+        env "${variables[@]}" "$(postgres_binaries)/postgres" -D "$DIR/postgres/data" \
         -c listen_addresses=127.0.0.1 -c port="$(state postgres/port)" \
         -c unix_socket_directories= -c max_connections=300 -c shared_buffers=512MB \
         -c fsync=on -c max_wal_size=2GB -c timezone=UTC -c log_timezone=UTC \

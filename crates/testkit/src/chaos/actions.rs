@@ -10,6 +10,17 @@ use serde_json::{Value, json};
 const COUNT: usize = 50;
 /// How many executions of one action may wait; more are refused, which clients must cope with.
 const MAX_WAITING: u32 = 300;
+/// How many partitions the cluster has.
+pub(crate) const PARTITIONS: u16 = 8;
+/// Runs in a pool of its own.
+pub(crate) const LONELY: &str = "chaos.lonely";
+/// Its submissions are as large as they may be, and its dispatches larger.
+pub(crate) const LARGE: &str = "chaos.large";
+/// Is not to start before a time.
+pub(crate) const DELAYED: &str = "chaos.delayed";
+/// How long an execution may wait, in seconds: longer than any run of the rig, so that nothing
+/// ever expires while clocks go right.
+const WAIT_SECONDS: u32 = 3600;
 /// Kills the worker that runs it.
 pub(crate) const POISON: &str = "chaos.poison";
 
@@ -28,6 +39,10 @@ enum Kind {
     Fail,
     /// Kills its worker.
     Poison,
+    /// Nothing, and its dispatch is larger than what was asked for.
+    Large,
+    /// Nothing, to see whether the rest goes on.
+    Probe,
 }
 
 /// An action.
@@ -68,14 +83,34 @@ impl Action {
             kind,
             weight,
         });
-        ordinary.chain(special).collect()
+        let special = ordinary.chain(special);
+        let lasting = [
+            (LONELY.to_owned(), Kind::Noop, None),
+            (LARGE.to_owned(), Kind::Large, Some(5)),
+            (DELAYED.to_owned(), Kind::Program, Some(3)),
+        ];
+        let probes = super::probe::action_refs();
+        let probes = probes.into_iter().map(|name| (name, Kind::Probe, None));
+        let lasting = lasting.into_iter().chain(probes);
+        let lasting = lasting.map(|(action_ref, kind, limit)| Self {
+            action_ref,
+            limit,
+            kind,
+            weight: 0,
+        });
+        special.chain(lasting).collect()
+    }
+
+    /// Whether it only shows that the rest goes on.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.kind == Kind::Probe
     }
 
     /// The action as the API takes it. `program` is this very program, `history` the folder of
     /// its records.
     pub(crate) fn spec(&self, program: &Path, history: &Path, limit: Option<u32>) -> Value {
         let run = match self.kind {
-            Kind::Noop => json!({"builtin": "noop"}),
+            Kind::Noop | Kind::Large | Kind::Probe => json!({"builtin": "noop"}),
             Kind::Sleep => json!({"builtin": "sleep"}),
             Kind::Fail => json!({"builtin": "fail"}),
             Kind::Program | Kind::Long => json!({"program": [program, "program", history]}),
@@ -83,16 +118,28 @@ impl Action {
         };
         // A fault of the rig may hit the same execution several times; poison shall end.
         let max_attempts = if self.kind == Kind::Poison { 2 } else { 100 };
-        json!({
-            "ref": self.action_ref, "run": run, "max_attempts": max_attempts,
-            "policy": {"concurrency": {"limit": limit}, "queue": {"max_length": MAX_WAITING}},
-        })
+        let pool = if self.action_ref == LONELY {
+            super::fleet::LONELY_POOL
+        } else {
+            "default"
+        };
+        let mut spec = json!({
+            "ref": self.action_ref, "run": run, "max_attempts": max_attempts, "pool": pool,
+            "policy": {
+                "concurrency": {"limit": limit},
+                "queue": {"max_length": MAX_WAITING, "timeout_seconds": WAIT_SECONDS},
+            },
+        });
+        if self.kind == Kind::Large {
+            spec["env"] = json!({"PAD": "x".repeat(20_000)});
+        }
+        spec
     }
 
     /// What an execution is given.
     fn parameters(&self, random: &mut StdRng) -> Value {
         match self.kind {
-            Kind::Noop | Kind::Poison => json!({}),
+            Kind::Noop | Kind::Poison | Kind::Large | Kind::Probe => json!({}),
             Kind::Sleep => json!({"seconds": random.random_range(0.0..0.3)}),
             Kind::Program => json!({"work_ms": random.random_range(0..300)}),
             // Some take longer than the broker lets a delivery be.

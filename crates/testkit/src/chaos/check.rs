@@ -19,6 +19,10 @@ use super::Options;
 use super::nemesis::{Rig, faults};
 use super::records::{Runs, read};
 
+/// By how much an execution may seem to start early: clocks of one machine are read one after the
+/// other.
+const EARLY_NS: i64 = 500_000_000;
+
 /// What a run has come to.
 #[derive(Debug)]
 pub struct Report {
@@ -40,9 +44,14 @@ impl Report {
 
 /// The queues that must be empty in the end.
 pub(crate) fn queues() -> Vec<String> {
-    let mut queues = ["enforcements", "completed", "requested.default"]
-        .map(|name| format!("attune.{name}"))
-        .to_vec();
+    let mut queues = [
+        "enforcements",
+        "completed",
+        "requested.default",
+        "requested.lonely",
+    ]
+    .map(|name| format!("attune.{name}"))
+    .to_vec();
     for partition in 0..8 {
         for kind in ["commands", "control"] {
             queues.push(format!("attune.partition.{partition:02}.{kind}"));
@@ -96,6 +105,7 @@ pub(crate) async fn check(
     judge_requests(rig, &rows, &mut findings);
     judge_runs(rig, &runs, &mut findings);
     judge_totals(rig, &mut findings).await?;
+    judge_times(rig, &rows, &runs, &mut findings);
     let by_checker = ask_checker(options, &history, &last).await?;
     let mut violations = serde_json::Map::new();
     for promise in Promise::ALL {
@@ -129,7 +139,7 @@ pub(crate) async fn check(
         checked.unwrap_or(own)
     };
     let json = json!({
-        "faults": rig.fault_count(), "executions": rows.len(),
+        "faults": rig.fault_count(), "faults_by_kind": faults_by_kind(rig), "executions": rows.len(),
         "takeovers": figure("takeovers", takeovers),
         "fence_rejections": figure("fence_rejections", runs.fenced),
         "duplicates_dropped": figure("duplicates_dropped", runs.stale),
@@ -291,6 +301,38 @@ async fn judge_totals(rig: &Rig, findings: &mut Findings) -> anyhow::Result<()> 
     let what = format!("(action, enqueued, ended, rows) = {:?}", first(&rows));
     findings.add(Promise::I7, rows.len(), &what);
     Ok(())
+}
+
+/// Nothing waits as long as it may while clocks go right, and nothing starts before its time.
+fn judge_times(rig: &Rig, rows: &HashMap<Uuid, Final>, runs: &Runs, findings: &mut Findings) {
+    let expired = rows.values().filter(|row| row.status == "expired");
+    findings.add(
+        Promise::I1,
+        expired.count(),
+        "an execution expired long before its time",
+    );
+    let known = rig.shared.ledger.known();
+    let due: HashMap<i64, i64> = known
+        .delayed
+        .iter()
+        .filter_map(|(request_id, due)| Some((rows.get(request_id)?.id, *due)))
+        .collect();
+    let programs = runs.programs.values().flatten();
+    let early = programs.filter(|program| {
+        due.get(&program.execution_id)
+            .is_some_and(|due| program.start_ns < due - EARLY_NS)
+    });
+    findings.add(
+        Promise::I3,
+        early.count(),
+        "an execution started before the time that it was not to start before",
+    );
+}
+
+/// How often each kind of fault was begun.
+fn faults_by_kind(rig: &Rig) -> BTreeMap<&'static str, u64> {
+    let counts = rig.counts.lock();
+    counts.unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// How often a partition changed hands.

@@ -27,6 +27,7 @@ const fn kill(name: &'static str, weight: u32) -> Fault {
         heal: "started again after 0.2 to 3 s",
         lane: Lane::Others,
         weight,
+        by_default: true,
         work: |rig, random, fault| do_kill(rig, random, fault).boxed(),
     }
 }
@@ -38,6 +39,7 @@ const fn pause(name: &'static str, how: &'static str, weight: u32) -> Fault {
         heal: "SIGCONT",
         lane: Lane::Others,
         weight,
+        by_default: true,
         work: |rig, random, fault| do_pause(rig, random, fault).boxed(),
     }
 }
@@ -49,6 +51,7 @@ const fn way(name: &'static str, how: &'static str, weight: u32) -> Fault {
         heal: "the way is opened",
         lane: Lane::Others,
         weight,
+        by_default: true,
         work: |rig, random, fault| do_way(rig, random, fault).boxed(),
     }
 }
@@ -65,6 +68,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         heal: "the worker starts another one",
         lane: Lane::Others,
         weight: 2,
+        by_default: true,
         work: |rig, random, fault| do_kill_guard(rig, random, fault).boxed(),
     },
     pause("pause-executor", "SIGSTOP for 7 to 11 s (lease 5 s)", 4),
@@ -94,6 +98,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         heal: "each is started again once it has ended",
         lane: Lane::Others,
         weight: 3,
+        by_default: true,
         work: |rig, random, fault| do_rolling(rig, random, fault).boxed(),
     },
 ];
@@ -199,7 +204,9 @@ async fn do_pause(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resu
 }
 
 /// The process of a daemon that runs, taken out; what has ended is left to the supervisor.
-fn running(guard: &mut MutexGuard<'_, Option<Process>>) -> anyhow::Result<Option<Process>> {
+pub(crate) fn running(
+    guard: &mut MutexGuard<'_, Option<Process>>,
+) -> anyhow::Result<Option<Process>> {
     let is_running = match guard.as_mut() {
         Some(process) => process.is_running()?,
         None => false,

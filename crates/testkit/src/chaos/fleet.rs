@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::lasting_faults::Clocks;
 use super::notes::Notes;
 use super::servers::{Server, Servers};
 use super::{SETTINGS, Say};
@@ -24,6 +25,9 @@ const ROLES: [(&str, usize); 5] = [
     ("worker", 4),
     ("api", 1),
 ];
+/// The pool that only one worker has, beside those above.
+pub(crate) const LONELY_POOL: &str = "lonely";
+const LONELY_WORKER: &str = "worker-lonely";
 /// How often the supervisor looks after a daemon.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long it waits before it starts one again that has ended.
@@ -96,6 +100,7 @@ impl Fleet {
         binary: &Path,
         folder: &Path,
         servers: &Servers,
+        clocks: Option<&Clocks>,
         say: &Say,
     ) -> anyhow::Result<Arc<Self>> {
         let api_port = free_port().await?;
@@ -128,27 +133,35 @@ impl Fleet {
         let status = migrate.end().await?;
         ensure!(status.success(), "attune migrate: {}", migrate.tail());
         let mut daemons = Vec::new();
-        for (role, count) in ROLES {
-            for number in 1..=count {
-                let name = format!("{role}-{number}");
-                let to_database = Proxy::on(free_port().await?, database)?;
-                let to_broker = Proxy::on(free_port().await?, broker)?;
-                let ways = (to_database.url(database)?, to_broker.url(broker)?);
-                let mut env = urls(env.clone(), ways.0, ways.1);
-                env.insert(variable("worker.name"), name.clone());
-                env.insert(variable("executor.name"), name.clone());
-                if role != "api" {
-                    env.insert(variable("metrics.listen"), "127.0.0.1:0".to_owned());
-                }
-                daemons.push(Arc::new(Daemon {
-                    launch: launch(&name, role, env),
-                    name,
-                    role,
-                    to_database,
-                    to_broker,
-                    process: Mutex::new(None),
-                }));
+        let names = ROLES.iter().flat_map(|(role, count)| {
+            let numbered = (1..=*count).map(move |number| (*role, format!("{role}-{number}")));
+            numbered.collect::<Vec<_>>()
+        });
+        let lonely = ("worker", LONELY_WORKER.to_owned());
+        for (role, name) in names.chain([lonely]) {
+            let to_database = Proxy::on(free_port().await?, database)?;
+            let to_broker = Proxy::on(free_port().await?, broker)?;
+            let ways = (to_database.url(database)?, to_broker.url(broker)?);
+            let mut env = urls(env.clone(), ways.0, ways.1);
+            env.insert(variable("worker.name"), name.clone());
+            env.insert(variable("executor.name"), name.clone());
+            if name == LONELY_WORKER {
+                env.insert(variable("worker.pool"), LONELY_POOL.to_owned());
             }
+            if let Some(clocks) = clocks.filter(|_| matches!(role, "executor" | "worker")) {
+                env.extend(clocks.variables(&name)?);
+            }
+            if role != "api" {
+                env.insert(variable("metrics.listen"), "127.0.0.1:0".to_owned());
+            }
+            daemons.push(Arc::new(Daemon {
+                launch: launch(&name, role, env),
+                name,
+                role,
+                to_database,
+                to_broker,
+                process: Mutex::new(None),
+            }));
         }
         drop(api_port);
         for daemon in &daemons {
@@ -210,6 +223,12 @@ impl Fleet {
                 Err(error) => say.line(&format!("{} does not start: {error:#}", daemon.name)),
             }
         }
+    }
+
+    /// The only worker of its pool.
+    pub(crate) fn lonely(&self) -> Option<Arc<Daemon>> {
+        let mut daemons = self.daemons.iter();
+        daemons.find(|daemon| daemon.name == LONELY_WORKER).cloned()
     }
 
     /// The daemons of a role.

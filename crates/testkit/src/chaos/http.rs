@@ -39,6 +39,15 @@ pub(crate) struct Shared {
     pub(crate) history: PathBuf,
 }
 
+impl Shared {
+    /// The action of this name.
+    pub(crate) fn action(&self, action_ref: &str) -> anyhow::Result<&Action> {
+        let mut actions = self.actions.iter();
+        let found = actions.find(|action| action.action_ref == action_ref);
+        found.with_context(|| format!("there is no {action_ref}"))
+    }
+}
+
 /// Asks for executions at this pace, until it is stopped.
 pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> anyhow::Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
@@ -94,7 +103,7 @@ pub(crate) async fn client(shared: Arc<Shared>, seed: u64, pace: Duration) -> an
 
 /// What is known of a submission after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+pub(crate) enum Outcome {
     /// It became this execution.
     Accepted(i64),
     /// Nothing was stored.
@@ -104,7 +113,7 @@ enum Outcome {
 }
 
 /// Sends a request and notes what is known after it of each submission.
-async fn ask(
+pub(crate) async fn ask(
     shared: &Shared,
     api: &Api,
     submissions: &[Value],

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use attune_record::now_ns;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -27,6 +29,8 @@ pub(crate) struct Known {
     pub(crate) confirmed: HashSet<Uuid>,
     /// Those of which nothing may have been stored.
     pub(crate) refused: HashSet<Uuid>,
+    /// Those that were not to start before a time, and that time as programs measure it.
+    pub(crate) delayed: HashMap<Uuid, i64>,
     /// Answers that contradict each other.
     pub(crate) contradictions: Vec<String>,
     /// How many answers there were of each kind.
@@ -55,6 +59,14 @@ impl Ledger {
             "priority": submission["priority"], "delayed": !submission["not_before"].is_null(),
         });
         self.notes.add("submit_invoke", fields)
+    }
+
+    /// The same for one that is not to start before so long from now.
+    pub(crate) fn invoke_delayed(&self, submission: &Value, delay: Duration) -> anyhow::Result<()> {
+        let request_id: Uuid = submission["request_id"].as_str().unwrap_or("").parse()?;
+        let due = now_ns().saturating_add(i64::try_from(delay.as_nanos())?);
+        self.known().delayed.insert(request_id, due);
+        self.invoke(submission)
     }
 
     /// A client was told that it was accepted, as this execution.

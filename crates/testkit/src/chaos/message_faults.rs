@@ -25,6 +25,7 @@ macro_rules! fault {
             heal: $heal,
             lane: Lane::Others,
             weight: $weight,
+            by_default: true,
             work: |rig, random, fault| $work(rig, random, fault).boxed(),
         }
     };

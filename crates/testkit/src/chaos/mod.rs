@@ -10,12 +10,15 @@ mod check;
 mod daemon_faults;
 mod fleet;
 mod http;
+mod lasting_faults;
 mod ledger;
 mod message_faults;
 mod nemesis;
 mod notes;
+mod probe;
 mod program;
 mod records;
+mod room_faults;
 mod server_faults;
 mod servers;
 mod stranger;
@@ -41,6 +44,7 @@ use crate::{Api, wait_for};
 use actions::Action;
 use fleet::Fleet;
 use http::Shared;
+use lasting_faults::Clocks;
 use ledger::Ledger;
 use nemesis::{Fault, Lane, Rig};
 use notes::Notes;
@@ -95,8 +99,10 @@ pub struct Options {
     pub time: Duration,
     /// Decides which faults come.
     pub seed: u64,
-    /// Names of faults; empty for all.
+    /// Names of faults; empty for those that come by default.
     pub faults: Vec<String>,
+    /// Whether all faults come when none are named.
+    pub lasting: bool,
     /// Executions a second.
     pub rate: f64,
     /// Whether only the final line goes to stdout.
@@ -121,10 +127,10 @@ impl Say {
     }
 }
 
-/// The faults that there are: name, how, how it is healed.
+/// The faults that there are: name, how, how it is healed, and whether it comes by default.
 #[must_use]
-pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str)> {
-    let row = |fault: &Fault| (fault.name, fault.how, fault.heal);
+pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str, bool)> {
+    let row = |fault: &Fault| (fault.name, fault.how, fault.heal, fault.by_default);
     nemesis::faults().map(row).collect()
 }
 
@@ -134,7 +140,7 @@ pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str)> {
 /// # Errors
 /// When the rig itself fails, or was stopped; what it finds is in the report.
 pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<Report> {
-    let chosen = choose(&options.faults)?;
+    let chosen = choose(&options.faults, options.lasting)?;
     let say = Say {
         since: Instant::now(),
         to_stderr: options.json,
@@ -149,9 +155,13 @@ pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<
         options.seed,
         folder.display()
     ));
-    let servers = Servers::up(&options.services, &options.folder.join("services")).await?;
+    let sets_clocks = chosen.iter().any(|fault| fault.name.starts_with("clock-"));
+    let clocks = sets_clocks.then(|| Clocks::new(folder.join("clocks")));
+    let clocks = clocks.transpose()?;
+    let place = options.folder.join("services");
+    let servers = Servers::up(&options.services, &place, clocks.as_ref()).await?;
     let started = tokio::select! {
-        started = Fleet::start(&options.binary, &folder, &servers, &say) => started,
+        started = Fleet::start(&options.binary, &folder, &servers, clocks.as_ref(), &say) => started,
         () = stop.cancelled() => Err(anyhow::anyhow!("stopped")),
     };
     let fleet = match started {
@@ -161,7 +171,7 @@ pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<
             return Err(error);
         }
     };
-    let rig = prepare(options, &folder, servers, fleet, say)?;
+    let rig = prepare(options, &folder, servers, fleet, clocks, say)?;
     // Dropped half-way when it is stopped; what is left to do then is below.
     let outcome = tokio::select! {
         outcome = go_through(&rig, options, &chosen, &folder) => outcome,
@@ -173,7 +183,7 @@ pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<
     outcome
 }
 
-fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Fault>> {
+fn choose(names: &[String], lasting: bool) -> anyhow::Result<Vec<&'static Fault>> {
     let all: Vec<_> = nemesis::faults().collect();
     for name in names {
         let known = || {
@@ -185,8 +195,10 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Fault>> {
         let is_known = all.iter().any(|fault| fault.name == name);
         ensure!(is_known, "there is no fault {name}; there are: {}", known());
     }
-    let is_chosen =
-        |fault: &&Fault| names.is_empty() || names.iter().any(|name| name == fault.name);
+    let is_chosen = |fault: &&Fault| match names {
+        [] => lasting || fault.by_default,
+        names => names.iter().any(|name| name == fault.name),
+    };
     Ok(all.into_iter().filter(is_chosen).collect())
 }
 
@@ -195,6 +207,7 @@ fn prepare(
     folder: &Path,
     servers: Servers,
     fleet: Arc<Fleet>,
+    clocks: Option<Clocks>,
     say: Say,
 ) -> anyhow::Result<Rig> {
     let history = folder.join("history");
@@ -217,6 +230,8 @@ fn prepare(
         stranger: Stranger::new(&servers.broker_url),
         notes: Notes::open(&history, "nemesis")?,
         counts: std::sync::Mutex::default(),
+        clocks,
+        servers_disturbed: std::sync::Mutex::default(),
         limits: limits.into(),
         servers,
         fleet,

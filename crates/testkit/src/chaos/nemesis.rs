@@ -13,10 +13,14 @@ use tokio::time::Instant;
 
 use super::fleet::Fleet;
 use super::http::Shared;
+use super::lasting_faults::Clocks;
 use super::notes::Notes;
 use super::servers::Servers;
 use super::stranger::Stranger;
-use super::{Say, daemon_faults, message_faults, server_faults};
+use super::{Say, daemon_faults, lasting_faults, message_faults, room_faults, server_faults};
+
+/// How long healing is tried again, when somebody disturbs just then.
+pub(crate) const INSIST: Duration = Duration::from_secs(60);
 
 /// What a fault hits. Faults of one lane come one after the other, those of two at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(crate) struct Fault {
     pub(crate) lane: Lane,
     /// How often it is picked, next to the others.
     pub(crate) weight: u32,
+    /// Whether it is among those that come when none are named.
+    pub(crate) by_default: bool,
     /// What does it.
     pub(crate) work: Work,
 }
@@ -61,7 +67,9 @@ pub(crate) struct Fault {
 pub(crate) fn faults() -> impl Iterator<Item = &'static Fault> {
     [
         daemon_faults::FAULTS,
+        lasting_faults::FAULTS,
         message_faults::FAULTS,
+        room_faults::FAULTS,
         server_faults::FAULTS,
     ]
     .into_iter()
@@ -76,7 +84,11 @@ pub(crate) struct Rig {
     pub(crate) stranger: Stranger,
     pub(crate) say: Say,
     pub(crate) notes: Notes,
-    /// How often each fault was begun.
+    /// Clocks that can be set, when some fault shall set them.
+    pub(crate) clocks: Option<Clocks>,
+    /// When a fault of the servers last began or ended, and whether one is under way.
+    pub(crate) servers_disturbed: Mutex<(Option<Instant>, bool)>,
+    /// How often each kind of fault was begun.
     pub(crate) counts: Mutex<BTreeMap<&'static str, u64>>,
     /// The highest limit that each action ever had; nothing is no limit.
     pub(crate) limits: Mutex<BTreeMap<String, Option<u32>>>,
@@ -85,6 +97,7 @@ pub(crate) struct Rig {
 /// A fault that has begun.
 pub(crate) struct Begun<'a> {
     rig: &'a Rig,
+    lane: Lane,
     name: &'static str,
     target: String,
     since: Instant,
@@ -95,14 +108,36 @@ impl Rig {
     pub(crate) fn begin(&self, fault: &Fault, target: &str) -> anyhow::Result<Begun<'_>> {
         let record = json!({"name": fault.name, "target": target, "phase": "begin"});
         self.notes.add("fault", record)?;
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        *counts.entry(fault.name).or_default() += 1;
+        self.count(fault.name);
+        self.disturb_servers(fault.lane, true);
         Ok(Begun {
             rig: self,
+            lane: fault.lane,
             name: fault.name,
             target: target.to_owned(),
             since: Instant::now(),
         })
+    }
+
+    /// Counts a fault.
+    pub(crate) fn count(&self, name: &'static str) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(name).or_default() += 1;
+    }
+
+    fn disturb_servers(&self, lane: Lane, is_under_way: bool) {
+        if lane == Lane::Servers {
+            let disturbed = self.servers_disturbed.lock();
+            let mut disturbed = disturbed.unwrap_or_else(PoisonError::into_inner);
+            *disturbed = (Some(Instant::now()), is_under_way);
+        }
+    }
+
+    /// Whether the servers have been left alone for so long.
+    pub(crate) fn servers_are_quiet_for(&self, time: Duration) -> bool {
+        let disturbed = self.servers_disturbed.lock();
+        let (last, is_under_way) = *disturbed.unwrap_or_else(PoisonError::into_inner);
+        !is_under_way && last.is_none_or(|last| last.elapsed() > time)
     }
 
     /// How many faults there were.
@@ -154,6 +189,7 @@ impl Begun<'_> {
     pub(crate) fn end(self) -> anyhow::Result<bool> {
         let record = json!({"name": self.name, "target": self.target, "phase": "end"});
         self.rig.notes.add("fault", record)?;
+        self.rig.disturb_servers(self.lane, false);
         let seconds = self.since.elapsed().as_secs_f64();
         let (name, target) = (self.name, &self.target);
         self.rig.say.line(&format!(

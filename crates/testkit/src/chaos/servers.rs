@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::process::Command;
 
 use super::amqp::connect;
+use super::lasting_faults::Clocks;
 use crate::wait_for;
 
 /// The database and the virtual host of the rig.
@@ -50,13 +51,19 @@ pub(crate) struct Servers {
     folder: PathBuf,
     pub(crate) database_url: String,
     pub(crate) broker_url: String,
+    /// The variables by which PostgreSQL goes by a clock of its own.
+    clock: String,
     /// Two rigs would kill each other's servers.
     _lock: File,
 }
 
 impl Servers {
     /// Brings both up, without anything of an earlier run.
-    pub(crate) async fn up(script: &Path, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn up(
+        script: &Path,
+        folder: &Path,
+        clocks: Option<&Clocks>,
+    ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let lock = File::create(folder.join("rig.lock"))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -67,6 +74,10 @@ impl Servers {
             folder: folder.to_owned(),
             database_url: String::new(),
             broker_url: String::new(),
+            clock: match clocks {
+                Some(clocks) => variables(&clocks.variables("postgres")?),
+                None => String::new(),
+            },
             _lock: lock,
         };
         // From nothing: a broker that forgets the queues of the last run right after its start may
@@ -149,6 +160,7 @@ impl Servers {
         let mut command = Command::new(program);
         command.env("ATTUNE_SERVICES_DIR", &self.wanted);
         command.env("ATTUNE_SERVICES_RABBITMQ_SETTINGS", BROKER_SETTINGS);
+        command.env("ATTUNE_SERVICES_POSTGRES_VARIABLES", &self.clock);
         // Servers that are there already belong to somebody else.
         for name in ["POSTGRES_URL", "AMQP_URL", "AMQP_ADMIN_URL", "SERVICES"] {
             command.env_remove(format!("ATTUNE_TEST_{name}"));
@@ -157,6 +169,14 @@ impl Servers {
         command.process_group(0).stdin(Stdio::null());
         command
     }
+}
+
+/// `NAME=VALUE`, apart by spaces.
+fn variables(variables: &[(String, String)]) -> String {
+    let texts = variables
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"));
+    texts.collect::<Vec<_>>().join(" ")
 }
 
 async fn output(mut command: Command) -> anyhow::Result<String> {

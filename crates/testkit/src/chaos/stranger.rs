@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures_util::StreamExt as _;
 use lapin::options::{
     BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueBindOptions,
     QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Connection};
+use lapin::{BasicProperties, Channel, Confirmation, Connection};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use uuid::Uuid;
@@ -124,6 +124,30 @@ impl Stranger {
             .into_iter()
             .map(|(key, body)| (key.into(), properties(), body));
         self.send(messages.collect()).await
+    }
+
+    /// Sends one message and waits for its confirm.
+    ///
+    /// # Errors
+    /// When it is not known to be kept.
+    pub(crate) async fn ask(&self, key: &str, body: Vec<u8>) -> anyhow::Result<()> {
+        let asking = async {
+            let (connection, channel) = self.visit().await?;
+            let options = BasicPublishOptions {
+                mandatory: true,
+                ..BasicPublishOptions::default()
+            };
+            let confirm = channel
+                .basic_publish(EXCHANGE.into(), key.into(), options, &body, properties())
+                .await?
+                .await?;
+            leave(&connection).await;
+            match confirm {
+                Confirmation::Ack(None) => Ok(()),
+                other => bail!("not confirmed: {other:?}"),
+            }
+        };
+        tokio::time::timeout(PATIENCE, asking).await?
     }
 
     async fn send(

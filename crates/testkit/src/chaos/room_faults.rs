@@ -1,0 +1,241 @@
+//! Faults by which there is no room: for dispatches, for dead letters, in a message.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use futures_util::FutureExt as _;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::actions::{LARGE, LONELY, PARTITIONS};
+use super::amqp::envelope;
+use super::daemon_faults::running;
+use super::nemesis::{Fault, INSIST, Lane, Rig, pass};
+use super::{fleet, http, probe};
+use crate::Api;
+
+/// How many bytes a message of the broker and a body of the API may have, and how near to that
+/// bodies come.
+const LIMIT: usize = 1_048_576;
+const NEAR: [usize; 4] = [1_048_440, 1_048_490, 1_048_540, LIMIT];
+/// How many executions go to the pool that has no worker, and how many of them its queue takes.
+/// They are sent a few at a time, so that they are many messages.
+const DISPATCHES: usize = 900;
+const AT_A_TIME: usize = 10;
+const ROOM: u32 = 5;
+
+/// A fault whose work is the async function `$work`.
+macro_rules! fault {
+    ($name:literal, $how:literal, $heal:literal, $work:ident) => {
+        Fault {
+            name: $name,
+            how: $how,
+            heal: $heal,
+            lane: Lane::Others,
+            weight: 2,
+            by_default: false,
+            work: |rig, random, fault| $work(rig, random, fault).boxed(),
+        }
+    };
+}
+
+pub(crate) const FAULTS: &[Fault] = &[
+    fault!(
+        "pool-dead",
+        "a pool loses its only worker, its queue takes no more, slots are taken back by force",
+        "its queue takes more and its worker is started after 6 to 11 s",
+        pool_dead
+    ),
+    fault!(
+        "letters-full",
+        "the dead letters take no more for 8 to 12 s while much is refused",
+        "they take more",
+        letters_full
+    ),
+    fault!(
+        "large",
+        "bodies that are as large as they may be, by AMQP and HTTP",
+        "nothing to heal",
+        large
+    ),
+];
+
+/// Bounds a queue of the broker, however it was declared.
+async fn bound(rig: &Rig, queue: &str, length: u32) -> anyhow::Result<()> {
+    let pattern = format!("^{}$", queue.replace('.', "\\."));
+    let definition = json!({"max-length": length, "overflow": "reject-publish"}).to_string();
+    let vhost = super::servers::NAME;
+    let arguments = [
+        "set_policy",
+        "--vhost",
+        vhost,
+        "--priority",
+        "100",
+        "--apply-to",
+        "queues",
+        queue,
+        &pattern,
+        &definition,
+    ];
+    rig.servers.rabbitmqctl(&arguments).await.map(drop)
+}
+
+async fn unbound(rig: &Rig, queue: &str) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let vhost = super::servers::NAME;
+    let arguments = ["clear_policy", "--vhost", vhost, queue];
+    while let Err(error) = rig.servers.rabbitmqctl(&arguments).await {
+        // Somebody may disturb the broker.
+        ensure!(began.elapsed() < INSIST, "{queue} stays bound: {error:#}");
+        tokio::time::sleep(Duration::from_millis(500)).await; // poll
+    }
+    Ok(())
+}
+
+async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let queue = format!("attune.requested.{}", fleet::LONELY_POOL);
+    let daemon = rig
+        .fleet
+        .lonely()
+        .context("no worker of a pool of its own")?;
+    let Some(mut guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let Some(mut process) = running(&mut guard)? else {
+        return Ok(false);
+    };
+    let begun = rig.begin(fault, &daemon.name)?;
+    process.kill().await?;
+    rig.notes.process_exit(process.pid())?;
+    if let Err(error) = bound(rig, &queue, ROOM).await {
+        // Somebody disturbs the broker: the pool is dead all the same.
+        rig.say
+            .line(&format!("{}: no bound: {error:#}", fault.name));
+    }
+    let action = rig.shared.action(LONELY)?;
+    let api = Api::new(&rig.shared.api)?;
+    for _ in 0..DISPATCHES / AT_A_TIME {
+        let submissions: Vec<Value> = (0..AT_A_TIME)
+            .map(|_| action.submission(Uuid::now_v7(), random))
+            .collect();
+        for submission in &submissions {
+            rig.shared.ledger.invoke(submission)?;
+        }
+        http::ask(&rig.shared, &api, &submissions, true, None).await?;
+    }
+    force_release(rig, &api).await?;
+    pass(random, 6_000..11_000).await;
+    probe::goes_on(rig, random, fault).await?;
+    unbound(rig, &queue).await?;
+    *guard = Some(daemon.spawn()?);
+    begun.end()
+}
+
+/// Takes the slots of some executions back that nobody can have claimed.
+async fn force_release(rig: &Rig, api: &Api) -> anyhow::Result<()> {
+    let path = format!("/api/v1/actions/{LONELY}/holders?limit=5");
+    let Ok(answer) = api.get(&path).await else {
+        return Ok(());
+    };
+    let holders = answer.body["holders"].as_array().cloned();
+    for holder in holders.unwrap_or_default() {
+        let id = holder["execution_id"].as_i64().context("no id")?;
+        let body = json!({"attempt": holder["attempt"], "reason": "as the rig wants it"});
+        let path = format!("/api/v1/executions/{id}/release");
+        // Whatever comes of it.
+        let answer = api
+            .send(Method::POST, &path, &[], serde_json::to_vec(&body)?)
+            .await;
+        if answer.is_ok_and(|answer| answer.status == 200) {
+            rig.count("force-release");
+        }
+    }
+    Ok(())
+}
+
+async fn letters_full(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let queue = "attune.dead-letters";
+    if let Err(error) = bound(rig, queue, 1).await {
+        rig.say.line(&format!("{}: not now: {error:#}", fault.name));
+        return Ok(false);
+    }
+    let begun = rig.begin(fault, queue)?;
+    let mut messages: Vec<_> = (0..200)
+        .map(|_| {
+            let submission = json!({"request_id": Uuid::now_v7(), "action_ref": "chaos.unknown"});
+            let payload = json!([submission]);
+            let body = envelope(Uuid::now_v7(), "enforcement.created", 1, &payload);
+            ("enforcement.created".to_owned(), body)
+        })
+        .collect();
+    for partition in 0..PARTITIONS {
+        for kind in ["commands", "control"] {
+            let key = format!("partition.{partition:02}.{kind}");
+            messages.extend((0..10).map(|_| (key.clone(), vec![0xff])));
+        }
+    }
+    if let Err(error) = rig.stranger.say(messages).await {
+        rig.say.line(&format!("{}: not all: {error:#}", fault.name));
+    }
+    pass(random, 8_000..12_000).await;
+    probe::goes_on(rig, random, fault).await?;
+    unbound(rig, queue).await?;
+    begun.end()
+}
+
+/// A submission whose whole body, as `wrap` makes it, has so many bytes.
+fn of_size(submission: &Value, size: usize, wrap: impl Fn(&Value) -> Vec<u8>) -> Value {
+    let with = |length: usize| {
+        let mut padded = submission.clone();
+        padded["parameters"] = json!({"pad": "x".repeat(length)});
+        padded
+    };
+    let rest = wrap(&with(0)).len();
+    with(size.saturating_sub(rest))
+}
+
+async fn large(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let size = NEAR[random.random_range(0..NEAR.len())];
+    let action = rig.shared.action(LARGE)?;
+    let ledger = &rig.shared.ledger;
+    let begun = rig.begin(fault, &format!("{size} bytes"))?;
+    let (message_id, request_id) = (Uuid::now_v7(), Uuid::now_v7());
+    let wrap = |item: &Value| envelope(message_id, "enforcement.created", 1, item);
+    let submission = of_size(&action.submission(request_id, random), size, wrap);
+    ledger.invoke(&submission)?;
+    let body = wrap(&submission);
+    match rig.stranger.ask("enforcement.created", body).await {
+        Ok(()) => ledger.confirmed(&[request_id])?,
+        Err(error) => {
+            rig.say.line(&format!("{}: not now: {error:#}", fault.name));
+            ledger.unknown(request_id, "not confirmed")?;
+        }
+    }
+    let wrap = |item: &Value| item.to_string().into_bytes();
+    let request_id = Uuid::now_v7();
+    let submission = of_size(&action.submission(request_id, random), size, wrap);
+    ledger.invoke(&submission)?;
+    let api = Api::new(&rig.shared.api)?;
+    http::ask(&rig.shared, &api, &[submission], true, None).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    probe::goes_on(rig, random, fault).await?;
+    begun.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_has_the_size_that_is_asked_for() {
+        let wrap = |item: &Value| envelope(Uuid::nil(), "enforcement.created", 1, item);
+        let submission = json!({"action_ref": LARGE, "request_id": Uuid::nil()});
+        for size in NEAR {
+            assert_eq!(wrap(&of_size(&submission, size, wrap)).len(), size);
+        }
+    }
+}
