@@ -37,7 +37,7 @@ impl Broker {
         };
         let vhost = format!("{}/api/vhosts/{name}", admin.trim_end_matches('/'));
         // Whoever makes a virtual host this way is given all permissions on it.
-        ask(reqwest::Method::PUT, &vhost)
+        ask(reqwest::Method::PUT, &vhost, String::new())
             .await
             .context("a virtual host for the test")?;
         let mut url = url::Url::parse(&url)?;
@@ -55,6 +55,26 @@ impl Broker {
         &self.url
     }
 
+    /// Bounds a queue of this virtual host, whatever it was declared with: so many messages fit,
+    /// and what is published beyond them is refused.
+    ///
+    /// # Errors
+    /// When the broker refuses, or the tests were given no virtual host of their own.
+    pub async fn bound(&self, queue: &str, length: u32) -> anyhow::Result<()> {
+        let vhost = self.vhost.as_ref();
+        let vhost = vhost.context("a bound needs ATTUNE_TEST_AMQP_ADMIN_URL")?;
+        let policy = serde_json::json!({
+            "pattern": format!("^{}$", queue.replace('.', "\\.")), "apply-to": "queues",
+            "priority": 100,
+            "definition": {"max-length": length, "overflow": "reject-publish"},
+        });
+        let address = format!(
+            "{}/{queue}",
+            vhost.replace("/api/vhosts/", "/api/policies/")
+        );
+        ask(reqwest::Method::PUT, &address, policy.to_string()).await
+    }
+
     /// What the names of exchanges and queues must begin with; may be empty.
     #[must_use]
     pub fn prefix(&self) -> &str {
@@ -67,7 +87,7 @@ impl Drop for Broker {
         let (url, prefix) = (self.url.clone(), self.prefix.clone());
         match self.vhost.clone() {
             Some(vhost) => clean_up("the end of a virtual host".to_owned(), move || async move {
-                ask(reqwest::Method::DELETE, &vhost).await
+                ask(reqwest::Method::DELETE, &vhost, String::new()).await
             }),
             None => clean_up(format!("the end of {prefix}*"), move || async move {
                 delete_prefix(&url, &prefix).await
@@ -77,10 +97,10 @@ impl Drop for Broker {
 }
 
 /// Asks the broker's HTTP interface.
-async fn ask(method: reqwest::Method, address: &str) -> anyhow::Result<()> {
+async fn ask(method: reqwest::Method, address: &str, body: String) -> anyhow::Result<()> {
     let answer = crate::api::client()?
         .request(method, address)
-        .body("")
+        .body(body)
         .send()
         .await;
     // The address holds a password.

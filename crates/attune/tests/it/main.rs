@@ -16,6 +16,7 @@ mod executors;
 mod first_use;
 mod guards;
 mod histories;
+mod lasting;
 mod late_servers;
 mod lost_servers;
 mod lost_workers;

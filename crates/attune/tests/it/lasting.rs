@@ -1,0 +1,274 @@
+//! Faults that last, and queues that are full: what one thing cannot do stops nothing else, and
+//! nothing that was accepted is lost.
+//!
+//! Those that are ignored are known not to hold; `cargo nextest run --run-ignored only lasting`
+//! shows how.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use attune_bus::Topic;
+use attune_core::RequestId;
+use attune_record::{Record, read_dir};
+use attune_testkit::{System, Wiring, wait_for};
+use serde_json::{Value, json};
+use sqlx::PgConnection;
+use tokio::time::Instant;
+
+use crate::stranger::{connect, envelope, publish};
+use crate::support::{all_are, limited, noop, number, run, setup};
+
+/// The bound that the default settings put on a message and on a body of the API.
+const LARGEST: usize = 1024 * 1024;
+/// What else there is to do meanwhile.
+const LIVE: &str = "it.live";
+
+/// What a full disk says, for the rows of executions alone: leases can be written.
+const REFUSE: &str = "
+    CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'could not extend file: No space left on device'
+            USING ERRCODE = '53100';
+    END $$;
+    CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_active
+        FOR EACH ROW EXECUTE FUNCTION public.refuse();
+    CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_history
+        FOR EACH ROW EXECUTE FUNCTION public.refuse();";
+const TAKE: &str = "
+    DROP TRIGGER refuse ON attune.execution_active;
+    DROP TRIGGER refuse ON attune.execution_history;";
+
+fn firing(action_ref: &str, parameters: &Value) -> Vec<u8> {
+    let payload = json!({
+        "action_ref": action_ref, "request_id": RequestId::fresh(), "parameters": parameters,
+    });
+    envelope("enforcement.created", 1, &payload)
+}
+
+/// A rule firing whose message has so many bytes.
+fn firing_of(action_ref: &str, size: usize) -> Vec<u8> {
+    let pad = |length| firing(action_ref, &json!({"pad": "x".repeat(length)}));
+    pad(size.saturating_sub(pad(0).len()))
+}
+
+/// Something else is asked for, by HTTP, and ends.
+async fn the_rest_goes_on(system: &System) -> anyhow::Result<()> {
+    let live = wait_for("an answer for something else", async || {
+        let ask = json!({"action_ref": LIVE});
+        system.api.try_submit(&ask).await?.expect(201)
+    })
+    .await?;
+    system.api.until(number(&live, "id")?, "succeeded").await?;
+    Ok(())
+}
+
+async fn epochs(sql: &mut PgConnection) -> anyhow::Result<Vec<i64>> {
+    let epochs = "SELECT epoch::bigint FROM attune.partition_lease ORDER BY partition";
+    Ok(sqlx::query_scalar(epochs).fetch_all(sql).await?)
+}
+
+/// The store refuses rows for half a minute while leases are renewed: what was confirmed stays in
+/// its queue, partitions are not loaded again and again, and all goes on by itself.
+async fn refused_commits(system: &System) -> anyhow::Result<()> {
+    const COUNT: usize = 300;
+    const OUTAGE: Duration = Duration::from_secs(30);
+    let api = &system.api;
+    api.apply(&limited(LIVE, &noop(), 4)).await?;
+    the_rest_goes_on(system).await?;
+    let mut sql = system.database()?.connect().await?;
+    sqlx::raw_sql(REFUSE).execute(&mut sql).await?;
+    let before = epochs(&mut sql).await?;
+    let bus = connect(system).await?;
+    for _ in 0..COUNT {
+        publish(&bus, &Topic::Enforcements, firing(LIVE, &json!({}))).await?;
+    }
+    let began = Instant::now();
+    wait_for("the end of the outage", async || {
+        ensure!(began.elapsed() >= OUTAGE, "it goes on");
+        Ok(())
+    })
+    .await?;
+    let after = epochs(&mut sql).await?;
+    sqlx::raw_sql(TAKE).execute(&mut sql).await?;
+    let executions = wait_for("what was confirmed", async || {
+        let executions = api.until_idle(LIVE).await?;
+        ensure!(executions.len() == COUNT + 1, "{} came", executions.len());
+        Ok(executions)
+    })
+    .await?;
+    all_are(&executions, "succeeded")?;
+    let rises = before
+        .iter()
+        .zip(&after)
+        .map(|(before, after)| after - before);
+    let most = rises.max().unwrap_or_default();
+    ensure!(
+        most <= 1,
+        "a partition was loaded {most} times in one outage"
+    );
+    let letters: i64 = sqlx::query_scalar("SELECT count(*) FROM attune.dead_letter")
+        .fetch_one(&mut sql)
+        .await?;
+    ensure!(letters == 0, "{letters} messages became dead letters");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an executor loads a partition again at once after every refused commit"]
+async fn cluster_lasting_refused_commits() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), refused_commits).await
+}
+
+/// A firing that is as large as it may be is larger when the router hands it on.
+async fn large_firing(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    api.apply(&limited(LIVE, &noop(), 4)).await?;
+    api.apply(&limited("it.large", &noop(), 4)).await?;
+    let bus = connect(system).await?;
+    let large = firing_of("it.large", LARGEST);
+    ensure!(large.len() == LARGEST, "{} bytes", large.len());
+    publish(&bus, &Topic::Enforcements, large).await?;
+    for _ in 0..3 {
+        publish(&bus, &Topic::Enforcements, firing(LIVE, &json!({}))).await?;
+    }
+    wait_for("what came behind it", async || {
+        let executions = api.until_idle(LIVE).await?;
+        ensure!(executions.len() == 3, "{} came", executions.len());
+        all_are(&executions, "succeeded")
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the router publishes what the bus refuses for its size again for ever"]
+async fn cluster_lasting_large_firing() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), large_firing).await
+}
+
+/// A pool without workers whose queue takes no more stops only itself.
+async fn dead_pool(system: &System) -> anyhow::Result<()> {
+    const DEAD: &str = "it.dead";
+    let api = &system.api;
+    api.apply(&limited(LIVE, &noop(), 4)).await?;
+    let dead = json!({"ref": DEAD, "run": noop(), "pool": "dead"});
+    api.apply(&dead).await?;
+    system.broker()?.bound("attune.requested.dead", 5).await?;
+    let bus = connect(system).await?;
+    for _ in 0..900 {
+        publish(&bus, &Topic::Enforcements, firing(DEAD, &json!({}))).await?;
+    }
+    the_rest_goes_on(system).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "dispatches that are refused for room stop the loop of their executor"]
+async fn cluster_lasting_dead_pool() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), dead_pool).await
+}
+
+/// Dead letters that take no more stop nobody who has something to put there.
+async fn full_dead_letters(system: &System) -> anyhow::Result<()> {
+    let api = &system.api;
+    api.apply(&limited(LIVE, &noop(), 4)).await?;
+    // Nothing comes in, whoever takes something out.
+    system.broker()?.bound("attune.dead-letters", 0).await?;
+    let bus = connect(system).await?;
+    for _ in 0..300 {
+        publish(&bus, &Topic::Enforcements, firing("it.nobody", &json!({}))).await?;
+    }
+    the_rest_goes_on(system).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "dead letters that are refused stop the loop of their executor"]
+async fn cluster_lasting_full_dead_letters() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), full_dead_letters).await
+}
+
+/// A dispatch has what its submission has and the program and variables of its action: one that
+/// would be larger than a message is refused, or ends; it keeps no slot and stops nobody.
+async fn large_dispatches(system: &System) -> anyhow::Result<()> {
+    const LARGE: &str = "it.large";
+    let api = &system.api;
+    api.apply(&limited(LIVE, &noop(), 4)).await?;
+    let large = json!({"ref": LARGE, "run": noop(), "env": {"PAD": "x".repeat(20_000)}});
+    api.apply(&large).await?;
+    let parameters = json!({"pad": "x".repeat(LARGEST - 8_000)});
+    for _ in 0..45 {
+        let body = json!({"action_ref": LARGE, "parameters": parameters});
+        // Refused, or accepted and ended later: either is fine, and so is no answer at all.
+        let _answer = tokio::time::timeout(Duration::from_secs(5), api.try_submit(&body)).await;
+    }
+    the_rest_goes_on(system).await?;
+    api.until_idle(LARGE).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "dispatches that are larger than a message may be are published again for ever"]
+async fn cluster_lasting_large_dispatches() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), large_dispatches).await
+}
+
+/// With a hundred thousand that wait, slots are handed on without a pause.
+async fn many_waiting(system: &System) -> anyhow::Result<()> {
+    const WAITING: usize = 100_000;
+    const AT_ONCE: usize = 1000;
+    const LIMIT: u32 = 10;
+    /// A debug build on a busy machine, where nothing but a pause of the loop takes so long.
+    const PAUSE_NS: i64 = 400_000_000;
+    let api = &system.api;
+    let action = |limit: u32| {
+        let mut spec = limited("it.many", &json!({"builtin": "sleep"}), limit);
+        spec["policy"]["queue"] = json!({"max_length": 2 * WAITING});
+        spec
+    };
+    let known = api.apply(&action(LIMIT)).await?;
+    for _ in 0..WAITING / AT_ONCE {
+        let pad = "x".repeat(200);
+        let items = std::iter::repeat_n(json!({"seconds": 0.05, "pad": pad}), AT_ONCE);
+        api.submit_batch("it.many", items).await?;
+    }
+    let id = number(&known, "id")?;
+    let starts = |from: usize| {
+        let starts = recorded_starts(system, id)?;
+        ensure!(starts.len() >= from, "{} have started", starts.len());
+        anyhow::Ok(starts)
+    };
+    let first = starts(0)?.len();
+    // Some passes of the reconciler long.
+    let starts = wait_for("a thousand grants", async || starts(first + 1000)).await?;
+    let gaps = starts[first..].windows(2).map(|pair| pair[1] - pair[0]);
+    let longest = gaps.max().unwrap_or_default();
+    ensure!(
+        longest < PAUSE_NS,
+        "no slot was handed on for {} ms",
+        longest / 1_000_000
+    );
+    Ok(())
+}
+
+/// When workers began runs of an action, in order.
+fn recorded_starts(system: &System, action_id: i64) -> anyhow::Result<Vec<i64>> {
+    let mut starts = Vec::new();
+    for record in read_dir(&system.history())? {
+        if let Record::Start {
+            action_id: of,
+            t_ns,
+            ..
+        } = record?
+            && of.0 == action_id
+        {
+            starts.push(t_ns);
+        }
+    }
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "an executor grants nothing while it looks through everything that waits"]
+async fn cluster_lasting_many_waiting() -> anyhow::Result<()> {
+    let setup = setup(Wiring::Cluster).set("executor.queue.max_queue_length", "200000");
+    run(setup, many_waiting).await
+}
