@@ -1,5 +1,7 @@
 //! "Did you mean": the known key nearest to an unknown one.
 
+use strsim::levenshtein;
+
 /// The candidate that `unknown` was most likely meant to be, if one is near enough.
 ///
 /// Compares the whole dotted key, and the last part alone, because the most common mistakes are
@@ -12,7 +14,7 @@ pub(crate) fn nearest<'a>(
     let last = last_part(&unknown);
     let (distance, near) = candidates
         .clone()
-        .map(|candidate| (distance(&unknown, candidate), candidate))
+        .map(|candidate| (levenshtein(&unknown, candidate), candidate))
         .min_by_key(|(distance, _)| *distance)?;
     if distance <= allowed(&unknown) {
         return Some(near);
@@ -36,37 +38,9 @@ fn allowed(key: &str) -> usize {
     (key.len() / 5).clamp(1, 4)
 }
 
-/// The Levenshtein distance, in bytes.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_counts_edits() {
-        for (a, b, edits) in [
-            ("", "", 0),
-            ("a", "", 1),
-            ("kitten", "sitting", 3),
-            ("ab", "ab", 0),
-        ] {
-            assert_eq!(distance(a, b), edits, "{a} {b}");
-            assert_eq!(distance(b, a), edits, "{b} {a}");
-        }
-    }
 
     #[test]
     fn near_keys_are_suggested_and_far_ones_are_not() {
