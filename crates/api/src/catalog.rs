@@ -1,11 +1,13 @@
 //! The server's own view of the actions, at most a second or so old.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use attune_core::{Action, ActionRef, Reject, Submission};
+use attune_core::{Action, ActionId, ActionRef, Reject, Submission};
 use attune_store::{ActionStore, StoreError};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
 use serde_json::Value;
 use tracing::error;
 
@@ -14,8 +16,15 @@ use crate::schema::ParameterSchema;
 /// How long an action is used without asking the store again. A change made through another
 /// server is seen after so long.
 const FRESH: Duration = Duration::from_secs(1);
-/// How many actions are kept; beyond it those that are not fresh are forgotten.
-const MAX_ENTRIES: usize = 10_000;
+/// What all actions that are kept may take, in bytes; beyond it those that were used least are
+/// forgotten. Enough for some 100,000 without a schema.
+const MAX_BYTES: u64 = 128 * 1024 * 1024;
+/// How many actions the cache is laid out for.
+const EXPECTED_ENTRIES: usize = 100_000;
+/// What an action takes beside its texts, in bytes.
+const ENTRY_BYTES: u64 = 1024;
+/// A compiled schema takes several times the bytes of its text.
+const SCHEMA_FACTOR: u64 = 8;
 
 /// An action with its compiled schema.
 pub(crate) struct Known {
@@ -66,83 +75,87 @@ impl Known {
     }
 }
 
-/// What the cache says to someone who asks for an action.
-enum Look {
-    /// Use this.
-    Use(Arc<Known>),
-    /// Ask the store; others use what is there meanwhile.
-    Ask,
-}
-
+/// An action in the cache.
 struct Entry {
     known: Arc<Known>,
     /// When it is asked for again. Moved on by whoever goes to ask, so that one asks and not
     /// everyone; if that one fails, the next does after another [`FRESH`].
-    ask_after: Instant,
+    ask_after: Mutex<Instant>,
 }
 
-#[derive(Default)]
-struct Cache {
-    entries: HashMap<ActionRef, Entry>,
-}
-
-impl Cache {
-    fn look(&mut self, action_ref: &ActionRef, now: Instant) -> Look {
-        match self.entries.get_mut(action_ref) {
-            Some(entry) if now < entry.ask_after => Look::Use(Arc::clone(&entry.known)),
-            Some(entry) => {
-                entry.ask_after = now + FRESH;
-                Look::Ask
-            }
-            None => Look::Ask,
+impl Entry {
+    fn new(known: Arc<Known>, now: Instant) -> Self {
+        Self {
+            known,
+            ask_after: Mutex::new(now + FRESH),
         }
     }
 
-    /// Keeps `known` unless something newer is there already: an answer of the store can be
-    /// overtaken by a change.
-    fn keep(&mut self, known: Arc<Known>, now: Instant) -> Arc<Known> {
-        if self.entries.len() >= MAX_ENTRIES {
-            self.entries.retain(|_, entry| now < entry.ask_after);
-            if self.entries.len() >= MAX_ENTRIES {
-                return known;
-            }
+    /// Whether it may be used at `now` without asking the store.
+    fn is_fresh(&self, now: Instant) -> bool {
+        let mut ask_after = self.ask_after();
+        if now < *ask_after {
+            return true;
         }
-        let action_ref = known.action.spec.action_ref.clone();
-        if let Some(entry) = self.entries.get_mut(&action_ref)
-            && entry.known.is_as_new_as(&known)
-        {
-            entry.ask_after = now + FRESH;
-            return Arc::clone(&entry.known);
-        }
-        self.entries.insert(
-            action_ref,
-            Entry {
-                known: Arc::clone(&known),
-                ask_after: now + FRESH,
-            },
-        );
-        known
+        *ask_after = now + FRESH;
+        false
+    }
+
+    fn ask_after(&self) -> MutexGuard<'_, Instant> {
+        // Every change is a single statement, so what was poisoned is still good.
+        self.ask_after
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Known {
-    fn is_as_new_as(&self, other: &Self) -> bool {
-        self.action.id == other.action.id && self.action.version >= other.action.version
+    fn is_as_new_as(&self, other: &Action) -> bool {
+        self.action.id == other.id && self.action.version >= other.version
+    }
+}
+
+/// What an action and its compiled schema take in memory, roughly, in bytes.
+#[derive(Clone)]
+struct Weight;
+
+impl Weighter<ActionRef, Arc<Entry>> for Weight {
+    fn weight(&self, action_ref: &ActionRef, entry: &Arc<Entry>) -> u64 {
+        let spec = &entry.known.action.spec;
+        let schema = spec.parameters.as_ref().map_or(0, json_bytes);
+        let env = spec
+            .env
+            .iter()
+            .map(|(name, value)| name.len() + value.len());
+        let bytes = 2 * action_ref.as_str().len() + spec.description.len() + env.sum::<usize>();
+        ENTRY_BYTES + bytes as u64 + SCHEMA_FACTOR * schema as u64
+    }
+}
+
+/// The length of a schema as text, without writing it.
+fn json_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(json_bytes).sum::<usize>() + 2,
+        Value::Object(members) => members
+            .iter()
+            .map(|(name, value)| name.len() + 4 + json_bytes(value))
+            .sum::<usize>(),
     }
 }
 
 /// Actions with their compiled schemas.
 pub(crate) struct Catalog {
     store: Arc<dyn ActionStore>,
-    /// Held for single look-ups, never while compiling or across an await.
-    cache: Mutex<Cache>,
+    cache: Cache<ActionRef, Arc<Entry>, Weight>,
 }
 
 impl Catalog {
     pub(crate) fn new(store: Arc<dyn ActionStore>) -> Self {
         Self {
             store,
-            cache: Mutex::default(),
+            cache: Cache::with_weighter(EXPECTED_ENTRIES, MAX_BYTES, Weight),
         }
     }
 
@@ -155,85 +168,140 @@ impl Catalog {
         &self,
         action_ref: &ActionRef,
     ) -> Result<Option<Arc<Known>>, StoreError> {
-        let look = self.cache().look(action_ref, Instant::now());
-        if let Look::Use(known) = look {
-            return Ok(Some(known));
+        let entry = self.cache.get(action_ref);
+        if let Some(entry) = entry.filter(|entry| entry.is_fresh(Instant::now())) {
+            return Ok(Some(Arc::clone(&entry.known)));
         }
         match self.store.find_action(action_ref).await? {
             Some(action) => Ok(Some(self.learn(action))),
             None => {
-                self.cache().entries.remove(action_ref);
+                self.cache.remove(action_ref);
                 Ok(None)
             }
         }
     }
 
-    /// Takes over an action that was read or changed just now.
-    pub(crate) fn learn(&self, action: Action) -> Arc<Known> {
-        let now = Instant::now();
-        {
-            // The usual case: nothing has changed, so nothing is compiled.
-            let mut cache = self.cache();
-            if let Some(entry) = cache.entries.get_mut(&action.spec.action_ref)
-                && entry.known.action.id == action.id
-                && entry.known.action.version >= action.version
-            {
-                entry.ask_after = now + FRESH;
-                return Arc::clone(&entry.known);
-            }
-        }
-        let known = Arc::new(Known::new(action));
-        self.cache().keep(known, now)
+    /// The actions with these ids, as far as they are in the cache.
+    pub(crate) fn of_ids(&self, ids: &HashSet<ActionId>) -> Vec<Action> {
+        let entries = self.cache.iter().map(|(_, entry)| entry);
+        entries
+            .filter(|entry| ids.contains(&entry.known.action.id))
+            .map(|entry| entry.known.action.clone())
+            .collect()
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        // Every change is a single statement, so a poisoned cache is still good.
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes over an action that was read or changed just now, unless something newer is there
+    /// already: an answer of the store can be overtaken by a change.
+    pub(crate) fn learn(&self, action: Action) -> Arc<Known> {
+        let now = Instant::now();
+        let action_ref = action.spec.action_ref.clone();
+        let kept = self.cache.get(&action_ref);
+        // The usual case: nothing has changed, so nothing is compiled.
+        if let Some(entry) = kept.filter(|entry| entry.known.is_as_new_as(&action)) {
+            *entry.ask_after() = now + FRESH;
+            return Arc::clone(&entry.known);
+        }
+        let known = Arc::new(Known::new(action));
+        // Two that learn at once may leave the older one, for as long as it is fresh.
+        let entry = Arc::new(Entry::new(Arc::clone(&known), now));
+        self.cache.insert(action_ref, entry);
+        known
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use attune_core::{ActionId, ActionSpec, Builtin, PartitionId, Run};
+    use attune_core::{ActionSpec, Builtin, PartitionId, Run};
 
     use super::*;
 
-    fn known(version: i64) -> Arc<Known> {
-        let spec = ActionSpec::new("a.b".parse().unwrap(), Run::Builtin(Builtin::Noop));
-        let action = Action {
+    fn action(name: &str, version: i64) -> Action {
+        let spec = ActionSpec::new(name.parse().unwrap(), Run::Builtin(Builtin::Noop));
+        Action {
             id: ActionId(1),
             partition: PartitionId(0),
             version,
             spec,
-        };
-        Arc::new(Known::new(action))
+        }
     }
 
-    fn used(look: Look) -> Option<i64> {
-        match look {
-            Look::Use(known) => Some(known.action.version),
-            Look::Ask => None,
+    /// A store that is never asked.
+    struct Unasked;
+
+    #[async_trait::async_trait]
+    impl ActionStore for Unasked {
+        async fn apply_action(
+            &self,
+            _spec: &ActionSpec,
+            _partition_count: u16,
+            _changed_by: &str,
+        ) -> Result<attune_store::Applied, StoreError> {
+            panic!("a fresh action is not asked for")
+        }
+
+        async fn find_action(&self, _action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
+            panic!("a fresh action is not asked for")
+        }
+
+        async fn list_actions(
+            &self,
+            _after: Option<&ActionRef>,
+            _limit: u32,
+        ) -> Result<Vec<Action>, StoreError> {
+            panic!("a fresh action is not asked for")
+        }
+
+        async fn policy_changes(
+            &self,
+            _action: ActionId,
+        ) -> Result<Vec<attune_store::PolicyChange>, StoreError> {
+            panic!("a fresh action is not asked for")
         }
     }
 
     #[test]
     fn one_asks_and_the_others_use_what_is_there() {
-        let (mut cache, start, name) = (Cache::default(), Instant::now(), "a.b".parse().unwrap());
-        assert_eq!(used(cache.look(&name, start)), None);
-        cache.keep(known(1), start);
-        assert_eq!(used(cache.look(&name, start)), Some(1));
+        let start = Instant::now();
+        let entry = Entry::new(Arc::new(Known::new(action("a.b", 1))), start);
+        assert!(entry.is_fresh(start));
         let later = start + FRESH;
-        assert_eq!(used(cache.look(&name, later)), None);
-        assert_eq!(used(cache.look(&name, later)), Some(1));
-        assert_eq!(used(cache.look(&name, later + FRESH)), None);
+        assert!(!entry.is_fresh(later));
+        assert!(entry.is_fresh(later));
+        assert!(!entry.is_fresh(later + FRESH));
     }
 
     #[test]
     fn an_answer_that_was_overtaken_changes_nothing() {
-        let (mut cache, start, name) = (Cache::default(), Instant::now(), "a.b".parse().unwrap());
-        cache.keep(known(2), start);
-        assert_eq!(cache.keep(known(1), start).action.version, 2);
-        assert_eq!(used(cache.look(&name, start)), Some(2));
-        assert_eq!(cache.keep(known(3), start).action.version, 3);
+        let catalog = Catalog::new(Arc::new(Unasked));
+        for (learnt, kept) in [(2, 2), (1, 2), (3, 3)] {
+            assert_eq!(catalog.learn(action("a.b", learnt)).action.version, kept);
+        }
+    }
+
+    #[tokio::test]
+    async fn many_actions_stay_known_and_large_schemas_make_room() {
+        let catalog = Catalog::new(Arc::new(Unasked));
+        let names: Vec<ActionRef> = (0..50_000)
+            .map(|n| format!("many.n{n}").parse().unwrap())
+            .collect();
+        for name in &names {
+            catalog.learn(action(name.as_str(), 1));
+        }
+        assert_eq!(catalog.cache.len(), names.len());
+        let now = Instant::now();
+        assert!(names.iter().all(|name| {
+            let entry = catalog.cache.get(name).unwrap();
+            *entry.ask_after() = now + FRESH;
+            true
+        }));
+        assert!(catalog.find(&names[0]).await.unwrap().is_some());
+
+        for n in 0..200 {
+            let mut large = action(&format!("large.n{n}"), 1);
+            large.spec.parameters = Some(serde_json::json!({"description": "x".repeat(1 << 20)}));
+            catalog.learn(large);
+        }
+        assert!(catalog.cache.weight() <= MAX_BYTES);
+        assert!(catalog.cache.len() < names.len());
     }
 }

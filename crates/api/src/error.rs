@@ -10,7 +10,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tracing::{error, warn};
 
-use crate::wire::{ErrorBody, ErrorDetail};
+use attune_api_types::{ErrorBody, ErrorDetail};
 
 /// When a client is told to try again after something that mends itself, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -107,18 +107,6 @@ impl IntoResponse for ApiError {
             response.headers_mut().insert(header::CONNECTION, close);
         }
         response
-    }
-}
-
-impl From<Reject> for ErrorDetail {
-    fn from(reject: Reject) -> Self {
-        Self {
-            code: Cow::Borrowed(reject.code.as_str()),
-            message: reject.message,
-            field: reject.field,
-            retry_after_seconds: reject.retry_after_seconds,
-            request_id: None,
-        }
     }
 }
 

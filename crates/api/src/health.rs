@@ -7,7 +7,7 @@ use attune_store::Violations;
 use attune_store::audit::what;
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
-use crate::wire::{HealthState, QueueHealth};
+use attune_api_types::{HealthState, QueueHealth};
 
 /// A waiting execution is fine for so long.
 const OLDEST_HEALTHY: TimeDelta = TimeDelta::minutes(5);

@@ -17,6 +17,7 @@
 //!
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 
+mod answers;
 mod body;
 mod catalog;
 mod connections;
@@ -30,7 +31,6 @@ mod ready;
 mod routes;
 mod schema;
 mod server;
-pub mod wire;
 
 pub use error::ApiError;
 pub use options::{ApiOptions, OpsListen, QueueDefaults};

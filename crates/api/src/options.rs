@@ -16,6 +16,8 @@ pub struct ApiOptions {
     pub submit_timeout: Duration,
     /// The largest page that a list may be asked for, in rows.
     pub max_page_size: u32,
+    /// A page of a list ends early when it would have more bytes; one row it always has.
+    pub page_bytes: usize,
     /// What holds for queues whose policy does not say otherwise.
     pub queue: QueueDefaults,
     /// Connections beyond this number wait to be accepted.
@@ -73,6 +75,7 @@ impl ApiOptions {
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             submit_timeout: Duration::from_secs(10),
             max_page_size: 1000,
+            page_bytes: 8 * 1024 * 1024,
             queue: QueueDefaults::default(),
             max_connections: 1024,
             max_connections_per_peer: 512,

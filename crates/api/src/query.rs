@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use attune_core::ExecutionId;
-use attune_store::Cursor;
+use attune_core::{ActionId, ExecutionId};
+use attune_store::{Cursor, StatsCursor};
 use axum::extract::Query;
 use axum::http::Uri;
 use chrono::DateTime;
@@ -132,12 +132,33 @@ pub(crate) fn decode_cursor(text: &str) -> Result<Cursor, ApiError> {
             id: ExecutionId(i64::from_str_radix(id, 16).ok()?),
         })
     });
-    decoded.ok_or_else(|| {
-        ApiError::field(
-            "cursor",
-            "`cursor` must be the `next` of an earlier page, unchanged",
-        )
-    })
+    decoded.ok_or_else(foreign_cursor)
+}
+
+/// A cursor in the list of queues, as [`encode_cursor`] does for executions.
+pub(crate) fn encode_queue_cursor(cursor: StatsCursor) -> String {
+    format!("{:x}-{:x}", cursor.queue_length, cursor.action_id.0)
+}
+
+/// The cursor behind the words.
+///
+/// # Errors
+/// 422 when they are not ours.
+pub(crate) fn decode_queue_cursor(text: &str) -> Result<StatsCursor, ApiError> {
+    let decoded = text.split_once('-').and_then(|(length, action)| {
+        Some(StatsCursor {
+            queue_length: u64::from_str_radix(length, 16).ok()?,
+            action_id: ActionId(i64::from_str_radix(action, 16).ok()?),
+        })
+    });
+    decoded.ok_or_else(foreign_cursor)
+}
+
+fn foreign_cursor() -> ApiError {
+    ApiError::field(
+        "cursor",
+        "`cursor` must be the `next` of an earlier page, unchanged",
+    )
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Attune, an execution queue: the roles, the demo, the benchmark and the client commands.
 
+mod api_role;
 mod bench;
 mod check_history;
 mod cli;

@@ -3,19 +3,17 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_api::{ApiOptions, ApiServer, BusProbe, LiveQueues, OpsListen, Ports, QueueDefaults};
-use attune_bus::{BusError, ClientOptions, CommandClient};
+use attune_bus::BusError;
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
-use attune_core::{ActionId, ActionSpec, QueueStats, millis};
+use attune_core::{ActionSpec, millis};
 use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
-    Health, Metrics, Shutdown, TaskOutcome, metrics_router, ops_server, retry_until_ready, systemd,
+    Health, Metrics, Shutdown, TaskOutcome, ops_server, retry_until_ready, systemd,
 };
 use attune_stats::{StatsError, StatsOptions, StatsPersister};
 use attune_store::{HistoryRetention, Store};
@@ -23,6 +21,7 @@ use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use crate::api_role;
 use crate::parts::{Parts, settle};
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
@@ -79,25 +78,6 @@ pub(crate) struct Running {
 pub(crate) struct ExecutorView {
     pub(crate) queues: attune_executor::ExecutionQueueManager,
     pub(crate) owned: tokio::sync::watch::Receiver<usize>,
-}
-
-impl ExecutorView {
-    /// The queues, for the API to look at.
-    fn live(&self) -> Arc<dyn LiveQueues> {
-        Arc::new(InMemory(self.queues.clone()))
-    }
-}
-
-struct InMemory(attune_executor::ExecutionQueueManager);
-
-impl LiveQueues for InMemory {
-    fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats> {
-        self.0.get_queue_stats(action)
-    }
-
-    fn get_all_queue_stats(&self) -> Vec<QueueStats> {
-        self.0.get_all_queue_stats()
-    }
 }
 
 /// Runs roles as a daemon until it is told to stop.
@@ -245,7 +225,8 @@ pub(crate) async fn start(
             }
             Role::Api => {
                 let live = running.executor.as_ref().map(ExecutorView::live);
-                let address = start_api(settings, parts, (health, metrics, live), stop, shutdown);
+                let address =
+                    api_role::start(settings, parts, (health, metrics, live), stop, shutdown);
                 running.api = Some(address.await.with_context(context)?);
             }
         }
@@ -256,7 +237,7 @@ pub(crate) async fn start(
 
 /// A service's own order to stop, what it drops when it has ended, and where it records what it
 /// does.
-type Own = ((CancellationToken, oneshot::Sender<()>), Option<Recorder>);
+pub(crate) type Own = ((CancellationToken, oneshot::Sender<()>), Option<Recorder>);
 
 async fn start_executor(
     settings: &Settings,
@@ -459,48 +440,6 @@ fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsSt
     Ok(command)
 }
 
-async fn start_api(
-    settings: &Settings,
-    parts: &Parts,
-    (health, metrics, live): (&Health, &Metrics, Option<Arc<dyn LiveQueues>>),
-    ((stop, ended), recorder): Own,
-    shutdown: &Shutdown,
-) -> anyhow::Result<SocketAddr> {
-    let partitions = settings.cluster.partitions;
-    let mut client = ClientOptions::new(partitions);
-    client.max_message_bytes = settings.broker.max_message_bytes;
-    let starting = retry_until_ready("the answers to commands", shutdown, || async {
-        let started = CommandClient::start(parts.bus.clone(), client.clone()).await;
-        settle(started, |error| matches!(error, BusError::Unavailable(_)))
-    });
-    let commands = starting.await??;
-    let api = &settings.api;
-    let mut options = ApiOptions::new(api.listen, partitions);
-    options.max_body_bytes = api.max_body_bytes;
-    options.submit_timeout = api.submit_timeout();
-    options.max_page_size = clamp(api.max_page_size);
-    options.max_connections_per_peer = api.max_connections_per_peer;
-    options.ops = settings.ops.listen.map_or(
-        OpsListen::Near(attune_config::OpsSettings::DEFAULT_LISTEN),
-        OpsListen::At,
-    );
-    options.queue = QueueDefaults {
-        max_queue_length: clamp(settings.executor.queue.max_queue_length),
-        queue_timeout: settings.executor.queue.queue_timeout(),
-    };
-    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
-        .with_health(health.clone())
-        .with_live_queues(live)
-        .with_recorder(recorder);
-    ports
-        .probes
-        .push(Arc::new(BusProbe::new(parts.bus.clone())));
-    let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
-    let address = server.local_addr()?;
-    spawn(shutdown, "api", server.serve(stop), ended);
-    Ok(address)
-}
-
 /// Where a role records what it does, if that is wanted.
 fn recorder(settings: &Settings, role: Role) -> anyhow::Result<Option<Recorder>> {
     let dir = settings.history.dir.as_deref();
@@ -541,7 +480,7 @@ fn show_troubles(
 }
 
 /// Supervises a service, and tells when it has ended.
-fn spawn<O: TaskOutcome>(
+pub(crate) fn spawn<O: TaskOutcome>(
     shutdown: &Shutdown,
     name: &str,
     service: impl Future<Output = O> + Send + 'static,
@@ -565,7 +504,7 @@ pub(crate) async fn all_owned(view: &ExecutorView, partitions: u16) -> anyhow::R
     Ok(())
 }
 
-fn clamp(value: impl TryInto<u32>) -> u32 {
+pub(crate) fn clamp(value: impl TryInto<u32>) -> u32 {
     value.try_into().unwrap_or(u32::MAX)
 }
 

@@ -1,7 +1,7 @@
 //! What the store has in the end.
 
 use attune_core::{ExecutionId, Status};
-use attune_store::{ExecutionFilter, ExecutionRecord, ExecutionStore, StoreError};
+use attune_store::{Bodies, ExecutionFilter, ExecutionRecord, ExecutionStore, StoreError};
 
 use crate::scenario::Scenario;
 
@@ -51,6 +51,7 @@ pub async fn read_rows(
     for action in 0..scenario.actions {
         let filter = ExecutionFilter {
             action_ref: Some(scenario.action_ref(action)),
+            bodies: Bodies::NONE,
             ..ExecutionFilter::default()
         };
         let mut after = None;

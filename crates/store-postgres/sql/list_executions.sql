@@ -1,10 +1,14 @@
 -- Pages by (created, id), which never change, so that rows may move into the history between
 -- two pages. The session forces custom plans: a filter that is not set then costs nothing, a
 -- filter on status leaves out the table that cannot have it, and the order comes from an index.
+-- $8 to $11: whether parameters, result, stdout and stderr are read; they can be long.
 SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, enforcement_id,
-       requested_by, group_key, labels::text, parameters::text, not_before, timeout_seconds,
-       cancel_requested, worker, created, requested_at, started_at, finished_at, result::text,
-       error, exit_code, stdout, stderr
+       requested_by, group_key, labels::text,
+       CASE WHEN $8::boolean THEN parameters::text END AS parameters, not_before, timeout_seconds,
+       cancel_requested, worker, created, requested_at, started_at, finished_at,
+       CASE WHEN $9::boolean THEN result::text END AS result, error, exit_code,
+       CASE WHEN $10::boolean THEN stdout END AS stdout,
+       CASE WHEN $11::boolean THEN stderr END AS stderr
 FROM attune.execution
 WHERE ($1::text IS NULL OR action = (SELECT a.id FROM attune.action a WHERE a.ref = $1::text))
   AND ($2::text[] IS NULL OR status = ANY($2::text[]))

@@ -1,4 +1,14 @@
+-- A page of snapshots, the longest queue first, after the queue $2 of the length $1 (NULL: from
+-- the start); $3 is its size. Which rows it has is found before their actions are read.
+WITH page AS (
+    SELECT * FROM attune.queue_stats
+    WHERE $1::bigint IS NULL OR queue_length < $1::bigint
+       OR (queue_length = $1::bigint AND action_id > $2::bigint)
+    ORDER BY queue_length DESC, action_id
+    LIMIT $3::bigint)
 SELECT a.ref, q.action_id, q.queue_length, q.active_count, q.max_concurrent, q.oldest_enqueued_at,
-       q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated
-FROM attune.queue_stats q JOIN attune.action a ON a.id = q.action_id
+       q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated,
+       (a.spec #>> '{policy,queue,max_length}')::bigint AS max_length,
+       (a.spec #>> '{policy,queue,timeout_seconds}')::bigint AS timeout_seconds
+FROM page q JOIN attune.action a ON a.id = q.action_id
 ORDER BY q.queue_length DESC, q.action_id

@@ -33,8 +33,14 @@ impl AuditStore for PostgresStore {
             .await
     }
 
-    async fn violations(&self, within: Duration) -> Result<Vec<Violations>, StoreError> {
-        let query = sqlx::query(sql::VIOLATIONS).bind(micros(within));
+    async fn violations(
+        &self,
+        within: Duration,
+        action_refs: &[String],
+    ) -> Result<Vec<Violations>, StoreError> {
+        let query = sqlx::query(sql::VIOLATIONS)
+            .bind(micros(within))
+            .bind(action_refs.to_vec());
         let pool = self.db.general.clone();
         self.db
             .run(async move {

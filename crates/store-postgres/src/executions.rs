@@ -107,6 +107,10 @@ async fn list(
         .bind(after.map(|after| after.created))
         .bind(after.map(|after| after.id.0))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1))
+        .bind(filter.bodies.parameters)
+        .bind(filter.bodies.result)
+        .bind(filter.bodies.stdout)
+        .bind(filter.bodies.stderr)
         .fetch_all(pool)
         .await?;
     let more = rows.len() > limit;
@@ -199,6 +203,7 @@ fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
     };
     let timeout_seconds: Option<i32> = row.try_get("timeout_seconds")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
+    let parameters: Option<String> = row.try_get("parameters")?;
     let result: Option<String> = row.try_get("result")?;
     Ok(ExecutionRecord {
         id: ExecutionId(row.try_get("id")?),
@@ -213,7 +218,7 @@ fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         requested_by: row.try_get("requested_by")?,
         group: row.try_get("group_key")?,
         labels,
-        parameters: text::value(row.try_get("parameters")?),
+        parameters: parameters.map_or(serde_json::Value::Null, text::value),
         not_before: row.try_get("not_before")?,
         timeout_seconds: timeout_seconds.map(i32::unsigned_abs),
         cancel_requested: row.try_get("cancel_requested")?,

@@ -23,6 +23,7 @@ statements! {
     CLAIM = "claim",
     CLUSTER_PARTITIONS = "cluster_partitions",
     COMMIT = "commit",
+    COUNT_QUEUE_STATS = "count_queue_stats",
     COUNT_WAITING = "count_waiting",
     DROP_HISTORY_DAY = "drop_history_day",
     END_WORKERS = "end_workers",

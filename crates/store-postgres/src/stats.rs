@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use attune_core::action::QueueBounds;
 use attune_core::{ActionId, QueueStats};
-use attune_store::{StatsRow, StatsStore, StoreError, StoredStats};
+use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -64,12 +65,27 @@ impl StatsStore for PostgresStore {
             .await
     }
 
-    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
+    async fn list_queue_stats(
+        &self,
+        after: Option<StatsCursor>,
+        limit: u32,
+    ) -> Result<StatsPage, StoreError> {
         let pool = self.db.general.clone();
         self.db
             .run(async move {
-                let rows = sqlx::query(sql::LIST_QUEUE_STATS).fetch_all(&pool).await?;
-                rows.iter().map(stored).collect()
+                let rows = sqlx::query(sql::LIST_QUEUE_STATS)
+                    .bind(after.map(|after| counter(after.queue_length)))
+                    .bind(after.map(|after| after.action_id.0))
+                    .bind(i64::from(limit))
+                    .fetch_all(&pool)
+                    .await?;
+                let total: i64 = sqlx::query_scalar(sql::COUNT_QUEUE_STATS)
+                    .fetch_one(&pool)
+                    .await?;
+                Ok(StatsPage {
+                    rows: rows.iter().map(stored).collect::<Result<_, Failure>>()?,
+                    total: total.unsigned_abs(),
+                })
             })
             .await
     }
@@ -77,6 +93,10 @@ impl StatsStore for PostgresStore {
 
 fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
     let count = |name: &str| row.try_get::<i64, _>(name).map(i64::unsigned_abs);
+    let bound = |name: &str| -> Result<_, Failure> {
+        let value: Option<i64> = row.try_get(name)?;
+        Ok(value.and_then(|value| u32::try_from(value).ok()))
+    };
     let max_concurrent: Option<i32> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
@@ -92,5 +112,9 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             total_expired: count("total_expired")?,
         },
         last_updated: row.try_get("last_updated")?,
+        bounds: QueueBounds {
+            max_length: bound("max_length")?,
+            timeout_seconds: bound("timeout_seconds")?,
+        },
     })
 }

@@ -1,6 +1,8 @@
 SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        s.oldest_enqueued_at, s.total_enqueued, s.total_completed, s.total_cancelled,
-       s.total_expired, s.last_updated
+       s.total_expired, s.last_updated,
+       json_extract(a.spec, '$.policy.queue.max_length') AS max_length,
+       json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds
   FROM queue_stats AS s
   JOIN action AS a ON a.id = s.action_id
  WHERE s.action_id = ?1

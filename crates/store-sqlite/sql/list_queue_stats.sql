@@ -1,6 +1,15 @@
+-- A page of snapshots, the longest queue first, after the queue ?2 of the length ?1 (NULL: from
+-- the start); ?3 is its size. Which rows it has is found before their actions are read.
+WITH page AS (
+    SELECT * FROM queue_stats
+     WHERE ?1 IS NULL OR queue_length < ?1 OR (queue_length = ?1 AND action_id > ?2)
+     ORDER BY queue_length DESC, action_id
+     LIMIT ?3)
 SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        s.oldest_enqueued_at, s.total_enqueued, s.total_completed, s.total_cancelled,
-       s.total_expired, s.last_updated
-  FROM queue_stats AS s
+       s.total_expired, s.last_updated,
+       json_extract(a.spec, '$.policy.queue.max_length') AS max_length,
+       json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds
+  FROM page AS s
   JOIN action AS a ON a.id = s.action_id
- ORDER BY s.queue_length DESC, a.ref
+ ORDER BY s.queue_length DESC, s.action_id

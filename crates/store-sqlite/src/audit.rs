@@ -9,7 +9,7 @@ use attune_store::{AuditEntry, AuditStore, StoreError, Violations};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::rows::{foreign_json, time, unsigned, uuid};
+use crate::rows::{foreign_json, list, time, unsigned, uuid};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -30,8 +30,14 @@ impl AuditStore for SqliteStore {
         .await
     }
 
-    async fn violations(&self, within: Duration) -> Result<Vec<Violations>, StoreError> {
-        let query = sqlx::query(sql::VIOLATIONS).bind(within.as_secs_f64());
+    async fn violations(
+        &self,
+        within: Duration,
+        action_refs: &[String],
+    ) -> Result<Vec<Violations>, StoreError> {
+        let query = sqlx::query(sql::VIOLATIONS)
+            .bind(within.as_secs_f64())
+            .bind(list(action_refs));
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(violations).collect::<Result<_, _>>()?)

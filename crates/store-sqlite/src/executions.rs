@@ -129,7 +129,11 @@ async fn page(
         .bind(filter.group.clone())
         .bind(arm(|status| !status.is_terminal()))
         .bind(arm(|status| status.is_terminal()))
-        .bind(wanted);
+        .bind(wanted)
+        .bind(filter.bodies.parameters)
+        .bind(filter.bodies.result)
+        .bind(filter.bodies.stdout)
+        .bind(filter.bodies.stderr);
     if let Some(action_ref) = filter.action_ref {
         query = query.bind(action_ref);
     }
@@ -176,6 +180,7 @@ fn slot_holder(row: &SqliteRow) -> Result<SlotHolder, sqlx::Error> {
 fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
     let worker: Option<&str> = row.try_get("worker")?;
     let timeout: Option<i64> = row.try_get("timeout_seconds")?;
+    let parameters: Option<&str> = row.try_get("parameters")?;
     let result: Option<&str> = row.try_get("result")?;
     Ok(ExecutionRecord {
         id: ExecutionId(row.try_get("id")?),
@@ -190,7 +195,7 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
         requested_by: row.try_get("requested_by")?,
         group: row.try_get("group_key")?,
         labels: json(row.try_get("labels")?)?,
-        parameters: foreign_json(row.try_get("parameters")?),
+        parameters: parameters.map_or(serde_json::Value::Null, foreign_json),
         not_before: optional_time(row, "not_before")?,
         timeout_seconds: timeout.map(unsigned).transpose()?,
         cancel_requested: row.try_get("cancel_requested")?,

@@ -24,6 +24,7 @@ statements! {
     CHECK_FENCES = "check_fences",
     CLAIM = "claim",
     CLUSTER_PARTITIONS = "cluster_partitions",
+    COUNT_QUEUE_STATS = "count_queue_stats",
     COUNT_WAITING = "count_waiting",
     END_DELETE = "end_delete",
     END_FORMER_PARTITIONS = "end_former_partitions",

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use attune_core::action::QueueBounds;
 use attune_core::{ActionId, QueueStats};
-use attune_store::{StatsRow, StatsStore, StoreError, StoredStats};
+use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use serde::Serialize;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -58,12 +59,26 @@ impl StatsStore for SqliteStore {
         .await
     }
 
-    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
-        self.task(async |inner: Arc<Inner>| {
-            let rows = sqlx::query(sql::LIST_QUEUE_STATS)
-                .fetch_all(&mut *inner.reader().await?)
+    async fn list_queue_stats(
+        &self,
+        after: Option<StatsCursor>,
+        limit: u32,
+    ) -> Result<StatsPage, StoreError> {
+        let length = after.map(|after| i64::try_from(after.queue_length).unwrap_or(i64::MAX));
+        let query = sqlx::query(sql::LIST_QUEUE_STATS)
+            .bind(length)
+            .bind(after.map(|after| after.action_id.0))
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let mut reader = inner.reader().await?;
+            let rows = query.fetch_all(&mut *reader).await?;
+            let total: i64 = sqlx::query_scalar(sql::COUNT_QUEUE_STATS)
+                .fetch_one(&mut *reader)
                 .await?;
-            Ok(rows.iter().map(stored).collect::<Result<_, _>>()?)
+            Ok(StatsPage {
+                rows: rows.iter().map(stored).collect::<Result<_, _>>()?,
+                total: total.unsigned_abs(),
+            })
         })
         .await
     }
@@ -86,6 +101,10 @@ fn snapshot(row: &StatsRow) -> SnapshotRow {
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
+    let bound = |name: &str| -> Result<_, sqlx::Error> {
+        let value: Option<i64> = row.try_get(name)?;
+        value.map(unsigned).transpose()
+    };
     let limit: Option<i64> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
@@ -101,5 +120,9 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
             total_expired: unsigned(row.try_get("total_expired")?)?,
         },
         last_updated: time(row.try_get("last_updated")?)?,
+        bounds: QueueBounds {
+            max_length: bound("max_length")?,
+            timeout_seconds: bound("timeout_seconds")?,
+        },
     })
 }

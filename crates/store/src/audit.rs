@@ -90,10 +90,14 @@ pub trait AuditStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<AuditEntry>, StoreError>;
 
-    /// The violations of order and limit that were written down within the last `within`, by
-    /// action and kind.
+    /// The violations of order and limit that were written down within the last `within` for
+    /// these actions, by action and kind.
     ///
     /// # Errors
     /// When the store fails.
-    async fn violations(&self, within: Duration) -> Result<Vec<Violations>, StoreError>;
+    async fn violations(
+        &self,
+        within: Duration,
+        action_refs: &[String],
+    ) -> Result<Vec<Violations>, StoreError>;
 }

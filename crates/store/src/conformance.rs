@@ -155,6 +155,8 @@ cases! { ($)
     listing::every_filter_selects,
     listing::pages_have_no_gaps_while_executions_end,
     listing::the_newest_come_first,
+    listing::long_parts_are_left_out_of_a_list,
     stats::the_newest_snapshot_wins,
     stats::snapshots_are_listed_by_length,
+    stats::snapshots_have_the_bounds_of_their_queue,
 }

@@ -107,7 +107,44 @@ pub struct SlotWorker {
     pub lost_for: Duration,
 }
 
-/// Which executions to list; an empty filter is all.
+/// The parts of an execution that can be long: up to a mebibyte each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bodies {
+    /// What it is given.
+    pub parameters: bool,
+    /// What it returned.
+    pub result: bool,
+    /// What its program wrote.
+    pub stdout: bool,
+    /// What its program wrote to stderr.
+    pub stderr: bool,
+}
+
+impl Bodies {
+    /// All of them.
+    pub const ALL: Self = Self {
+        parameters: true,
+        result: true,
+        stdout: true,
+        stderr: true,
+    };
+
+    /// None of them.
+    pub const NONE: Self = Self {
+        parameters: false,
+        result: false,
+        stdout: false,
+        stderr: false,
+    };
+}
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// Which executions to list, and how much of each; an empty filter is all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutionFilter {
     /// Only this action's.
@@ -118,6 +155,8 @@ pub struct ExecutionFilter {
     pub requested_by: Option<String>,
     /// Only this group's.
     pub group: Option<String>,
+    /// What is read of their long parts; the others are null.
+    pub bodies: Bodies,
 }
 
 /// A place in the list: the newest come first, by (created, id).

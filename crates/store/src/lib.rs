@@ -28,14 +28,14 @@ pub use dead_letters::{
 };
 pub use error::StoreError;
 pub use executions::{
-    Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker,
+    Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
+    HistoryRetention, SlotHolder, SlotWorker,
 };
 pub use partitions::{
     ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
     Lookup, NewExecution, ObservedLease, Outcome, PartitionStore, SlotRow, Update, WorkerEnd,
 };
-pub use stats::{StatsRow, StatsStore, StoredStats};
+pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
 
 /// Everything that an adapter provides.

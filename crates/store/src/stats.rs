@@ -1,6 +1,7 @@
 //! Snapshots of queues for people who look with SQL.
 
 use async_trait::async_trait;
+use attune_core::action::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use chrono::{DateTime, Utc};
 
@@ -25,6 +26,26 @@ pub struct StoredStats {
     pub stats: QueueStats,
     /// When the row was written.
     pub last_updated: DateTime<Utc>,
+    /// The bounds of the queue that the action's policy sets.
+    pub bounds: QueueBounds,
+}
+
+/// A place in the list of snapshots: the longest come first, by (length, action).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatsCursor {
+    /// The length of the last queue of the page.
+    pub queue_length: u64,
+    /// Its action.
+    pub action_id: ActionId,
+}
+
+/// Part of the list of snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StatsPage {
+    /// The snapshots, the longest queue first.
+    pub rows: Vec<StoredStats>,
+    /// How many there are in all.
+    pub total: u64,
 }
 
 /// What the stats persister and the API ask.
@@ -42,9 +63,13 @@ pub trait StatsStore: Send + Sync {
     /// When the store fails.
     async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError>;
 
-    /// Every snapshot, the longest queue first.
+    /// Up to `limit` snapshots, the longest queue first, after `after`.
     ///
     /// # Errors
     /// When the store fails.
-    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError>;
+    async fn list_queue_stats(
+        &self,
+        after: Option<StatsCursor>,
+        limit: u32,
+    ) -> Result<StatsPage, StoreError>;
 }

@@ -1,20 +1,24 @@
 //! `/api/v1/actions`: applying and reading.
 
+use std::str::FromStr;
+
+use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
 use attune_core::{ActionRef, ActionSpec};
 use attune_record::{Record, now_ns};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use tracing::warn;
 use uuid::Uuid;
 
 use super::{App, lost_task};
+use crate::answers::PageBudget;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::Params;
 use crate::schema::ParameterSchema;
-use crate::wire::{ActionApplied, ActionList, ActionView, InForce};
 
 /// Who changes policies as long as nobody is asked for a name.
 const CHANGED_BY: &str = "api";
@@ -124,24 +128,72 @@ pub(crate) async fn show(
         .ok_or_else(|| ApiError::no_action(action_ref.as_str()))
 }
 
+/// How many actions are read at once: a schema can have a mebibyte.
+const READ_AT_ONCE: u32 = 32;
+
 /// Actions by ref, in pages.
-pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<ActionList>, ApiError> {
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let after: Option<ActionRef> = params.parse("after")?;
+    let include: Vec<Include> = params.list("include")?;
     let limit = params.limit(app.options.max_page_size)?;
-    params.end("after, limit")?;
-    // One more than asked for, to see whether there is a next page.
-    let mut actions = app
-        .ports
-        .actions
-        .list_actions(after.as_ref(), limit + 1)
-        .await?;
-    let more = actions.len() > limit as usize;
-    actions.truncate(limit as usize);
-    let actions: Vec<ActionView> = actions.into_iter().map(Into::into).collect();
-    let next = actions
-        .last()
-        .filter(|_| more)
-        .map(|action| action.action_ref.clone());
-    Ok(Json(ActionList { actions, next }))
+    params.end("after, include, limit")?;
+    let memory = app.memory.reserve(app.options.page_bytes).await?;
+    let _turn = app.memory.turn().await?;
+    Ok(memory.json(&page(&app, &include, after, limit).await?))
+}
+
+async fn page(
+    app: &App,
+    include: &[Include],
+    mut after: Option<ActionRef>,
+    limit: u32,
+) -> Result<ActionList, ApiError> {
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let (mut actions, mut missing) = (Vec::new(), limit);
+    loop {
+        // One more than there is room for, to see whether there is a next page.
+        let step = READ_AT_ONCE.min(missing + 1);
+        let part = app.ports.actions.list_actions(after.as_ref(), step).await?;
+        let last = part.len() < step as usize;
+        for action in part {
+            let mut view = ActionView::from(action);
+            if !include.contains(&Include::Parameters) {
+                view.spec.parameters = None;
+            }
+            if !include.contains(&Include::Env) {
+                view.spec.env.clear();
+            }
+            if missing == 0 || !budget.takes(&view) {
+                let next = after;
+                return Ok(ActionList { actions, next });
+            }
+            missing -= 1;
+            after = Some(view.action_ref.clone());
+            actions.push(view);
+        }
+        if last {
+            let next = None;
+            return Ok(ActionList { actions, next });
+        }
+    }
+}
+
+/// A part of an action that a list has only if it is asked for.
+#[derive(PartialEq)]
+enum Include {
+    Parameters,
+    Env,
+}
+
+impl FromStr for Include {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "parameters" => Ok(Self::Parameters),
+            "env" => Ok(Self::Env),
+            _ => Err("there are parameters and env"),
+        }
+    }
 }

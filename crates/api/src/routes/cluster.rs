@@ -5,11 +5,16 @@ use attune_store::{ExecutorRow, Lease, WorkerRow};
 use axum::Json;
 use axum::extract::State;
 use axum::http::Uri;
+use axum::response::Response;
 
 use super::App;
+use crate::answers::PageBudget;
 use crate::error::ApiError;
 use crate::query::Params;
-use crate::wire::{AuditList, Cluster, ExecutorView, PartitionView, WorkerView};
+use attune_api_types::{AuditEntry, AuditList, Cluster, ExecutorView, PartitionView, WorkerView};
+
+/// What an entry is thought to need, in bytes, as long as its page is not read.
+const ROW_BYTES: usize = 1024;
 
 /// Executors, partitions and workers as their leases show them.
 pub(crate) async fn show(State(app): State<App>) -> Result<Json<Cluster>, ApiError> {
@@ -66,17 +71,37 @@ fn worker(row: WorkerRow) -> WorkerView {
 }
 
 /// What was done by hand and what was found wrong, the newest first, in pages.
-pub(crate) async fn audit_log(
-    State(app): State<App>,
-    uri: Uri,
-) -> Result<Json<AuditList>, ApiError> {
+pub(crate) async fn audit_log(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let before: Option<i64> = params.parse("before")?;
     let limit = params.limit(app.options.max_page_size)?;
     params.end("before, limit")?;
-    let mut entries = app.ports.audit.audit_log(before, limit + 1).await?;
-    let more = entries.len() > limit as usize;
-    entries.truncate(limit as usize);
+    let memory = app.memory.reserve(limit as usize * ROW_BYTES).await?;
+    let mut found = app.ports.audit.audit_log(before, limit + 1).await?;
+    let more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let all = found.len();
+    let entries: Vec<AuditEntry> = found
+        .into_iter()
+        .map(entry)
+        .take_while(|entry| budget.takes(entry))
+        .collect();
+    let more = more || entries.len() < all;
     let next = entries.last().filter(|_| more).map(|entry| entry.id);
-    Ok(Json(AuditList { entries, next }))
+    Ok(memory.json(&AuditList { entries, next }))
+}
+
+fn entry(found: attune_store::AuditEntry) -> AuditEntry {
+    AuditEntry {
+        id: found.id,
+        at: found.at,
+        who: found.who,
+        what: found.what,
+        target: found.target,
+        reason: found.reason,
+        before: found.before,
+        after: found.after,
+        request_id: found.request_id,
+    }
 }

@@ -1,17 +1,21 @@
 //! `/api/v1/executions`: reading and cancelling.
 
+use std::str::FromStr;
+
+use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_bus::client::ClientError;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
-use attune_store::{ExecutionFilter, ExecutionRecord};
+use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 
 use super::App;
+use crate::answers::PageBudget;
 use crate::error::ApiError;
 use crate::query::{Params, decode_cursor, encode_cursor};
-use crate::wire::{Cancelled, ExecutionList};
 
 /// The execution that a path names.
 pub(super) fn id_of(path: Result<Path<String>, PathRejection>) -> Result<ExecutionId, ApiError> {
@@ -22,21 +26,27 @@ pub(super) fn id_of(path: Result<Path<String>, PathRejection>) -> Result<Executi
         .ok_or_else(|| ApiError::field("id", "the id of an execution is a positive integer"))
 }
 
+/// What one execution is thought to need at most, in bytes, as long as its answer is not read.
+const SHOWN_BYTES: usize = 1024 * 1024;
+/// What a row without long parts is thought to need, in bytes.
+const ROW_BYTES: usize = 1024;
+/// How many rows with long parts are read at once.
+const LONG_ROWS: u32 = 8;
+
 /// One execution.
 pub(crate) async fn show(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
-) -> Result<Json<ExecutionRecord>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = id_of(path)?;
+    let memory = app.memory.reserve(SHOWN_BYTES).await?;
     let record = app.ports.executions.find_execution(id).await?;
-    record.map(Json).ok_or_else(|| ApiError::no_execution(id))
+    let record = record.ok_or_else(|| ApiError::no_execution(id))?;
+    Ok(memory.json(&view(record, Bodies::ALL)))
 }
 
 /// Executions by filter, the newest first, in pages.
-pub(crate) async fn list(
-    State(app): State<App>,
-    uri: Uri,
-) -> Result<Json<ExecutionList>, ApiError> {
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let action: Option<ActionRef> = params.parse("action")?;
     let filter = ExecutionFilter {
@@ -44,22 +54,135 @@ pub(crate) async fn list(
         statuses: params.list("status")?,
         requested_by: params.take("user")?,
         group: params.take("group")?,
+        bodies: bodies(&params.list("include")?),
     };
     let limit = params.limit(app.options.max_page_size)?;
     let after = params
         .take("cursor")?
         .map(|text| decode_cursor(&text))
         .transpose()?;
-    params.end("action, status, user, group, limit, cursor")?;
-    let page = app
-        .ports
-        .executions
-        .list_executions(&filter, after, limit)
-        .await?;
-    Ok(Json(ExecutionList {
-        executions: page.executions,
-        next: page.next.map(encode_cursor),
-    }))
+    params.end("action, status, user, group, include, limit, cursor")?;
+    let max = app.options.page_bytes;
+    if filter.bodies == Bodies::NONE {
+        let memory = app.memory.reserve(max.min(limit as usize * ROW_BYTES));
+        let memory = memory.await?;
+        return Ok(memory.json(&page(&app, &filter, after, limit, limit).await?));
+    }
+    let memory = app.memory.reserve(max).await?;
+    let _turn = app.memory.turn().await?;
+    Ok(memory.json(&page(&app, &filter, after, limit, LONG_ROWS).await?))
+}
+
+/// A page of up to `limit` rows and [`page_bytes`](crate::ApiOptions::page_bytes), read in steps
+/// of `step` rows.
+async fn page(
+    app: &App,
+    filter: &ExecutionFilter,
+    mut after: Option<Cursor>,
+    limit: u32,
+    step: u32,
+) -> Result<ExecutionList, ApiError> {
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let (mut executions, mut missing) = (Vec::new(), limit);
+    while missing > 0 {
+        let part = app
+            .ports
+            .executions
+            .list_executions(filter, after, step.min(missing))
+            .await?;
+        for record in part.executions {
+            let place = Cursor {
+                created: record.created,
+                id: record.id,
+            };
+            let row = view(record, filter.bodies);
+            if !budget.takes(&row) {
+                // The page ends with the row before, which `after` still names.
+                return Ok(list_of(executions, after));
+            }
+            executions.push(row);
+            after = Some(place);
+            missing -= 1;
+        }
+        if part.next.is_none() {
+            return Ok(list_of(executions, None));
+        }
+    }
+    Ok(list_of(executions, after))
+}
+
+fn list_of(executions: Vec<Execution>, next: Option<Cursor>) -> ExecutionList {
+    ExecutionList {
+        executions,
+        next: next.map(encode_cursor),
+    }
+}
+
+/// A part of an execution that a list has only if it is asked for.
+enum Include {
+    Parameters,
+    Result,
+    Stdout,
+    Stderr,
+}
+
+impl FromStr for Include {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "parameters" => Ok(Self::Parameters),
+            "result" => Ok(Self::Result),
+            "stdout" => Ok(Self::Stdout),
+            "stderr" => Ok(Self::Stderr),
+            _ => Err("there are parameters, result, stdout and stderr"),
+        }
+    }
+}
+
+fn bodies(included: &[Include]) -> Bodies {
+    let mut bodies = Bodies::NONE;
+    for part in included {
+        *match part {
+            Include::Parameters => &mut bodies.parameters,
+            Include::Result => &mut bodies.result,
+            Include::Stdout => &mut bodies.stdout,
+            Include::Stderr => &mut bodies.stderr,
+        } = true;
+    }
+    bodies
+}
+
+/// An execution as clients see it, with these of its long parts.
+fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
+    Execution {
+        id: record.id,
+        action_id: record.action_id,
+        action_ref: record.action_ref,
+        status: record.status,
+        priority: record.priority,
+        attempt: record.attempt,
+        grant_no: record.grant_no,
+        request_id: record.request_id,
+        enforcement_id: record.enforcement_id,
+        requested_by: record.requested_by,
+        group: record.group,
+        labels: record.labels,
+        parameters: bodies.parameters.then_some(record.parameters),
+        not_before: record.not_before,
+        timeout_seconds: record.timeout_seconds,
+        cancel_requested: record.cancel_requested,
+        worker: record.worker,
+        created: record.created,
+        requested_at: record.requested_at,
+        started_at: record.started_at,
+        finished_at: record.finished_at,
+        result: bodies.result.then_some(record.result),
+        error: record.error,
+        exit_code: record.exit_code,
+        stdout: bodies.stdout.then_some(record.stdout),
+        stderr: bodies.stderr.then_some(record.stderr),
+    }
 }
 
 /// Ends an execution, waiting or running.

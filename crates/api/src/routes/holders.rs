@@ -16,7 +16,7 @@ use super::executions::{id_of, refused};
 use crate::body;
 use crate::error::ApiError;
 use crate::query::Params;
-use crate::wire::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 
 /// Who takes slots back as long as nobody is asked to log in and gives no name.
 const NOBODY: &str = "api";

@@ -21,6 +21,7 @@ use tokio::task::JoinError;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 
+use crate::answers::AnswerMemory;
 use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::guard;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) options: ApiOptions,
     pub(crate) ports: Ports,
     pub(crate) catalog: Catalog,
+    pub(crate) memory: AnswerMemory,
 }
 
 /// All routes without a socket. `extra` is served beside them, without the bounds on load and
@@ -49,6 +51,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         options,
         ports,
         catalog,
+        memory: AnswerMemory::new(),
     });
     let probes = probes(app.ports.clone());
     let api = api(app)

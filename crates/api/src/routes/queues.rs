@@ -1,13 +1,15 @@
 //! `/api/v1/actions/{ref}/queue-stats` and `/api/v1/queue-stats`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use attune_core::{ActionId, ActionSpec, QueueStats, millis};
-use attune_store::{StoredStats, Violations};
+use attune_core::action::QueueBounds;
+use attune_core::{ActionId, QueueStats, millis};
+use attune_store::{StatsCursor, StoredStats, Violations};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::Uri;
+use axum::response::Response;
 use chrono::{DateTime, Utc};
 
 use super::App;
@@ -15,11 +17,11 @@ use super::actions::ref_of;
 use crate::error::ApiError;
 use crate::health::{Bounds, VIOLATION_SHOWN, judge};
 use crate::options::QueueDefaults;
-use crate::query::Params;
-use crate::wire::{QueueList, QueueView};
+use crate::query::{Params, decode_queue_cursor, encode_queue_cursor};
+use attune_api_types::{QueueList, QueueView};
 
-/// How many actions are read at once to find the bounds of the queues of a list.
-const ACTIONS_PAGE: u32 = 1000;
+/// What a row is thought to need, in bytes, as long as its page is not read.
+const ROW_BYTES: usize = 1024;
 
 /// The queue of one action.
 pub(crate) async fn show(
@@ -30,12 +32,10 @@ pub(crate) async fn show(
     let Some(action) = app.ports.actions.find_action(&action_ref).await? else {
         return Err(ApiError::no_action(action_ref.as_str()));
     };
-    let limits = Limits::of(Some(&action.spec), app.options.queue);
+    let limits = Limits::of(action.spec.policy.queue, app.options.queue);
     let stored = app.ports.stats.find_by_action(action.id).await?;
-    let violations = violations(&app).await?;
-    let found = violations
-        .get(action_ref.as_str())
-        .map_or(&[][..], Vec::as_slice);
+    let refs = [action_ref.to_string()];
+    let violations = app.ports.audit.violations(VIOLATION_SHOWN, &refs).await?;
     let figures = Figures::of(&app, action.id, stored, Utc::now()).unwrap_or(Figures {
         stats: QueueStats {
             action_id: action.id,
@@ -51,47 +51,103 @@ pub(crate) async fn show(
         last_updated: None,
         as_of: None,
     });
-    let view = figures.view(action_ref.into(), limits, found, Utc::now());
+    let view = figures.view(action_ref.into(), limits, &violations, Utc::now());
     Ok(Json(view))
 }
 
-/// Every queue that ever held something, the longest first.
-pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<QueueList>, ApiError> {
+/// Queues that ever held something, the longest first, in pages.
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let max = app.options.max_page_size;
     let limit = params.parse("limit")?.unwrap_or(max);
-    params.end("limit")?;
+    let after = params
+        .take("cursor")?
+        .map(|text| decode_queue_cursor(&text))
+        .transpose()?;
+    params.end("limit, cursor")?;
     if !(1..=max).contains(&limit) {
         return Err(ApiError::field(
             "limit",
             format!("`limit` must be from 1 to {max}"),
         ));
     }
-    let mut stored = app.ports.stats.list_queue_stats().await?;
-    let total = stored.len() as u64;
-    stored.truncate(limit as usize);
-    let limits = if stored.is_empty() {
-        HashMap::new()
+    let memory = app.memory.reserve(limit as usize * ROW_BYTES).await?;
+    let page = app.ports.stats.list_queue_stats(after, limit).await?;
+    let last = page.rows.last().map(|row| StatsCursor {
+        queue_length: row.stats.queue_length,
+        action_id: row.stats.action_id,
+    });
+    let full = page.rows.len() == limit as usize;
+    let next = last.filter(|_| full && page.total > u64::from(limit));
+    let unwritten = if full || after.is_some() {
+        Vec::new()
     } else {
-        limits_of_all(&app).await?
+        unwritten(&app, &page.rows)
     };
-    let violations = violations(&app).await?;
     let now = Utc::now();
-    let mut queues: Vec<QueueView> = stored
-        .into_iter()
-        .filter_map(|row| {
-            let (action_ref, id) = (row.action_ref.clone(), row.stats.action_id);
-            let limits = limits
-                .get(&action_ref)
-                .copied()
-                .unwrap_or_else(|| Limits::of(None, app.options.queue));
+    let refs: Vec<String> = page
+        .rows
+        .iter()
+        .map(|row| row.action_ref.clone())
+        .chain(unwritten.iter().map(|known| known.action_ref.clone()))
+        .collect();
+    let violations = violations(&app, &refs).await?;
+    let total = page.total + unwritten.len() as u64;
+    let written = page.rows.into_iter().filter_map(|row| {
+        let (action_ref, id, bounds) = (row.action_ref.clone(), row.stats.action_id, row.bounds);
+        Some((action_ref, bounds, Figures::of(&app, id, Some(row), now)?))
+    });
+    let unwritten = unwritten.into_iter().filter_map(|known| {
+        let figures = Figures::of(&app, known.action_id, None, now)?;
+        Some((known.action_ref, known.bounds, figures))
+    });
+    let mut queues: Vec<QueueView> = written
+        .chain(unwritten)
+        .map(|(action_ref, bounds, figures)| {
+            let limits = Limits::of(bounds, app.options.queue);
             let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
-            let figures = Figures::of(&app, id, Some(row), now)?;
-            Some(figures.view(action_ref, limits, found, now))
+            figures.view(action_ref, limits, found, now)
         })
         .collect();
-    queues.sort_by_key(|queue| std::cmp::Reverse(queue.stats.queue_length));
-    Ok(Json(QueueList { queues, total }))
+    queues.sort_by_key(|queue| std::cmp::Reverse(queue.queue_length));
+    Ok(memory.json(&QueueList {
+        queues,
+        total,
+        next: next.map(encode_queue_cursor),
+    }))
+}
+
+/// A queue that is in memory and was not written down yet.
+struct Unwritten {
+    action_id: ActionId,
+    action_ref: String,
+    bounds: QueueBounds,
+}
+
+/// The queues in this process's memory that `rows` lacks, as far as this server knows their
+/// actions: those that were first used a moment ago, through this server.
+fn unwritten(app: &App, rows: &[StoredStats]) -> Vec<Unwritten> {
+    let Some(live) = &app.ports.live else {
+        return Vec::new();
+    };
+    let written: HashSet<ActionId> = rows.iter().map(|row| row.stats.action_id).collect();
+    let missing: HashSet<ActionId> = live
+        .get_all_queue_stats()
+        .into_iter()
+        .filter(|stats| stats.total_enqueued > 0 && !written.contains(&stats.action_id))
+        .map(|stats| stats.action_id)
+        .collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let mut found = app.catalog.of_ids(&missing);
+    found.sort_by(|one, other| one.spec.action_ref.cmp(&other.spec.action_ref));
+    let found = found.into_iter().map(|action| Unwritten {
+        action_id: action.id,
+        action_ref: action.spec.action_ref.into(),
+        bounds: action.spec.policy.queue,
+    });
+    found.collect()
 }
 
 /// What is known of a queue, and which moment it describes.
@@ -139,7 +195,15 @@ impl Figures {
         QueueView {
             health: judge(&self.stats, self.as_of, bounds, violations, now),
             action_ref,
-            stats: self.stats,
+            action_id: self.stats.action_id,
+            queue_length: self.stats.queue_length,
+            active_count: self.stats.active_count,
+            max_concurrent: self.stats.max_concurrent,
+            oldest_enqueued_at: self.stats.oldest_enqueued_at,
+            total_enqueued: self.stats.total_enqueued,
+            total_completed: self.stats.total_completed,
+            total_cancelled: self.stats.total_cancelled,
+            total_expired: self.stats.total_expired,
             last_updated: self.last_updated,
             as_of: self.as_of,
             age_ms: age.map(millis),
@@ -149,36 +213,17 @@ impl Figures {
     }
 }
 
-/// The violations that still show, by the action's ref.
-async fn violations(app: &App) -> Result<HashMap<String, Vec<Violations>>, ApiError> {
+/// The violations that still show in these actions, by the action's ref.
+async fn violations(
+    app: &App,
+    refs: &[String],
+) -> Result<HashMap<String, Vec<Violations>>, ApiError> {
     let mut found: HashMap<String, Vec<Violations>> = HashMap::new();
-    for violation in app.ports.audit.violations(VIOLATION_SHOWN).await? {
+    for violation in app.ports.audit.violations(VIOLATION_SHOWN, refs).await? {
         let action_ref = violation.action_ref.clone();
         found.entry(action_ref).or_default().push(violation);
     }
     Ok(found)
-}
-
-/// The bounds of every action's queue.
-async fn limits_of_all(app: &App) -> Result<HashMap<String, Limits>, ApiError> {
-    let mut found = HashMap::new();
-    let mut after = None;
-    loop {
-        let page = app
-            .ports
-            .actions
-            .list_actions(after.as_ref(), ACTIONS_PAGE)
-            .await?;
-        let full = page.len() == ACTIONS_PAGE as usize;
-        after = page.last().map(|action| action.spec.action_ref.clone());
-        for action in page {
-            let limits = Limits::of(Some(&action.spec), app.options.queue);
-            found.insert(action.spec.action_ref.into(), limits);
-        }
-        if !full {
-            return Ok(found);
-        }
-    }
 }
 
 /// The bounds that hold for a queue: its policy's own, else the executor's settings.
@@ -189,8 +234,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(spec: Option<&ActionSpec>, defaults: QueueDefaults) -> Self {
-        let own = spec.map(|spec| spec.policy.queue).unwrap_or_default();
+    fn of(own: QueueBounds, defaults: QueueDefaults) -> Self {
         Self {
             max_length: own.max_length.unwrap_or(defaults.max_queue_length),
             timeout_seconds: own

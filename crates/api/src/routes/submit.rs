@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::{App, lost_task};
 use crate::body;
 use crate::error::ApiError;
-use crate::wire::{BatchItem, ErrorBody, Submitted};
+use attune_api_types::{BatchItem, ErrorBody, Submitted};
 
 /// How many submissions one request may hold.
 const MAX_BATCH: usize = 1000;

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use super::App;
 use crate::body;
 use crate::error::ApiError;
-use crate::wire::{ClaimRequest, ClaimedItem, Claims, RetireRequest};
+use attune_api_types::{ClaimRequest, ClaimedItem, Claims, RetireRequest};
 
 /// How many executions can be claimed at once.
 const MAX_ITEMS: usize = 1000;

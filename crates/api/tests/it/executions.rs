@@ -5,7 +5,7 @@ use attune_core::{Epoch, ExecutionId, PartitionId, RejectCode, RequestId, Seq, S
 use axum::http::StatusCode;
 
 use crate::fakes::{execution_id, record};
-use crate::harness::Api;
+use crate::harness::{Api, options};
 
 fn api() -> Api {
     let api = Api::new();
@@ -125,4 +125,72 @@ async fn cancelling_answers_202_404_and_409() {
         cancel(execution_id(2)).await.error(),
         (503, "OUTCOME_UNKNOWN", "")
     );
+}
+
+/// Executions with this many bytes in each of their long parts.
+fn long(count: u32, bytes: usize) -> Api {
+    let mut options = options();
+    options.page_bytes = 100_000;
+    let api = Api::with(options);
+    api.fake.with(|state| {
+        for n in 0..count {
+            let mut record = record(n, Status::Succeeded, i64::from(n));
+            record.parameters = serde_json::json!({"pad": "x".repeat(bytes)});
+            record.result = Some(serde_json::json!("x".repeat(bytes)));
+            record.stdout = Some("x".repeat(bytes));
+            state.executions.insert(record.id, record);
+        }
+    });
+    api
+}
+
+#[tokio::test]
+async fn a_list_has_the_long_parts_that_are_asked_for() {
+    let api = long(3, 100);
+    let parts = ["parameters", "result", "stdout", "stderr"];
+    for included in [&[][..], &["stdout"], &["parameters", "result"], &parts] {
+        let query = if included.is_empty() {
+            String::new()
+        } else {
+            format!("?include={}", included.join(","))
+        };
+        let answer = api.get(&format!("/api/v1/executions{query}")).await;
+        let first = answer.body["executions"][0].as_object().unwrap();
+        let present: Vec<&str> = parts
+            .into_iter()
+            .filter(|part| first.contains_key(*part))
+            .collect();
+        assert_eq!(present, included, "{query}");
+    }
+    let path = format!("/api/v1/executions/{}", execution_id(0));
+    let shown = api.get(&path).await;
+    let shown = shown.body.as_object().unwrap();
+    assert!(parts.iter().all(|part| shown.contains_key(*part)));
+    assert_eq!(shown["stderr"], serde_json::Value::Null);
+    let unknown = api.get("/api/v1/executions?include=env").await;
+    assert_eq!(unknown.error(), (422, "INVALID_INPUT", "include"));
+}
+
+#[tokio::test]
+async fn a_page_of_long_executions_ends_early_and_the_next_goes_on() {
+    let api = long(20, 10_000);
+    let all = "/api/v1/executions?limit=100&include=parameters,result,stdout,stderr";
+    let (mut seen, mut path, mut pages) = (Vec::new(), all.to_owned(), 0);
+    loop {
+        let answer = api.get(&path).await;
+        let length = answer.body.to_string().len();
+        assert!(length <= 101_000, "{length} bytes");
+        let page = answer.body["executions"].as_array().unwrap();
+        assert!(!page.is_empty());
+        seen.extend(page.iter().map(|it| it["id"].as_i64().unwrap()));
+        pages += 1;
+        let Some(next) = answer.body["next"].as_str() else {
+            break;
+        };
+        path = format!("{all}&cursor={next}");
+    }
+    assert_eq!(seen, (0..20).map(|n| execution_id(n).0).collect::<Vec<_>>());
+    assert_eq!(pages, 7);
+    // Never all that might fit by their number are in memory at once.
+    assert!(api.fake.with(|state| state.longest_step) <= 8);
 }

@@ -28,8 +28,16 @@ impl AuditStore for Fake {
         })
     }
 
-    async fn violations(&self, _within: Duration) -> Result<Vec<Violations>, StoreError> {
-        self.store(|state| state.violations.clone())
+    async fn violations(
+        &self,
+        _within: Duration,
+        action_refs: &[String],
+    ) -> Result<Vec<Violations>, StoreError> {
+        self.store(|state| {
+            let found = state.violations.iter();
+            let found = found.filter(|it| action_refs.contains(&it.action_ref));
+            found.cloned().collect()
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Small stand-ins for the ports.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,8 +16,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange,
-    SlotHolder, StatsRow, StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow,
-    WorkerStore,
+    SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats, Violations,
+    WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     pub(crate) partition_leases: Vec<Lease>,
     pub(crate) executors: Vec<ExecutorRow>,
     pub(crate) workers: Vec<WorkerRow>,
+    /// How many executions a list asked for at once, at most.
+    pub(crate) longest_step: u32,
     /// How often actions were read.
     pub(crate) action_reads: usize,
     /// What every command is answered instead of being carried out.
@@ -344,6 +347,7 @@ impl ExecutionStore for Fake {
         limit: u32,
     ) -> Result<ExecutionPage, StoreError> {
         self.store(|state| {
+            state.longest_step = state.longest_step.max(limit);
             let mut found: Vec<_> = state
                 .executions
                 .values()
@@ -448,8 +452,21 @@ impl StatsStore for Fake {
         })
     }
 
-    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
-        self.store(|state| state.stats.clone())
+    async fn list_queue_stats(
+        &self,
+        after: Option<StatsCursor>,
+        limit: u32,
+    ) -> Result<StatsPage, StoreError> {
+        self.store(|state| {
+            let key = |it: &StoredStats| (Reverse(it.stats.queue_length), it.stats.action_id);
+            let mut rows = state.stats.clone();
+            rows.sort_by_key(key);
+            let total = rows.len() as u64;
+            let after = after.map(|after| (Reverse(after.queue_length), after.action_id));
+            rows.retain(|row| after.is_none_or(|after| key(row) > after));
+            rows.truncate(limit as usize);
+            StatsPage { rows, total }
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attune_api::{LiveQueues, router};
+use attune_core::action::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use attune_store::StoredStats;
 use axum::Router;
@@ -34,6 +35,10 @@ fn api() -> Api {
                 total_expired: 0,
             },
             last_updated: Utc::now(),
+            bounds: QueueBounds {
+                max_length: Some(10),
+                timeout_seconds: None,
+            },
         });
     });
     api
@@ -160,4 +165,55 @@ async fn a_queue_is_shown_as_it_is_now_where_its_executor_can_be_asked() {
     let unowned = live.get("/api/v1/actions/core.noop/queue-stats").await.body;
     assert_eq!(unowned["as_of"], Value::Null);
     assert_eq!(unowned["age_ms"], Value::Null);
+}
+
+#[tokio::test]
+async fn queues_come_in_pages_and_read_no_more_than_they_show() {
+    let api = api();
+    api.fake.with(|state| {
+        let first = state.stats[0].clone();
+        for n in 2..=5 {
+            let mut other = first.clone();
+            other.action_ref = format!("core.n{n}");
+            other.stats.action_id = ActionId(n);
+            other.stats.queue_length = u64::try_from(n % 3).unwrap();
+            state.stats.push(other);
+        }
+    });
+    let (mut seen, mut path) = (Vec::new(), "/api/v1/queue-stats?limit=2".to_owned());
+    loop {
+        let answer = api.get(&path).await;
+        assert_eq!(answer.body["total"], 5);
+        let queues = answer.body["queues"].as_array().unwrap();
+        seen.extend(queues.iter().map(|it| it["action_id"].as_i64().unwrap()));
+        let Some(next) = answer.body["next"].as_str() else {
+            break;
+        };
+        path = format!("/api/v1/queue-stats?limit=2&cursor={next}");
+    }
+    assert_eq!(seen, [1, 2, 5, 4, 3]);
+    let foreign = api.get("/api/v1/queue-stats?cursor=x").await;
+    assert_eq!(foreign.error(), (422, "INVALID_INPUT", "cursor"));
+    // No action is read for a list: what bounds each queue comes with its row.
+    assert_eq!(api.fake.with(|state| state.action_reads), 0);
+}
+
+#[tokio::test]
+async fn a_queue_that_was_not_written_down_yet_is_listed() {
+    let fresh = api();
+    fresh.fake.with(|state| state.stats.clear());
+    let ports = fresh.fake.ports().with_live_queues(Some(Arc::new(Memory)));
+    let live = Api {
+        router: router(options(), ports, Router::new()),
+        fake: fresh.fake.clone(),
+    };
+    let submission = json!({"action_ref": "core.echo"}).to_string();
+    let accepted = live.post("/api/v1/executions", submission).await;
+    assert_eq!(accepted.status, StatusCode::CREATED, "{accepted:?}");
+    let answer = live.get("/api/v1/queue-stats").await;
+    assert_eq!(answer.body["total"], 1);
+    let queue = &answer.body["queues"][0];
+    assert_eq!(queue["action_ref"], "core.echo");
+    assert_eq!(queue["active_count"], 1);
+    assert_eq!(queue["last_updated"], Value::Null);
 }

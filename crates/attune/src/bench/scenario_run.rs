@@ -184,7 +184,7 @@ fn transient_as_none<T>(answer: Result<T, StoreError>) -> anyhow::Result<Option<
 
 /// How many executions have ended, by the snapshots of the queues; may lag behind.
 async fn total_ended(store: &dyn Store) -> Result<u64, StoreError> {
-    let queues = store.list_queue_stats().await?;
+    let queues = store.list_queue_stats(None, u32::MAX).await?.rows;
     let of = |row: &attune_store::StoredStats| {
         row.stats.total_completed + row.stats.total_cancelled + row.stats.total_expired
     };

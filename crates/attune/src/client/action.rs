@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use attune_api::wire::{ActionApplied, ActionList, ActionView, InForce};
+use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
 use attune_core::{ActionRef, Run};
 use clap::{Args, Subcommand};
 use reqwest::Method;
@@ -169,9 +169,15 @@ fn applied_table(applied: &[ActionApplied]) -> String {
 
 async fn list(http: &Http, json: bool) -> Result<Output, Failure> {
     let mut actions: Vec<ActionView> = Vec::new();
+    let whole = json.then(|| "parameters,env".to_owned());
     let mut after = None;
     loop {
-        let page: ActionList = http.get("/actions", &[("after", after.take())]).await?;
+        let page: ActionList = http
+            .get(
+                "/actions",
+                &[("after", after.take()), ("include", whole.clone())],
+            )
+            .await?;
         actions.extend(page.actions);
         match page.next {
             Some(next) => after = Some(next.to_string()),

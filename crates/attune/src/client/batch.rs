@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use attune_api::wire::{BatchItem, ErrorBody, ErrorDetail};
+use attune_api_types::{BatchItem, ErrorBody, ErrorDetail};
 use attune_core::RequestId;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use reqwest::Method;

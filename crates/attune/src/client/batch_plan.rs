@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use attune_api::wire::{ErrorDetail, Submitted};
+use attune_api_types::{ErrorDetail, Submitted};
 
 /// The bounds of a batch.
 #[derive(Debug, Clone, Copy)]

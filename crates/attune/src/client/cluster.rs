@@ -1,6 +1,6 @@
 //! `attune cluster`.
 
-use attune_api::wire::{Cluster, ExecutorView, PartitionView, WorkerView};
+use attune_api_types::{Cluster, ExecutorView, PartitionView, WorkerView};
 use clap::Args;
 
 use super::http::Http;

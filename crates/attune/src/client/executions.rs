@@ -1,8 +1,7 @@
 //! `attune executions list | show | cancel`.
 
-use attune_api::wire::{Cancelled, ExecutionList};
+use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_core::{ActionRef, ExecutionId, Status};
-use attune_store::ExecutionRecord;
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
 use reqwest::Method;
@@ -14,6 +13,9 @@ use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
 const LARGE_PAGE: u64 = 1000;
+
+/// What a list has of each execution only if it is asked for.
+const LONG_PARTS: &str = "parameters,result,stdout,stderr";
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -84,7 +86,7 @@ pub(super) async fn execute(
     match arguments.command {
         ExecutionsCommand::List(filter) => list(http, &filter, json).await,
         ExecutionsCommand::Show { id } => {
-            let record: ExecutionRecord = http.get(&format!("/executions/{id}"), &[]).await?;
+            let record: Execution = http.get(&format!("/executions/{id}"), &[]).await?;
             Ok(if json {
                 Output::json(&record)
             } else {
@@ -104,7 +106,7 @@ async fn list(http: &Http, filter: &ListArguments, json: bool) -> Result<Output,
         let missing = wanted - found.len() as u64;
         // Without a number the server gives its usual page, which is never too many for it.
         let limit = (missing.min(largest) > 0).then(|| missing.min(largest).to_string());
-        let page = match page(http, filter, limit, &cursor).await {
+        let page = match page(http, filter, limit, &cursor, json).await {
             Err(CallError::Refused(detail))
                 if detail.field.as_deref() == Some("limit") && largest > 0 =>
             {
@@ -137,6 +139,7 @@ async fn page(
     filter: &ListArguments,
     limit: Option<String>,
     cursor: &Option<String>,
+    whole: bool,
 ) -> Result<ExecutionList, CallError> {
     let statuses: Vec<&str> = filter.status.iter().map(|status| status.as_str()).collect();
     let query = [
@@ -144,13 +147,14 @@ async fn page(
         ("status", (!statuses.is_empty()).then(|| statuses.join(","))),
         ("user", filter.user.clone()),
         ("group", filter.group.clone()),
+        ("include", whole.then(|| LONG_PARTS.to_owned())),
         ("limit", limit),
         ("cursor", cursor.clone()),
     ];
     http.get("/executions", &query).await
 }
 
-fn list_table(executions: &[ExecutionRecord], now: DateTime<Utc>) -> String {
+fn list_table(executions: &[Execution], now: DateTime<Utc>) -> String {
     let rows = executions.iter().map(|execution| {
         let waited = execution
             .started_at
@@ -184,7 +188,7 @@ fn list_table(executions: &[ExecutionRecord], now: DateTime<Utc>) -> String {
 }
 
 /// One execution, a line for each thing that is known about it, long texts at the end.
-fn details(record: &ExecutionRecord) -> String {
+fn details(record: &Execution) -> String {
     let time =
         |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true));
     let labels: Vec<String> = record
@@ -225,10 +229,13 @@ fn details(record: &ExecutionRecord) -> String {
     let pretty =
         |value: &serde_json::Value| serde_json::to_string_pretty(value).expect("a value is JSON");
     for (name, value) in [
-        ("parameters", Some(pretty(&record.parameters))),
-        ("result", record.result.as_ref().map(pretty)),
-        ("stdout", record.stdout.clone()),
-        ("stderr", record.stderr.clone()),
+        ("parameters", record.parameters.as_ref().map(pretty)),
+        (
+            "result",
+            record.result.as_ref().and_then(Option::as_ref).map(pretty),
+        ),
+        ("stdout", record.stdout.clone().flatten()),
+        ("stderr", record.stderr.clone().flatten()),
     ] {
         if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
             text.push_str(&format!("\n{name}:\n{}\n", value.trim_end()));
@@ -307,7 +314,7 @@ mod tests {
     fn details_leave_out_what_is_not_there() {
         let mut execution = record(7, Status::Failed);
         execution.exit_code = Some(3);
-        execution.stderr = Some("boom\n".to_owned());
+        execution.stderr = Some(Some("boom\n".to_owned()));
         let text = details(&execution);
         assert!(text.contains("status       failed\n"), "{text}");
         assert!(text.contains("exit code    3\n"), "{text}");

@@ -1,6 +1,6 @@
 //! `attune queues holders` and `attune executions release`.
 
-use attune_api::wire::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 use attune_core::{ActionRef, Attempt, ExecutionId, Status};
 use clap::Args;
 use reqwest::Method;

@@ -1,6 +1,6 @@
 //! `attune queues`.
 
-use attune_api::wire::{HealthState, QueueList, QueueView};
+use attune_api_types::{HealthState, QueueList, QueueView};
 use attune_core::ActionRef;
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
@@ -70,16 +70,15 @@ pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<O
 
 fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
     let rows = queues.iter().map(|queue| {
-        let stats = &queue.stats;
-        let oldest = stats.oldest_enqueued_at.map(|at| duration(now - at));
+        let oldest = queue.oldest_enqueued_at.map(|at| duration(now - at));
         vec![
             queue.action_ref.clone(),
-            stats.queue_length.to_string(),
-            stats.active_count.to_string(),
-            limit(stats.max_concurrent),
+            queue.queue_length.to_string(),
+            queue.active_count.to_string(),
+            limit(queue.max_concurrent),
             oldest.unwrap_or_else(|| "-".to_owned()),
-            stats.total_enqueued.to_string(),
-            stats.total_completed.to_string(),
+            queue.total_enqueued.to_string(),
+            queue.total_completed.to_string(),
             queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
             health(queue),
         ]
@@ -118,8 +117,8 @@ fn health(queue: &QueueView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use attune_api::wire::QueueHealth;
-    use attune_core::{ActionId, QueueStats};
+    use attune_api_types::QueueHealth;
+    use attune_core::ActionId;
     use chrono::TimeDelta;
 
     use super::*;
@@ -129,17 +128,15 @@ mod tests {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
         let queue = QueueView {
             action_ref: "core.echo".to_owned(),
-            stats: QueueStats {
-                action_id: ActionId(1),
-                queue_length: 12,
-                active_count: 2,
-                max_concurrent: Some(2),
-                oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
-                total_enqueued: 20,
-                total_completed: 6,
-                total_cancelled: 0,
-                total_expired: 0,
-            },
+            action_id: ActionId(1),
+            queue_length: 12,
+            active_count: 2,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
+            total_enqueued: 20,
+            total_completed: 6,
+            total_cancelled: 0,
+            total_expired: 0,
             last_updated: Some(now),
             as_of: Some(now),
             age_ms: Some(1200),

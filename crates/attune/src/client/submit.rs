@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use attune_api::wire::Submitted;
+use attune_api_types::{Execution, Submitted};
 use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Status, Submission};
-use attune_store::ExecutionRecord;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use reqwest::Method;
@@ -209,7 +208,7 @@ async fn wait(
     http: &Http,
     id: ExecutionId,
     timeout: Option<Duration>,
-) -> Result<ExecutionRecord, Failure> {
+) -> Result<Execution, Failure> {
     let started = Instant::now();
     let spinner = spinner();
     let deadline = timeout.map(|timeout| started + timeout);
@@ -252,7 +251,7 @@ async fn look(
     http: &Http,
     id: ExecutionId,
     deadline: Option<Instant>,
-) -> Result<ExecutionRecord, CallError> {
+) -> Result<Execution, CallError> {
     let path = format!("/executions/{id}");
     let answer = http.get(&path, &[]);
     let Some(deadline) = deadline else {
@@ -275,7 +274,7 @@ fn spinner() -> ProgressBar {
 }
 
 /// How an execution ended: what it returned goes to stdout, everything else to stderr.
-fn ended(record: &ExecutionRecord, json: bool) -> Output {
+fn ended(record: &Execution, json: bool) -> Output {
     let succeeded = record.status == Status::Succeeded;
     let exit = if succeeded {
         Exit::Done
@@ -285,7 +284,7 @@ fn ended(record: &ExecutionRecord, json: bool) -> Output {
     if json {
         return Output::json(record).with(exit, Vec::new());
     }
-    let text = match &record.result {
+    let text = match record.result.as_ref().and_then(Option::as_ref) {
         Some(serde_json::Value::String(text)) => text.clone(),
         Some(result) => serde_json::to_string_pretty(result).expect("a value is JSON"),
         None => String::new(),
@@ -312,6 +311,7 @@ fn ended(record: &ExecutionRecord, json: bool) -> Output {
         if let Some(stderr) = record
             .stderr
             .as_ref()
+            .and_then(Option::as_ref)
             .filter(|stderr| !stderr.trim().is_empty())
         {
             problems.push(format!("its stderr:\n{}", stderr.trim_end()));

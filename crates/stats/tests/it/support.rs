@@ -13,7 +13,7 @@ use attune_messages::v1::QueueSnapshot;
 use attune_stats::{StatsHandle, StatsOptions, StatsPersister};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, StatsRow, StatsStore, StoreError, StoredStats,
+    SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats,
 };
 use chrono::Utc;
 use tokio::sync::{Semaphore, watch};
@@ -159,7 +159,11 @@ impl StatsStore for FakeStore {
         Err(unavailable())
     }
 
-    async fn list_queue_stats(&self) -> Result<Vec<StoredStats>, StoreError> {
+    async fn list_queue_stats(
+        &self,
+        _after: Option<StatsCursor>,
+        _limit: u32,
+    ) -> Result<StatsPage, StoreError> {
         Err(unavailable())
     }
 }

@@ -163,7 +163,9 @@ async fn plan_of_list(db: &TestDb, filter: &str) -> String {
         .execute(&mut *connection)
         .await
         .unwrap();
-    let explain = format!("EXPLAIN EXECUTE list ({filter}, NULL, NULL, now(), 1, 50)");
+    let explain = format!(
+        "EXPLAIN EXECUTE list ({filter}, NULL, NULL, now(), 1, 50, false, false, false, false)"
+    );
     let rows = sqlx::raw_sql(AssertSqlSafe(explain))
         .fetch_all(&mut *connection)
         .await

@@ -70,7 +70,8 @@ pub async fn a_fenced_batch_leaves_no_entry(store: Arc<dyn Store>) {
 pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let day = Duration::from_secs(24 * 3600);
-    assert_eq!(store.violations(day).await.unwrap(), []);
+    let both = ["p.a".to_owned(), "p.b".to_owned()];
+    assert_eq!(store.violations(day, &both).await.unwrap(), []);
     let audit = vec![
         entry(what::ORDER_VIOLATION, "p.b"),
         entry(what::ORDER_VIOLATION, "p.b"),
@@ -84,7 +85,10 @@ pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
             ..world.batch()
         })
         .await;
-    let found = store.violations(day).await.unwrap();
+    let of_a = store.violations(day, &both[..1]).await.unwrap();
+    assert_eq!(of_a.len(), 1);
+    assert_eq!(store.violations(day, &[]).await.unwrap(), []);
+    let found = store.violations(day, &both).await.unwrap();
     let found: Vec<_> = found
         .iter()
         .map(|it| (it.action_ref.as_str(), it.what.as_str(), it.entries))

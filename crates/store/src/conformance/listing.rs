@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_core::{Action, Attempt, ExecutionId, Status, Submission};
 
 use super::support::World;
-use crate::{ExecutionFilter, ExecutionRecord, NewExecution, Store};
+use crate::{Bodies, ExecutionFilter, ExecutionRecord, NewExecution, Store};
 
 /// Every filter selects alone and together with the others, over active and ended ones.
 pub async fn every_filter_selects(store: Arc<dyn Store>) {
@@ -146,6 +146,51 @@ pub async fn the_newest_come_first(store: Arc<dyn Store>) {
     let rest = store.list_executions(&filter, Some(next), 4).await.unwrap();
     assert_eq!(rest.executions, page.executions[4..]);
     assert_eq!(rest.next, None);
+}
+
+/// A list has of the long parts only those that are asked for, of what waits and what has ended.
+pub async fn long_parts_are_left_out_of_a_list(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    world.insert(vec![world.queued(&action)]).await;
+    let ended = world.insert(vec![world.queued(&action)]).await;
+    world.end(&ended, Status::Succeeded).await;
+    for action_ref in [None, Some(action.spec.action_ref.to_string())] {
+        let list = async |bodies| {
+            let filter = ExecutionFilter {
+                action_ref: action_ref.clone(),
+                bodies,
+                ..ExecutionFilter::default()
+            };
+            store.list_executions(&filter, None, 10).await.unwrap()
+        };
+        let whole = list(Bodies::ALL).await.executions;
+        let bare = list(Bodies::NONE).await.executions;
+        let only_parameters = list(Bodies {
+            parameters: true,
+            ..Bodies::NONE
+        });
+        let only_parameters = only_parameters.await.executions;
+        for (n, full) in whole.iter().enumerate() {
+            assert!(full.parameters.is_object(), "{full:?}");
+            let stripped = ExecutionRecord {
+                parameters: serde_json::Value::Null,
+                result: None,
+                stdout: None,
+                stderr: None,
+                ..full.clone()
+            };
+            assert_eq!(bare[n], stripped);
+            let parameters = full.parameters.clone();
+            assert_eq!(
+                only_parameters[n],
+                ExecutionRecord {
+                    parameters,
+                    ..stripped
+                }
+            );
+        }
+    }
 }
 
 fn of(world: &World, action: &Action, user: &str, group: Option<&str>) -> NewExecution {

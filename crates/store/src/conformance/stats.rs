@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use attune_core::action::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 
 use super::support::World;
@@ -38,7 +39,8 @@ pub async fn the_newest_snapshot_wins(store: Arc<dyn Store>) {
 /// The longest queue comes first; empty ones and unlimited ones are listed as well.
 pub async fn snapshots_are_listed_by_length(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
-    assert_eq!(store.list_queue_stats().await.unwrap(), vec![]);
+    let page = store.list_queue_stats(None, 10).await.unwrap();
+    assert_eq!(page, crate::StatsPage::default());
     let mut rows = Vec::new();
     for (name, length) in [("short", 1), ("long", 900), ("empty", 0)] {
         let action = world.action(0, name).await;
@@ -50,10 +52,42 @@ pub async fn snapshots_are_listed_by_length(store: Arc<dyn Store>) {
         rows.push(row);
     }
     store.upsert_queue_stats(&rows).await.unwrap();
-    let listed = store.list_queue_stats().await.unwrap();
-    let stats: Vec<_> = listed.into_iter().map(|row| row.stats).collect();
     let expected = [&rows[1], &rows[0], &rows[2]].map(|row| row.stats.clone());
-    assert_eq!(stats, expected);
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_queue_stats(after, 2).await.unwrap();
+        assert!(page.rows.len() <= 2);
+        assert_eq!(page.total, 3);
+        let Some(last) = page.rows.last() else {
+            break;
+        };
+        after = Some(crate::StatsCursor {
+            queue_length: last.stats.queue_length,
+            action_id: last.stats.action_id,
+        });
+        found.extend(page.rows.into_iter().map(|row| row.stats));
+    }
+    assert_eq!(found, expected);
+}
+
+/// A snapshot comes with the bounds that the action's policy sets for its queue.
+pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "bounded").await;
+    let mut spec = action.spec.clone();
+    spec.policy.queue = QueueBounds {
+        max_length: Some(7),
+        timeout_seconds: Some(70),
+    };
+    store.apply_action(&spec, 4, "test").await.unwrap();
+    let free = world.action(0, "free").await;
+    let rows = [snapshot(action.id, 1, 5), snapshot(free.id, 1, 4)];
+    store.upsert_queue_stats(&rows).await.unwrap();
+    let page = store.list_queue_stats(None, 10).await.unwrap();
+    let bounds: Vec<_> = page.rows.iter().map(|row| row.bounds).collect();
+    assert_eq!(bounds, [spec.policy.queue, QueueBounds::default()]);
+    let one = store.find_by_action(action.id).await.unwrap().unwrap();
+    assert_eq!(one.bounds, spec.policy.queue);
 }
 
 fn snapshot(action_id: ActionId, version: i64, queue_length: u64) -> StatsRow {

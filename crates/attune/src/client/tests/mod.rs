@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use attune_api_types::Execution;
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status};
-use attune_store::ExecutionRecord;
 use chrono::DateTime;
 use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
@@ -16,8 +16,8 @@ use self::server::{Shared, start};
 use super::{ClientCommand, Exit, Failure, Output, execute};
 
 /// An execution that has just been accepted.
-pub(super) fn record(id: i64, status: Status) -> ExecutionRecord {
-    ExecutionRecord {
+pub(super) fn record(id: i64, status: Status) -> Execution {
+    Execution {
         id: ExecutionId(id),
         action_id: ActionId(1),
         action_ref: "core.echo".to_owned(),
@@ -30,7 +30,7 @@ pub(super) fn record(id: i64, status: Status) -> ExecutionRecord {
         requested_by: None,
         group: None,
         labels: BTreeMap::new(),
-        parameters: json!({}),
+        parameters: Some(json!({})),
         not_before: None,
         timeout_seconds: None,
         cancel_requested: false,
@@ -39,11 +39,11 @@ pub(super) fn record(id: i64, status: Status) -> ExecutionRecord {
         requested_at: None,
         started_at: None,
         finished_at: None,
-        result: None,
+        result: Some(None),
         error: None,
         exit_code: None,
-        stdout: None,
-        stderr: None,
+        stdout: Some(None),
+        stderr: Some(None),
     }
 }
 
@@ -130,7 +130,7 @@ async fn submit_waits_for_an_executor_that_is_coming_up() {
 async fn wait_prints_the_result_and_exits_by_the_outcome() {
     let (server, url) = start().await;
     let mut end = record(1, Status::Succeeded);
-    end.result = Some(json!({"message": "hi"}));
+    end.result = Some(Some(json!({"message": "hi"})));
     server.lock().unwrap().end = Some(end);
     let output = attune(&url, "submit core.echo --wait --timeout 30")
         .await
@@ -142,7 +142,7 @@ async fn wait_prints_the_result_and_exits_by_the_outcome() {
     );
 
     let mut end = record(2, Status::Failed);
-    (end.exit_code, end.stderr) = (Some(3), Some("boom\n".to_owned()));
+    (end.exit_code, end.stderr) = (Some(3), Some(Some("boom\n".to_owned())));
     server.lock().unwrap().end = Some(end);
     let output = attune(&url, "submit core.echo --wait").await.unwrap();
     assert_eq!(

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
+use attune_api_types::Execution;
 use attune_core::{ExecutionId, RequestId, Status};
-use attune_store::ExecutionRecord;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
@@ -29,7 +29,7 @@ pub(super) struct Server {
     /// How often an execution was looked at.
     looks: usize,
     /// How every execution ends.
-    pub(super) end: Option<ExecutionRecord>,
+    pub(super) end: Option<Execution>,
 }
 
 pub(super) type Shared = Arc<Mutex<Server>>;
@@ -128,7 +128,7 @@ async fn list(
     let start: usize = query.get("cursor").map_or(0, |it| it.parse().unwrap());
     let total = server.lock().unwrap().accepted.len();
     let end = total.min(start + limit);
-    let page: Vec<ExecutionRecord> = (start..end)
+    let page: Vec<Execution> = (start..end)
         .map(|n| record(i64::try_from(n).unwrap() + 1, Status::Queued))
         .collect();
     let next = (end < total).then(|| end.to_string());

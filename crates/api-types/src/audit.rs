@@ -1,0 +1,40 @@
+//! The audit log.
+
+use attune_core::RequestId;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// What was done by hand, or what the system found wrong with itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditEntry {
+    /// Rises with every entry, with gaps.
+    pub id: i64,
+    /// When it was done.
+    pub at: DateTime<Utc>,
+    /// Who did it, as far as is known.
+    pub who: String,
+    /// What was done, such as `slot.force_release` or `violation.order`.
+    pub what: String,
+    /// To what: the id of an execution, the ref of an action.
+    pub target: String,
+    /// Why, in the words of who did it.
+    pub reason: Option<String>,
+    /// What it was before.
+    pub before: Option<Value>,
+    /// What it is from then on.
+    pub after: Option<Value>,
+    /// Names the command.
+    #[schema(value_type = Uuid)]
+    pub request_id: RequestId,
+}
+
+/// Part of the audit log, the newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AuditList {
+    /// The entries.
+    pub entries: Vec<AuditEntry>,
+    /// What `before` of the next request must be; `null` at the end.
+    pub next: Option<i64>,
+}

@@ -1,0 +1,27 @@
+//! What the HTTP interface takes and answers, as clients see it: the contract.
+//!
+//! The server fills these types from what the store, the owners and the workers say, and the
+//! command-line client reads them, so the two cannot drift apart; the reference (`/docs`,
+//! `docs/openapi.json`) is made from them. A member may be added; none may change its name, its
+//! form or its meaning, which the recorded answers in `tests/it/golden` check.
+
+mod actions;
+mod audit;
+mod cluster;
+mod errors;
+mod executions;
+mod health;
+mod holders;
+mod queues;
+pub mod words;
+mod worker;
+
+pub use actions::{ActionApplied, ActionList, ActionView, InForce};
+pub use audit::{AuditEntry, AuditList};
+pub use cluster::{Cluster, ExecutorView, PartitionView, WorkerView};
+pub use errors::{ErrorBody, ErrorDetail};
+pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
+pub use health::{ComponentHealth, Liveness, Readiness};
+pub use holders::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
+pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};

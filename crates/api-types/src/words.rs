@@ -1,0 +1,238 @@
+//! The words of `attune-core` that the reference describes. The core itself knows nothing of
+//! schemas; a test compares the two.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+/// Where an execution stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Accepted; waits for a slot.
+    Queued,
+    /// Holds a slot; no worker has claimed it yet.
+    Requested,
+    /// Holds a slot; a worker has claimed it.
+    Running,
+    /// Ended as it should.
+    Succeeded,
+    /// Ended with an error of its own.
+    Failed,
+    /// Ran longer than it may and was ended.
+    TimedOut,
+    /// Cancelled before or while it ran.
+    Cancelled,
+    /// Waited longer than its queue allows.
+    Expired,
+    /// Refused, but recorded because its sender had been told that the message is safe.
+    Rejected,
+    /// Its worker died and the policy does not try again.
+    Abandoned,
+}
+
+/// A higher priority goes first; within one, order is first in, first out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Goes before everything else.
+    Critical,
+    /// Goes before normal work.
+    High,
+    /// What a submission has unless it says otherwise.
+    Normal,
+    /// Goes after normal work.
+    Low,
+    /// Goes when nothing else waits.
+    Background,
+}
+
+/// One submission, or an array of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Submissions {
+    /// One.
+    One(Submission),
+    /// From 1 to 1000. Each is accepted or refused by itself; the answer has one item for each, in
+    /// their order.
+    Several(Vec<Submission>),
+}
+
+/// A request to run an action once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Submission {
+    /// Names the request, so that repeating it within 24 hours gives the same execution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<Uuid>,
+    /// The action to run.
+    #[schema(max_length = 128, pattern = r"^[a-z0-9_-]+(\.[a-z0-9_-]+)+$")]
+    pub action_ref: String,
+    /// What the action is given: a JSON object, kept as it was written; checked against the
+    /// action's schema if it has one.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub parameters: Map<String, Value>,
+    /// Who goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub priority: Option<Priority>,
+    /// The rule firing that asks, in the client's own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub enforcement_id: Option<String>,
+    /// The user for whom it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub requested_by: Option<String>,
+    /// A key that limits can be set on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 256)]
+    pub group: Option<String>,
+    /// Free-form marks to find it by; at most 32.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// It does not start before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+    /// How long it may run, in seconds, in place of what the action says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_592_000)]
+    pub timeout_seconds: Option<u32>,
+}
+
+/// An action as its author writes it, in a file or in a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ActionSpec {
+    /// Its name: its pack, a dot, and its name in the pack.
+    #[serde(rename = "ref")]
+    #[schema(max_length = 128, pattern = r"^[a-z0-9_-]+(\.[a-z0-9_-]+)+$")]
+    pub action_ref: String,
+    /// What it is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// What a worker runs.
+    pub run: Run,
+    /// The JSON schema of its parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub parameters: Option<Map<String, Value>>,
+    /// How long a run may take, in seconds.
+    #[serde(default = "run_timeout")]
+    #[schema(minimum = 1, maximum = 2_592_000, default = 3600)]
+    pub timeout_seconds: u32,
+    /// The workers that may run it.
+    #[serde(default = "pool")]
+    #[schema(default = "default", pattern = "^[a-z0-9_-]{1,256}$")]
+    pub pool: String,
+    /// What happens when a worker dies while running it.
+    #[serde(default)]
+    pub on_worker_lost: OnWorkerLost,
+    /// How often it may be tried in all when workers die.
+    #[serde(default = "max_attempts")]
+    #[schema(minimum = 1, default = 3)]
+    pub max_attempts: u32,
+    /// Variables that its program sees beside those that the worker lets through.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Its limits.
+    #[serde(default)]
+    pub policy: ActionPolicy,
+}
+
+fn run_timeout() -> u32 {
+    3600
+}
+
+fn pool() -> String {
+    "default".to_owned()
+}
+
+fn max_attempts() -> u32 {
+    3
+}
+
+/// What a worker runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Run {
+    /// A program and its arguments; never a shell line built from parameters.
+    Program(Vec<String>),
+    /// Something the worker knows how to do itself.
+    Builtin(Builtin),
+}
+
+/// The actions of the pack `core`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum Builtin {
+    /// `core.noop`: does nothing.
+    #[serde(rename = "noop")]
+    Noop,
+    /// `core.echo`: returns its parameters.
+    #[serde(rename = "echo")]
+    Echo,
+    /// `core.sleep`: waits for `seconds`.
+    #[serde(rename = "sleep")]
+    Sleep,
+    /// `core.fail`: fails with `message`.
+    #[serde(rename = "fail")]
+    Fail,
+    /// `core.command`: runs the program and arguments in `argv`.
+    #[serde(rename = "command")]
+    Command,
+    /// `core.http.get`: fetches `url`.
+    #[serde(rename = "http.get")]
+    HttpGet,
+}
+
+/// What happens to an execution whose worker died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnWorkerLost {
+    /// It takes its place in the queue again, until its attempts are used up.
+    #[default]
+    Retry,
+    /// It ends as abandoned.
+    Fail,
+}
+
+/// The policy of one action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ActionPolicy {
+    /// How many may run at once.
+    #[serde(default)]
+    pub concurrency: Concurrency,
+    /// How many may wait, and how long.
+    #[serde(default)]
+    pub queue: QueueBounds,
+}
+
+/// How many executions of an action may hold a slot at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Concurrency {
+    /// The limit; without one it is unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub limit: Option<u32>,
+}
+
+/// Bounds of an action's queue; what is not set follows the executor's settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueueBounds {
+    /// How many executions may wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_length: Option<u32>,
+    /// How long an execution may wait, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub timeout_seconds: Option<u32>,
+}

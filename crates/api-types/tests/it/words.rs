@@ -1,0 +1,95 @@
+//! What the reference says of the core's words is what the core takes and writes.
+
+use std::collections::BTreeMap;
+
+use attune_api_types::words;
+use attune_core::{ActionSpec, Priority, Status, Submission};
+use serde_json::{Value, json};
+
+/// Both read `text`, and write the same again, or both refuse it.
+fn same<Core, Word>(value: &Value)
+where
+    Core: serde::de::DeserializeOwned + serde::Serialize,
+    Word: serde::de::DeserializeOwned + serde::Serialize,
+{
+    let text = value.to_string();
+    let core = serde_json::from_str::<Core>(&text);
+    let word = serde_json::from_str::<Word>(&text);
+    let written = |read: serde_json::Result<Value>| read.map_err(|error| error.to_string());
+    match (core, word) {
+        (Ok(core), Ok(word)) => assert_eq!(
+            written(serde_json::to_value(core)).unwrap(),
+            written(serde_json::to_value(word)).unwrap(),
+            "{text}"
+        ),
+        (Err(_), Err(_)) => {}
+        (core, word) => panic!("{text}: core {:?}, reference {:?}", core.err(), word.err()),
+    }
+}
+
+#[test]
+fn states_and_priorities_have_the_same_names() {
+    for status in Status::ALL {
+        same::<Status, words::Status>(&json!(status));
+    }
+    for priority in Priority::ALL {
+        same::<Priority, words::Priority>(&json!(priority));
+    }
+    for other in ["", "done", "Queued", "urgent"] {
+        same::<Status, words::Status>(&json!(other));
+        same::<Priority, words::Priority>(&json!(other));
+    }
+}
+
+#[test]
+fn actions_have_the_same_members() {
+    for pack in ActionSpec::core_pack() {
+        same::<ActionSpec, words::ActionSpec>(&json!(pack));
+    }
+    let whole = json!({
+        "ref": "a.b", "description": "d", "run": {"program": ["/bin/true"]},
+        "parameters": {"type": "object"}, "timeout_seconds": 5, "pool": "p",
+        "on_worker_lost": "fail", "max_attempts": 2, "env": {"A": "b"},
+        "policy": {"concurrency": {"limit": 1}, "queue": {"max_length": 2, "timeout_seconds": 3}},
+    });
+    same::<ActionSpec, words::ActionSpec>(&whole);
+    for (member, _) in whole.as_object().unwrap() {
+        let mut without = whole.clone();
+        without.as_object_mut().unwrap().remove(member);
+        same::<ActionSpec, words::ActionSpec>(&without);
+        let mut misspelt = whole.clone();
+        let value = misspelt.as_object_mut().unwrap().remove(member).unwrap();
+        misspelt[format!("{member}x")] = value;
+        same::<ActionSpec, words::ActionSpec>(&misspelt);
+    }
+    for run in [
+        json!({"builtin": "http.get"}),
+        json!({"shell": "x"}),
+        json!({}),
+    ] {
+        same::<ActionSpec, words::ActionSpec>(&json!({"ref": "a.b", "run": run}));
+    }
+}
+
+#[test]
+fn submissions_have_the_same_members() {
+    let whole: BTreeMap<&str, Value> = BTreeMap::from([
+        ("request_id", json!("0198c1f0-5a00-7000-8000-0000000000a1")),
+        ("action_ref", json!("a.b")),
+        ("parameters", json!({"n": 1})),
+        ("priority", json!("low")),
+        ("enforcement_id", json!("rule")),
+        ("requested_by", json!("ann")),
+        ("group", json!("g")),
+        ("labels", json!({"k": "v"})),
+        ("not_before", json!("2026-01-02T03:04:05Z")),
+        ("timeout_seconds", json!(7)),
+    ]);
+    same::<Submission, words::Submission>(&json!(whole));
+    for member in whole.keys() {
+        let mut without = whole.clone();
+        without.remove(member);
+        same::<Submission, words::Submission>(&json!(without));
+    }
+    same::<Submission, words::Submission>(&json!({"action_ref": "a.b", "priorty": "low"}));
+}

@@ -1,0 +1,176 @@
+//! Memory for answers: bounded over all requests, so that many large answers, or many clients
+//! that read slowly, cannot take the memory of the machine.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tracing::error;
+
+use crate::error::ApiError;
+
+/// All answers that are being put together or wait to be read may have so many bytes.
+const MEMORY: usize = 96 * 1024 * 1024;
+/// Semaphores count in units of this many bytes.
+const UNIT: usize = 1024;
+/// How many pages with long parts are put together at once: their rows need several times the
+/// bytes of the answer.
+const BUILDERS: usize = 2;
+/// How long a request waits for memory before it is refused.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The memory that is left.
+pub(crate) struct AnswerMemory {
+    units: Arc<Semaphore>,
+    builders: Semaphore,
+}
+
+/// Memory for one answer; freed when the client has read it, or is gone.
+pub(crate) struct Reserved(OwnedSemaphorePermit);
+
+impl AnswerMemory {
+    pub(crate) fn new() -> Self {
+        Self {
+            units: Arc::new(Semaphore::new(MEMORY / UNIT)),
+            builders: Semaphore::new(BUILDERS),
+        }
+    }
+
+    /// Memory for an answer of up to so many bytes.
+    ///
+    /// # Errors
+    /// 503 when too many answers wait to be read.
+    pub(crate) async fn reserve(&self, bytes: usize) -> Result<Reserved, ApiError> {
+        let units = u32::try_from(bytes.min(MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.units).acquire_many_owned(units);
+        match tokio::time::timeout(WAIT, permit).await {
+            Ok(permit) => Ok(Reserved(permit.expect("nobody closes this semaphore"))),
+            Err(_) => Err(overloaded()),
+        }
+    }
+
+    /// The turn to put a page with long parts together.
+    ///
+    /// # Errors
+    /// 503 when too many others do.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, ApiError> {
+        match tokio::time::timeout(WAIT, self.builders.acquire()).await {
+            Ok(permit) => Ok(permit.expect("nobody closes this semaphore")),
+            Err(_) => Err(overloaded()),
+        }
+    }
+}
+
+fn overloaded() -> ApiError {
+    ApiError::unavailable(
+        "OVERLOADED",
+        "too many large answers wait to be read; ask again, or for less",
+    )
+}
+
+impl Reserved {
+    /// The answer, which keeps as much memory as it has bytes.
+    pub(crate) fn json(mut self, value: &impl Serialize) -> Response {
+        let json = match serde_json::to_vec(value) {
+            Ok(json) => json,
+            Err(error) => {
+                error!(error.message = %error, "an answer could not be written");
+                return ApiError::internal().into_response();
+            }
+        };
+        if let Some(kept) = self.0.split(json.len().div_ceil(UNIT)) {
+            self.0 = kept;
+        }
+        let bytes = Bytes::from_owner(Held {
+            json,
+            _memory: self,
+        });
+        let content_type = (header::CONTENT_TYPE, "application/json");
+        ([content_type], Body::from(bytes)).into_response()
+    }
+}
+
+/// The bytes of an answer and the memory that they count against.
+struct Held {
+    json: Vec<u8>,
+    _memory: Reserved,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+/// What is left of a page's bytes.
+pub(crate) struct PageBudget {
+    left: usize,
+    empty: bool,
+}
+
+impl PageBudget {
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self {
+            left: bytes,
+            empty: true,
+        }
+    }
+
+    /// Whether the row goes on the page; the first always does, however long it is.
+    pub(crate) fn takes(&mut self, row: &impl Serialize) -> bool {
+        let mut counted = Counted(0);
+        // What cannot be written fails when the page is.
+        drop(serde_json::to_writer(&mut counted, row));
+        let fits = std::mem::take(&mut self.empty) || counted.0 <= self.left;
+        self.left = self.left.saturating_sub(counted.0);
+        fits
+    }
+}
+
+/// Counts what is written.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_ends_before_the_row_that_is_too_much() {
+        let mut budget = PageBudget::new(10);
+        assert!(budget.takes(&"12345678"));
+        assert!(!budget.takes(&""));
+        let mut budget = PageBudget::new(10);
+        assert!(budget.takes(&"far longer than the page"));
+        assert!(!budget.takes(&1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_comes_back_when_an_answer_is_read() {
+        let memory = AnswerMemory::new();
+        let all = memory.reserve(MEMORY).await.ok().unwrap();
+        assert!(memory.reserve(1).await.is_err());
+        let answer = all.json(&"x".repeat(10 * UNIT));
+        let rest = memory.reserve(MEMORY - 11 * UNIT).await.ok();
+        assert!(rest.is_some());
+        assert!(memory.reserve(UNIT).await.is_err());
+        drop(answer);
+        assert!(memory.reserve(11 * UNIT).await.is_ok());
+    }
+}

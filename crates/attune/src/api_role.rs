@@ -1,0 +1,75 @@
+//! The role `api`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use attune_api::{ApiOptions, ApiServer, BusProbe, LiveQueues, OpsListen, Ports, QueueDefaults};
+use attune_bus::{BusError, ClientOptions, CommandClient};
+use attune_config::Settings;
+use attune_core::{ActionId, QueueStats};
+use attune_runtime::{Health, Metrics, Shutdown, metrics_router, retry_until_ready};
+
+use crate::parts::{Parts, settle};
+use crate::roles::{ExecutorView, Own, clamp, spawn};
+
+impl ExecutorView {
+    /// The queues, for the API to look at.
+    pub(crate) fn live(&self) -> Arc<dyn LiveQueues> {
+        Arc::new(InMemory(self.queues.clone()))
+    }
+}
+
+struct InMemory(attune_executor::ExecutionQueueManager);
+
+impl LiveQueues for InMemory {
+    fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats> {
+        self.0.get_queue_stats(action)
+    }
+
+    fn get_all_queue_stats(&self) -> Vec<QueueStats> {
+        self.0.get_all_queue_stats()
+    }
+}
+
+/// Starts it; gives the address of the API.
+pub(crate) async fn start(
+    settings: &Settings,
+    parts: &Parts,
+    (health, metrics, live): (&Health, &Metrics, Option<Arc<dyn LiveQueues>>),
+    ((stop, ended), recorder): Own,
+    shutdown: &Shutdown,
+) -> anyhow::Result<SocketAddr> {
+    let partitions = settings.cluster.partitions;
+    let mut client = ClientOptions::new(partitions);
+    client.max_message_bytes = settings.broker.max_message_bytes;
+    let starting = retry_until_ready("the answers to commands", shutdown, || async {
+        let started = CommandClient::start(parts.bus.clone(), client.clone()).await;
+        settle(started, |error| matches!(error, BusError::Unavailable(_)))
+    });
+    let commands = starting.await??;
+    let api = &settings.api;
+    let mut options = ApiOptions::new(api.listen, partitions);
+    options.max_body_bytes = api.max_body_bytes;
+    options.submit_timeout = api.submit_timeout();
+    options.max_page_size = clamp(api.max_page_size);
+    options.max_connections_per_peer = api.max_connections_per_peer;
+    options.ops = settings.ops.listen.map_or(
+        OpsListen::Near(attune_config::OpsSettings::DEFAULT_LISTEN),
+        OpsListen::At,
+    );
+    options.queue = QueueDefaults {
+        max_queue_length: clamp(settings.executor.queue.max_queue_length),
+        queue_timeout: settings.executor.queue.queue_timeout(),
+    };
+    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
+        .with_health(health.clone())
+        .with_live_queues(live)
+        .with_recorder(recorder);
+    ports
+        .probes
+        .push(Arc::new(BusProbe::new(parts.bus.clone())));
+    let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
+    let address = server.local_addr()?;
+    spawn(shutdown, "api", server.serve(stop), ended);
+    Ok(address)
+}
