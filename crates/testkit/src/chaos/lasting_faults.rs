@@ -7,13 +7,15 @@ use anyhow::{Context as _, ensure};
 use futures_util::FutureExt as _;
 use rand::Rng as _;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::actions::DELAYED;
+use super::actions::{Action, DELAYED};
 use super::nemesis::{Fault, INSIST, Lane, Rig, pass};
 use super::servers::Server;
 use super::{http, probe};
@@ -24,6 +26,8 @@ const STEP_SECONDS: i64 = 7200;
 /// How often a partition may be loaded while rows are refused: once for that, and for executors
 /// that are killed or stopped meanwhile.
 const EPOCHS: i32 = 20;
+/// How many hundreds of executions are asked for before a clock is set.
+const BURSTS: usize = 6;
 /// How many connections do nothing, and how many send, or read, as slowly as can be.
 const IDLE: usize = 500;
 const SLOW: usize = 50;
@@ -63,7 +67,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault!(
         Servers,
         "clock-postgres",
-        "PostgreSQL's clock is set by two hours for 5 to 20 s",
+        "PostgreSQL's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
         false,
         clock
@@ -71,7 +75,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault!(
         Others,
         "clock-executor",
-        "an executor's clock is set by two hours for 5 to 20 s",
+        "an executor's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
         false,
         clock
@@ -79,7 +83,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     fault!(
         Others,
         "clock-worker",
-        "a worker's clock is set by two hours for 5 to 20 s",
+        "a worker's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
         false,
         clock
@@ -230,16 +234,34 @@ async fn clock(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<
         "clock-executor" => format!("executor-{}", random.random_range(1..=3)),
         _ => format!("worker-{}", random.random_range(1..=4)),
     };
-    let step = if random.random_bool(0.5) {
-        STEP_SECONDS
-    } else {
-        -STEP_SECONDS
-    };
-    let begun = rig.begin(fault, &format!("{name} {step:+} s"))?;
-    clocks.set(&name, step)?;
-    pass(random, 5_000..20_000).await;
+    let mut steps = [STEP_SECONDS, -STEP_SECONDS];
+    steps.shuffle(random);
+    let begun = rig.begin(fault, &format!("{name} {:+} s, {:+} s", steps[0], steps[1]))?;
+    for step in steps {
+        burst(rig, random).await?;
+        clocks.set(&name, step)?;
+        pass(random, 3_000..10_000).await;
+    }
     clocks.set(&name, 0)?;
     begun.end()
+}
+
+/// Asks for more than can run at once, of many actions, so that some wait everywhere.
+async fn burst(rig: &Rig, random: &mut StdRng) -> anyhow::Result<()> {
+    let api = Api::new(&rig.shared.api)?;
+    for _ in 0..BURSTS {
+        let submissions: Vec<Value> = (0..100)
+            .map(|_| {
+                let action = Action::pick(&rig.shared.actions, random);
+                action.submission(Uuid::now_v7(), random)
+            })
+            .collect();
+        for submission in &submissions {
+            rig.shared.ledger.invoke(submission)?;
+        }
+        http::ask(&rig.shared, &api, &submissions, true, None).await?;
+    }
+    Ok(())
 }
 
 async fn delayed(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {

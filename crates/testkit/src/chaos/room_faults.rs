@@ -27,6 +27,8 @@ const NEAR: [usize; 4] = [1_048_440, 1_048_490, 1_048_540, LIMIT];
 const DISPATCHES: usize = 900;
 const AT_A_TIME: usize = 10;
 const ROOM: u32 = 5;
+/// How long they are sent: an owner that is stuck answers none of them.
+const ASKING: Duration = Duration::from_secs(15);
 
 /// A fault whose work is the async function `$work`.
 macro_rules! fault {
@@ -118,7 +120,11 @@ async fn pool_dead(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
     }
     let action = rig.shared.action(LONELY)?;
     let api = Api::new(&rig.shared.api)?;
+    let asking = Instant::now();
     for _ in 0..DISPATCHES / AT_A_TIME {
+        if asking.elapsed() > ASKING {
+            break;
+        }
         let submissions: Vec<Value> = (0..AT_A_TIME)
             .map(|_| action.submission(Uuid::now_v7(), random))
             .collect();
