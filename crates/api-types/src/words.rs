@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::{BatchItem, Submitted};
+
 /// Where an execution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -60,6 +62,16 @@ pub enum Submissions {
     /// From 1 to 1000. Each is accepted or refused by itself; the answer has one item for each, in
     /// their order.
     Several(Vec<Submission>),
+}
+
+/// The answer to one submission, or to an array of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum SubmitAnswer {
+    /// To one.
+    One(Submitted),
+    /// To an array, one item for each submission, in their order.
+    Several(Vec<BatchItem>),
 }
 
 /// A request to run an action once.

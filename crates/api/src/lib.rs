@@ -28,6 +28,7 @@ mod options;
 mod ports;
 mod query;
 mod ready;
+mod reference;
 mod routes;
 mod schema;
 mod server;

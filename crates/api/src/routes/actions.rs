@@ -1,5 +1,6 @@
 //! `/api/v1/actions`: applying and reading.
 
+use attune_api_types::{ErrorBody, words};
 use std::str::FromStr;
 
 use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
@@ -31,6 +32,16 @@ pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<Action
 }
 
 /// Creates an action or changes it.
+#[utoipa::path(
+    put, path = "/actions/{ref}", tag = "actions", operation_id = "apply_action",
+    request_body = words::ActionSpec,
+    params(("ref" = String, Path, description = "The action's ref, as in `core.http.get`.")),
+    responses(
+        (status = 201, description = "Created.", body = ActionApplied),
+        (status = 200, description = "Changed, or as it was.", body = ActionApplied),
+        (status = 409, description = "`CONFLICT`: the store refuses the change.", body = ErrorBody),
+    )
+)]
 pub(crate) async fn apply(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -117,6 +128,11 @@ fn record(app: &App, record: impl FnOnce() -> Record) {
 }
 
 /// One action.
+#[utoipa::path(
+    get, path = "/actions/{ref}", tag = "actions", operation_id = "show_action",
+    params(("ref" = String, Path, description = "The action's ref, as in `core.http.get`.")),
+    responses((status = 200, description = "The action.", body = ActionView))
+)]
 pub(crate) async fn show(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -132,6 +148,17 @@ pub(crate) async fn show(
 const READ_AT_ONCE: u32 = 32;
 
 /// Actions by ref, in pages.
+#[utoipa::path(
+    get, path = "/actions", tag = "actions", operation_id = "list_actions",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("include" = Option<String>, Query, description = "Parts of the spec that are left out \
+            otherwise, of `parameters,env`."),
+        ("after" = Option<String>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.",
+        body = ActionList))
+)]
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let after: Option<ActionRef> = params.parse("after")?;

@@ -17,6 +17,10 @@ use attune_api_types::{AuditEntry, AuditList, Cluster, ExecutorView, PartitionVi
 const ROW_BYTES: usize = 1024;
 
 /// Executors, partitions and workers as their leases show them.
+#[utoipa::path(
+    get, path = "/cluster", tag = "operations", operation_id = "show_cluster",
+    responses((status = 200, description = "Who is there.", body = Cluster))
+)]
 pub(crate) async fn show(State(app): State<App>) -> Result<Json<Cluster>, ApiError> {
     let rows = app.ports.partitions.executors().await?;
     let leases = app.ports.partitions.leases().await?;
@@ -71,6 +75,14 @@ fn worker(row: WorkerRow) -> WorkerView {
 }
 
 /// What was done by hand and what was found wrong, the newest first, in pages.
+#[utoipa::path(
+    get, path = "/audit-log", tag = "operations", operation_id = "list_audit_log",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("before" = Option<i64>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page, the newest first.", body = AuditList))
+)]
 pub(crate) async fn audit_log(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let before: Option<i64> = params.parse("before")?;

@@ -1,5 +1,6 @@
 //! `/api/v1/executions`: reading and cancelling.
 
+use attune_api_types::ErrorBody;
 use std::str::FromStr;
 
 use attune_api_types::{Cancelled, Execution, ExecutionList};
@@ -34,6 +35,11 @@ const ROW_BYTES: usize = 1024;
 const LONG_ROWS: u32 = 8;
 
 /// One execution.
+#[utoipa::path(
+    get, path = "/executions/{id}", tag = "executions", operation_id = "show_execution",
+    params(("id" = i64, Path, minimum = 1, description = "The execution.")),
+    responses((status = 200, description = "The execution, whole.", body = Execution))
+)]
 pub(crate) async fn show(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -46,6 +52,22 @@ pub(crate) async fn show(
 }
 
 /// Executions by filter, the newest first, in pages.
+#[utoipa::path(
+    get, path = "/executions", tag = "executions", operation_id = "list_executions",
+    params(
+        ("action" = Option<String>, Query, description = "Only those of this action."),
+        ("status" = Option<String>, Query, description = "Only those in these states, as in \
+            `queued,running`."),
+        ("user" = Option<String>, Query, description = "Only those of this user."),
+        ("group" = Option<String>, Query, description = "Only those of this group."),
+        ("include" = Option<String>, Query, description = "Long parts that are left out otherwise, \
+            of `parameters,result,stdout,stderr`."),
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("cursor" = Option<String>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.",
+        body = ExecutionList))
+)]
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let action: Option<ActionRef> = params.parse("action")?;
@@ -186,6 +208,15 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
 }
 
 /// Ends an execution, waiting or running.
+#[utoipa::path(
+    post, path = "/executions/{id}/cancel", tag = "executions", operation_id = "cancel_execution",
+    params(("id" = i64, Path, minimum = 1, description = "The execution.")),
+    responses(
+        (status = 202, description = "It is cancelled, or its worker is told to end it.",
+            body = Cancelled),
+        (status = 409, description = "`ALREADY_ENDED`.", body = ErrorBody),
+    )
+)]
 pub(crate) async fn cancel(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,

@@ -1,5 +1,6 @@
 //! Who holds the slots of an action, and taking a slot back by force.
 
+use attune_api_types::ErrorBody;
 use attune_bus::client::ClientError;
 use attune_core::input::check_text;
 use attune_core::{ExecutionId, Reject, RejectCode, RequestId, millis};
@@ -22,6 +23,14 @@ use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Release
 const NOBODY: &str = "api";
 
 /// The holders of an action's slots, by rising id, in pages.
+#[utoipa::path(
+    get, path = "/actions/{ref}/holders", tag = "queues", operation_id = "list_holders",
+    params(
+        ("ref" = String, Path, description = "The action's ref, as in `core.http.get`."), ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("after" = Option<i64>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "Who holds the action's slots.", body = HolderList))
+)]
 pub(crate) async fn list(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -72,6 +81,16 @@ fn holder(found: SlotHolder) -> Holder {
 }
 
 /// Takes the slot from the attempt that holds it.
+#[utoipa::path(
+    post, path = "/executions/{id}/release", tag = "executions", operation_id = "release_slot",
+    request_body = ReleaseRequest,
+    params(("id" = i64, Path, minimum = 1, description = "The execution.")),
+    responses(
+        (status = 200, description = "The slot was taken back; audited.", body = Released),
+        (status = 409, description = "`ALREADY_ENDED`: that attempt holds no slot.",
+            body = ErrorBody),
+    )
+)]
 pub(crate) async fn release(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,

@@ -15,11 +15,12 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
 use crate::catalog::Catalog;
@@ -27,6 +28,7 @@ use crate::error::ApiError;
 use crate::guard;
 use crate::options::ApiOptions;
 use crate::ports::Ports;
+use crate::reference;
 
 /// What every handler can reach.
 pub(crate) type App = Arc<Shared>;
@@ -53,8 +55,11 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         catalog,
         memory: AnswerMemory::new(),
     });
-    let probes = probes(app.ports.clone());
-    let api = api(app)
+    let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
+    let (api, mut described) = api(app).split_for_parts();
+    described.merge(of_probes);
+    let api = api
+        .merge(reference::routes(described))
         .layer(middleware::from_fn_with_state(
             request_timeout,
             guard::bound_time,
@@ -65,13 +70,13 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
 
 /// The probes, and what `extra` adds to them, without the API.
 pub(crate) fn ops_routes(ports: Ports, extra: Router) -> Router {
-    guarded(probes(ports).merge(extra))
+    guarded(Router::from(probes(ports)).merge(extra))
 }
 
-fn probes(ports: Ports) -> Router {
-    Router::new()
-        .route("/healthz", get(probes::healthz))
-        .route("/readyz", get(probes::readyz))
+fn probes(ports: Ports) -> OpenApiRouter {
+    OpenApiRouter::new()
+        .routes(routes!(probes::healthz))
+        .routes(routes!(probes::readyz))
         .with_state(ports)
 }
 
@@ -85,23 +90,23 @@ fn guarded(routes: Router) -> Router {
         .layer(middleware::from_fn(guard::observe))
 }
 
-fn api(app: App) -> Router {
-    let v1 = Router::new()
-        .route("/executions", post(submit::submit).get(executions::list))
-        .route("/executions/{id}", get(executions::show))
-        .route("/executions/{id}/cancel", post(executions::cancel))
-        .route("/executions/{id}/release", post(holders::release))
-        .route("/actions", get(actions::list))
-        .route("/actions/{ref}", get(actions::show).put(actions::apply))
-        .route("/actions/{ref}/queue-stats", get(queues::show))
-        .route("/actions/{ref}/holders", get(holders::list))
-        .route("/queue-stats", get(queues::list))
-        .route("/cluster", get(cluster::show))
-        .route("/audit-log", get(cluster::audit_log))
-        .route("/worker/claims", post(worker::claims))
-        .route("/worker/retire", post(worker::retire))
+fn api(app: App) -> OpenApiRouter {
+    let v1 = OpenApiRouter::new()
+        .routes(routes!(submit::submit, executions::list))
+        .routes(routes!(executions::show))
+        .routes(routes!(executions::cancel))
+        .routes(routes!(holders::release))
+        .routes(routes!(actions::list))
+        .routes(routes!(actions::show, actions::apply))
+        .routes(routes!(queues::show))
+        .routes(routes!(holders::list))
+        .routes(routes!(queues::list))
+        .routes(routes!(cluster::show))
+        .routes(routes!(cluster::audit_log))
+        .routes(routes!(worker::claims))
+        .routes(routes!(worker::retire))
         .with_state(app);
-    Router::new().nest("/api/v1", v1)
+    OpenApiRouter::new().nest("/api/v1", v1)
 }
 
 async fn not_found() -> impl IntoResponse {

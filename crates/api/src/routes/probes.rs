@@ -13,6 +13,10 @@ use crate::ports::Ports;
 use crate::ready::ask;
 
 /// The process answers.
+#[utoipa::path(
+    get, path = "/healthz", tag = "operations", operation_id = "liveness",
+    responses((status = 200, description = "The process answers.", body = Liveness))
+)]
 pub(crate) async fn healthz() -> Json<Liveness> {
     let status = "ok".to_owned();
     Json(Liveness { status })
@@ -20,6 +24,14 @@ pub(crate) async fn healthz() -> Json<Liveness> {
 
 /// Whether requests would be served: asks every component now, and adds what the daemon says of
 /// itself.
+#[utoipa::path(
+    get, path = "/readyz", tag = "operations", operation_id = "readiness",
+    responses(
+        (status = 200, description = "Requests would be served.", body = Readiness),
+        (status = 503, description = "They would not; the body says what is missing.",
+            body = Readiness),
+    )
+)]
 pub(crate) async fn readyz(State(ports): State<Ports>) -> (StatusCode, Json<Readiness>) {
     let found = join_all(ports.probes.iter().map(|probe| async move {
         let state = match ask(probe.as_ref()).await {

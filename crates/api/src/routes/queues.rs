@@ -24,6 +24,11 @@ use attune_api_types::{QueueList, QueueView};
 const ROW_BYTES: usize = 1024;
 
 /// The queue of one action.
+#[utoipa::path(
+    get, path = "/actions/{ref}/queue-stats", tag = "queues", operation_id = "show_queue",
+    params(("ref" = String, Path, description = "The action's ref, as in `core.http.get`.")),
+    responses((status = 200, description = "The queue, with a verdict.", body = QueueView))
+)]
 pub(crate) async fn show(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
@@ -56,6 +61,14 @@ pub(crate) async fn show(
 }
 
 /// Queues that ever held something, the longest first, in pages.
+#[utoipa::path(
+    get, path = "/queue-stats", tag = "queues", operation_id = "list_queues",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: `api.max_page_size` unless given, at most `api.max_page_size`."),
+        ("cursor" = Option<String>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page, the longest queue first.", body = QueueList))
+)]
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let max = app.options.max_page_size;

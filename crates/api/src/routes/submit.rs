@@ -1,5 +1,6 @@
 //! `POST /api/v1/executions`: one submission or a batch of them.
 
+use attune_api_types::words;
 use attune_bus::client::ClientError;
 use attune_core::{ActionRef, Reject, RequestId, Submission};
 use attune_messages::v1::Accepted;
@@ -21,6 +22,29 @@ const MAX_BATCH: usize = 1000;
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Takes a submission, or an array of them, and answers when their owners have.
+#[utoipa::path(
+    post, path = "/executions", tag = "executions", operation_id = "submit",
+    request_body = words::Submissions,
+    params(("Idempotency-Key" = Option<String>, Header, description = "Names the request, so that \
+        repeating it within 24 hours gives the same execution: a UUID as it is, any other text by \
+        its hash. For an array each item's id follows from the key and its place, so that the same \
+        array can be repeated as a whole.")),
+    responses(
+        (status = 201, description = "Accepted and durable.", body = Submitted,
+            headers(("Location" = String, description = "The path of the execution."))),
+        (status = 200, description = "It had been accepted before; or the answer to an array, with \
+            one item for each submission, in their order.", body = words::SubmitAnswer),
+        (status = 409, description = "`CONFLICT`: the request id was used with a different body.",
+            body = ErrorBody),
+        (status = 422, description = "`INVALID_INPUT` or `UNKNOWN_ACTION`: the body names the \
+            field.", body = ErrorBody),
+        (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
+            may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+        (status = 503, description = "`OUTCOME_UNKNOWN`: no answer in time; repeat it with the \
+            `request_id` as the key. `NO_OWNER`, `OVERLOADED`, `STORE_UNAVAILABLE`: nothing was \
+            done; repeat it later.", body = ErrorBody),
+    )
+)]
 pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
     let body = body::read(request, &app.options).await?;

@@ -1,5 +1,6 @@
 //! `/api/v1/worker`: the claim for workers that do not speak to the store themselves.
 
+use attune_api_types::ErrorBody;
 use std::time::Duration;
 
 use attune_core::input::check_text;
@@ -22,6 +23,15 @@ const MAX_LEASE_SECONDS: u32 = 300;
 
 /// Renews the worker's lease, then claims. Both can be repeated when the answer was lost: what
 /// this worker has claimed before is answered again.
+#[utoipa::path(
+    post, path = "/worker/claims", tag = "workers", operation_id = "claim",
+    request_body = ClaimRequest,
+    responses(
+        (status = 200, description = "The lease is renewed; these may be run.", body = Claims),
+        (status = 409, description = "`LEASE_EXPIRED`: end what runs and come back under a fresh \
+            id.", body = ErrorBody),
+    )
+)]
 pub(crate) async fn claims(
     State(app): State<App>,
     request: Request,
@@ -101,6 +111,11 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
 }
 
 /// Ends the lease of a worker that has nothing left to run.
+#[utoipa::path(
+    post, path = "/worker/retire", tag = "workers", operation_id = "retire_worker",
+    request_body = RetireRequest,
+    responses((status = 204, description = "The lease is given up."))
+)]
 pub(crate) async fn retire(
     State(app): State<App>,
     request: Request,

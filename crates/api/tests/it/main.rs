@@ -14,6 +14,7 @@ mod http;
 mod operators;
 mod queues;
 mod recording;
+mod reference;
 mod server;
 mod submit;
 mod worker;
