@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Worker,
     /// Bring the database's schema up to date.
     Migrate(MigrateArguments),
+    /// Fence off what was before the database was set back: once after a restore, before anything starts.
+    RestoreFence(MigrateArguments),
     /// Measure throughput and delays with limits on, and check order and limits.
     Bench(BenchArguments),
     /// Judge from what all processes recorded whether the promises were kept.

@@ -11,11 +11,13 @@ mod roles;
 
 use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
+use attune_store::Store;
 use clap::Parser as _;
 
 use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments};
@@ -109,6 +111,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Worker => serve_one(&loaded, Role::Worker).await,
         Command::Standalone => roles::serve(settings, &Role::ALL).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
+        Command::RestoreFence(arguments) => restore_fence(settings, &arguments).await,
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
         Command::Bench(ref arguments) => bench::run(settings, arguments).await,
         Command::Config(ConfigCommand::Print { json }) => {
@@ -139,7 +142,11 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<()> {
     let log = &loaded.settings.log;
     let ends = matches!(
         command,
-        Command::Demo(_) | Command::Bench(_) | Command::Migrate(_) | Command::Config(_)
+        Command::Demo(_)
+            | Command::Bench(_)
+            | Command::Migrate(_)
+            | Command::RestoreFence(_)
+            | Command::Config(_)
     );
     let level = if ends && !was_set(loaded, "log.level") {
         "warn"
@@ -167,22 +174,31 @@ async fn serve_one(loaded: &Loaded, role: Role) -> anyhow::Result<ExitCode> {
     roles::serve(&loaded.settings, &[role]).await
 }
 
-async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
+/// Opens the store, waiting no longer than it says.
+async fn patient_store(
+    settings: &Settings,
+    role: &str,
+    arguments: &MigrateArguments,
+) -> anyhow::Result<Arc<dyn Store>> {
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let patience = Duration::from_secs(arguments.give_up_after);
-    let mut opening = pin!(parts::store(settings, "migrate", &shutdown));
-    let store = tokio::select! {
+    let mut opening = pin!(parts::store(settings, role, &shutdown));
+    tokio::select! {
         biased;
-        opened = &mut opening => opened?,
+        opened = &mut opening => opened,
         () = tokio::time::sleep(patience) => {
             // Between two tries, so that none is cut off.
             shutdown.cancel();
             opening.await.with_context(|| {
                 format!("gave up after {} s (--give-up-after)", patience.as_secs())
-            })?
+            })
         }
-    };
+    }
+}
+
+async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
+    let store = patient_store(settings, "migrate", arguments).await?;
     store
         .migrate()
         .await
@@ -193,6 +209,25 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
         .context("the core actions could not be applied")?;
     store.close().await;
     println!("the schema is up to date");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn restore_fence(
+    settings: &Settings,
+    arguments: &MigrateArguments,
+) -> anyhow::Result<ExitCode> {
+    let store = patient_store(settings, "restore-fence", arguments).await?;
+    store
+        .check()
+        .await
+        .context("the schema does not fit; run `attune migrate` first")?;
+    let who = std::env::var("USER").unwrap_or_else(|_| "operator".to_owned());
+    store
+        .restore_fence(&who)
+        .await
+        .context("the fence could not be set")?;
+    store.close().await;
+    println!("what was before is fenced off; the daemons can be started");
     Ok(ExitCode::SUCCESS)
 }
 

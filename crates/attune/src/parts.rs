@@ -44,6 +44,14 @@ impl Parts {
             wait_for_schema(store.as_ref(), shutdown).await?;
         }
         let partitions = settings.cluster.partitions;
+        let made_with = store.partition_count().await;
+        let made_with = made_with.context("the number of partitions cannot be read")?;
+        if let Some(made_with) = made_with.filter(|made_with| *made_with != partitions) {
+            bail!(
+                "cluster.partitions is {partitions}, but the cluster was made with {made_with}, \
+                 which cannot change: set cluster.partitions to {made_with}"
+            );
+        }
         if settings.wiring == Wiring::Embedded {
             let memory = Arc::new(MemoryBus::new());
             return Ok(Self {

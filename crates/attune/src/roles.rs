@@ -16,7 +16,7 @@ use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, ops_server, retry_until_ready, systemd,
 };
 use attune_stats::{StatsError, StatsOptions, StatsPersister};
-use attune_store::{HistoryRetention, Store};
+use attune_store::{HistoryRetention, RecordRetention, Store};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -359,6 +359,10 @@ async fn start_stats(
     let mut options = StatsOptions::new(HistoryRetention {
         history: settings.history.retention(),
         requests: REQUEST_RETENTION,
+        records: RecordRetention {
+            stats: settings.stats.retention(),
+            ..RecordRetention::USUAL
+        },
     });
     options.min_interval = settings.stats.publish_interval();
     options.max_message_bytes = settings.broker.max_message_bytes;

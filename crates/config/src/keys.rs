@@ -138,7 +138,7 @@ pub(crate) const KEYS: &[Key] = &[
     integer("api.max_connections_per_peer", 1, 1024, "connections"),
     seconds("api.submit_timeout_seconds", 1, 300),
     integer("api.max_page_size", 1, 10_000, "executions"),
-    integer("history.retention_days", 1, 3650, "days"),
+    integer("history.retention_days", 1, 400, "days"),
     optional("history.dir", Kind::Folder),
     key("log.level", Kind::LogDirective),
     key("log.format", Kind::Choice(&["text", "json", "auto"])),

@@ -2,4 +2,5 @@
 DELETE FROM attune.request WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM attune.request
     WHERE created < now() - $1::bigint * interval '1 microsecond'
+    ORDER BY created
     LIMIT $2::bigint))

@@ -1,1 +1,1 @@
-SELECT version, success, checksum FROM attune.schema_migration ORDER BY version
+SELECT version, description, success, checksum FROM attune.schema_migration ORDER BY version

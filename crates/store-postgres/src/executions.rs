@@ -14,18 +14,8 @@ use sqlx::postgres::{PgPool, PgRow};
 use uuid::Uuid;
 
 use crate::failure::{Failure, unreadable};
-use crate::partitions::{between, micros, priority, status};
-use crate::{PostgresStore, sql, text};
-
-/// How many days after today have a partition of the history. The upkeep runs at least daily;
-/// should it not, what ends goes to the default partition.
-pub(crate) const HISTORY_DAYS_AHEAD: i32 = 7;
-
-/// How many request ids one step of the upkeep forgets.
-const PRUNE_STEP: i64 = 10_000;
-
-/// How many steps one call of the upkeep takes; the next call goes on.
-const PRUNE_STEPS: u32 = 1_000;
+use crate::partitions::{between, priority, status};
+use crate::{PostgresStore, sql, text, upkeep};
 
 #[async_trait]
 impl ExecutionStore for PostgresStore {
@@ -75,10 +65,7 @@ impl ExecutionStore for PostgresStore {
     }
 
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
-        let pool = self.db.general.clone();
-        self.db
-            .run(async move { maintain(&pool, keep).await })
-            .await
+        upkeep::maintain(self, keep).await
     }
 }
 
@@ -124,42 +111,6 @@ async fn list(
         id: last.id,
     });
     Ok(ExecutionPage { executions, next })
-}
-
-async fn maintain(pool: &PgPool, keep: HistoryRetention) -> Result<(), Failure> {
-    sqlx::query(sql::MAKE_HISTORY_DAYS)
-        .bind(HISTORY_DAYS_AHEAD)
-        .execute(pool)
-        .await?;
-    for _ in 0..PRUNE_STEPS {
-        let pruned = sqlx::query(sql::PRUNE_REQUESTS)
-            .bind(micros(keep.requests))
-            .bind(PRUNE_STEP)
-            .execute(pool)
-            .await?;
-        if pruned.rows_affected() < PRUNE_STEP.unsigned_abs() {
-            break;
-        }
-    }
-    // A request that is still known must find its execution.
-    let history = micros(keep.history.max(keep.requests));
-    for _ in 0..PRUNE_STEPS {
-        let dropped: bool = sqlx::query_scalar(sql::DROP_HISTORY_DAY)
-            .bind(history)
-            .fetch_one(pool)
-            .await?;
-        if !dropped {
-            break;
-        }
-    }
-    sqlx::query(sql::PRUNE_DEFAULT_DAY)
-        .bind(history)
-        .execute(pool)
-        .await?;
-    for prune in [sql::PRUNE_WORKERS, sql::PRUNE_EXECUTORS] {
-        sqlx::query(prune).execute(pool).await?;
-    }
-    Ok(())
 }
 
 fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {

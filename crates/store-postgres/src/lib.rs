@@ -26,10 +26,13 @@ pub mod sql;
 mod stats;
 mod temporary;
 mod text;
+mod upkeep;
 mod workers;
 
 use async_trait::async_trait;
-use attune_store::{Store, StoreError};
+use attune_core::RequestId;
+use attune_store::audit::what;
+use attune_store::{FENCE_JUMP, Store, StoreError};
 
 use crate::db::Db;
 pub use crate::options::PostgresOptions;
@@ -64,6 +67,32 @@ impl Store for PostgresStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         self.db.check().await
+    }
+
+    async fn partition_count(&self) -> Result<Option<u16>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let count = sqlx::query_scalar::<_, i32>(sql::CLUSTER_PARTITIONS);
+                let count = count.fetch_optional(&pool).await?;
+                Ok(count.map(|count| u16::try_from(count).expect("the schema allows 1 to 256")))
+            })
+            .await
+    }
+
+    async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
+        let query = sqlx::query(sql::RESTORE_FENCE)
+            .bind(FENCE_JUMP)
+            .bind(RequestId::fresh().0)
+            .bind(text::text(who).into_owned())
+            .bind(what::RESTORE_FENCE);
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
     }
 
     async fn close(&self) {

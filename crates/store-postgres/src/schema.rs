@@ -1,16 +1,14 @@
 //! Bringing the schema up to date, and judging it.
 
-use std::collections::BTreeMap;
-
 use attune_store::StoreError;
 use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use crate::db::Db;
-use crate::executions::HISTORY_DAYS_AHEAD;
 use crate::failure::{Failure, of_migration};
 use crate::sql;
+use crate::upkeep::HISTORY_DAYS_AHEAD;
 
 /// Where the migrations that were applied are written down.
 const TABLE: &str = "attune.schema_migration";
@@ -47,6 +45,11 @@ fn migrations() -> Vec<Migration> {
             6,
             "slots",
             include_str!("../../../migrations/postgres/0006_slots.sql"),
+        ),
+        (
+            7,
+            "upkeep",
+            include_str!("../../../migrations/postgres/0007_upkeep.sql"),
         ),
     ];
     all.into_iter()
@@ -96,7 +99,13 @@ impl Db {
 }
 
 async fn migrate(pool: &PgPool) -> Result<(), Failure> {
-    migrator().run(pool).await.map_err(of_migration)?;
+    if exists(pool).await? {
+        foreign(&applied(pool).await?)?;
+    }
+    let mut migrator = migrator();
+    // What this program does not know was judged just now.
+    migrator.set_ignore_missing(true);
+    migrator.run(pool).await.map_err(of_migration)?;
     sqlx::query(sql::MAKE_HISTORY_DAYS)
         .bind(HISTORY_DAYS_AHEAD)
         .execute(pool)
@@ -104,50 +113,106 @@ async fn migrate(pool: &PgPool) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn check(pool: &PgPool) -> Result<(), Failure> {
-    let schema = |problem: String| Failure::Store(StoreError::Schema(problem));
-    let exists: bool = sqlx::query_scalar(sql::SCHEMA_EXISTS)
-        .fetch_one(pool)
-        .await?;
-    if !exists {
-        return Err(schema("it is missing; run `attune migrate`".to_owned()));
+/// A migration that was applied: version, name, whether it was finished, checksum.
+type Applied = (i64, String, bool, Vec<u8>);
+
+async fn exists(pool: &PgPool) -> Result<bool, Failure> {
+    let exists = sqlx::query_scalar(sql::SCHEMA_EXISTS).fetch_one(pool);
+    Ok(exists.await?)
+}
+
+async fn applied(pool: &PgPool) -> Result<Vec<Applied>, Failure> {
+    let applied = sqlx::query_as(sql::SCHEMA_VERSION).fetch_all(pool);
+    Ok(applied.await?)
+}
+
+fn misfit(problem: String) -> Failure {
+    Failure::Store(StoreError::Schema(problem))
+}
+
+/// Refuses what a newer program has done to the schema, unless it only added to it.
+fn foreign(applied: &[Applied]) -> Result<(), Failure> {
+    let known = migrations();
+    let known = |version: i64| known.iter().any(|it| it.version == version);
+    let mut unknown = applied.iter().filter(|(version, ..)| !known(*version));
+    match unknown.find(|(_, name, ..)| !attune_store::is_additive(name)) {
+        None => Ok(()),
+        Some((version, ..)) => Err(misfit(format!(
+            "it has migration {version}, which this program does not know; use a newer one"
+        ))),
     }
-    let rows: Vec<(i64, bool, Vec<u8>)> =
-        sqlx::query_as(sql::SCHEMA_VERSION).fetch_all(pool).await?;
-    let mut applied: BTreeMap<i64, (bool, Vec<u8>)> = rows
-        .into_iter()
-        .map(|(version, success, checksum)| (version, (success, checksum)))
-        .collect();
+}
+
+async fn check(pool: &PgPool) -> Result<(), Failure> {
+    if !exists(pool).await? {
+        return Err(misfit("it is missing; run `attune migrate`".to_owned()));
+    }
+    let applied = applied(pool).await?;
     for migration in migrations() {
         let version = migration.version;
-        match applied.remove(&version) {
-            Some((true, checksum)) if checksum == *migration.checksum => {}
-            Some((false, _)) => {
-                return Err(schema(format!("migration {version} was not finished")));
-            }
-            Some(_) => {
-                return Err(schema(format!(
-                    "migration {version} differs from the one that was applied"
-                )));
-            }
-            None => {
-                return Err(schema(format!(
-                    "migration {version} is missing; run `attune migrate`"
-                )));
-            }
-        }
+        let problem = match applied.iter().find(|(it, ..)| *it == version) {
+            Some((.., true, checksum)) if *checksum == *migration.checksum => continue,
+            Some((.., false, _)) => format!("migration {version} was not finished"),
+            Some(_) => format!("migration {version} differs from the one that was applied"),
+            None => format!("migration {version} is missing; run `attune migrate`"),
+        };
+        return Err(misfit(problem));
     }
-    match applied.keys().next_back() {
-        Some(newest) => Err(schema(format!(
-            "it has migration {newest}, which this program does not know; use a newer one"
-        ))),
-        None => Ok(()),
+    foreign(&applied)?;
+    let settings = sqlx::query_as(sql::CHECK_SETTINGS).fetch_one(pool);
+    judge(settings.await?).map_err(|problem| Failure::Store(StoreError::Conflict(problem)))
+}
+
+/// Refuses settings under which a commit that was answered could be lost, or text could not be
+/// stored. `local` and the `remote_*` modes write to this server's disk before they answer.
+fn judge((synchronous_commit, fsync, encoding): (String, String, String)) -> Result<(), String> {
+    if synchronous_commit == "off" {
+        return Err(
+            "PostgreSQL answers commits before they are on its disk, so a crash loses work that \
+             was accepted: synchronous_commit is off; set it to `on`, `local` or `remote_write` \
+             for the server, this database and this user (ALTER DATABASE … SET, ALTER ROLE … SET)"
+                .to_owned(),
+        );
     }
+    if fsync == "off" {
+        return Err(
+            "PostgreSQL does not wait for its disk, so a power cut destroys the database: fsync \
+             is off; set it to `on` in postgresql.conf"
+                .to_owned(),
+        );
+    }
+    if encoding != "UTF8" {
+        return Err(format!(
+            "the database cannot store every text: its encoding is {encoding}; make it anew with \
+             CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_break_a_promise_are_refused_by_name() {
+        let judge = |commit: &str, fsync: &str, encoding: &str| {
+            judge((commit.to_owned(), fsync.to_owned(), encoding.to_owned()))
+        };
+        for commit in ["on", "local", "remote_write", "remote_apply"] {
+            assert_eq!(judge(commit, "on", "UTF8"), Ok(()));
+        }
+        for (answer, setting) in [
+            (judge("off", "on", "UTF8"), "synchronous_commit"),
+            (judge("on", "off", "UTF8"), "fsync"),
+            (judge("on", "on", "SQL_ASCII"), "ENCODING 'UTF8'"),
+        ] {
+            assert!(
+                answer.as_ref().is_err_and(|it| it.contains(setting)),
+                "{answer:?}"
+            );
+        }
+    }
 
     #[test]
     fn versions_rise_and_match_the_files() {

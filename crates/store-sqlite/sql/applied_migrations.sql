@@ -1,2 +1,2 @@
 -- What the migrations have done to this file.
-SELECT version, checksum FROM _sqlx_migrations ORDER BY version
+SELECT version, description, checksum FROM _sqlx_migrations ORDER BY version

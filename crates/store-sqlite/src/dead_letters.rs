@@ -72,20 +72,21 @@ impl DeadLetterStore for SqliteStore {
     }
 
     async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
-        let query = sqlx::query(sql::PRUNE_DEAD_LETTERS)
-            .bind(keep.age.as_secs_f64())
-            .bind(count(keep.bytes))
-            .bind(count(LETTER_OVERHEAD));
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
-                })
-                .await
-        })
-        .await
+        self.task(async move |inner: Arc<Inner>| prune(&inner, keep).await)
+            .await
     }
+}
+
+/// Removes what is older or more than `keep`.
+pub(crate) async fn prune(inner: &Inner, keep: DeadLetterRetention) -> Result<u64, Failure> {
+    let query = sqlx::query(sql::PRUNE_DEAD_LETTERS)
+        .bind(keep.age.as_secs_f64())
+        .bind(count(keep.bytes))
+        .bind(count(LETTER_OVERHEAD));
+    let removed = inner.writer.run(move |connection| {
+        Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
+    });
+    removed.await
 }
 
 async fn add(

@@ -1,7 +1,6 @@
 //! Reading executions, and the upkeep of their history.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
@@ -19,9 +18,7 @@ use crate::rows::{
 };
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
-
-/// How many rows one transaction of the upkeep removes: the owner's commits take turns with it.
-const PRUNE_CHUNK: u32 = 1_000;
+use crate::upkeep;
 
 #[async_trait]
 impl ExecutionStore for SqliteStore {
@@ -65,35 +62,8 @@ impl ExecutionStore for SqliteStore {
     /// Executions are kept for as long as their requests are, even when `keep` says less, so that
     /// a repeated request always finds what it led to.
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
-        let history = keep.history.max(keep.requests);
-        self.task(async move |inner: Arc<Inner>| {
-            prune(&inner, sql::PRUNE_REQUESTS, keep.requests).await?;
-            prune(&inner, sql::PRUNE_HISTORY, history).await?;
-            prune(&inner, sql::PRUNE_WORKERS, DEAD_KEPT).await?;
-            prune(&inner, sql::PRUNE_EXECUTORS, DEAD_KEPT).await
-        })
-        .await
-    }
-}
-
-/// How long a worker is shown after its lease ended.
-const DEAD_KEPT: Duration = Duration::from_secs(24 * 3600);
-
-/// Removes what is older than `age`, in chunks.
-async fn prune(inner: &Inner, statement: &'static str, age: Duration) -> Result<(), Failure> {
-    loop {
-        let query = sqlx::query(statement)
-            .bind(age.as_secs_f64())
-            .bind(PRUNE_CHUNK);
-        let removed = inner
-            .writer
-            .run(move |connection| {
-                Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
-            })
-            .await?;
-        if removed < u64::from(PRUNE_CHUNK) {
-            return Ok(());
-        }
+        self.task(async move |inner: Arc<Inner>| upkeep::maintain(&inner, keep).await)
+            .await
     }
 }
 

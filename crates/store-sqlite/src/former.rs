@@ -1,9 +1,13 @@
 //! What earlier processes have left behind in the file.
 
+use attune_core::RequestId;
+use attune_store::audit::what;
+use attune_store::{FENCE_JUMP, NewAudit};
+use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::error::Failure;
-use crate::sql;
+use crate::{batch, sql};
 
 /// Ends every lease in the file. To be called by the holder of the file's lock before anything
 /// else: nobody else has the file, so whoever took a lease is gone, however it ended.
@@ -20,5 +24,28 @@ pub(crate) async fn end_leases(connection: &mut SqliteConnection) -> Result<(), 
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
+}
+
+/// Ends every lease and makes the epochs jump, with an entry in the audit log.
+pub(crate) async fn fence(connection: &mut SqliteConnection, who: String) -> Result<(), Failure> {
+    end_leases(connection).await?;
+    sqlx::query(sql::JUMP_EPOCHS)
+        .bind(FENCE_JUMP)
+        .execute(&mut *connection)
+        .await?;
+    let entry = NewAudit {
+        request_id: RequestId::fresh(),
+        who,
+        what: what::RESTORE_FENCE,
+        target: "cluster".to_owned(),
+        reason: None,
+        before: None,
+        after: Some(json!({"epochs": FENCE_JUMP})),
+    };
+    sqlx::query(sql::INSERT_AUDIT)
+        .bind(batch::audit_list(&[entry]))
+        .execute(connection)
+        .await?;
     Ok(())
 }

@@ -29,6 +29,7 @@ mod rows;
 pub mod sql;
 mod stats;
 mod store;
+mod upkeep;
 mod workers;
 mod writer;
 

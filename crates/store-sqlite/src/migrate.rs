@@ -40,6 +40,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "slots",
         include_str!("../../../migrations/sqlite/0006_slots.sql"),
     ),
+    (
+        7,
+        "upkeep",
+        include_str!("../../../migrations/sqlite/0007_upkeep.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {
@@ -58,39 +63,64 @@ fn migrator() -> Migrator {
 /// Runs the migrations that are missing, each in a transaction. Several that do so at once come
 /// one after another, because there is one writer.
 pub(crate) async fn run(connection: &mut SqliteConnection) -> Result<(), Failure> {
-    migrator()
+    if let Some(applied) = applied(connection).await? {
+        foreign(&applied)?;
+    }
+    let mut migrator = migrator();
+    // What this program does not know was judged just now.
+    migrator.set_ignore_missing(true);
+    migrator
         .run_direct(None, connection, false)
         .await
         .map_err(|error| Failure::Store(from_migrate(error)))
 }
 
-/// Finds out whether the schema is exactly the one that this program knows.
-pub(crate) async fn check(connection: &mut SqliteConnection) -> Result<(), Failure> {
-    let applied = sqlx::query_as::<_, (i64, Vec<u8>)>(sql::APPLIED_MIGRATIONS)
-        .fetch_all(connection)
-        .await;
-    let applied = match applied {
-        Ok(applied) => applied,
+/// Version, name and checksum of a migration that was applied.
+type Applied = (i64, String, Vec<u8>);
+
+/// What was applied; `None` when there are no tables yet.
+async fn applied(connection: &mut SqliteConnection) -> Result<Option<Vec<Applied>>, Failure> {
+    let applied = sqlx::query_as(sql::APPLIED_MIGRATIONS).fetch_all(connection);
+    match applied.await {
+        Ok(applied) => Ok(Some(applied)),
         Err(sqlx::Error::Database(error)) if error.message().starts_with("no such table") => {
-            return Err(schema("it has no tables yet; run `attune migrate`"));
+            Ok(None)
         }
-        Err(error) => return Err(error.into()),
-    };
-    let known = migrator();
-    for (version, checksum) in &applied {
-        let Some(migration) = known.iter().find(|one| one.version == *version) else {
-            return Err(newer(*version).into());
-        };
-        if migration.checksum.as_ref() != checksum.as_slice() {
-            return Err(schema(&format!(
-                "its version {version} was made by a different program"
-            )));
-        }
+        Err(error) => Err(error.into()),
     }
-    if applied.len() < known.iter().count() {
-        return Err(schema(
-            "it is older than this program; run `attune migrate`",
-        ));
+}
+
+/// Refuses what a newer program has done to the schema, unless it only added to it.
+fn foreign(applied: &[Applied]) -> Result<(), Failure> {
+    let known = |version: i64| MIGRATIONS.iter().any(|(it, ..)| *it == version);
+    let mut unknown = applied.iter().filter(|(version, ..)| !known(*version));
+    match unknown.find(|(_, name, _)| !attune_store::is_additive(name)) {
+        None => Ok(()),
+        Some((version, ..)) => Err(newer(*version).into()),
+    }
+}
+
+/// Finds out whether the schema is one that this program can work with.
+pub(crate) async fn check(connection: &mut SqliteConnection) -> Result<(), Failure> {
+    let Some(applied) = applied(connection).await? else {
+        return Err(schema("it has no tables yet; run `attune migrate`"));
+    };
+    foreign(&applied)?;
+    for migration in migrator().iter() {
+        let version = migration.version;
+        match applied.iter().find(|(it, ..)| *it == version) {
+            None => {
+                return Err(schema(
+                    "it is older than this program; run `attune migrate`",
+                ));
+            }
+            Some((.., checksum)) if checksum.as_slice() != migration.checksum.as_ref() => {
+                return Err(schema(&format!(
+                    "its version {version} was made by a different program"
+                )));
+            }
+            Some(_) => {}
+        }
     }
     Ok(())
 }

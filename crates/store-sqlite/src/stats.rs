@@ -8,8 +8,9 @@ use attune_core::{ActionId, QueueStats};
 use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use serde::Serialize;
 use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use crate::error::Failure;
 use crate::rows::{list, optional_time, time, time_text, unsigned};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
@@ -35,16 +36,11 @@ impl StatsStore for SqliteStore {
         if rows.is_empty() {
             return Ok(());
         }
-        let query = sqlx::query(sql::UPSERT_QUEUE_STATS).bind(list(rows.iter().map(snapshot)));
+        let rows = list(rows.iter().map(snapshot));
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
-                })
+                .transaction(move |connection| Box::pin(upsert(connection, rows)))
                 .await
         })
         .await
@@ -82,6 +78,17 @@ impl StatsStore for SqliteStore {
         })
         .await
     }
+}
+
+/// Keeps snapshots, and the last ones of their minute.
+async fn upsert(connection: &mut SqliteConnection, rows: String) -> Result<(), Failure> {
+    for statement in [sql::UPSERT_QUEUE_STATS, sql::KEEP_STATS_MINUTE] {
+        sqlx::query(statement)
+            .bind(rows.clone())
+            .execute(&mut *connection)
+            .await?;
+    }
+    Ok(())
 }
 
 fn snapshot(row: &StatsRow) -> SnapshotRow {

@@ -17,6 +17,8 @@ use crate::former;
 use crate::lock::FileLock;
 use crate::migrate;
 use crate::options::SqliteOptions;
+use crate::rows::unsigned;
+use crate::sql;
 use crate::writer::Writer;
 
 /// How long a call waits for one of the readers.
@@ -160,6 +162,27 @@ impl Store for SqliteStore {
     async fn check(&self) -> Result<(), StoreError> {
         self.task(async |inner: Arc<Inner>| migrate::check(&mut *inner.reader().await?).await)
             .await
+    }
+
+    async fn partition_count(&self) -> Result<Option<u16>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let count = sqlx::query_as::<_, (i64,)>(sql::CLUSTER_PARTITIONS)
+                .fetch_optional(&mut *inner.reader().await?)
+                .await?;
+            Ok(count.map(|(count,)| unsigned(count)).transpose()?)
+        })
+        .await
+    }
+
+    async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
+        let who = who.to_owned();
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(former::fence(connection, who)))
+                .await
+        })
+        .await
     }
 
     async fn close(&self) {

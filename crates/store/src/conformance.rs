@@ -103,6 +103,7 @@ cases! { ($)
     fence::a_stale_epoch_writes_nothing,
     fence::every_missing_fence_is_named,
     fence::an_expired_lease_that_nobody_took_still_writes,
+    fence::a_restore_fences_everybody_off,
     fence::fences_are_checked_without_anything_to_write,
     commits::inserts_load_in_order_and_in_pages,
     commits::a_grant_returns_the_body,

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::dead_letters::DeadLetterRetention;
 use crate::error::StoreError;
 
 /// Everything that is stored about an execution.
@@ -184,6 +185,36 @@ pub struct HistoryRetention {
     pub history: Duration,
     /// Request ids, within which a repeated request gives the same execution.
     pub requests: Duration,
+    /// What is kept beside them.
+    pub records: RecordRetention,
+}
+
+/// How long is kept what is written down about the work, and not the work itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordRetention {
+    /// Entries of the audit log, and versions of policies that are not in force any more. An
+    /// adapter may keep them longer, never shorter.
+    pub audit: Duration,
+    /// The history of the queues' snapshots.
+    pub stats: Duration,
+    /// Dead letters.
+    pub letters: DeadLetterRetention,
+}
+
+impl RecordRetention {
+    /// 400 days of audit log; 30 days of snapshots and of dead letters, of which 256 MiB.
+    pub const USUAL: Self = Self {
+        audit: days(400),
+        stats: days(30),
+        letters: DeadLetterRetention {
+            age: days(30),
+            bytes: 256 * 1024 * 1024,
+        },
+    };
+}
+
+const fn days(count: u64) -> Duration {
+    Duration::from_secs(count * 24 * 3600)
 }
 
 /// What the API asks about executions, and what keeps their history small.
@@ -218,9 +249,10 @@ pub trait ExecutionStore: Send + Sync {
     ) -> Result<Vec<SlotHolder>, StoreError>;
 
     /// Makes room for the days to come and drops what is older than `keep`. Safe to run by
-    /// several at once and as often as wanted.
+    /// several at once and as often as wanted. A step that fails does not keep the others from
+    /// being taken.
     ///
     /// # Errors
-    /// When the store fails.
+    /// The first failure, after every step was tried.
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError>;
 }

@@ -29,7 +29,7 @@ pub use dead_letters::{
 pub use error::StoreError;
 pub use executions::{
     Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
-    HistoryRetention, SlotHolder, SlotWorker,
+    HistoryRetention, RecordRetention, SlotHolder, SlotWorker,
 };
 pub use partitions::{
     ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
@@ -37,6 +37,15 @@ pub use partitions::{
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
+
+/// How far [`Store::restore_fence`] makes the epochs jump: further than partitions change hands
+/// between a backup and its restore, and so that it can be done 500 times.
+pub const FENCE_JUMP: i64 = 16_384;
+
+/// Whether a migration of this name only adds to the schema, so that older programs work with it.
+pub fn is_additive(migration: &str) -> bool {
+    migration.starts_with("additive_")
+}
 
 /// Everything that an adapter provides.
 #[async_trait]
@@ -58,12 +67,29 @@ pub trait Store:
     /// When the store cannot be reached or holds a newer schema.
     async fn migrate(&self) -> Result<(), StoreError>;
 
-    /// Answers when the store can be used by this program.
+    /// Answers when the store can be used by this program. A schema with newer migrations fits
+    /// when all of them only add to it: their names begin with `additive_`.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] when it cannot be reached, [`StoreError::Schema`] when its
-    /// schema is not the one this program needs.
+    /// schema is not one that this program can work with, [`StoreError::Conflict`] when a setting
+    /// of the server would break a promise; it names the setting and the way out.
     async fn check(&self) -> Result<(), StoreError>;
+
+    /// With how many partitions the cluster was made; `None` when no executor has started yet.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn partition_count(&self) -> Result<Option<u16>, StoreError>;
+
+    /// To be called once after the store was set back to an earlier state (a backup was restored,
+    /// a standby took over without the last commits), before anything else starts: makes the
+    /// epochs of all partitions jump by [`FENCE_JUMP`], so that no id of an execution is given a
+    /// second time, ends every lease, and writes an entry in the audit log for `who`.
+    ///
+    /// # Errors
+    /// When the store fails, or the epochs are used up.
+    async fn restore_fence(&self, who: &str) -> Result<(), StoreError>;
 
     /// Finishes what is under way and closes every connection.
     async fn close(&self);

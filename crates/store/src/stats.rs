@@ -51,7 +51,8 @@ pub struct StatsPage {
 /// What the stats persister and the API ask.
 #[async_trait]
 pub trait StatsStore: Send + Sync {
-    /// Keeps snapshots; of several of one queue the newest is kept.
+    /// Keeps snapshots; of several of one queue the newest is kept. The last one of each minute
+    /// stays as the queue's history, which the upkeep bounds.
     ///
     /// # Errors
     /// When the store fails.

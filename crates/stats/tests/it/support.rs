@@ -13,7 +13,8 @@ use attune_messages::v1::QueueSnapshot;
 use attune_stats::{StatsHandle, StatsOptions, StatsPersister};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats,
+    RecordRetention, SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError,
+    StoredStats,
 };
 use chrono::Utc;
 use tokio::sync::{Semaphore, watch};
@@ -26,6 +27,7 @@ pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const RETENTION: HistoryRetention = HistoryRetention {
     history: Duration::from_secs(7 * 24 * 3600),
     requests: Duration::from_secs(24 * 3600),
+    records: RecordRetention::USUAL,
 };
 
 /// Writes are an hour apart unless a test says otherwise, so that a write has a reason other

@@ -108,6 +108,50 @@ async fn another_schema_is_refused() {
     .await;
 }
 
+/// A newer release whose migrations only add lets programs of this one start, and migrate.
+#[tokio::test]
+async fn an_additive_migration_of_a_newer_release_is_accepted() {
+    on_fresh_db(|db| async move {
+        sqlx::query(
+            "INSERT INTO attune.schema_migration
+             VALUES (999, 'additive_later', now(), true, '', 0)",
+        )
+        .execute(&db.sql)
+        .await
+        .unwrap();
+        db.store.check().await.unwrap();
+        db.store.migrate().await.unwrap();
+    })
+    .await;
+}
+
+/// Settings that would break a promise keep every role from starting.
+#[tokio::test]
+async fn a_database_that_answers_before_it_writes_is_refused() {
+    on_fresh_db(|db| async move {
+        db.store.check().await.unwrap();
+        let name: String = sqlx::query_scalar("SELECT current_database()::text")
+            .fetch_one(&db.sql)
+            .await
+            .unwrap();
+        for (value, fits) in [("local", true), ("off", false)] {
+            let set = format!("ALTER DATABASE {name} SET synchronous_commit = {value}");
+            sqlx::query(sqlx::AssertSqlSafe(set))
+                .execute(&db.sql)
+                .await
+                .unwrap();
+            let fresh = PostgresStore::connect(PostgresOptions::new(&db.url)).await;
+            let fresh = fresh.unwrap();
+            let checked = fresh.check().await;
+            fresh.close().await;
+            assert_eq!(checked.is_ok(), fits, "{checked:?}");
+            let named = |error: StoreError| error.to_string().contains("synchronous_commit is off");
+            assert!(checked.map_err(named).err().unwrap_or(true));
+        }
+    })
+    .await;
+}
+
 /// The sessions have the bounds that free a stopped client's locks, and the planner settings.
 #[tokio::test]
 async fn sessions_are_bounded() {

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use attune_core::WorkerId;
-use attune_store::{ExecutionStore as _, HistoryRetention, PartitionStore as _, WorkerStore as _};
+use attune_store::{
+    ExecutionStore as _, HistoryRetention, PartitionStore as _, RecordRetention, StoreError,
+    WorkerStore as _,
+};
 
 use crate::support::{TestDb, on_fresh_db};
 
@@ -12,6 +15,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const KEEP_THREE_DAYS: HistoryRetention = HistoryRetention {
     history: Duration::from_secs(3 * 24 * 3600),
     requests: DAY,
+    records: RecordRetention::USUAL,
 };
 
 /// The tables that the history consists of, without the default one.
@@ -113,6 +117,94 @@ async fn old_days_are_dropped() {
         let workers = db.store.workers().await.unwrap();
         assert_eq!(workers.len(), 1);
         assert_eq!(workers[0].name, "late");
+    })
+    .await;
+}
+
+/// A table that cannot be cleaned keeps no other from being cleaned: the failure is told at the end.
+#[tokio::test]
+async fn a_step_that_fails_leaves_the_others_be() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "CREATE TABLE attune.execution_history_20200101 PARTITION OF attune.execution_history
+                 FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00');
+             INSERT INTO attune.request VALUES (gen_random_uuid(), 1, 1, now() - interval '9 days');
+             CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                 $$BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = '53100'; END$$;
+             CREATE TRIGGER refuse BEFORE DELETE ON attune.request
+                 FOR EACH STATEMENT EXECUTE FUNCTION refuse();
+             INSERT INTO attune.worker_lease (worker, name, pool, slots, expires_at)
+             VALUES (gen_random_uuid(), 'old', 'p', 1, now() - interval '25 hours')",
+        )
+        .await;
+        let told = db.store.maintain_history(KEEP_THREE_DAYS).await;
+        assert!(matches!(told, Err(StoreError::Refused(_))), "{told:?}");
+        assert!(!days(&db).await.iter().any(|day| day.contains("2020")));
+        assert_eq!(db.store.workers().await.unwrap(), vec![]);
+    })
+    .await;
+}
+
+/// The records beside the work are bounded too: entries of the audit log, versions of policies that
+/// are not in force, minutes of queues, and dead letters.
+#[tokio::test]
+async fn old_records_go() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "INSERT INTO attune.audit_log (at, who, what, target, request_id)
+             SELECT at, 'ann', 'w', 't', gen_random_uuid()
+             FROM (VALUES (now() - interval '401 days'), (now() - interval '399 days')) AS v (at);
+             INSERT INTO attune.policy (scope, target, version, spec, changed_by, changed_at)
+             SELECT 'action', target, version, '{}', 'ann', now() - interval '500 days'
+             FROM (VALUES ('a', 1), ('a', 2), ('b', 1)) AS v (target, version);
+             INSERT INTO attune.queue_stats_history
+             SELECT 1, minute, 0, 0, 0, 0, 0, 0
+             FROM (VALUES (now() - interval '31 days'), (now() - interval '29 days')) AS v (minute);
+             INSERT INTO attune.dead_letter (message_id, reason, source, body, bytes, received_at)
+             SELECT gen_random_uuid(), 'r', 's', '', 0, at
+             FROM (VALUES (now() - interval '31 days'), (now() - interval '29 days')) AS v (at)",
+        )
+        .await;
+        db.store.maintain_history(KEEP_THREE_DAYS).await.unwrap();
+        for (table, left) in [
+            ("SELECT count(*) FROM attune.audit_log", 1),
+            ("SELECT count(*) FROM attune.policy", 2),
+            ("SELECT count(*) FROM attune.queue_stats_history", 1),
+            ("SELECT count(*) FROM attune.dead_letter", 1),
+        ] {
+            assert_eq!(db.count(table).await, left, "{table}");
+        }
+        let in_force = "SELECT count(*) FROM attune.policy WHERE target = 'a' AND version = 2";
+        assert_eq!(db.count(in_force).await, 1);
+    })
+    .await;
+}
+
+/// Old requests are found by an index however many were removed before them.
+#[tokio::test]
+async fn old_requests_are_found_along_an_index() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "INSERT INTO attune.request
+             SELECT gen_random_uuid(), n, 1, now() - n * interval '1 second'
+             FROM generate_series(1, 20000) AS n;
+             ANALYZE attune.request",
+        )
+        .await;
+        let plan: Vec<String> = sqlx::query_scalar(
+            "EXPLAIN SELECT ctid FROM attune.request
+             WHERE created < now() - interval '5 hours' ORDER BY created LIMIT 10000",
+        )
+        .fetch_all(&db.sql)
+        .await
+        .unwrap();
+        assert!(
+            plan.iter().any(|step| step.contains("request_created")),
+            "{plan:#?}"
+        );
     })
     .await;
 }

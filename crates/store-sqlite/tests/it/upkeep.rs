@@ -5,6 +5,7 @@ use std::time::Duration;
 use attune_core::Status;
 use attune_store::{
     Batch, ExecutionFilter, ExecutionStore as _, HistoryRetention, Outcome, PartitionStore as _,
+    RecordRetention,
 };
 use attune_store_sqlite::SqliteStore;
 
@@ -35,6 +36,7 @@ async fn executions_stay_as_long_as_their_requests() {
     let mut keep = HistoryRetention {
         history: Duration::ZERO,
         requests: DAY,
+        records: RecordRetention::USUAL,
     };
     store.maintain_history(keep).await.unwrap();
     let known = store.look_up(&[request], &[]).await.unwrap().requests;
@@ -75,6 +77,7 @@ async fn an_endless_retention_keeps_everything() {
         let keep = HistoryRetention {
             history: endless,
             requests: endless,
+            records: RecordRetention::USUAL,
         };
         store.maintain_history(keep).await.unwrap();
         assert!(store.find_execution(id).await.unwrap().is_some());

@@ -8,7 +8,7 @@ use attune_core::{Attempt, Priority, Status, Submission};
 use serde_json::{Value, json};
 
 use super::support::{World, grant, raw};
-use crate::{ExecutionRecord, HistoryRetention, Store};
+use crate::{ExecutionRecord, HistoryRetention, RecordRetention, Store};
 
 /// Everything a client said about an execution can be read back.
 pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
@@ -120,6 +120,7 @@ pub async fn upkeep_leaves_what_is_active_alone(store: Arc<dyn Store>) {
     let long = HistoryRetention {
         history: Duration::from_secs(90 * 24 * 3600),
         requests: Duration::from_secs(24 * 3600),
+        records: RecordRetention::USUAL,
     };
     let upkeep: Vec<_> = (0..3)
         .map(|_| {
@@ -135,6 +136,7 @@ pub async fn upkeep_leaves_what_is_active_alone(store: Arc<dyn Store>) {
     let nothing = HistoryRetention {
         history: Duration::ZERO,
         requests: Duration::ZERO,
+        records: RecordRetention::USUAL,
     };
     store.maintain_history(nothing).await.unwrap();
     assert_eq!(world.active_ids().await, vec![waiting]);

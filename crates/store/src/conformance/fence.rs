@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use attune_core::{Epoch, OwnerId, PartitionId, QueueTotals, Status};
 
-use super::support::{SHORT, World, end, eventually, fenced, grant, partitions};
-use crate::{Batch, Outcome, Store};
+use super::support::{
+    LONG, PARTITIONS, SHORT, World, end, eventually, fenced, grant, partitions, worker_lease,
+};
+use crate::audit::what;
+use crate::{Batch, FENCE_JUMP, Outcome, Store};
 
 /// One lost partition holds the whole batch back, the parts of other partitions included.
 pub async fn a_stale_epoch_writes_nothing(store: Arc<dyn Store>) {
@@ -101,4 +104,42 @@ pub async fn fences_are_checked_without_anything_to_write(store: Arc<dyn Store>)
     world.commit(&Batch::new(world.owner)).await;
     world.lose(0).await;
     assert_eq!(fenced(store.commit(&world.batch()).await), vec![0]);
+}
+
+/// After a restore nobody who was there before writes, renews or claims, and the ids go on far
+/// from where they may have been.
+pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
+    assert_eq!(store.partition_count().await.unwrap(), None);
+    let world = World::new(Arc::clone(&store)).await;
+    assert_eq!(store.partition_count().await.unwrap(), Some(PARTITIONS));
+    let lease = worker_lease("w", LONG);
+    store.renew_worker(&lease).await.unwrap();
+    store
+        .renew_executor(world.owner, "executor-1", LONG)
+        .await
+        .unwrap();
+    store.restore_fence("ann").await.unwrap();
+
+    let expected: Vec<u16> = (0..PARTITIONS).collect();
+    assert_eq!(fenced(store.commit(&world.batch()).await), expected);
+    let renewed = store.renew(world.owner, &world.held, LONG).await.unwrap();
+    assert_eq!(renewed, []);
+    assert!(store.renew_worker(&lease).await.is_err());
+    assert_eq!(store.executors().await.unwrap(), []);
+    let log = store.audit_log(None, 10).await.unwrap();
+    assert_eq!(log.len(), 1);
+    assert_eq!(
+        (log[0].what.as_str(), log[0].who.as_str()),
+        (what::RESTORE_FENCE, "ann")
+    );
+
+    let taken = store
+        .acquire(world.owner, "executor-1", &partitions(), LONG)
+        .await
+        .unwrap();
+    assert_eq!(taken.len(), usize::from(PARTITIONS));
+    assert!(
+        taken.iter().all(|(_, epoch)| epoch.0 > FENCE_JUMP),
+        "{taken:?}"
+    );
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use attune_core::{Attempt, RequestId, Status};
 
 use super::support::{World, eventually};
-use crate::{Batch, HistoryRetention, KnownRequest, Store};
+use crate::{Batch, HistoryRetention, KnownRequest, RecordRetention, Store};
 
 const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -70,6 +70,7 @@ pub async fn old_requests_are_forgotten(store: Arc<dyn Store>) {
     let mut keep = HistoryRetention {
         history: MONTH,
         requests: Duration::from_secs(24 * 3600),
+        records: RecordRetention::USUAL,
     };
     store.maintain_history(keep).await.unwrap();
     assert!(known(&store, request).await.is_some());

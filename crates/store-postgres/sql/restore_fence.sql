@@ -1,0 +1,15 @@
+-- Everything in one statement: the epochs jump, every lease ends, and the entry says who did it.
+WITH partitions AS (
+    UPDATE attune.partition_lease SET
+        owner = NULL, owner_name = NULL, wanted_owner = NULL, epoch = epoch + $1::bigint,
+        renewals = renewals + 1, expires_at = clock_timestamp(), updated_at = clock_timestamp()
+),
+workers AS (
+    UPDATE attune.worker_lease SET ended = true, expires_at = least(expires_at, clock_timestamp())
+    WHERE NOT ended
+),
+executors AS (
+    DELETE FROM attune.executor_lease
+)
+INSERT INTO attune.audit_log (request_id, who, what, target, after)
+VALUES ($2::uuid, $3::text, $4::text, 'cluster', json_build_object('epochs', $1::bigint))
