@@ -24,6 +24,7 @@ mod former;
 mod lock;
 mod migrate;
 mod options;
+mod partition_rows;
 mod partitions;
 mod rows;
 pub mod sql;

@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
-    Status, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, Status,
+    WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
+    ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::query::QueryAs;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::{Executor as _, Row as _, Sqlite};
+use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use sqlx::{Executor as _, Sqlite};
 
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
 use crate::error::Failure;
-use crate::rows::{
-    action, body, duration, list, optional_time, partition, partition_list, priority, status, time,
-    unsigned, uuid,
+use crate::partition_rows::{
+    active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
 };
+use crate::rows::{action, body, list, partition, partition_list, time, unsigned, uuid};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -478,93 +478,4 @@ fn held_list(held: &[(PartitionId, Epoch)]) -> String {
         partition: partition.0,
         epoch: epoch.0,
     }))
-}
-
-fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
-    let owner: Option<&str> = row.try_get("owner")?;
-    let wanted: Option<&str> = row.try_get("wanted_owner")?;
-    let holder: Option<&str> = row.try_get("holder")?;
-    let remaining: f64 = row.try_get("remaining")?;
-    Ok(Lease {
-        partition: partition(row.try_get("partition")?)?,
-        owner: owner.map(uuid).transpose()?.map(OwnerId),
-        owner_name: row.try_get("owner_name")?,
-        epoch: Epoch(row.try_get("epoch")?),
-        remaining: duration(remaining),
-        free_for: duration(-remaining),
-        wanted_owner: wanted.map(uuid).transpose()?.map(OwnerId),
-        holder: holder.map(uuid).transpose()?.map(OwnerId),
-        renewals: row.try_get("renewals")?,
-        ttl: duration(row.try_get("ttl")?),
-    })
-}
-
-fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> {
-    Ok(ExecutorRow {
-        executor: OwnerId(uuid(row.try_get("executor")?)?),
-        name: row.try_get("name")?,
-        remaining: duration(row.try_get("remaining")?),
-        renewals: row.try_get("renewals")?,
-    })
-}
-
-/// By number, because a takeover may load a million of them.
-fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
-    Ok(ActiveRow {
-        id: ExecutionId(row.try_get(0)?),
-        action_id: ActionId(row.try_get(1)?),
-        priority: priority(row.try_get(2)?)?,
-        status: status(row.try_get(3)?)?,
-        attempt: Attempt(row.try_get(4)?),
-        age: duration(row.try_get(5)?),
-        not_before: optional_time(row, "not_before")?,
-        cancel_requested: row.try_get(7)?,
-    })
-}
-
-fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
-    let worker: Option<&str> = row.try_get("worker")?;
-    Ok(SlotRow {
-        id: ExecutionId(row.try_get("id")?),
-        action_id: ActionId(row.try_get("action")?),
-        priority: priority(row.try_get("priority")?)?,
-        attempt: Attempt(row.try_get("attempt")?),
-        status: status(row.try_get("status")?)?,
-        worker: worker.map(uuid).transpose()?.map(WorkerId),
-        worker_lost_for: duration(row.try_get("worker_lost_for")?),
-        age: duration(row.try_get("age")?),
-        held_for: duration(row.try_get("held_for")?),
-        running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
-        cancel_requested: row.try_get("cancel_requested")?,
-    })
-}
-
-fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
-    Ok(WorkerEnd {
-        worker: WorkerId(uuid(row.try_get("worker")?)?),
-        remaining: duration(row.try_get("remaining")?),
-        lost_for: duration(row.try_get("lost_for")?),
-        renewals: row.try_get("renewals")?,
-        ttl: duration(row.try_get("ttl")?),
-        ended: row.try_get("ended")?,
-    })
-}
-
-fn totals(row: &SqliteRow) -> Result<(ActionId, QueueTotals), sqlx::Error> {
-    let totals = QueueTotals {
-        enqueued: unsigned(row.try_get("enqueued")?)?,
-        completed: unsigned(row.try_get("completed")?)?,
-        cancelled: unsigned(row.try_get("cancelled")?)?,
-        expired: unsigned(row.try_get("expired")?)?,
-    };
-    Ok((ActionId(row.try_get("action")?), totals))
-}
-
-fn known_request(row: &SqliteRow) -> Result<KnownRequest, sqlx::Error> {
-    Ok(KnownRequest {
-        request_id: RequestId(uuid(row.try_get("request_id")?)?),
-        execution_id: ExecutionId(row.try_get("execution_id")?),
-        digest: row.try_get("digest")?,
-        status: status(row.try_get("status")?)?,
-    })
 }

@@ -1,0 +1,99 @@
+//! What the owner's port reads, out of rows.
+
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RequestId, WorkerId,
+};
+use attune_store::{ActiveRow, ExecutorRow, KnownRequest, Lease, SlotRow, WorkerEnd};
+use sqlx::Row as _;
+use sqlx::sqlite::SqliteRow;
+
+use crate::rows::{duration, optional_time, partition, priority, status, unsigned, uuid};
+
+pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
+    let owner: Option<&str> = row.try_get("owner")?;
+    let wanted: Option<&str> = row.try_get("wanted_owner")?;
+    let holder: Option<&str> = row.try_get("holder")?;
+    let remaining: f64 = row.try_get("remaining")?;
+    Ok(Lease {
+        partition: partition(row.try_get("partition")?)?,
+        owner: owner.map(uuid).transpose()?.map(OwnerId),
+        owner_name: row.try_get("owner_name")?,
+        epoch: Epoch(row.try_get("epoch")?),
+        remaining: duration(remaining),
+        free_for: duration(-remaining),
+        wanted_owner: wanted.map(uuid).transpose()?.map(OwnerId),
+        holder: holder.map(uuid).transpose()?.map(OwnerId),
+        renewals: row.try_get("renewals")?,
+        ttl: duration(row.try_get("ttl")?),
+    })
+}
+
+pub(crate) fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> {
+    Ok(ExecutorRow {
+        executor: OwnerId(uuid(row.try_get("executor")?)?),
+        name: row.try_get("name")?,
+        remaining: duration(row.try_get("remaining")?),
+        renewals: row.try_get("renewals")?,
+    })
+}
+
+/// By number, because a takeover may load a million of them.
+pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
+    Ok(ActiveRow {
+        id: ExecutionId(row.try_get(0)?),
+        action_id: ActionId(row.try_get(1)?),
+        priority: priority(row.try_get(2)?)?,
+        status: status(row.try_get(3)?)?,
+        attempt: Attempt(row.try_get(4)?),
+        age: duration(row.try_get(5)?),
+        not_before: optional_time(row, "not_before")?,
+        cancel_requested: row.try_get(7)?,
+    })
+}
+
+pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
+    let worker: Option<&str> = row.try_get("worker")?;
+    Ok(SlotRow {
+        id: ExecutionId(row.try_get("id")?),
+        action_id: ActionId(row.try_get("action")?),
+        priority: priority(row.try_get("priority")?)?,
+        attempt: Attempt(row.try_get("attempt")?),
+        status: status(row.try_get("status")?)?,
+        worker: worker.map(uuid).transpose()?.map(WorkerId),
+        worker_lost_for: duration(row.try_get("worker_lost_for")?),
+        age: duration(row.try_get("age")?),
+        held_for: duration(row.try_get("held_for")?),
+        running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
+        cancel_requested: row.try_get("cancel_requested")?,
+    })
+}
+
+pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
+    Ok(WorkerEnd {
+        worker: WorkerId(uuid(row.try_get("worker")?)?),
+        remaining: duration(row.try_get("remaining")?),
+        lost_for: duration(row.try_get("lost_for")?),
+        renewals: row.try_get("renewals")?,
+        ttl: duration(row.try_get("ttl")?),
+        ended: row.try_get("ended")?,
+    })
+}
+
+pub(crate) fn totals(row: &SqliteRow) -> Result<(ActionId, QueueTotals), sqlx::Error> {
+    let totals = QueueTotals {
+        enqueued: unsigned(row.try_get("enqueued")?)?,
+        completed: unsigned(row.try_get("completed")?)?,
+        cancelled: unsigned(row.try_get("cancelled")?)?,
+        expired: unsigned(row.try_get("expired")?)?,
+    };
+    Ok((ActionId(row.try_get("action")?), totals))
+}
+
+pub(crate) fn known_request(row: &SqliteRow) -> Result<KnownRequest, sqlx::Error> {
+    Ok(KnownRequest {
+        request_id: RequestId(uuid(row.try_get("request_id")?)?),
+        execution_id: ExecutionId(row.try_get("execution_id")?),
+        digest: row.try_get("digest")?,
+        status: status(row.try_get("status")?)?,
+    })
+}
