@@ -19,7 +19,7 @@ impl ExecutorView {
     }
 }
 
-struct InMemory(attune_executor::ExecutionQueueManager);
+struct InMemory(attune_executor::QueuesView);
 
 impl LiveQueues for InMemory {
     fn get_queue_stats(&self, action: ActionId) -> Option<QueueStats> {

@@ -10,7 +10,6 @@ use attune_bus::BusError;
 use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
-use attune_executor::{Counter, ExecutorError, ExecutorHandle, ExecutorOptions, QueueConfig};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, ops_server, retry_until_ready, systemd,
@@ -18,11 +17,16 @@ use attune_runtime::{
 use attune_stats::{StatsError, StatsOptions, StatsPersister};
 use attune_store::{HistoryRetention, RecordRetention, Store};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api_role;
 use crate::parts::{Parts, settle};
+
+mod executor;
+
+use executor::start_executor;
+pub(crate) use executor::{ExecutorView, all_owned};
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -72,12 +76,6 @@ pub(crate) struct Running {
     pub(crate) executor: Option<ExecutorView>,
     /// Where the API listens, when it is one of the roles.
     pub(crate) api: Option<SocketAddr>,
-}
-
-/// What can be seen of an executor from outside.
-pub(crate) struct ExecutorView {
-    pub(crate) queues: attune_executor::ExecutionQueueManager,
-    pub(crate) owned: tokio::sync::watch::Receiver<usize>,
 }
 
 /// Runs roles as a daemon until it is told to stop.
@@ -206,7 +204,7 @@ pub(crate) async fn start(
         let context = || format!("the role {} could not start", role.name());
         match role {
             Role::Executor => {
-                let view = start_executor(settings, parts, metrics, stop, shutdown);
+                let view = start_executor(settings, parts, (health, metrics), stop, shutdown);
                 running.executor = Some(view.await.with_context(context)?);
             }
             Role::CompletionListener => {
@@ -239,86 +237,6 @@ pub(crate) async fn start(
 /// does.
 pub(crate) type Own = ((CancellationToken, oneshot::Sender<()>), Option<Recorder>);
 
-async fn start_executor(
-    settings: &Settings,
-    parts: &Parts,
-    metrics: &Metrics,
-    ((stop, ended), recorder): Own,
-    shutdown: &Shutdown,
-) -> anyhow::Result<ExecutorView> {
-    let executor = &settings.executor;
-    if let Some(recorder) = &recorder {
-        recorder.record(bounds(settings));
-    }
-    let options = ExecutorOptions {
-        name: executor.name_or_host(),
-        partitions: settings.cluster.partitions,
-        lease_ttl: executor.lease.ttl(),
-        queue: QueueConfig {
-            max_queue_length: clamp(executor.queue.max_queue_length),
-            queue_timeout_seconds: clamp(executor.queue.queue_timeout_seconds),
-        },
-        batch_max_items: executor.batch.max_items,
-        dispatch_max_pack: executor.dispatch.max_pack,
-        prefetch: executor.intake.prefetch,
-        reconcile_interval: executor.reconcile.interval(),
-        republish_after: executor.reconcile.republish_after(),
-        worker_grace: settings.worker.lease.grace(),
-        stats_interval: settings.stats.publish_interval(),
-        max_message_bytes: settings.broker.max_message_bytes,
-        recorder,
-    };
-    let starting = retry_until_ready("what the executor needs", shutdown, || async {
-        let (store, bus) = (parts.store.clone(), parts.bus.clone());
-        let started = attune_executor::start(options.clone(), store, bus, stop.clone()).await;
-        settle(started, ExecutorError::is_transient)
-    });
-    let handle = starting.await??;
-    if executor.queue.enable_metrics {
-        export(&handle, metrics);
-    }
-    let view = ExecutorView {
-        queues: handle.queues().clone(),
-        owned: handle.owned(),
-    };
-    let mut owned = handle.owned();
-    shutdown.spawn_finite("executor.status", async move {
-        while owned.changed().await.is_ok() {
-            systemd::status(&format!("{} partitions owned", *owned.borrow_and_update()));
-        }
-    });
-    spawn(shutdown, "executor", handle.stopped(), ended);
-    Ok(view)
-}
-
-/// Shows what the executor counts under the names of the metrics.
-fn export(handle: &ExecutorHandle, metrics: &Metrics) {
-    let meter = metrics.meter("executor");
-    for counter in Counter::ALL {
-        let counters = handle.counters();
-        meter
-            .u64_observable_counter(counter.name())
-            .with_callback(move |observer| observer.observe(counters.get(counter), &[]))
-            .build();
-    }
-    let sum = |pick: fn(&attune_core::QueueStats) -> u64| {
-        let queues = handle.queues().clone();
-        move || queues.get_all_queue_stats().iter().map(pick).sum::<u64>()
-    };
-    let (depth, active) = (
-        sum(|stats| stats.queue_length),
-        sum(|stats| stats.active_count),
-    );
-    meter
-        .u64_observable_gauge("queue.depth")
-        .with_callback(move |observer| observer.observe(depth(), &[]))
-        .build();
-    meter
-        .u64_observable_gauge("queue.active")
-        .with_callback(move |observer| observer.observe(active(), &[]))
-        .build();
-}
-
 async fn start_listener(
     settings: &Settings,
     parts: &Parts,
@@ -344,7 +262,8 @@ async fn start_listener(
     handle
         .counters()
         .export(&metrics.meter("completion-listener"));
-    show_troubles(health, "completions", handle.troubles(), shutdown);
+    let (name, words) = ("completions", Option::clone);
+    show_troubles(health, name, handle.troubles(), words, shutdown);
     spawn(shutdown, "completion-listener", handle.stopped(), ended);
     Ok(())
 }
@@ -462,18 +381,21 @@ fn bounds(settings: &Settings) -> Record {
     }
 }
 
-/// Lets readiness say what a running service cannot do at the moment, until it has ended.
-fn show_troubles(
+/// Lets readiness say what a running service cannot do at the moment, until it has ended; `words`
+/// says it for people.
+fn show_troubles<T: Send + Sync + 'static>(
     health: &Health,
     name: &str,
-    mut troubles: tokio::sync::watch::Receiver<Option<String>>,
+    mut troubles: watch::Receiver<T>,
+    words: fn(&T) -> Option<String>,
     shutdown: &Shutdown,
 ) {
     let component = health.component(name);
     shutdown.spawn_finite(format!("{name}.troubles"), async move {
         loop {
-            match &*troubles.borrow_and_update() {
-                Some(trouble) => component.waiting(trouble),
+            let trouble = words(&troubles.borrow_and_update());
+            match trouble {
+                Some(words) => component.waiting(words),
                 None => component.ready(),
             }
             if troubles.changed().await.is_err() {
@@ -495,17 +417,6 @@ pub(crate) fn spawn<O: TaskOutcome>(
         drop(ended);
         outcome
     });
-}
-
-/// Waits until every partition is owned by the executor of this process.
-pub(crate) async fn all_owned(view: &ExecutorView, partitions: u16) -> anyhow::Result<()> {
-    let mut owned = view.owned.clone();
-    let all = owned.wait_for(|owned| *owned == usize::from(partitions));
-    tokio::time::timeout(Duration::from_secs(60), all)
-        .await
-        .context("the executor did not take its partitions within 60 s")?
-        .context("the executor has stopped")?;
-    Ok(())
 }
 
 pub(crate) fn clamp(value: impl TryInto<u32>) -> u32 {

@@ -2,8 +2,11 @@
 
 use attune_bus::{Outgoing, Topic};
 use attune_config::Loader;
+use attune_executor::owner::Trouble;
+use attune_runtime::ComponentState;
 use attune_testkit::{Api, duplicate_completions};
 
+use super::executor::{TROUBLE, lasting};
 use super::*;
 
 /// Nobody outside can publish on the bus inside the process, so this scenario runs here.
@@ -34,4 +37,34 @@ async fn embedded_duplicate_completions() -> anyhow::Result<()> {
     shutdown.wait(Duration::from_secs(60)).await?;
     parts.close().await;
     Ok(())
+}
+
+/// A moment of trouble is nobody's business; one that lasts is, until it is over.
+#[tokio::test]
+async fn an_executor_that_cannot_work_for_long_is_not_ready() {
+    let health = Health::new();
+    let (troubles, seen) = watch::channel(None);
+    let shutdown = Shutdown::new();
+    show_troubles(&health, "executor.decisions", seen, lasting, &shutdown);
+    let trouble = |for_ms| Trouble {
+        for_ms,
+        words: "the store refuses what is decided about partition 3: disk full".to_owned(),
+    };
+    assert_eq!(lasting(&Some(trouble(TROUBLE))), None);
+    health.wait_ready().await;
+    troubles.send_replace(Some(trouble(TROUBLE + 1)));
+    let red = async {
+        while health.snapshot().ready {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(DRAIN, red).await.expect("it is shown");
+    let shown_as = health.snapshot().components["executor.decisions"].clone();
+    assert_eq!(shown_as, ComponentState::Waiting(trouble(0).words));
+    troubles.send_replace(None);
+    health.wait_ready().await;
+    drop(troubles);
+    shutdown.cancel();
+    let ended = shutdown.wait(DRAIN).await;
+    ended.expect("it ends with the executor");
 }

@@ -222,6 +222,11 @@ impl ActionSpec {
         }
     }
 
+    /// How many bytes of a dispatch its definition takes: what to run, and the environment.
+    pub fn dispatch_bytes(&self) -> usize {
+        serde_json::to_vec(&(&self.run, &self.env, &self.action_ref)).map_or(0, |bytes| bytes.len())
+    }
+
     /// Checks what the types alone do not.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub use ids::{
 pub use priority::Priority;
 pub use promise::Promise;
 pub use reject::{Reject, RejectCode};
+/// JSON as it came, unread.
+pub use serde_json::value::RawValue;
 pub use span::millis;
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};

@@ -18,9 +18,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store-sqlite", &["store", "core"]),
     ("bus", &["messages", "core"]),
     ("bus-rabbitmq", &["bus", "messages", "runtime", "core"]),
+    ("executor", &["core"]),
     (
-        "executor",
-        &["store", "bus", "messages", "runtime", "core", "record"],
+        "executor-service",
+        &[
+            "executor", "store", "bus", "messages", "runtime", "core", "record",
+        ],
     ),
     (
         "completion-listener",
@@ -55,7 +58,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("testkit", &["core", "history", "record", "bus", "messages"]),
     ("model", &[]),
-    ("sim", &["executor", "store", "bus", "messages", "core"]),
+    ("sim", &["executor", "core"]),
     ("schedules", &["store", "messages", "runtime", "core"]),
 ];
 
@@ -66,8 +69,8 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// The workspace's crates and what each uses of the workspace outside of its tests.
-fn edges() -> BTreeMap<String, BTreeSet<String>> {
+/// What `cargo metadata` says of the workspace's packages.
+fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
         .args([
             "metadata",
@@ -85,20 +88,30 @@ fn edges() -> BTreeMap<String, BTreeSet<String>> {
         String::from_utf8_lossy(&output.stderr)
     );
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// What a package depends on outside of its tests and its build.
+fn dependencies(package: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    let dependencies = package["dependencies"].as_array().unwrap().iter();
+    dependencies.filter(|dependency| dependency["kind"].is_null())
+}
+
+fn name(of: &serde_json::Value) -> &str {
+    of["name"].as_str().unwrap()
+}
+
+/// The workspace's crates and what each uses of the workspace outside of its tests.
+fn edges() -> BTreeMap<String, BTreeSet<String>> {
     let short = |name: &str| name.strip_prefix("attune-").unwrap_or(name).to_owned();
-    metadata["packages"]
-        .as_array()
-        .unwrap()
+    packages()
         .iter()
         .map(|package| {
-            let used = package["dependencies"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(|dependency| dependency["kind"].is_null() && !dependency["path"].is_null())
-                .map(|dependency| short(dependency["name"].as_str().unwrap()))
+            let used = dependencies(package)
+                .filter(|dependency| !dependency["path"].is_null())
+                .map(|dependency| short(name(dependency)))
                 .collect();
-            (short(package["name"].as_str().unwrap()), used)
+            (short(name(package)), used)
         })
         .collect()
 }
@@ -125,6 +138,61 @@ fn crates_use_only_what_they_may() {
         forbidden.is_empty(),
         "forbidden dependencies: {forbidden:?}"
     );
+}
+
+/// Decisions are made from what they are given: a crate that has no runtime, no store, no bus and
+/// no log cannot do otherwise. Of tokio the queues that are waited in take what wakes and what
+/// bounds a wait.
+#[test]
+fn the_decisions_of_an_executor_need_nothing_but_themselves() {
+    let packages = packages();
+    let executor = packages
+        .iter()
+        .find(|package| name(package) == "attune-executor");
+    let executor = executor.expect("the crate of the decisions");
+    let may_use = ["attune-core", "chrono", "dashmap", "thiserror", "tokio"];
+    for dependency in dependencies(executor) {
+        let name = name(dependency);
+        assert!(may_use.contains(&name), "attune-executor -> {name}");
+        if name == "tokio" {
+            let features = dependency["features"].as_array().unwrap();
+            assert_eq!(features, &["sync", "time"]);
+            assert_eq!(dependency["uses_default_features"], false);
+        }
+    }
+}
+
+/// The same inputs give the same outputs: nothing there asks for the time, or waits. The queues
+/// that programs use as a library do both.
+#[test]
+fn the_decisions_of_an_executor_ask_no_clock_and_wait_for_nothing() {
+    let decisions: Vec<_> = all_sources()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("crates/executor/src/"))
+        .filter(|(name, _)| !name.contains("/queue/manager") && !name.ends_with("_tests.rs"))
+        .collect();
+    assert!(decisions.len() > 20);
+    let words = [
+        "SystemTime",
+        "Instant",
+        "Utc::now",
+        "async ",
+        ".await",
+        "tokio::",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::env",
+    ];
+    for (name, text) in decisions {
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for (number, line) in code.enumerate() {
+            let used = words.iter().find(|word| line.contains(**word));
+            assert!(used.is_none(), "{name}, line {number} of code: {line}");
+        }
+    }
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

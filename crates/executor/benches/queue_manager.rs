@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, QueueTotals, Seq};
-use attune_executor::action_queue::{ActionQueue, QueueLimits, Waiting};
+use attune_executor::policy::QueueLimits;
+use attune_executor::queue::{ActionQueue, Waiting};
 use attune_executor::{ExecutionQueueManager, QueueConfig};
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 
@@ -130,6 +131,7 @@ fn memory(_: &mut Criterion) {
         };
         queue.enter(Priority::Normal, waiting).expect("room");
     }
+    black_box(queue.grant_next());
     let per_waiting = (resident() - before) / COUNT;
     println!("bytes per waiting execution, {COUNT} in one queue: {per_waiting}");
     drop(queue);

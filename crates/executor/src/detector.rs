@@ -22,13 +22,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, QueueStats, RequestId, Seq};
-use attune_store::audit::what;
-use attune_store::{NewAudit, SlotRow};
-use serde_json::json;
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, QueueStats, Seq};
 
-use crate::action_queue::{ActionQueue, Granted, Millis};
-use crate::event::{Counter, Effect};
+use crate::counters::Counter;
+use crate::notice::Notice;
+use crate::partition::Effect;
+use crate::queue::{ActionQueue, Granted, Millis};
+use crate::stored::{Audit, StoredSlot};
 
 /// How often a violation of one kind is written into the audit log, per action.
 const REPORT_EVERY: Millis = 60_000;
@@ -47,17 +47,55 @@ struct Seen {
     in_order: Option<(ExecutionId, Priority)>,
     /// The start that was seen last, at limit 1.
     started: Option<(ExecutionId, Priority, Millis)>,
-    reported: HashMap<&'static str, Millis>,
+    reported: HashMap<Broken, Millis>,
+}
+
+/// Which promise was broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// An execution was given a slot, or started, before an earlier one.
+    Order,
+    /// More executions held a slot than the limit allows.
+    Limit,
+}
+
+impl Broken {
+    fn counter(self) -> Counter {
+        match self {
+            Self::Order => Counter::OrderViolation,
+            Self::Limit => Counter::LimitViolation,
+        }
+    }
 }
 
 /// A violation, and what is known about it.
-struct Violation {
-    what: &'static str,
-    counter: Counter,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which promise was broken.
+    pub broken: Broken,
+    /// How, for people.
+    pub words: String,
+    /// By whom: the owner and its epoch.
+    pub owner: String,
+    /// The action.
+    pub action_id: ActionId,
+    /// The action's ref.
+    pub action_ref: String,
+    /// The executions involved.
+    pub executions: Vec<ExecutionId>,
+    /// The attempt that was granted or seen last.
+    pub attempt: Attempt,
+    /// When it was found, in milliseconds since 1970.
+    pub found_at: Millis,
+    /// The queue at that moment.
+    pub stats: QueueStats,
+}
+
+/// What breaks a promise, before it is known where.
+struct Found {
+    broken: Broken,
     words: String,
     executions: Vec<ExecutionId>,
-    attempt: Attempt,
-    stats: QueueStats,
 }
 
 /// Watches the grants of one partition in one epoch.
@@ -91,28 +129,26 @@ impl Detector {
         };
         let (seq, limit) = (id.seq(), action.spec.policy.concurrency.limit);
         let seen = self.actions.entry(action.id).or_default();
-        let mut found: Vec<(&str, Counter, String, Vec<ExecutionId>)> = Vec::new();
+        let mut found = Vec::new();
 
         let active = queue.active_count();
         if limit.is_some_and(|limit| active > limit as usize) {
             let limit = limit.unwrap_or_default();
             let words = format!("{active} hold a slot after a grant, and the limit is {limit}");
             let holders = queue.holders().map(|(id, _)| id).take(20).collect();
-            found.push((
-                what::LIMIT_VIOLATION,
-                Counter::LimitViolation,
+            found.push(Found {
+                broken: Broken::Limit,
                 words,
-                holders,
-            ));
+                executions: holders,
+            });
         }
         let order = |words: String, other: Option<ExecutionId>| {
             let executions = std::iter::once(id).chain(other).collect();
-            (
-                what::ORDER_VIOLATION,
-                Counter::OrderViolation,
+            Found {
+                broken: Broken::Order,
                 words,
                 executions,
-            )
+            }
         };
         let passed = queue.heads().find(|(priority, head)| {
             *priority < holder.priority
@@ -135,16 +171,8 @@ impl Detector {
             }
             *last = seq.max(*last);
         }
-        for (what, counter, words, executions) in found {
-            let violation = Violation {
-                what,
-                counter,
-                words,
-                executions,
-                attempt: granted.attempt,
-                stats: queue.stats(),
-            };
-            self.report(now, action, violation, out);
+        for found in found {
+            self.report(now, action, found, granted.attempt, &queue.stats(), out);
         }
     }
 
@@ -160,7 +188,7 @@ impl Detector {
         &mut self,
         now: Millis,
         action: &Action,
-        rows: &[&SlotRow],
+        rows: &[&StoredSlot],
         stats: QueueStats,
         out: &mut Vec<Effect>,
     ) {
@@ -173,12 +201,11 @@ impl Detector {
         if count > limit as usize && earlier.is_some_and(|earlier| count > earlier) {
             let words = format!("the store shows {count} slots as held, and the limit is {limit}");
             let executions = rows.iter().map(|row| row.id).take(20).collect();
-            found.push((
-                what::LIMIT_VIOLATION,
-                Counter::LimitViolation,
+            found.push(Found {
+                broken: Broken::Limit,
                 words,
                 executions,
-            ));
+            });
         }
         if limit == 1
             && let [row] = rows
@@ -195,25 +222,16 @@ impl Detector {
                     "execution {id} started {} ms before {before}, which was granted earlier",
                     at - started
                 );
-                found.push((
-                    what::ORDER_VIOLATION,
-                    Counter::OrderViolation,
+                found.push(Found {
+                    broken: Broken::Order,
                     words,
-                    vec![id, before],
-                ));
+                    executions: vec![id, before],
+                });
             }
         }
         let attempt = rows.last().map_or(Attempt(0), |row| row.attempt);
-        for (what, counter, words, executions) in found {
-            let violation = Violation {
-                what,
-                counter,
-                words,
-                executions,
-                attempt,
-                stats: stats.clone(),
-            };
-            self.report(now, action, violation, out);
+        for found in found {
+            self.report(now, action, found, attempt, &stats, out);
         }
     }
 
@@ -221,61 +239,42 @@ impl Detector {
         &mut self,
         now: Millis,
         action: &Action,
-        violation: Violation,
+        found: Found,
+        attempt: Attempt,
+        stats: &QueueStats,
         out: &mut Vec<Effect>,
     ) {
-        let Violation {
-            what,
-            counter,
+        let Found {
+            broken,
             words,
             executions,
+        } = found;
+        let violation = Box::new(Violation {
+            broken,
+            words,
+            owner: self.owner.clone(),
+            action_id: action.id,
+            action_ref: action.spec.action_ref.as_str().to_owned(),
+            executions,
             attempt,
-            stats,
-        } = violation;
-        out.push(Effect::Count(counter));
-        tracing::error!(
-            "action.ref" = %action.spec.action_ref,
-            violation = what,
-            executions = ?executions,
-            execution.attempt = %attempt,
-            found_at_ms = now,
-            queue.length = stats.queue_length,
-            queue.active = stats.active_count,
-            queue.limit = ?stats.max_concurrent,
-            "{words}"
-        );
-        let seen = self.actions.entry(action.id).or_default();
-        let due = seen
-            .reported
-            .get(what)
-            .is_none_or(|last| now - last >= REPORT_EVERY);
-        if !due {
-            return;
+            found_at: now,
+            stats: stats.clone(),
+        });
+        out.push(Effect::Count(broken.counter()));
+        out.push(Effect::Notice(Notice::Violation(violation.clone())));
+        let reported = &mut self.actions.entry(action.id).or_default().reported;
+        if reported
+            .get(&broken)
+            .is_none_or(|last| now - last >= REPORT_EVERY)
+        {
+            reported.insert(broken, now);
+            out.push(Effect::Audit(Audit::Violation(violation)));
         }
-        seen.reported.insert(what, now);
-        let key = format!(
-            "{what} {} {} {executions:?} {attempt} {now}",
-            self.owner, action.id
-        );
-        out.push(Effect::Audit(Box::new(NewAudit {
-            request_id: RequestId::from_key(&key),
-            who: self.owner.clone(),
-            what,
-            target: action.spec.action_ref.as_str().to_owned(),
-            reason: Some(words),
-            before: None,
-            after: Some(json!({
-                "executions": executions,
-                "attempt": attempt,
-                "found_at_ms": now,
-                "queue": stats,
-            })),
-        })));
     }
 }
 
 /// When an execution started, on the clock of this process.
-fn started_at(now: Millis, row: &SlotRow) -> Option<Millis> {
+fn started_at(now: Millis, row: &StoredSlot) -> Option<Millis> {
     let age = row.running_for.filter(|_| row.attempt == Attempt(1))?;
-    Some(now.saturating_sub(Millis::try_from(age.as_millis()).ok()?))
+    Some(now.saturating_sub(age))
 }

@@ -1,43 +1,37 @@
-//! The executor of Attune: queues, pure core, journal, dispatcher and recovery.
+//! Every decision of an executor, without I/O.
 //!
-//! One execution's way through this crate: [`intake`](self) or a client brings a command →
-//! `inbox` decodes it → `journal` gathers a round → [`PartitionCore::step`] decides, on the
-//! [`ActionQueue`]s → `draft` folds the decisions into one batch → the store commits it →
-//! `dispatcher` tells workers and askers. `ownership` keeps the leases beside it, sharing the
-//! partitions with other executors as `shares` says; `takeover` rebuilds a partition's queues.
+//! An execution's way through this crate: a message is [`Input::Delivered`] to the
+//! [`Owner`](owner::Owner) → its `rounds` gather, look up and bring it to the
+//! [`Partition`](partition::Partition) it belongs to → which decides, on the
+//! [`ActionQueue`](queue::ActionQueue) of the action, by its `policy` → [`round`] folds the
+//! decisions into one commit → when that is made, `telling` says what follows.
+//!
+//! - [`queue`]: who waits and who holds a slot, of one action; all queues of a process, also for
+//!   programs that use them as a library ([`ExecutionQueueManager`]).
+//! - [`policy`]: limits and order.
+//! - [`partition`]: everything that can happen to the executions of one partition.
+//! - [`owner`]: leases, loading, rounds, telling, comparing with the store.
+//! - [`leases`]: who is to own which partition.
+//! - `detector`: watches the grants and believes nothing that gives them.
 
-pub mod action_queue;
-mod counters;
+pub mod counters;
 mod detector;
-mod dispatcher;
-pub mod draft;
-pub mod event;
-mod executor;
-mod inbox;
-mod intake;
-mod journal;
-mod lost_workers;
-mod ownership;
-mod partition_core;
-mod policy_enforcer;
-pub mod queue_manager;
-mod queue_mending;
-mod reconciler;
-mod recording;
-mod release;
-mod requests;
-mod shares;
-mod sweep;
-mod takeover;
+pub mod fact;
+pub mod leases;
+pub mod notice;
+pub mod owner;
+pub mod partition;
+pub mod policy;
+pub mod queue;
+pub mod round;
+pub mod stored;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;
 
-pub use action_queue::{ActionQueue, QueueLimits};
-pub use counters::Counters;
-pub use event::{Counter, Dispatch, Effect, Event, ReconcileBounds};
-pub use executor::{ExecutorError, ExecutorHandle, ExecutorOptions, start};
-pub use partition_core::PartitionCore;
-pub use policy_enforcer::limits_of;
-pub use queue_manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};
-pub use shares::shares;
+pub use counters::Counter;
+pub use detector::{Broken, Violation};
+pub use fact::{Decided, Fact};
+pub use notice::Notice;
+pub use owner::{Input, Output, Owner, OwnerOptions};
+pub use queue::{Admission, ExecutionQueueManager, QueueConfig, QueueError, QueuesView};

@@ -13,6 +13,7 @@
 #![expect(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "the pieces are more than what the scenarios use of them"
 )]
 #![expect(clippy::unwrap_used, reason = "a scenario fails by a panic")]
@@ -28,8 +29,6 @@ pub mod time;
 pub(crate) use shuttle::thread;
 pub use task::spawn;
 
-#[path = "../../executor/src/action_queue.rs"]
-mod action_queue;
 #[path = "../../bus/src/client/mod.rs"]
 mod client;
 mod clock;
@@ -44,10 +43,12 @@ mod memory;
 mod options;
 #[path = "../../worker/src/outbox.rs"]
 mod outbox;
+#[path = "../../executor/src/policy/mod.rs"]
+mod policy;
 #[path = "../../bus/src/port.rs"]
 mod port;
-#[path = "../../executor/src/queue_manager.rs"]
-mod queue_manager;
+#[path = "../../executor/src/queue/mod.rs"]
+mod queue;
 #[path = "../../record/src/record.rs"]
 mod record;
 #[path = "../../record/src/recorder.rs"]

@@ -7,7 +7,7 @@ use shuttle::future::{block_on, spawn};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::queue_manager::{ExecutionQueueManager, QueueConfig, QueueError};
+use crate::queue::{ExecutionQueueManager, QueueConfig, QueueError};
 use crate::{thread, time};
 
 const ACTION: ActionId = ActionId(1);

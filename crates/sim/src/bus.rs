@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Submission};
-use attune_messages::v1::{Completion, OnReject};
+use attune_executor::partition::{Completion, OnReject};
 
 use crate::plan::Time;
 use crate::rng::Rng;
@@ -209,6 +209,14 @@ impl Bus {
             sent.push((consumer.last_at, delivery));
         }
         sent
+    }
+
+    /// How many messages a queue has.
+    pub(crate) fn len(&self, name: Name) -> usize {
+        self.queues.get(&name).map_or(0, |queue| {
+            let unacked = queue.consumers.iter().map(|c| c.unacked.len());
+            queue.ready.len() + unacked.sum::<usize>()
+        })
     }
 
     /// Whether nothing waits and nothing is unacknowledged.

@@ -199,6 +199,9 @@ impl Report {
             "duplicates_dropped": seen.duplicates_dropped,
             "revokes": seen.revokes,
             "unknown_commits": seen.unknown_commits,
+            "refused_commits": seen.refused_commits,
+            "refused_dispatches": seen.refused_dispatches,
+            "faults_by_kind": seen.faults,
             "first_failing_seed": self.broken.values().map(|(_, seed)| *seed).min(),
             "violations": violations,
         })

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use attune_core::{ExecutionId, PartitionId, RequestId, Submission};
-use attune_messages::v1::{AnswerOutcome, OnReject};
+use attune_executor::partition::OnReject;
 use chrono::DateTime;
 use uuid::Uuid;
 
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    pub(crate) fn answered(&mut self, number: usize, _outcome: &AnswerOutcome) {
+    pub(crate) fn answered(&mut self, number: usize) {
         self.note(Note::Answered(number));
         self.asks[number].done = true;
     }

@@ -4,18 +4,18 @@ use crate::bus::{Body, Name, Party};
 use crate::plan::{Fault, Time};
 use crate::trace::Note;
 use crate::world::{Ev, Word, World};
-use attune_core::PartitionId;
 use std::sync::Arc;
 
 /// How long the broker waits for the heartbeats of a party.
 const HEARTBEATS: Time = 2_000;
-/// How long an owner does not want back what it handed over.
-const SHUN: Time = 4_000;
+/// How long nobody sees an owner that hands over what it has.
+const HIDDEN: Time = 6_000;
 
 impl World {
     pub(crate) fn fault(&mut self, index: usize) {
         let planned = self.plan.faults[index].clone();
         self.note(Note::Fault(planned.id));
+        *self.seen.faults.entry(planned.what.kind()).or_default() += 1;
         let now = self.now;
         match planned.what {
             Fault::CrashOwner { owner, down } if self.owners[owner].is_alive() => {
@@ -27,12 +27,19 @@ impl World {
                 let party = Party::Owner(owner, self.owners[owner].life());
                 self.push(now + HEARTBEATS, Ev::Silent(party));
             }
-            Fault::BlindOwner { owner, blind } => self.owners[owner].blind_until = now + blind,
-            Fault::HandOver { owner, partition } if self.owners[owner].is_alive() => {
-                let partition = PartitionId(partition);
-                self.owners[owner].shunned.insert(partition, now + SHUN);
-                self.step_down(owner, partition);
+            Fault::BlindOwner { owner, blind } => {
+                self.owners[owner].blind = Some((now, now + blind));
             }
+            Fault::HandOver { owner } if self.owners[owner].is_alive() => {
+                let id = self.owners[owner].id();
+                self.store.hidden.insert(id, now + HIDDEN);
+            }
+            Fault::StopOwner { owner, down } if self.owners[owner].is_alive() => {
+                let party = Party::Owner(owner, self.owners[owner].life());
+                self.soon(Ev::To(party, Word::Leave));
+                self.push(now + down, Ev::Restart(Party::Owner(owner, 0)));
+            }
+            Fault::Refuse { refuse } => self.refuse_until = now + refuse,
             Fault::Reload { owner } => self.owners[owner].break_commit = true,
             Fault::CutOwner { owner } if self.owners[owner].is_alive() => {
                 let party = Party::Owner(owner, self.owners[owner].life());

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use attune_core::{
     ActionId, Attempt, ExecutionId, PartitionId, Promise, QueueTotals, RequestId, Status, WorkerId,
 };
-use attune_store::Batch;
+use attune_executor::stored::Batch;
 
 use crate::plan::Time;
 use crate::shadow::Shadow;
@@ -207,9 +207,9 @@ impl Oracle {
             self.judge_totals(now, store, shadow);
         }
         let updates = batch
-            .updates
+            .changes
             .iter()
-            .filter(|u| u.status == Some(Status::Requested));
+            .filter(|change| change.grant_no.is_some());
         let inserts = batch
             .inserts
             .iter()

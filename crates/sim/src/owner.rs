@@ -1,77 +1,44 @@
-//! An owner: the real core and the real folding, in a shell that does what the journal and the
-//! lease keeper of the executor do, in the same order, one event at a time.
+//! An owner process: the machine that production runs, and the little that drives it. It brings
+//! the machine what happens in the run, does what it says, and has what it decides judged.
 
-mod decide;
-mod journal;
+mod judging;
+mod plants;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use attune_bus::{DeliveryTag, Settle, Settler};
-use attune_core::{ActionId, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Status};
-use attune_executor::draft::{Draft, Round, Tell};
-use attune_executor::{Counter, Effect, Event, ExecutionQueueManager, PartitionCore, QueueConfig};
-use attune_messages::v1::{Accepted, Answer, AnswerOutcome};
+use attune_core::{ExecutionId, OwnerId, PartitionId, RequestId, Status};
+use attune_executor::owner::{
+    Call, CallId, Delivered, DeliveryId, Dispatch, PublishId, Published, Refusal, Reply, Send,
+    SubscriptionId, Work,
+};
+use attune_executor::partition::{ClusterBounds, ReconcileBounds};
+use attune_executor::round::Commit;
+use attune_executor::{
+    Counter, Decided, Fact, Input, Output, Owner as Machine, OwnerOptions, QueueConfig,
+};
 
 use crate::bus::{Body, Delivery, Name, Party};
 use crate::oracle::{Rule, Violation};
-use crate::plan::{GRACE, MARGIN, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
-use crate::shadow::{Shadow, reported};
+use crate::plan::{GRACE, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
+use crate::shadow::Shadow;
 use crate::trace::Note;
-use crate::world::{Call, Ev, Loaded, Reply, WALL, Word, World, Written};
+use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 
-/// How many messages one round takes.
+/// How many items one round takes.
 const MAX_ROUND: usize = 8;
 /// How many messages of a queue an owner holds unacknowledged.
 const PREFETCH: usize = 10;
 /// How long one may wait in a queue that says nothing about it, in seconds.
 const QUEUE_TIMEOUT_SECONDS: u32 = 60;
+/// What the monotonic clocks of owners show when a run begins, besides their skew.
+const BOOT: Time = 1_000_000;
 
-/// The simulator acknowledges by the tags in [`Tell::acks`]; nothing is done here.
-struct ByTag;
-
-#[async_trait::async_trait]
-impl Settle for ByTag {
-    async fn ack(&self, _tags: &[DeliveryTag]) {}
-}
-
-/// A partition that an owner serves.
-struct Owned {
-    core: PartitionCore,
-    subscriptions: [u64; 2],
-    /// Slots that a planted counter believes to be free and are not.
-    extra: BTreeMap<ActionId, u32>,
-}
-
-/// A message that waits to be decided on.
-struct Inbound {
+/// The topics of a partition, as an owner receives them.
+struct Subscribed {
     partition: PartitionId,
-    epoch: Epoch,
-    subscription: u64,
-    place: u64,
-    body: Body,
-}
-
-/// What an owner is told about its leases.
-enum LeaseEvent {
-    Acquired(Vec<(PartitionId, Epoch)>),
-    Lost(Vec<PartitionId>),
-}
-
-/// What the loop of an owner waits for.
-enum Stage {
-    Idle,
-    LookUp(Vec<Inbound>),
-    Load(Vec<(PartitionId, Epoch)>),
-    Slots,
-    Write(Box<Writing>),
-}
-
-struct Writing {
-    round: Round,
-    number: u64,
-    places: Vec<(ExecutionId, RequestId, u64)>,
-    found: Vec<(PartitionId, Violation)>,
+    /// The subscriptions at the broker; others whenever the connection was built anew.
+    at_broker: [u64; 2],
 }
 
 /// One owner process.
@@ -79,59 +46,44 @@ pub(crate) struct Owner {
     life: u32,
     alive: bool,
     pub(crate) paused_until: Time,
-    pub(crate) blind_until: Time,
+    /// Its clock stands still: since when, and until when.
+    pub(crate) blind: Option<(Time, Time)>,
     /// The next commit is refused for good.
     pub(crate) break_commit: bool,
-    /// Partitions that it does not want before a time.
-    pub(crate) shunned: BTreeMap<PartitionId, Time>,
     id: OwnerId,
     skew: Time,
-    settler: Settler,
-    queues: ExecutionQueueManager,
-    held: BTreeMap<PartitionId, Epoch>,
-    trusted_until: Time,
-    lease_sent: Time,
-    lease_call: u64,
-    owned: BTreeMap<PartitionId, Owned>,
-    lease_events: VecDeque<LeaseEvent>,
-    control: VecDeque<Inbound>,
-    commands: VecDeque<Inbound>,
-    stage: Stage,
-    /// What the oracle says of the decisions of this round. It counts when they are stored: what
-    /// a stale owner decides and cannot store does no harm.
-    found: Vec<(PartitionId, Violation)>,
-    calls: u64,
-    current_call: u64,
-    reconcile_at: Time,
+    machine: Machine,
+    subscriptions: BTreeMap<SubscriptionId, Subscribed>,
+    /// Where each delivery that is not acknowledged lies at the broker.
+    deliveries: BTreeMap<DeliveryId, ((u64, u64), Option<RequestId>)>,
+    delivered: u64,
+    /// Where the submissions of a request lie at the broker that were delivered.
+    places: BTreeMap<RequestId, BTreeSet<u64>>,
+    /// Since when each execution waits that was loaded.
+    since: BTreeMap<ExecutionId, Time>,
+    /// What it had received of a partition in earlier epochs, when that bug is planted.
+    stale: BTreeMap<PartitionId, BTreeMap<DeliveryId, Body>>,
     wake_at: Time,
 }
 
 impl Owner {
     pub(crate) fn new(skew: Time) -> Self {
+        let nobody = OwnerId(uuid::Uuid::nil());
         Self {
             life: 0,
             alive: false,
             paused_until: 0,
-            blind_until: 0,
+            blind: None,
             break_commit: false,
-            shunned: BTreeMap::new(),
-            id: OwnerId(uuid::Uuid::nil()),
+            id: nobody,
             skew,
-            settler: Arc::new(ByTag),
-            queues: queues(),
-            held: BTreeMap::new(),
-            trusted_until: 0,
-            lease_sent: 0,
-            lease_call: 0,
-            owned: BTreeMap::new(),
-            lease_events: VecDeque::new(),
-            control: VecDeque::new(),
-            commands: VecDeque::new(),
-            stage: Stage::Idle,
-            found: Vec::new(),
-            calls: 0,
-            current_call: 0,
-            reconcile_at: 0,
+            machine: machine(nobody, 1),
+            subscriptions: BTreeMap::new(),
+            deliveries: BTreeMap::new(),
+            delivered: 0,
+            places: BTreeMap::new(),
+            since: BTreeMap::new(),
+            stale: BTreeMap::new(),
             wake_at: 0,
         }
     }
@@ -148,16 +100,63 @@ impl Owner {
         self.life
     }
 
-    fn next_call(&mut self) -> u64 {
-        self.calls += 1;
-        self.calls
+    pub(crate) fn id(&self) -> OwnerId {
+        self.id
+    }
+
+    /// What its monotonic clock shows.
+    fn clock(&self, now: Time) -> Time {
+        let now = match self.blind {
+            Some((since, until)) if now < until => since,
+            _ => now,
+        };
+        BOOT + self.skew + now
+    }
+
+    /// The time by which it decides.
+    fn wall(&self, now: Time) -> Time {
+        self.machine.store_time(self.clock(now))
+    }
+
+    /// Where the submissions lay that were accepted.
+    fn places_of(&self, facts: &[Fact]) -> Vec<(ExecutionId, RequestId, u64)> {
+        let places = facts.iter().filter_map(|fact| match fact {
+            Fact::Accepted {
+                execution_id,
+                request_id,
+                ..
+            } => {
+                let place = self.places.get(request_id)?.first()?;
+                Some((*execution_id, *request_id, *place))
+            }
+            _ => None,
+        });
+        places.collect()
     }
 }
 
-fn queues() -> ExecutionQueueManager {
-    ExecutionQueueManager::new(QueueConfig {
-        max_queue_length: 10_000,
-        queue_timeout_seconds: QUEUE_TIMEOUT_SECONDS,
+fn machine(id: OwnerId, partitions: u16) -> Machine {
+    Machine::new(OwnerOptions {
+        id,
+        cluster: ClusterBounds {
+            partitions,
+            max_message_bytes: 1 << 20,
+        },
+        queue: QueueConfig {
+            max_queue_length: 10_000,
+            queue_timeout_seconds: QUEUE_TIMEOUT_SECONDS,
+        },
+        lease_ttl: OWNER_TTL,
+        round_max_items: MAX_ROUND,
+        round_max_bytes: 1 << 20,
+        stats_interval: 250,
+        stats_refresh: 60_000,
+        reconcile: ReconcileBounds {
+            worker_grace: GRACE,
+            republish_after: REPUBLISH_AFTER,
+            interval: RECONCILE_EVERY,
+        },
+        keep_log: true,
     })
 }
 
@@ -166,25 +165,22 @@ impl World {
         Party::Owner(o, self.owners[o].life)
     }
 
-    /// What the wall clock of an owner shows.
-    fn wall(&self, o: usize) -> i64 {
-        WALL + self.now + self.owners[o].skew
-    }
-
     /// A fresh process.
     pub(crate) fn start_owner(&mut self, o: usize) {
         let id = OwnerId(self.fresh());
+        let partitions = self.plan.partitions;
         let owner = &mut self.owners[o];
         let (life, skew) = (owner.life + 1, owner.skew);
         *owner = Owner {
             life,
             alive: true,
             id,
+            machine: machine(id, partitions),
             ..Owner::new(skew)
         };
         let party = self.owner_party(o);
         self.note(Note::Started(party));
-        self.soon(Ev::To(party, Word::Lease));
+        self.soon(Ev::To(party, Word::Wake));
     }
 
     /// The process dies; the broker notices, the store does not.
@@ -196,167 +192,299 @@ impl World {
     }
 
     pub(crate) fn tell_owner(&mut self, o: usize, word: Word) {
-        match word {
-            Word::Deliver(delivery) => self.receive(o, delivery),
-            Word::Reply(0, _) => {}
-            Word::Reply(number, reply) if number == self.owners[o].lease_call => {
-                self.lease_reply(o, reply);
+        let input = match word {
+            Word::Deliver(delivery) => self.delivered(o, &delivery),
+            Word::Reply(number, StoreReply::Owner(reply)) => {
+                self.note_rows(o, &reply);
+                Some(Input::Answered(CallId(number), *reply))
             }
-            Word::Reply(number, reply) if number == self.owners[o].current_call => {
-                self.owners[o].current_call = 0;
-                self.journal_reply(o, reply);
+            Word::Published(id, published) => Some(Input::Published(id, published)),
+            Word::Unsubscribed(subscription) => Some(Input::Unsubscribed(subscription)),
+            Word::HandedOver(partition) => Some(Input::HandedOver(vec![partition])),
+            Word::Bring(delivered) => Some(Input::Delivered(vec![*delivered])),
+            Word::Wake => Some(Input::Timer),
+            Word::Leave => Some(Input::Leave),
+            Word::Cut => {
+                self.reconnect(o);
+                None
             }
-            Word::Retry if self.owners[o].current_call == 0 => self.issue(o),
-            Word::Lease => self.lease_round(o),
-            Word::Tell(tell) => self.publish_round(*tell),
-            Word::Cut => self.reconnect(o),
-            Word::Reply(..) | Word::Retry | Word::Wake | Word::CancelRun(_) | Word::Report(..) => {}
+            Word::Reply(..) | Word::Lease | Word::CancelRun(_) | Word::Report(..) => None,
+        };
+        if let Some(input) = input {
+            self.step_owner(o, input);
         }
-        self.drive(o);
     }
 
-    fn receive(&mut self, o: usize, delivery: Delivery) {
-        if !self.bus.is_open(delivery.subscription) {
-            return;
+    fn step_owner(&mut self, o: usize, input: Input) {
+        let clock = self.owners[o].clock(self.now);
+        for output in self.owners[o].machine.step(clock, input) {
+            if self.owners[o].alive {
+                self.carry_out(o, output);
+            }
         }
         let owner = &mut self.owners[o];
-        let holder = owner
-            .owned
-            .iter()
-            .find(|(_, owned)| owned.subscriptions.contains(&delivery.subscription));
-        let Some((partition, owned)) = holder else {
+        if !owner.alive {
             return;
-        };
-        let inbound = Inbound {
-            partition: *partition,
-            epoch: owned.core.epoch(),
-            subscription: delivery.subscription,
-            place: delivery.place,
-            body: delivery.body,
-        };
-        if owned.subscriptions[0] == delivery.subscription {
-            owner.control.push_back(inbound);
-        } else {
-            owner.commands.push_back(inbound);
+        }
+        let mut wait = owner.machine.wake_at(clock) - clock;
+        if let Some((_, until)) = owner.blind.filter(|(_, until)| self.now < *until) {
+            wait = until - self.now;
+        }
+        let at = self.now + wait.max(1);
+        if owner.wake_at <= self.now || owner.wake_at > at {
+            owner.wake_at = at;
+            let party = self.owner_party(o);
+            self.push(at, Ev::To(party, Word::Wake));
+        }
+    }
+
+    /// A message has come, if it comes through a subscription that is still wanted.
+    fn delivered(&mut self, o: usize, delivery: &Delivery) -> Option<Input> {
+        let subscriptions = self.owners[o].subscriptions.iter();
+        let mut subscriptions =
+            subscriptions.filter(|(_, of)| of.at_broker.contains(&delivery.subscription));
+        let (subscription, partition) = subscriptions.next().map(|(id, of)| (*id, of.partition))?;
+        if !self.bus.is_open(delivery.subscription) {
+            return None;
         }
         if self.has(Plant::AckFirst) {
             self.push(self.now, Ev::Ack(delivery.subscription, delivery.place));
         }
+        let at_broker = (delivery.subscription, delivery.place);
+        let delivered = self.receive(o, subscription, partition, &delivery.body, at_broker)?;
+        if self.has(Plant::StaleInbox) {
+            let kept = self.owners[o].stale.entry(partition).or_default();
+            kept.insert(delivered.id, delivery.body.clone());
+        }
+        Some(Input::Delivered(vec![delivered]))
     }
 
-    // ---- leases ----
+    fn receive(
+        &mut self,
+        o: usize,
+        subscription: SubscriptionId,
+        partition: PartitionId,
+        body: &Body,
+        at_broker: (u64, u64),
+    ) -> Option<Delivered> {
+        let (work, reply_to) = work_of(body)?;
+        let owner = &mut self.owners[o];
+        owner.delivered += 1;
+        let id = DeliveryId(owner.delivered);
+        let request = match body {
+            Body::Submit(submit) => Some(submit.request_id),
+            _ => None,
+        };
+        owner.deliveries.insert(id, (at_broker, request));
+        if let Some(request) = request {
+            owner.places.entry(request).or_default().insert(at_broker.1);
+        }
+        Some(Delivered {
+            id,
+            subscription,
+            partition,
+            bytes: 100,
+            reply_to,
+            work,
+        })
+    }
 
-    /// Renews what is held, or asks for what nobody owns.
-    fn lease_round(&mut self, o: usize) {
+    fn carry_out(&mut self, o: usize, output: Output) {
         let party = self.owner_party(o);
-        let next = self.now + OWNER_TTL / 3;
-        self.push(next, Ev::To(party, Word::Lease));
-        if self.now < self.owners[o].blind_until {
-            return;
-        }
-        let now = self.now;
-        let owner = &mut self.owners[o];
-        owner.lease_sent = now;
-        if owner.held.is_empty() {
-            return self.acquire(o);
-        }
-        let held = owner.held.iter().map(|(p, epoch)| (*p, *epoch)).collect();
-        let number = owner.next_call();
-        owner.lease_call = number;
-        let call = Call::Renew(owner.id, held);
-        self.call(party, number, call);
-    }
-
-    fn acquire(&mut self, o: usize) {
-        let (now, party) = (self.now, self.owner_party(o));
-        let partitions = self.plan.partitions;
-        let owner = &mut self.owners[o];
-        let missing: Vec<PartitionId> = (0..partitions)
-            .map(PartitionId)
-            .filter(|p| !owner.held.contains_key(p))
-            .filter(|p| owner.shunned.get(p).is_none_or(|until| *until <= now))
-            .collect();
-        if missing.is_empty() {
-            return;
-        }
-        let number = owner.next_call();
-        owner.lease_call = number;
-        let call = Call::Acquire(owner.id, missing);
-        self.call(party, number, call);
-    }
-
-    fn lease_reply(&mut self, o: usize, reply: Reply) {
-        let owner = &mut self.owners[o];
-        owner.lease_call = 0;
-        let trusted = owner.lease_sent + OWNER_TTL - MARGIN;
-        match reply {
-            Reply::Renewed(renewed) => {
-                let held = owner.held.keys().copied();
-                let lost: Vec<_> = held.filter(|p| !renewed.contains(p)).collect();
-                owner.held.retain(|p, _| renewed.contains(p));
-                owner.trusted_until = trusted;
-                if !lost.is_empty() {
-                    owner.lease_events.push_back(LeaseEvent::Lost(lost));
-                }
-                self.acquire(o);
+        match output {
+            Output::Call(id, call) => self.owner_call(o, id, call),
+            Output::Dispatch(id, dispatches) => self.dispatch(o, id, &dispatches),
+            Output::Letters(id, _) => {
+                self.soon(Ev::To(party, Word::Published(id, Published::Confirmed)));
             }
-            Reply::Acquired(acquired) if !acquired.is_empty() => {
-                if owner.held.is_empty() {
-                    owner.trusted_until = trusted;
+            Output::Send(send) => self.send(send),
+            Output::Ack(deliveries) => {
+                for delivery in deliveries {
+                    for kept in self.owners[o].stale.values_mut() {
+                        kept.remove(&delivery);
+                    }
+                    self.ack(o, delivery);
                 }
-                owner.held.extend(acquired.iter().copied());
-                owner.lease_events.push_back(LeaseEvent::Acquired(acquired));
             }
-            _ => {}
+            Output::Subscribe(subscription, partition) => {
+                self.subscribe(o, subscription, partition);
+                self.go_on_with_the_old_inbox(o, subscription, partition);
+            }
+            Output::Unsubscribe(subscription) => {
+                if let Some(subscribed) = self.owners[o].subscriptions.remove(&subscription) {
+                    self.note(Note::SteppedDown(party, subscribed.partition));
+                    for at_broker in subscribed.at_broker {
+                        self.close(at_broker);
+                    }
+                }
+                self.soon(Ev::To(party, Word::Unsubscribed(subscription)));
+            }
+            Output::Noted(decided) => self.noted(o, &decided),
+            Output::Count(counter) => self.counted(o, counter),
+            Output::Notice(_) => {}
+            Output::Ended => self.crash_owner(o),
         }
     }
 
-    /// Lets a partition go; its unacknowledged messages go to whoever owns it.
-    pub(crate) fn step_down(&mut self, o: usize, partition: PartitionId) {
-        let party = self.owner_party(o);
-        let Some(owned) = self.owners[o].owned.remove(&partition) else {
+    fn ack(&mut self, o: usize, delivery: DeliveryId) {
+        let owner = &mut self.owners[o];
+        let Some(((sub, place), request)) = owner.deliveries.remove(&delivery) else {
             return;
         };
-        self.note(Note::SteppedDown(party, partition));
-        let epoch = owned.core.epoch();
-        owned.core.step_down();
-        for subscription in owned.subscriptions {
-            self.close(subscription);
+        if let Some(places) = request.and_then(|request| owner.places.get_mut(&request)) {
+            places.remove(&place);
         }
-        let owner = &mut self.owners[o];
-        if owner.held.get(&partition) == Some(&epoch) {
-            owner.held.remove(&partition);
-            // Nobody waits for the answer.
-            let call = Call::GiveUp(owner.id, vec![(partition, epoch)]);
-            self.call(party, 0, call);
-            self.soon(Ev::To(party, Word::Lease));
-        }
+        self.soon(Ev::Ack(sub, place));
     }
 
-    /// The broker has closed the connection: subscribes again to what is served.
-    fn reconnect(&mut self, o: usize) {
-        let partitions: Vec<PartitionId> = self.owners[o].owned.keys().copied().collect();
-        for partition in partitions {
-            self.subscribe(o, partition);
-        }
-    }
-
-    fn subscribe(&mut self, o: usize, partition: PartitionId) {
+    fn subscribe(&mut self, o: usize, subscription: SubscriptionId, partition: PartitionId) {
         let party = self.owner_party(o);
-        let old = self.owners[o]
-            .owned
-            .get(&partition)
-            .map(|owned| owned.subscriptions);
-        for subscription in old.into_iter().flatten() {
-            self.close(subscription);
-        }
         let names = [Name::Control(partition.0), Name::Commands(partition.0)];
-        let subscriptions = names.map(|name| self.bus.subscribe(name, party, PREFETCH));
-        if let Some(owned) = self.owners[o].owned.get_mut(&partition) {
-            owned.subscriptions = subscriptions;
-        }
+        let at_broker = names.map(|name| self.bus.subscribe(name, party, PREFETCH));
+        let subscribed = Subscribed {
+            partition,
+            at_broker,
+        };
+        self.owners[o]
+            .subscriptions
+            .insert(subscription, subscribed);
         for name in names {
             self.pump(name);
         }
     }
+
+    /// The broker has closed the connection: it is built anew, below the machine.
+    fn reconnect(&mut self, o: usize) {
+        let open: Vec<(SubscriptionId, PartitionId)> = self.owners[o]
+            .subscriptions
+            .iter()
+            .map(|(subscription, of)| (*subscription, of.partition))
+            .collect();
+        for (subscription, partition) in open {
+            if let Some(old) = self.owners[o].subscriptions.remove(&subscription) {
+                for at_broker in old.at_broker {
+                    self.close(at_broker);
+                }
+            }
+            self.subscribe(o, subscription, partition);
+        }
+    }
+
+    // ---- the store ----
+
+    fn owner_call(&mut self, o: usize, id: CallId, call: Call) {
+        let party = self.owner_party(o);
+        let call = match call {
+            Call::Commit(commit) => {
+                self.numbers += 1;
+                let written = self.judged(o, commit);
+                self.note(Note::Decided(party, written.number));
+                if self.has(Plant::TellFirst) {
+                    self.tell_first(&written.commit);
+                }
+                StoreCall::Commit(Box::new(written))
+            }
+            call => StoreCall::Owner(self.owners[o].id, Arc::new(call)),
+        };
+        self.call(party, id.0, call);
+    }
+
+    // ---- the broker ----
+
+    fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
+        let party = self.owner_party(o);
+        let room = self
+            .plan
+            .room
+            .filter(|_| !self.healed)
+            .unwrap_or(usize::MAX);
+        let mut refused = Vec::new();
+        let unknown = self.rng.chance(self.noise.unknown);
+        for (place, dispatch) in dispatches.iter().enumerate() {
+            let grantee = &dispatch.grantee;
+            let key = (grantee.execution_id, grantee.attempt);
+            if self.bus.len(Name::Requested) >= room {
+                self.seen.refused_dispatches += 1;
+                refused.push((place, Refusal::Full));
+                continue;
+            }
+            self.note(Note::Dispatched(key.0, key.1));
+            self.oracle.dispatched(self.now, &self.store, key);
+            if !unknown || self.rng.chance(500) {
+                let body = Body::Request(key.0, key.1, grantee.action.id);
+                self.publish(Name::Requested, &body);
+            }
+        }
+        let published = match (unknown, refused.is_empty()) {
+            (true, _) => Published::Unknown,
+            (false, true) => Published::Confirmed,
+            (false, false) => Published::Refused(refused),
+        };
+        self.soon(Ev::To(party, Word::Published(id, published)));
+    }
+
+    fn send(&mut self, send: Send) {
+        match send {
+            Send::Answers(answers) => {
+                for (reply_to, answer) in answers {
+                    if let Ok(accepted) = &answer.outcome
+                        && let Some(id) = accepted.execution_id
+                    {
+                        self.told(&reply_to, id);
+                    }
+                    let Ok(ask) = reply_to.parse() else { continue };
+                    if !self.rng.chance(self.noise.lost) {
+                        self.soon(Ev::Answer(ask));
+                    }
+                }
+            }
+            Send::Cancels(cancels) => {
+                for key in cancels {
+                    for worker in 0..self.workers.len() {
+                        let party = Party::Worker(worker, self.workers[worker].life());
+                        if !self.rng.chance(self.noise.lost) {
+                            self.soon(Ev::To(party, Word::CancelRun(key)));
+                        }
+                    }
+                }
+            }
+            Send::HandedOver { partition, to, .. } => {
+                let next = self
+                    .owners
+                    .iter()
+                    .position(|owner| owner.alive && owner.id == to);
+                if let Some(next) = next
+                    && !self.rng.chance(self.noise.lost)
+                {
+                    let party = self.owner_party(next);
+                    self.soon(Ev::To(party, Word::HandedOver(partition)));
+                }
+            }
+            Send::Snapshots(_) => {}
+        }
+    }
+}
+
+/// The work in a message, and who waits for the answer.
+fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
+    Some(match body {
+        Body::Submit(submit) => {
+            let item = attune_executor::partition::Submit {
+                request_id: submit.request_id,
+                submission: submit.submission.clone(),
+                on_reject: submit.on_reject,
+            };
+            (Work::Submits(vec![item]), submit.reply_to.clone())
+        }
+        Body::Cancel(request_id, execution_id, reply_to) => {
+            let work = Work::Cancels(vec![(*request_id, *execution_id)]);
+            (work, Some(Arc::clone(reply_to)))
+        }
+        Body::Completed(completion) => (Work::Completions(vec![(**completion).clone()]), None),
+        Body::Changed(request_id, action_ref, reply_to) => {
+            let change = (*request_id, action_ref.to_string());
+            (Work::Changes(vec![change]), Some(Arc::clone(reply_to)))
+        }
+        Body::Request(..) => return None,
+    })
 }

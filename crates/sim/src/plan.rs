@@ -166,9 +166,13 @@ pub enum Fault {
     PauseOwner { owner: usize, pause: Time },
     /// An owner neither renews its leases nor looks at the clock.
     BlindOwner { owner: usize, blind: Time },
-    /// An owner gives a partition up in order, and does not want it back for a while.
-    HandOver { owner: usize, partition: u16 },
-    /// An owner gives all its partitions up and takes them again at once.
+    /// The others do not see an owner for a while: it hands over what it has, in order.
+    HandOver { owner: usize },
+    /// An owner is told to stop: it hands everything over and ends.
+    StopOwner { owner: usize, down: Time },
+    /// The store refuses every commit for good, and does everything else.
+    Refuse { refuse: Time },
+    /// The next commit of an owner is refused.
     Reload { owner: usize },
     /// The broker closes the connection of an owner, which builds a new one.
     CutOwner { owner: usize },
@@ -180,6 +184,26 @@ pub enum Fault {
     StoreDown { down: Time },
     /// A completion of long ago arrives again.
     Replay,
+}
+
+impl Fault {
+    /// What kind of a fault it is, in reports.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::CrashOwner { .. } => "crash-owner",
+            Self::PauseOwner { .. } => "pause-owner",
+            Self::BlindOwner { .. } => "blind-owner",
+            Self::HandOver { .. } => "hand-over",
+            Self::StopOwner { .. } => "stop-owner",
+            Self::Refuse { .. } => "refuse-commits",
+            Self::Reload { .. } => "refuse-one-commit",
+            Self::CutOwner { .. } => "cut-owner",
+            Self::CrashWorker { .. } => "crash-worker",
+            Self::PauseWorker { .. } => "pause-worker",
+            Self::StoreDown { .. } => "store-down",
+            Self::Replay => "replay-completion",
+        }
+    }
 }
 
 /// Something planned.
@@ -208,6 +232,8 @@ pub struct Plan {
     pub actions: Vec<ActionShape>,
     /// Until `heal_at`.
     pub noise: Noise,
+    /// How many dispatches the broker keeps at once, until `heal_at`.
+    pub room: Option<usize>,
     /// What clients do.
     pub ops: Vec<Planned<Op>>,
     /// What goes wrong.
@@ -268,12 +294,7 @@ impl Plan {
             .map(|id| Planned {
                 at: rng.between(200, span),
                 id,
-                what: fault(
-                    rng,
-                    owners,
-                    usize::try_from(workers).unwrap_or(2),
-                    partitions,
-                ),
+                what: fault(rng, owners, usize::try_from(workers).unwrap_or(2)),
             })
             .collect();
         faults.sort_by_key(|fault| (fault.at, fault.id));
@@ -284,6 +305,7 @@ impl Plan {
             worker_slots: (0..workers).map(|_| 1 + rng.index(3)).collect(),
             actions,
             noise: noise(rng),
+            room: rng.chance(200).then(|| 1 + rng.index(8)),
             ops,
             faults,
             heal_at: span + rng.between(500, 6_000),
@@ -332,10 +354,10 @@ fn noise(rng: &mut Rng) -> Noise {
     }
 }
 
-fn fault(rng: &mut Rng, owners: usize, workers: usize, partitions: u16) -> Fault {
+fn fault(rng: &mut Rng, owners: usize, workers: usize) -> Fault {
     let owner = rng.index(owners);
     let worker = rng.index(workers);
-    match rng.index(13) {
+    match rng.index(16) {
         0 | 1 => Fault::CrashOwner {
             owner,
             down: rng.between(100, 5_000),
@@ -348,9 +370,13 @@ fn fault(rng: &mut Rng, owners: usize, workers: usize, partitions: u16) -> Fault
             owner,
             blind: rng.between(3_000, 9_000),
         },
-        5 => Fault::HandOver {
+        5 | 13 => Fault::HandOver { owner },
+        14 => Fault::StopOwner {
             owner,
-            partition: u16::try_from(rng.index(usize::from(partitions))).unwrap_or(0),
+            down: rng.between(1_000, 12_000),
+        },
+        15 => Fault::Refuse {
+            refuse: rng.between(500, 20_000),
         },
         6 => Fault::Reload { owner },
         7 => Fault::CutOwner { owner },

@@ -3,11 +3,12 @@
 //! The core sorts, indexes and caches; this does not. It is built from the same rows, told the
 //! same events, and looks through everything each time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, Promise, Seq, Status};
-use attune_executor::{Effect, Event};
-use attune_store::{ActiveRow, End, NewExecution, SlotRow, Update};
+use attune_executor::Fact;
+use attune_executor::policy::QueueLimits;
+use attune_executor::stored::StoredExecution;
 
 use crate::oracle::{Rule, Violation};
 
@@ -32,7 +33,16 @@ pub(crate) struct Shadow {
     pub(crate) rows: BTreeMap<ExecutionId, Seen>,
     /// The limit and the waiting time, in milliseconds, of each action as the owner knows them.
     pub(crate) bounds: BTreeMap<ActionId, (Option<u32>, Millis)>,
+    /// The one pool takes no dispatches.
+    pub(crate) pool_closed: bool,
+    /// The last part of the log that was judged.
+    pub(crate) judged: u64,
+    /// What was found in it.
+    pub(crate) found: Vec<Violation>,
 }
+
+/// What workers have said of runs.
+pub(crate) type Reports = BTreeSet<(ExecutionId, Attempt, Status)>;
 
 impl Seen {
     /// Whether its time to wait for its first slot runs.
@@ -47,46 +57,39 @@ fn order(id: ExecutionId, seen: &Seen) -> (Priority, Seq) {
 }
 
 impl Shadow {
-    /// Takes in what a new owner has loaded.
-    pub(crate) fn recover(&mut self, now: Millis, rows: &[ActiveRow]) {
+    /// Takes in what a new owner has loaded; `since` tells since when each waits.
+    pub(crate) fn recover(
+        &mut self,
+        since: &BTreeMap<ExecutionId, Millis>,
+        rows: &[StoredExecution],
+    ) {
         for row in rows {
-            let age = Millis::try_from(row.age.as_millis()).unwrap_or(Millis::MAX);
-            let not_before = row.not_before.map(|time| time.timestamp_millis());
+            let waits = since.get(&row.id).copied().unwrap_or(Millis::MAX);
             let seen = Seen {
                 action: row.action_id,
                 priority: row.priority,
                 holds: row.status.holds_slot(),
                 attempt: row.attempt,
-                not_before,
-                since: (now - age).max(not_before.unwrap_or(Millis::MIN)),
+                not_before: row.not_before,
+                since: waits.max(row.not_before.unwrap_or(Millis::MIN)),
             };
             self.rows.insert(row.id, seen);
         }
     }
 
-    /// Makes the holders those that are stored; true when they were not.
-    pub(crate) fn mend(&mut self, slots: &[SlotRow]) -> bool {
-        let stored = |id: &ExecutionId| slots.iter().find(|slot| slot.id == *id);
-        let before = self.rows.len();
-        self.rows.retain(|id, seen| {
-            !seen.holds || stored(id).is_some_and(|s| s.attempt == seen.attempt)
-        });
-        let mut mended = self.rows.len() != before;
-        for slot in slots {
-            if self.rows.get(&slot.id).is_none_or(|seen| !seen.holds) {
-                mended = true;
-                let seen = Seen {
-                    action: slot.action_id,
-                    priority: Priority::Normal,
-                    holds: true,
-                    attempt: slot.attempt,
-                    not_before: None,
-                    since: 0,
-                };
-                self.rows.insert(slot.id, seen);
+    /// Takes in the bounds of actions.
+    pub(crate) fn learn(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            if let Fact::Bounds { action_id, limits } = fact {
+                self.bound(*action_id, *limits);
             }
         }
-        mended
+    }
+
+    fn bound(&mut self, action_id: ActionId, limits: QueueLimits) {
+        let timeout = i64::from(limits.timeout_seconds) * 1000;
+        let bounds = (limits.max_concurrent, timeout);
+        self.bounds.insert(action_id, bounds);
     }
 
     fn holders(&self, action: ActionId) -> usize {
@@ -111,51 +114,70 @@ impl Shadow {
         limit.is_none_or(|limit| self.holders(action) < limit as usize)
     }
 
-    /// Judges what follows from an event, in the order in which the core says it.
+    /// Judges what was decided, in order.
     pub(crate) fn judge(
         &mut self,
         now: Millis,
-        completion: Option<(ExecutionId, Attempt)>,
-        effects: &[Effect],
+        reports: &Reports,
+        facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
-        for effect in effects {
-            match effect {
-                Effect::Insert(new) => self.insert(now, new, out),
-                Effect::Update(update) => self.update(now, update, out),
-                Effect::End(end) => self.end(now, completion, end, out),
-                _ => {}
+        for fact in facts {
+            match fact {
+                Fact::Bounds { action_id, limits } => self.bound(*action_id, *limits),
+                Fact::Accepted {
+                    execution_id,
+                    action_id,
+                    priority,
+                    not_before,
+                    ..
+                } => self.insert(now, *execution_id, *action_id, *priority, *not_before, out),
+                Fact::Granted {
+                    execution_id,
+                    attempt,
+                    ..
+                } => self.grant(now, *execution_id, *attempt, out),
+                Fact::Pool { closed, .. } => self.pool_closed = *closed,
+                Fact::Revoked { execution_id, .. } => self.revoke(now, *execution_id, out),
+                Fact::Ended {
+                    execution_id,
+                    status,
+                    ..
+                } => self.end(now, reports, *execution_id, *status, out),
+                Fact::Acquired { .. }
+                | Fact::Held { .. }
+                | Fact::Stale { .. }
+                | Fact::Refused { .. }
+                | Fact::Lost
+                | Fact::Fenced
+                | Fact::Totals(_) => {}
             }
         }
     }
 
-    fn insert(&mut self, now: Millis, new: &NewExecution, out: &mut Vec<Violation>) {
-        let not_before = new
-            .submission
-            .not_before
-            .map(|time| time.timestamp_millis());
+    fn insert(
+        &mut self,
+        now: Millis,
+        id: ExecutionId,
+        action: ActionId,
+        priority: Priority,
+        not_before: Option<Millis>,
+        out: &mut Vec<Violation>,
+    ) {
         let seen = Seen {
-            action: new.action_id,
-            priority: new.submission.priority,
+            action,
+            priority,
             holds: false,
             attempt: Attempt(0),
             not_before,
             since: now.max(not_before.unwrap_or(now)),
         };
-        if self
-            .rows
-            .last_key_value()
-            .is_some_and(|(last, _)| *last >= new.id)
-        {
-            out.push(Violation::of(
-                Promise::I3,
-                format!("{} is not the last in order", new.id),
-            ));
+        let last = self.rows.last_key_value();
+        if last.is_some_and(|(last, _)| *last >= id) {
+            let words = format!("{id} is not the last in order");
+            out.push(Violation::of(Promise::I3, words));
         }
-        self.rows.insert(new.id, seen);
-        if new.status == Status::Requested {
-            self.grant(now, new.id, new.attempt, out);
-        }
+        self.rows.insert(id, seen);
     }
 
     fn grant(&mut self, now: Millis, id: ExecutionId, attempt: Attempt, out: &mut Vec<Violation>) {
@@ -181,36 +203,30 @@ impl Shadow {
         }
     }
 
-    fn update(&mut self, now: Millis, update: &Update, out: &mut Vec<Violation>) {
-        match update.status {
-            Some(Status::Requested) => self.grant(now, update.id, update.attempt, out),
-            Some(_) => {
-                let held = self.rows.get_mut(&update.id).filter(|seen| seen.holds);
-                match held {
-                    Some(seen) => (seen.holds, seen.since) = (false, now),
-                    None => out.push(Violation::of(
-                        Promise::I5,
-                        format!("{} loses a slot that it does not hold", update.id),
-                    )),
-                }
-            }
-            None => {}
+    fn revoke(&mut self, now: Millis, id: ExecutionId, out: &mut Vec<Violation>) {
+        let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
+        match held {
+            Some(seen) => (seen.holds, seen.since) = (false, now),
+            None => out.push(Violation::of(
+                Promise::I5,
+                format!("{id} loses a slot that it does not hold"),
+            )),
         }
     }
 
     fn end(
         &mut self,
         now: Millis,
-        completion: Option<(ExecutionId, Attempt)>,
-        end: &End,
+        reports: &Reports,
+        id: ExecutionId,
+        status: Status,
         out: &mut Vec<Violation>,
     ) {
-        let (id, status) = (end.id, end.outcome.status);
         let Some(seen) = self.rows.remove(&id) else {
             let words = format!("{id} ends as {status} and had ended before");
             return out.push(Violation::of(Promise::I5, words));
         };
-        let reported = completion == Some((id, seen.attempt)) && seen.holds;
+        let reported = seen.holds && reports.contains(&(id, seen.attempt, status));
         let by_run = matches!(
             status,
             Status::Succeeded | Status::Failed | Status::TimedOut
@@ -219,7 +235,7 @@ impl Shadow {
             let words = format!("{id} ends as {status}, and no run of its attempt said so");
             out.push(Violation::of(Promise::I5, words));
         }
-        let waited = now - seen.since;
+        let waited = now.saturating_sub(seen.since);
         let most = self.bounds.get(&seen.action).map_or(0, |(_, most)| *most);
         if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
             let words = format!("{id} expires after {waited} ms of {most}");
@@ -230,11 +246,17 @@ impl Shadow {
     /// What must be true whenever a round has done with an event: no free slot beside someone
     /// who may have it.
     pub(crate) fn settle(&self, now: Millis, out: &mut Vec<Violation>) {
+        if self.pool_closed {
+            return;
+        }
         for action in self.bounds.keys() {
             if let Some(id) = self.first_eligible(now, *action)
                 && self.has_free_slot(*action)
             {
-                let words = format!("{id} waits although a slot of {action} is free");
+                let words = format!(
+                    "{id} waits although a slot of {action} is free at {now}: {:?}",
+                    self.rows.get(&id)
+                );
                 out.push(Violation::of(Promise::I6, words));
             }
         }
@@ -243,29 +265,15 @@ impl Shadow {
     /// What must be true whenever time has passed: nobody has waited too long.
     pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
         for (action, (_, most)) in &self.bounds {
-            // One whose start was delayed may hold up the expiry of those behind it.
-            let overdue = self.rows.iter().find(|(id, seen)| {
+            let overdue = self.rows.iter().find(|(_, seen)| {
                 seen.action == *action
                     && seen.may_expire(now)
-                    && seen.since + most < now
-                    && !self.rows.range(..*id).any(|(_, other)| {
-                        (other.action, other.priority) == (seen.action, seen.priority)
-                            && other.may_expire(now)
-                            && other.since > seen.since
-                    })
+                    && seen.since.saturating_add(*most) < now
             });
             if let Some((id, seen)) = overdue {
                 let words = format!("{id} waits {} ms of {most}", now - seen.since);
                 out.push(Violation::of(Rule::Expiry, words));
             }
         }
-    }
-}
-
-/// The run that an event reports the end of.
-pub(crate) fn reported(event: &Event) -> Option<(ExecutionId, Attempt)> {
-    match event {
-        Event::Completed(completion) => Some((completion.execution_id, completion.attempt)),
-        _ => None,
     }
 }

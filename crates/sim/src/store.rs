@@ -2,14 +2,14 @@
 //! gives to every call. One call is one step: nothing happens inside of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
     RequestId, Status, WorkerId,
 };
-use attune_store::{ActiveRow, Batch, Claim, KnownRequest, NewExecution, SlotRow};
-use chrono::{DateTime, Utc};
+use attune_executor::stored::{
+    Batch, Body, KnownRequest, NewExecution, StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+};
 
 use crate::plan::Time;
 
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     /// Its attempt.
     pub(crate) attempt: Attempt,
     /// When it may start, by the wall clock.
-    pub(crate) not_before: Option<DateTime<Utc>>,
+    pub(crate) not_before: Option<Time>,
     /// Whether it shall be ended.
     pub(crate) cancel_requested: bool,
     /// Who claimed it.
@@ -38,10 +38,25 @@ pub(crate) struct Row {
 /// The lease of a partition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lease {
-    owner: Option<OwnerId>,
+    pub(crate) owner: Option<OwnerId>,
     /// Rises with every change of hands.
     pub(crate) epoch: i64,
     expires: Time,
+    /// Since when nobody owns it.
+    free_since: Time,
+    /// Who is to have it next.
+    wanted: Option<OwnerId>,
+}
+
+/// A claim that succeeded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Claim {
+    /// Which execution.
+    pub(crate) execution_id: ExecutionId,
+    /// Which attempt.
+    pub(crate) attempt: Attempt,
+    /// Whether it shall be ended.
+    pub(crate) cancel_requested: bool,
 }
 
 /// What a commit met that no commit may meet.
@@ -69,14 +84,14 @@ pub(crate) struct Store {
     /// What has gone through each queue.
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     workers: BTreeMap<WorkerId, Time>,
+    /// Which owners are there, and until when.
+    executors: BTreeMap<OwnerId, Time>,
+    /// Owners whose presence nobody sees, and until when: their partitions go to others.
+    pub(crate) hidden: BTreeMap<OwnerId, Time>,
     /// Batches that were written: one that comes again was not answered the first time.
     written: BTreeSet<u64>,
     /// False when the missing fence is planted.
     pub(crate) fenced: bool,
-}
-
-fn age(now: Time, then: Time) -> Duration {
-    Duration::from_millis(u64::try_from(now - then).unwrap_or(0))
 }
 
 impl Store {
@@ -97,6 +112,7 @@ impl Store {
                     owner: Some(owner),
                     epoch: lease.epoch + 1,
                     expires: now + ttl,
+                    ..Lease::default()
                 };
                 taken.push((*partition, Epoch(lease.epoch)));
             }
@@ -128,35 +144,85 @@ impl Store {
     }
 
     /// Frees what is still held.
-    pub(crate) fn give_up(&mut self, owner: OwnerId, held: &[(PartitionId, Epoch)]) {
+    pub(crate) fn give_up(
+        &mut self,
+        now: Time,
+        owner: OwnerId,
+        held: &[(PartitionId, Epoch)],
+        to: Option<OwnerId>,
+    ) {
         for (partition, epoch) in held {
             if self.holds(owner, *partition, *epoch) {
-                self.leases[usize::from(partition.0)].owner = None;
+                let lease = &mut self.leases[usize::from(partition.0)];
+                (lease.owner, lease.free_since, lease.wanted) = (None, now, to);
             }
         }
     }
 
-    /// What a new owner loads, by rising id.
-    pub(crate) fn load_active(&self, now: Time, partition: PartitionId) -> Vec<ActiveRow> {
-        let mine = self
-            .active
-            .iter()
-            .filter(|(id, _)| id.partition() == partition);
-        mine.map(|(id, row)| ActiveRow {
-            id: *id,
-            action_id: row.action,
-            priority: row.priority,
-            status: row.status,
-            attempt: row.attempt,
-            age: age(now, row.created),
-            not_before: row.not_before,
-            cancel_requested: row.cancel_requested,
-        })
-        .collect()
+    /// Notes that an owner is there; gives who is.
+    pub(crate) fn look(&mut self, now: Time, owner: OwnerId, ttl: Time) -> Vec<OwnerId> {
+        self.executors.insert(owner, now + ttl);
+        self.executors.retain(|_, until| *until > now);
+        let seen = |id: &&OwnerId| self.hidden.get(id).is_none_or(|until| *until <= now);
+        self.executors.keys().filter(seen).copied().collect()
+    }
+
+    /// An owner leaves; gives who stays.
+    pub(crate) fn retire(&mut self, now: Time, owner: OwnerId) -> Vec<OwnerId> {
+        self.executors.remove(&owner);
+        self.executors.retain(|_, until| *until > now);
+        self.executors.keys().copied().collect()
+    }
+
+    /// Who owns what.
+    pub(crate) fn stored_leases(&self, now: Time) -> Vec<StoredLease> {
+        let leases = self.leases.iter().zip(0_u16..);
+        leases
+            .map(|(lease, partition)| {
+                let live = lease.owner.filter(|_| lease.expires > now);
+                let free_since = lease.owner.map_or(lease.free_since, |_| lease.expires);
+                StoredLease {
+                    partition: PartitionId(partition),
+                    owner: live,
+                    remaining: if live.is_some() {
+                        lease.expires - now
+                    } else {
+                        0
+                    },
+                    free_for: if live.is_some() { 0 } else { now - free_since },
+                    wanted_owner: lease.wanted,
+                }
+            })
+            .collect()
+    }
+
+    /// What waits or holds a slot, by rising id.
+    pub(crate) fn load_rows(
+        &self,
+        now: Time,
+        partition: PartitionId,
+        after: Option<ExecutionId>,
+        limit: usize,
+    ) -> Vec<StoredExecution> {
+        let mine = self.active.iter().filter(|(id, _)| {
+            id.partition() == partition && after.is_none_or(|after| **id > after)
+        });
+        mine.take(limit)
+            .map(|(id, row)| StoredExecution {
+                id: *id,
+                action_id: row.action,
+                priority: row.priority,
+                status: row.status,
+                attempt: row.attempt,
+                age: now - row.created,
+                not_before: row.not_before,
+                cancel_requested: row.cancel_requested,
+            })
+            .collect()
     }
 
     /// What holds a slot, and since when its worker is lost.
-    pub(crate) fn load_slots(&self, now: Time, partitions: &[PartitionId]) -> Vec<SlotRow> {
+    pub(crate) fn load_slots(&self, now: Time, partitions: &[PartitionId]) -> Vec<StoredSlot> {
         let held = self
             .active
             .iter()
@@ -165,21 +231,38 @@ impl Store {
             let lost_since = row
                 .worker
                 .map(|worker| self.workers.get(&worker).copied().unwrap_or(row.started_at));
-            SlotRow {
+            StoredSlot {
                 id: *id,
                 action_id: row.action,
                 priority: row.priority,
                 attempt: row.attempt,
                 status: row.status,
                 worker: row.worker,
-                worker_lost_for: lost_since.map_or(Duration::ZERO, |since| age(now, since)),
-                age: age(now, row.created),
-                held_for: age(now, row.requested_at),
-                running_for: row.worker.map(|_| age(now, row.started_at)),
+                worker_lost_for: lost_since.map_or(0, |since| (now - since).max(0)),
+                age: now - row.created,
+                held_for: now - row.requested_at,
+                running_for: row.worker.map(|_| now - row.started_at),
                 cancel_requested: row.cancel_requested,
             }
         })
         .collect()
+    }
+
+    /// How the leases of the workers stand that hold something.
+    pub(crate) fn worker_ends(&self, now: Time) -> Vec<WorkerEnd> {
+        let ends = self.workers.iter();
+        ends.map(|(worker, expires)| WorkerEnd {
+            worker: *worker,
+            remaining: (expires - now).max(0),
+            lost_for: (now - expires).max(0),
+        })
+        .collect()
+    }
+
+    /// The bodies of these executions, as far as they hold a slot or wait.
+    pub(crate) fn load_bodies(&self, ids: &[ExecutionId]) -> Vec<Body> {
+        let there = ids.iter().filter(|id| self.active.contains_key(id));
+        there.map(|id| body_of(*id)).collect()
     }
 
     /// Where the execution of a request stands.
@@ -296,11 +379,12 @@ impl Store {
                 self.history.insert(new.id, (outcome.status, new.attempt));
             }
         }
-        for update in &batch.updates {
+        for update in &batch.changes {
             let Some(row) = self.active.get_mut(&update.id) else {
                 continue;
             };
-            let applies = match update.status {
+            let status = update.transition.map(|transition| transition.to());
+            let applies = match status {
                 Some(Status::Requested) => {
                     row.attempt < update.attempt
                         || (row.attempt == update.attempt && row.status == Status::Queued)
@@ -311,7 +395,7 @@ impl Store {
                 continue;
             }
             row.cancel_requested = update.cancel_requested;
-            if let Some(status) = update.status {
+            if let Some(status) = status {
                 (row.status, row.attempt, row.worker) = (status, update.attempt, None);
                 if status == Status::Requested {
                     row.requested_at = now;
@@ -328,7 +412,9 @@ impl Store {
                 None => {}
             }
         }
-        self.totals.extend(batch.totals.iter().copied());
+        let totals = batch.totals.iter();
+        self.totals
+            .extend(totals.map(|(_, id, totals)| (*id, *totals)));
         if !first {
             odd = Odd::default();
         }
@@ -358,11 +444,24 @@ fn row_of(now: Time, new: &NewExecution) -> Row {
         priority: new.submission.priority,
         status: new.status,
         attempt: new.attempt,
-        not_before: new.submission.not_before,
+        not_before: new
+            .submission
+            .not_before
+            .map(|time| time.timestamp_millis()),
         cancel_requested: false,
         worker: None,
         created: now,
         requested_at: now,
         started_at: now,
+    }
+}
+
+/// Every execution of a run is given nothing.
+pub(crate) fn body_of(id: ExecutionId) -> Body {
+    let nothing = attune_core::RawValue::from_string("null".to_owned());
+    Body {
+        id,
+        parameters: nothing.expect("null is JSON"),
+        timeout_seconds: None,
     }
 }

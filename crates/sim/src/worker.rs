@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::store::Claim;
 use attune_core::{ActionId, Status, WorkerId};
-use attune_store::Claim;
 
 use crate::bus::{Body, Delivery, Name, Party};
 use crate::oracle::Key;
 use crate::plan::{MARGIN, Plant, Time, WORKER_TTL, outcome};
 use crate::trace::Note;
-use crate::world::{Call, Ev, Reply, Word, World, completion};
+use crate::world::{Ev, StoreCall, StoreReply, Word, World, completion};
 
 /// How many messages a worker holds unacknowledged.
 const PREFETCH: usize = 4;
@@ -142,7 +142,7 @@ impl World {
             Word::Cut => self.listen(w),
             Word::CancelRun(key) => self.cancel_run(w, key),
             Word::Report(key, action, id, status) => self.report(w, key, action, id, status),
-            Word::Wake | Word::Retry | Word::Tell(_) => {}
+            _ => {}
         }
         self.claim(w);
     }
@@ -162,10 +162,10 @@ impl World {
         worker.calls += 1;
         worker.lease_call = worker.calls;
         let number = worker.calls;
-        self.call(party, number, Call::RenewWorker(id));
+        self.call(party, number, StoreCall::RenewWorker(id));
     }
 
-    fn lease_answer(&mut self, w: usize, reply: &Reply) {
+    fn lease_answer(&mut self, w: usize, reply: &StoreReply) {
         let now = self.now;
         let worker = &mut self.workers[w];
         let Some(id) = worker.asking.take() else {
@@ -173,7 +173,7 @@ impl World {
         };
         let trusted_until = worker.sent + WORKER_TTL - MARGIN;
         match reply {
-            Reply::WorkerRenewed(true) if now < trusted_until => {
+            StoreReply::WorkerRenewed(true) if now < trusted_until => {
                 let is_first = worker.subscription == 0;
                 worker.life = Some(Life { id, trusted_until });
                 self.push(trusted_until, Ev::LifeEnds(w, id));
@@ -182,7 +182,7 @@ impl World {
                 }
             }
             // The row may have been made: the same id is asked for again.
-            Reply::Failed => worker.asking = Some(id),
+            StoreReply::Failed => worker.asking = Some(id),
             _ => {}
         }
     }
@@ -250,16 +250,16 @@ impl World {
         worker.calls += 1;
         worker.claim_call = worker.calls;
         let number = worker.calls;
-        self.call(party, number, Call::Claim(id, keys));
+        self.call(party, number, StoreCall::Claim(id, keys));
     }
 
-    fn claim_answer(&mut self, w: usize, reply: Reply) {
+    fn claim_answer(&mut self, w: usize, reply: StoreReply) {
         let now = self.now;
         let worker = &mut self.workers[w];
         let Some((id, wanted)) = worker.claiming.take() else {
             return;
         };
-        let Reply::Claimed(won) = reply else {
+        let StoreReply::Claimed(won) = reply else {
             // Whether it was stored is unknown; the same worker may claim again, soon.
             for one in wanted.into_iter().rev() {
                 worker.waiting.push_front(one);
@@ -326,7 +326,8 @@ impl World {
         if self.workers[w].living(self.now) != Some(id) {
             return;
         }
-        let completed = Arc::new(completion(key, action, id, status));
+        let completed = Arc::new(completion(key, action, status));
+        self.reports.insert((key.0, key.1, status));
         self.completions.push(Arc::clone(&completed));
         let name = Name::Control(key.0.partition().0);
         let body = Body::Completed(completed);

@@ -1,6 +1,7 @@
 //! The event loop of a run: one queue of events by virtual time, one stream of chance, and the
 //! processes, the store and the broker that the events are for.
 
+mod calls;
 mod words;
 
 use std::cmp::Reverse;
@@ -9,11 +10,14 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
-    QueueTotals, RequestId, Run, Status, WorkerId,
+    RequestId, Run, Status, WorkerId,
 };
-use attune_executor::draft::Tell;
-use attune_messages::v1::{AnswerOutcome, Completion};
-use attune_store::{ActiveRow, Batch, Claim, KnownRequest, SlotRow};
+use attune_executor::owner::{
+    Call, Delivered, Failure, PublishId, Published, Reply, SubscriptionId,
+};
+use attune_executor::partition::Completion;
+use attune_executor::round::Commit;
+use attune_executor::stored::Outcome as Ending;
 use uuid::Uuid;
 
 use crate::bus::{Body, Bus, Delivery, Name, Party};
@@ -23,11 +27,11 @@ use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
 use crate::rng::Rng;
 use crate::shadow::Shadow;
-use crate::store::{Lease, Store};
+use crate::store::{Claim, Lease, Store};
 use crate::trace::{Note, Trace};
 use crate::worker::Worker;
 
-pub(crate) use words::{Call, Ev, Fate, Loaded, Reply, Word, Written};
+pub(crate) use words::{Ev, Fate, StoreCall, StoreReply, Word, Written};
 pub use words::{Outcome, Seen};
 
 /// What the wall clocks show when a run begins, in milliseconds.
@@ -62,6 +66,8 @@ pub(crate) struct World {
     pub(crate) noise: Noise,
     pub(crate) store: Store,
     pub(crate) store_down_until: Time,
+    /// Until then the store refuses every commit, and nothing else.
+    pub(crate) refuse_until: Time,
     /// Who has a connection that was left inside a transaction, when that bug is planted.
     left_open: BTreeSet<Party>,
     pub(crate) bus: Bus,
@@ -72,6 +78,10 @@ pub(crate) struct World {
     pub(crate) client_at: BTreeMap<usize, Time>,
     pub(crate) confirmed: BTreeSet<RequestId>,
     pub(crate) completions: Vec<Arc<Completion>>,
+    /// What workers have said of runs.
+    pub(crate) reports: BTreeSet<(ExecutionId, Attempt, Status)>,
+    /// Slots that a planted counter believes to be free and are not.
+    pub(crate) extra: BTreeMap<ActionId, u32>,
     pub(crate) oracle: Oracle,
     pub(crate) shadows: BTreeMap<(PartitionId, Epoch), Shadow>,
     pub(crate) seen: Seen,
@@ -79,7 +89,7 @@ pub(crate) struct World {
     pub(crate) numbers: u64,
     /// What was said to processes that stand still.
     waiting: BTreeMap<Party, VecDeque<Word>>,
-    healed: bool,
+    pub(crate) healed: bool,
 }
 
 /// Runs a plan to its end.
@@ -117,6 +127,7 @@ impl World {
             noise: plan.noise,
             store,
             store_down_until: 0,
+            refuse_until: 0,
             left_open: BTreeSet::new(),
             bus,
             owners: plan
@@ -133,6 +144,8 @@ impl World {
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
             completions: Vec::new(),
+            reports: BTreeSet::new(),
+            extra: BTreeMap::new(),
             oracle: Oracle::default(),
             shadows: BTreeMap::new(),
             seen: Seen::default(),
@@ -259,7 +272,7 @@ impl World {
                 let reply = self.perform(party, call, fate);
                 self.push(reply_at, Ev::To(party, Word::Reply(number, reply)));
             }
-            Ev::Answer(ask, outcome) => self.answered(ask, &outcome),
+            Ev::Answer(ask) => self.answered(ask),
             Ev::Ask(ask) => self.ask(ask),
             Ev::Restart(party) => self.restart(party),
             Ev::LifeEnds(worker, id) => self.life_ends(worker, id),
@@ -355,149 +368,14 @@ impl World {
         }
     }
 
-    /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
-    /// is so late that its sender has given up.
-    pub(crate) fn call(&mut self, party: Party, number: u64, call: Call) {
-        let noise = self.noise;
-        let fate = if self.rng.chance(noise.refused) {
-            Fate::Refused
-        } else if self.rng.chance(noise.unknown) {
-            Fate::Unknown
-        } else {
-            Fate::Answered
-        };
-        let mut at = self.now + self.delay();
-        let mut reply_at = at + self.delay();
-        if self.rng.chance(noise.stalled) {
-            let stall = self.rng.between(500, 5_000);
-            if self.rng.chance(500) {
-                at += stall;
-            }
-            reply_at += stall;
-        }
-        if fate == Fate::Unknown && matches!(call, Call::Commit(_)) && self.rng.chance(300) {
-            // It arrives after the connection was given up; nobody waits for its answer.
-            self.push(reply_at, Ev::To(party, Word::Reply(number, Reply::Failed)));
-            let late = reply_at + self.rng.between(0, 3_000);
-            return self.push(late, Ev::Store(party, 0, call, Fate::Answered, late));
-        }
-        self.push(at, Ev::Store(party, number, call, fate, reply_at));
-    }
-
-    fn perform(&mut self, party: Party, call: Call, fate: Fate) -> Reply {
-        if fate == Fate::Refused || self.now < self.store_down_until {
-            return Reply::Failed;
-        }
-        if let (Party::Owner(owner, life), Call::Commit(_)) = (party, &call)
-            && self.owners[owner].is_in(life)
-            && std::mem::take(&mut self.owners[owner].break_commit)
-        {
-            return Reply::Broken;
-        }
-        let commits = matches!(call, Call::Commit(_));
-        if commits && self.left_open.remove(&party) {
-            return Reply::Committed;
-        }
-        let reply = self.do_call(call);
-        match fate {
-            Fate::Unknown => {
-                if commits && self.has(Plant::CancelDb) {
-                    self.left_open.insert(party);
-                }
-                self.seen.unknown_commits += u64::from(matches!(reply, Reply::Committed));
-                Reply::Failed
-            }
-            _ => reply,
-        }
-    }
-
-    fn do_call(&mut self, call: Call) -> Reply {
-        let now = self.now;
-        let store = &mut self.store;
-        match call {
-            Call::Acquire(owner, wanted) => {
-                let taken = store.acquire(now, owner, &wanted, crate::plan::OWNER_TTL);
-                self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
-                for (partition, epoch) in &taken {
-                    self.note(Note::Acquired(*partition, *epoch));
-                }
-                Reply::Acquired(taken)
-            }
-            Call::Renew(owner, held) => {
-                Reply::Renewed(store.renew(now, owner, &held, crate::plan::OWNER_TTL))
-            }
-            Call::GiveUp(owner, held) => {
-                store.give_up(owner, &held);
-                Reply::GaveUp
-            }
-            Call::Load(partitions) => {
-                let rows = partitions.iter().map(|p| (*p, store.load_active(now, *p)));
-                Reply::Loaded(Box::new(Loaded {
-                    rows: rows.collect(),
-                    actions: store.actions.clone(),
-                    totals: store
-                        .totals
-                        .iter()
-                        .map(|(id, totals)| (*id, *totals))
-                        .collect(),
-                }))
-            }
-            Call::LookUp(requests, refs) => {
-                Reply::Known(store.look_up(&requests), store.find_actions(&refs))
-            }
-            Call::Slots(partitions) => Reply::Slots(store.load_slots(now, &partitions)),
-            Call::Commit(written) => self.commit(&written),
-            Call::RenewWorker(worker) => {
-                Reply::WorkerRenewed(store.renew_worker(now, worker, crate::plan::WORKER_TTL))
-            }
-            Call::Claim(worker, wanted) => {
-                let won = store.claim(now, worker, &wanted);
-                for claim in &won {
-                    self.note(Note::Claimed(claim.execution_id, claim.attempt));
-                }
-                Reply::Claimed(won)
-            }
-        }
-    }
-
-    fn commit(&mut self, written: &Written) -> Reply {
-        let again = self.store.has_written(written.number);
-        match self.store.commit(self.now, written.number, &written.batch) {
-            Ok(odd) => {
-                self.note(Note::Committed(written.number, again));
-                if !again {
-                    for (_, violation) in written.found.clone() {
-                        self.note(Note::Broken(violation.rule));
-                        self.oracle.blame(self.now, violation);
-                    }
-                    let mut shadows = BTreeMap::new();
-                    for fence in &written.batch.fences {
-                        if let Some(shadow) = self.shadows.get(fence) {
-                            shadows.insert(fence.0, shadow);
-                        }
-                    }
-                    let (store, batch) = (&self.store, &written.batch);
-                    self.oracle
-                        .committed(self.now, store, batch, &odd, &shadows, &written.places);
-                }
-                Reply::Committed
-            }
-            Err(lost) => {
-                self.seen.fence_rejections += 1;
-                self.note(Note::Fenced(written.number));
-                Reply::Fenced(lost)
-            }
-        }
-    }
-
     fn heal(&mut self) {
         self.note(Note::Healed);
         self.healed = true;
         self.noise = self.noise.healed();
-        self.store_down_until = 0;
+        (self.store_down_until, self.refuse_until) = (0, 0);
+        self.store.hidden.clear();
         for owner in &mut self.owners {
-            (owner.blind_until, owner.break_commit) = (0, false);
-            owner.shunned.clear();
+            (owner.blind, owner.break_commit) = (None, false);
         }
         self.push(self.now + 500, Ev::Look);
     }
@@ -524,22 +402,12 @@ fn action(plan: &Plan, number: usize) -> Action {
 pub(crate) fn completion(
     (execution_id, attempt): (ExecutionId, Attempt),
     action_id: ActionId,
-    worker: WorkerId,
     status: Status,
 ) -> Completion {
     Completion {
         execution_id,
         attempt,
         action_id,
-        status,
-        result: None,
-        error: None,
-        exit_code: None,
-        stdout: None,
-        stderr: None,
-        partition: Some(execution_id.partition()),
-        worker: Some(worker),
-        started_at: None,
-        finished_at: None,
+        outcome: Ending::of(status, None),
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a run came across, to see that it was not idle.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Seen {
     pub executions: u64,
@@ -17,6 +17,11 @@ pub struct Seen {
     pub expired: u64,
     pub abandoned: u64,
     pub mended: u64,
+    pub refused_commits: u64,
+    pub refused_dispatches: u64,
+    pub dropped_dispatches: u64,
+    /// How often each kind of fault happened.
+    pub faults: BTreeMap<&'static str, u64>,
 }
 
 impl Seen {
@@ -33,6 +38,12 @@ impl Seen {
         self.expired += other.expired;
         self.abandoned += other.abandoned;
         self.mended += other.mended;
+        self.refused_commits += other.refused_commits;
+        self.refused_dispatches += other.refused_dispatches;
+        self.dropped_dispatches += other.dropped_dispatches;
+        for (kind, count) in &other.faults {
+            *self.faults.entry(kind).or_default() += count;
+        }
     }
 }
 
@@ -50,14 +61,10 @@ pub struct Outcome {
 }
 
 /// A store call.
-#[derive(Debug)]
-pub(crate) enum Call {
-    Acquire(OwnerId, Vec<PartitionId>),
-    Renew(OwnerId, Vec<(PartitionId, Epoch)>),
-    GiveUp(OwnerId, Vec<(PartitionId, Epoch)>),
-    Load(Vec<PartitionId>),
-    LookUp(Vec<RequestId>, Vec<String>),
-    Slots(Vec<PartitionId>),
+#[derive(Debug, Clone)]
+pub(crate) enum StoreCall {
+    /// Of an owner, but a commit.
+    Owner(OwnerId, Arc<Call>),
     Commit(Box<Written>),
     RenewWorker(WorkerId),
     Claim(WorkerId, Vec<Key>),
@@ -67,35 +74,19 @@ pub(crate) enum Call {
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     pub(crate) number: u64,
-    pub(crate) batch: Batch,
+    pub(crate) commit: Arc<Commit>,
     pub(crate) places: Vec<(ExecutionId, RequestId, u64)>,
     /// What the oracle says of the decisions.
     pub(crate) found: Vec<(PartitionId, Violation)>,
 }
 
-/// What a new owner loads of a partition.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) actions: Vec<Action>,
-    pub(crate) totals: Vec<(ActionId, QueueTotals)>,
-    pub(crate) rows: BTreeMap<PartitionId, Vec<ActiveRow>>,
-}
-
 /// What the store answers.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum StoreReply {
+    /// To an owner.
+    Owner(Box<Reply>),
     /// It cannot be reached, or gave up; whether it did anything is unknown.
     Failed,
-    /// The statement is refused for good.
-    Broken,
-    Acquired(Vec<(PartitionId, Epoch)>),
-    Renewed(Vec<PartitionId>),
-    GaveUp,
-    Loaded(Box<Loaded>),
-    Known(Vec<KnownRequest>, Vec<Action>),
-    Slots(Vec<SlotRow>),
-    Committed,
-    Fenced(Vec<PartitionId>),
     WorkerRenewed(bool),
     Claimed(Vec<Claim>),
 }
@@ -103,13 +94,18 @@ pub(crate) enum Reply {
 /// What a process is told; it waits while the process stands still and dies with it.
 pub(crate) enum Word {
     Deliver(Delivery),
-    Reply(u64, Reply),
+    /// As if it had been delivered.
+    Bring(Box<Delivered>),
+    Reply(u64, StoreReply),
+    /// What came of something that was published.
+    Published(PublishId, Published),
+    Unsubscribed(SubscriptionId),
+    HandedOver(PartitionId),
     /// Look whether there is something to do.
     Wake,
-    /// Try the failed call again.
-    Retry,
+    /// Hand everything over and end.
+    Leave,
     Lease,
-    Tell(Box<Tell>),
     /// The broker has closed the connection.
     Cut,
     CancelRun(Key),
@@ -130,8 +126,8 @@ pub(crate) enum Ev {
     Ack(u64, u64),
     /// The broker has not heard of this party for too long.
     Silent(Party),
-    Store(Party, u64, Call, Fate, Time),
-    Answer(usize, AnswerOutcome),
+    Store(Party, u64, StoreCall, Fate, Time),
+    Answer(usize),
     Ask(usize),
     Restart(Party),
     /// The time until which this worker trusted its lease.

@@ -1,0 +1,125 @@
+//! The executor as a role.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use attune_config::Settings;
+use attune_executor::owner::Trouble;
+use attune_executor::{Counter, QueueConfig, QueuesView};
+use attune_executor_service::{ExecutorError, ExecutorHandle, ExecutorOptions};
+use attune_runtime::{Health, Metrics, Shutdown, retry_until_ready, systemd};
+use tokio::sync::watch;
+
+use super::{Own, bounds, clamp, show_troubles, spawn};
+use crate::parts::{Parts, settle};
+
+/// What keeps an executor from its work for longer than this makes the process not ready, in
+/// milliseconds.
+pub(super) const TROUBLE: i64 = 30_000;
+
+/// What can be seen of an executor from outside.
+pub(crate) struct ExecutorView {
+    pub(crate) queues: QueuesView,
+    pub(crate) owned: watch::Receiver<usize>,
+}
+
+pub(super) async fn start_executor(
+    settings: &Settings,
+    parts: &Parts,
+    (health, metrics): (&Health, &Metrics),
+    ((stop, ended), recorder): Own,
+    shutdown: &Shutdown,
+) -> anyhow::Result<ExecutorView> {
+    let executor = &settings.executor;
+    if let Some(recorder) = &recorder {
+        recorder.record(bounds(settings));
+    }
+    let options = ExecutorOptions {
+        name: executor.name_or_host(),
+        partitions: settings.cluster.partitions,
+        lease_ttl: executor.lease.ttl(),
+        queue: QueueConfig {
+            max_queue_length: clamp(executor.queue.max_queue_length),
+            queue_timeout_seconds: clamp(executor.queue.queue_timeout_seconds),
+        },
+        batch_max_items: executor.batch.max_items,
+        dispatch_max_pack: executor.dispatch.max_pack,
+        prefetch: executor.intake.prefetch,
+        reconcile_interval: executor.reconcile.interval(),
+        republish_after: executor.reconcile.republish_after(),
+        worker_grace: settings.worker.lease.grace(),
+        stats_interval: settings.stats.publish_interval(),
+        max_message_bytes: settings.broker.max_message_bytes,
+        recorder,
+    };
+    let starting = retry_until_ready("what the executor needs", shutdown, || async {
+        let (store, bus) = (parts.store.clone(), parts.bus.clone());
+        let started =
+            attune_executor_service::start(options.clone(), store, bus, stop.clone()).await;
+        settle(started, ExecutorError::is_transient)
+    });
+    let handle = starting.await??;
+    if executor.queue.enable_metrics {
+        export(&handle, metrics);
+    }
+    let view = ExecutorView {
+        queues: handle.queues().clone(),
+        owned: handle.owned(),
+    };
+    let mut owned = handle.owned();
+    shutdown.spawn_finite("executor.status", async move {
+        while owned.changed().await.is_ok() {
+            systemd::status(&format!("{} partitions owned", *owned.borrow_and_update()));
+        }
+    });
+    let (name, words) = ("executor.decisions", lasting);
+    show_troubles(health, name, handle.trouble(), words, shutdown);
+    spawn(shutdown, "executor", handle.stopped(), ended);
+    Ok(view)
+}
+
+/// What is worth telling of what keeps an executor from its work.
+pub(super) fn lasting(trouble: &Option<Trouble>) -> Option<String> {
+    let lasting = trouble.as_ref();
+    let lasting = lasting.filter(|trouble| trouble.for_ms > TROUBLE)?;
+    Some(lasting.words.clone())
+}
+
+/// Shows what the executor counts under the names of the metrics.
+fn export(handle: &ExecutorHandle, metrics: &Metrics) {
+    let meter = metrics.meter("executor");
+    for counter in Counter::ALL {
+        let counters = handle.counters();
+        meter
+            .u64_observable_counter(counter.name())
+            .with_callback(move |observer| observer.observe(counters.get(counter), &[]))
+            .build();
+    }
+    let sum = |pick: fn(&attune_core::QueueStats) -> u64| {
+        let queues = handle.queues().clone();
+        move || queues.get_all_queue_stats().iter().map(pick).sum::<u64>()
+    };
+    let (depth, active) = (
+        sum(|stats| stats.queue_length),
+        sum(|stats| stats.active_count),
+    );
+    meter
+        .u64_observable_gauge("queue.depth")
+        .with_callback(move |observer| observer.observe(depth(), &[]))
+        .build();
+    meter
+        .u64_observable_gauge("queue.active")
+        .with_callback(move |observer| observer.observe(active(), &[]))
+        .build();
+}
+
+/// Waits until every partition is owned by the executor of this process.
+pub(crate) async fn all_owned(view: &ExecutorView, partitions: u16) -> anyhow::Result<()> {
+    let mut owned = view.owned.clone();
+    let all = owned.wait_for(|owned| *owned == usize::from(partitions));
+    tokio::time::timeout(Duration::from_secs(60), all)
+        .await
+        .context("the executor did not take its partitions within 60 s")?
+        .context("the executor has stopped")?;
+    Ok(())
+}

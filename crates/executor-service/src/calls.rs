@@ -1,0 +1,111 @@
+//! Makes the store calls that an owner asks for.
+
+use std::sync::Arc;
+
+use attune_core::OwnerId;
+use attune_executor::owner::{Call, Failure, Reply};
+use attune_executor::queue::Millis;
+use attune_runtime::error_chain;
+use attune_store::{CommitError, PartitionStore, StoreError};
+
+use crate::convert::{self, duration};
+
+/// The store, and who asks.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    pub(crate) store: Arc<dyn PartitionStore>,
+    pub(crate) owner: OwnerId,
+    /// The owner's name for people.
+    pub(crate) name: Arc<str>,
+    /// How long a lease holds without renewal, in milliseconds.
+    pub(crate) ttl: Millis,
+}
+
+impl Calls {
+    /// Makes a call. It is never cut short: whoever waits for the answer may go away.
+    pub(crate) async fn make(&self, call: Call) -> Reply {
+        match self.try_to(call).await {
+            Ok(reply) => reply,
+            Err(error) => Reply::Failed(Failure {
+                refused: error.wrote_nothing(),
+                words: error_chain(&error),
+            }),
+        }
+    }
+
+    async fn try_to(&self, call: Call) -> Result<Reply, StoreError> {
+        let (store, owner, ttl) = (&self.store, self.owner, duration(self.ttl));
+        Ok(match call {
+            Call::Renew(held) => Reply::Renewed(store.renew(owner, &held, ttl).await?),
+            Call::Look { ttl } => {
+                let store_now = store.now().await?.timestamp_millis();
+                let presence = duration(ttl);
+                let live = store.renew_executor(owner, &self.name, presence).await?;
+                let leases = store.leases().await?;
+                Reply::Looked {
+                    store_now,
+                    live: live.into_iter().map(|row| row.executor).collect(),
+                    leases: leases.into_iter().map(convert::lease).collect(),
+                }
+            }
+            Call::Acquire(wanted) => {
+                Reply::Acquired(store.acquire(owner, &self.name, &wanted, ttl).await?)
+            }
+            Call::GiveUp(held, to) => {
+                store.give_up(owner, &held, to).await?;
+                Reply::GaveUp
+            }
+            Call::Retire => {
+                store.retire_executor(owner).await?;
+                let rows = store.executors().await?.into_iter();
+                let live = rows.filter(|row| !row.remaining.is_zero());
+                Reply::Retired(live.map(|row| row.executor).collect())
+            }
+            Call::LoadQueues(partition) => {
+                let ids = [partition];
+                let (actions, totals) =
+                    tokio::try_join!(store.load_actions(&ids), store.load_totals(&ids))?;
+                Reply::Queues { actions, totals }
+            }
+            Call::LoadRows {
+                partition,
+                after,
+                limit,
+            } => {
+                let rows = store.load_active(&[partition], after, limit).await?;
+                Reply::Rows(rows.into_iter().map(convert::execution).collect())
+            }
+            Call::LookUp { requests, actions } => {
+                let known = store.look_up(&requests, &actions).await?;
+                Reply::Known {
+                    requests: known.requests.into_iter().map(convert::known).collect(),
+                    actions: known.actions,
+                }
+            }
+            Call::Commit(commit) => {
+                let batch = convert::batch(&commit.batch);
+                // The owner takes what it decided back when it is stored.
+                drop(commit);
+                match store.commit(&batch).await {
+                    Ok(committed) => {
+                        Reply::Committed(committed.granted.into_iter().map(convert::body).collect())
+                    }
+                    Err(CommitError::Fenced(lost)) => Reply::Fenced(lost),
+                    Err(CommitError::Store(error)) => return Err(error),
+                }
+            }
+            Call::LoadSlots(partitions) => {
+                let slots = store.load_slots(&partitions).await?;
+                Reply::Slots(slots.into_iter().map(convert::slot).collect())
+            }
+            Call::LoadBodies(ids) => {
+                let bodies = store.load_bodies(&ids).await?;
+                Reply::Bodies(bodies.into_iter().map(convert::body).collect())
+            }
+            Call::WorkerEnds => {
+                let ends = store.worker_ends().await?;
+                Reply::WorkerEnds(ends.into_iter().map(convert::worker_end).collect())
+            }
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! Between what an owner decides on and what is stored or sent: the same things in other types,
+//! so that neither a table nor a message decides what the decisions look like.
+
+use std::time::Duration;
+
+use attune_core::{QueueTotals, millis};
+use attune_executor::partition::{Accepted, Answer, Completion, ForceRelease, OnReject, Submit};
+use attune_executor::queue::Millis;
+use attune_executor::stored::{
+    Audit, Batch, Body, Change, End, KnownRequest, NewExecution, Outcome, StoredExecution,
+    StoredLease, StoredSlot, WorkerEnd,
+};
+use attune_executor::{Broken, Violation};
+use attune_messages::v1;
+use attune_store as store;
+use attune_store::audit::what;
+use serde_json::json;
+
+/// A length of time in whole milliseconds.
+pub(crate) fn span(time: Duration) -> Millis {
+    Millis::try_from(millis(time)).unwrap_or(Millis::MAX)
+}
+
+/// A length of time from whole milliseconds; nothing when it is negative.
+pub(crate) fn duration(span: Millis) -> Duration {
+    Duration::from_millis(u64::try_from(span).unwrap_or(0))
+}
+
+fn outcome(outcome: &Outcome) -> store::Outcome {
+    store::Outcome {
+        status: outcome.status,
+        result: outcome.result.clone(),
+        error: outcome.error.clone(),
+        exit_code: outcome.exit_code,
+        stdout: outcome.stdout.clone(),
+        stderr: outcome.stderr.clone(),
+    }
+}
+
+fn new_execution(new: &NewExecution) -> store::NewExecution {
+    store::NewExecution {
+        id: new.id,
+        action_id: new.action_id,
+        request_id: new.request_id,
+        digest: new.digest,
+        submission: new.submission.clone(),
+        status: new.status,
+        attempt: new.attempt,
+        grant_no: new.grant_no,
+    }
+}
+
+fn change(change: &Change) -> store::Update {
+    store::Update {
+        id: change.id,
+        status: change.transition.map(|transition| transition.to()),
+        attempt: change.attempt,
+        grant_no: change.grant_no,
+        cancel_requested: change.cancel_requested,
+    }
+}
+
+fn end(end: &End) -> store::End {
+    store::End {
+        id: end.id,
+        outcome: outcome(&end.outcome),
+    }
+}
+
+fn audit(audit: &Audit) -> store::NewAudit {
+    match audit {
+        Audit::ForceRelease {
+            request_id,
+            who,
+            reason,
+            execution_id,
+            attempt,
+            action_ref,
+            worker,
+            cancel_requested,
+            status,
+        } => store::NewAudit {
+            request_id: *request_id,
+            who: who.clone(),
+            what: what::FORCE_RELEASE,
+            target: execution_id.to_string(),
+            reason: Some(reason.clone()),
+            before: Some(json!({
+                "action_ref": action_ref,
+                "attempt": attempt,
+                "worker": worker,
+                "cancel_requested": cancel_requested,
+            })),
+            after: Some(json!({"status": status})),
+        },
+        Audit::Violation(violation) => violation_audit(violation),
+    }
+}
+
+fn violation_audit(violation: &Violation) -> store::NewAudit {
+    let what = match violation.broken {
+        Broken::Order => what::ORDER_VIOLATION,
+        Broken::Limit => what::LIMIT_VIOLATION,
+    };
+    let Violation {
+        owner,
+        action_id,
+        executions,
+        attempt,
+        found_at,
+        ..
+    } = violation;
+    let key = format!("{what} {owner} {action_id} {executions:?} {attempt} {found_at}");
+    store::NewAudit {
+        request_id: attune_core::RequestId::from_key(&key),
+        who: owner.clone(),
+        what,
+        target: violation.action_ref.clone(),
+        reason: Some(violation.words.clone()),
+        before: None,
+        after: Some(json!({
+            "executions": executions,
+            "attempt": attempt,
+            "found_at_ms": found_at,
+            "queue": violation.stats,
+        })),
+    }
+}
+
+/// A batch as the store takes it.
+pub(crate) fn batch(batch: &Batch) -> store::Batch {
+    let totals = batch.totals.iter();
+    let totals = totals.map(|(_, id, totals)| (*id, *totals));
+    let instant = batch.instant.iter();
+    store::Batch {
+        owner: batch.owner,
+        fences: batch.fences.clone(),
+        inserts: batch.inserts.iter().map(new_execution).collect(),
+        instant: instant
+            .map(|(new, ended)| (new_execution(new), outcome(ended)))
+            .collect(),
+        updates: batch.changes.iter().map(change).collect(),
+        ends: batch.ends.iter().map(end).collect(),
+        totals: totals.collect::<Vec<(_, QueueTotals)>>(),
+        audit: batch.audit.iter().map(audit).collect(),
+    }
+}
+
+pub(crate) fn body(body: store::GrantedBody) -> Body {
+    Body {
+        id: body.id,
+        parameters: body.parameters,
+        timeout_seconds: body.timeout_seconds,
+    }
+}
+
+pub(crate) fn known(known: store::KnownRequest) -> KnownRequest {
+    KnownRequest {
+        request_id: known.request_id,
+        execution_id: known.execution_id,
+        digest: known.digest,
+        status: known.status,
+    }
+}
+
+pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
+    StoredExecution {
+        id: row.id,
+        action_id: row.action_id,
+        priority: row.priority,
+        status: row.status,
+        attempt: row.attempt,
+        age: span(row.age),
+        not_before: row.not_before.map(|time| time.timestamp_millis()),
+        cancel_requested: row.cancel_requested,
+    }
+}
+
+pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
+    StoredSlot {
+        id: row.id,
+        action_id: row.action_id,
+        priority: row.priority,
+        age: span(row.age),
+        attempt: row.attempt,
+        status: row.status,
+        worker: row.worker,
+        worker_lost_for: span(row.worker_lost_for),
+        held_for: span(row.held_for),
+        running_for: row.running_for.map(span),
+        cancel_requested: row.cancel_requested,
+    }
+}
+
+pub(crate) fn lease(lease: store::Lease) -> StoredLease {
+    StoredLease {
+        partition: lease.partition,
+        owner: lease.owner,
+        remaining: span(lease.remaining),
+        free_for: span(lease.free_for),
+        wanted_owner: lease.wanted_owner,
+    }
+}
+
+pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
+    WorkerEnd {
+        worker: end.worker,
+        remaining: span(end.remaining),
+        lost_for: span(end.lost_for),
+    }
+}
+
+pub(crate) fn submit(request_id: attune_core::RequestId, item: v1::Submit) -> Submit {
+    Submit {
+        request_id,
+        submission: item.submission,
+        on_reject: match item.on_reject {
+            v1::OnReject::Answer => OnReject::Answer,
+            v1::OnReject::Record => OnReject::Record,
+        },
+    }
+}
+
+pub(crate) fn completion(item: v1::Completion) -> Completion {
+    Completion {
+        execution_id: item.execution_id,
+        attempt: item.attempt,
+        action_id: item.action_id,
+        outcome: Outcome {
+            status: item.status,
+            result: item.result,
+            error: item.error,
+            exit_code: item.exit_code,
+            stdout: item.stdout,
+            stderr: item.stderr,
+        },
+    }
+}
+
+pub(crate) fn force_release(item: v1::ForceRelease) -> ForceRelease {
+    ForceRelease {
+        request_id: item.request_id,
+        execution_id: item.execution_id,
+        attempt: item.attempt,
+        who: item.who,
+        reason: item.reason,
+        worker: item.worker,
+    }
+}
+
+pub(crate) fn answer(answer: Answer) -> v1::Answer {
+    let accepted = |accepted: Accepted| v1::Accepted {
+        execution_id: accepted.execution_id,
+        status: accepted.status,
+        position: accepted.position,
+        repeated: accepted.repeated,
+    };
+    v1::Answer {
+        request_id: answer.request_id,
+        outcome: match answer.outcome {
+            Ok(it) => v1::AnswerOutcome::Accepted(accepted(it)),
+            Err(reject) => v1::AnswerOutcome::Rejected(reject),
+        },
+    }
+}

@@ -1,0 +1,20 @@
+//! What the executor counts, as plain numbers that a metrics layer reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use attune_executor::Counter;
+
+/// One number per [`Counter`]; only ever rises.
+#[derive(Debug, Default)]
+pub struct Counters([AtomicU64; Counter::ALL.len()]);
+
+impl Counters {
+    pub(crate) fn add(&self, counter: Counter) {
+        self.0[counter as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The number of one counter.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize].load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,323 @@
+//! Drives an owner: brings it what happens, and carries out what it decides.
+//!
+//! One task owns the machine. It never waits for a store call, a confirm or a subscription: each
+//! runs beside it and comes back as an input.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_bus::{DeliveryTag, Settler, Subscriber};
+use attune_core::PartitionId;
+use attune_executor::owner::{
+    Call, CallId, Delivered, DeliveryId, Published, Reply, SubscriptionId,
+};
+use attune_executor::queue::Millis;
+use attune_executor::{Decided, Input, Output, Owner};
+use attune_messages::decode_batch;
+use attune_messages::v1::HandedOver;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::calls::Calls;
+use crate::convert::duration;
+use crate::counters::Counters;
+use crate::feed::{Feed, Inbound};
+use crate::notices;
+use crate::publisher::Publisher;
+use crate::records::Records;
+
+/// How many messages one step brings at most.
+const MAX_DELIVERED: usize = 1024;
+/// How long a stopping executor waits for what is under way. What is not confirmed by then is
+/// told again by the next owner.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What settles a delivery, and through which subscription it came.
+type Unsettled = HashMap<DeliveryId, (SubscriptionId, Settler, DeliveryTag)>;
+
+/// What must happen to messages, in this order.
+enum Settling {
+    Ack(Settler, Vec<DeliveryTag>),
+    End(CancellationToken),
+}
+
+/// An owner, and everything that carries out what it decides.
+pub(crate) struct Driver {
+    pub(crate) owner: Owner,
+    pub(crate) calls: Calls,
+    pub(crate) feed: Feed,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) records: Records,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) control: mpsc::Receiver<Inbound>,
+    pub(crate) commands: mpsc::Receiver<Inbound>,
+    /// Partitions that were handed over to somebody. Empty when the bus is closed.
+    pub(crate) hints: Option<Subscriber>,
+    pub(crate) served: watch::Sender<usize>,
+    pub(crate) trouble: watch::Sender<Option<attune_executor::owner::Trouble>>,
+    pub(crate) max_message_bytes: usize,
+}
+
+/// What is under way.
+struct UnderWay {
+    inputs: mpsc::UnboundedSender<Input>,
+    settling: mpsc::UnboundedSender<Settling>,
+    tasks: TaskTracker,
+    unsettled: Unsettled,
+    subscriptions: HashMap<SubscriptionId, CancellationToken>,
+    /// What the rounds that are being written decided.
+    decided: HashMap<CallId, Vec<Decided>>,
+    ended: bool,
+}
+
+impl Driver {
+    /// Drives until `stop`; then until everything is handed over.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let (inputs, mut answers) = mpsc::unbounded_channel();
+        let (settling, settle) = mpsc::unbounded_channel();
+        let settling_task = tokio::spawn(run_settling(settle));
+        let mut under_way = UnderWay {
+            inputs,
+            settling,
+            tasks: TaskTracker::new(),
+            unsettled: HashMap::new(),
+            subscriptions: HashMap::new(),
+            decided: HashMap::new(),
+            ended: false,
+        };
+        let mut leaving = false;
+        while !under_way.ended {
+            let now = boot_now();
+            let wait = duration(self.owner.wake_at(now) - now);
+            let wants = self.owner.wants_messages();
+            let input = tokio::select! {
+                biased;
+                () = stop.cancelled(), if !leaving => {
+                    leaving = true;
+                    Input::Leave
+                }
+                Some(input) = answers.recv() => input,
+                Some(inbound) = self.control.recv(), if wants => {
+                    Input::Delivered(self.gather(&mut under_way, inbound))
+                }
+                Some(inbound) = self.commands.recv(), if wants => {
+                    Input::Delivered(self.gather(&mut under_way, inbound))
+                }
+                hint = next_hint(&mut self.hints) => self.hint(hint).await,
+                () = tokio::time::sleep(wait) => Input::Timer,
+            };
+            self.step(input, &mut under_way);
+        }
+        drop(self.control);
+        drop(self.commands);
+        for token in under_way.subscriptions.values() {
+            token.cancel();
+        }
+        under_way.tasks.close();
+        if tokio::time::timeout(DRAIN, under_way.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!("the executor ends before everything is confirmed");
+        }
+        drop(under_way);
+        if let Err(error) = settling_task.await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+
+    fn step(&mut self, input: Input, under_way: &mut UnderWay) {
+        if let Input::Answered(call, reply) = &input
+            && let Some(decided) = under_way.decided.remove(call)
+            && matches!(reply, Reply::Committed(_))
+        {
+            self.records.committed(&decided);
+        }
+        let now = boot_now();
+        for output in self.owner.step(now, input) {
+            self.carry_out(output, under_way);
+        }
+        let (served, trouble) = (self.owner.served(), self.owner.trouble(now));
+        self.served
+            .send_if_modified(|known| std::mem::replace(known, served) != served);
+        self.trouble.send_if_modified(|known| {
+            let changed = *known != trouble;
+            *known = trouble;
+            changed
+        });
+    }
+
+    /// Takes what has arrived beside the first message, completions first.
+    fn gather(&mut self, under_way: &mut UnderWay, first: Inbound) -> Vec<Delivered> {
+        let mut gathered = Vec::new();
+        let mut next = Some(first);
+        while let Some(inbound) = next {
+            let Inbound {
+                delivered,
+                settler,
+                tag,
+            } = inbound;
+            if under_way
+                .subscriptions
+                .contains_key(&delivered.subscription)
+            {
+                let unsettled = (delivered.subscription, settler, tag);
+                under_way.unsettled.insert(delivered.id, unsettled);
+                gathered.push(delivered);
+            }
+            if gathered.len() >= MAX_DELIVERED {
+                break;
+            }
+            next = self
+                .control
+                .try_recv()
+                .or_else(|_| self.commands.try_recv())
+                .ok();
+        }
+        gathered
+    }
+
+    fn carry_out(&mut self, output: Output, under_way: &mut UnderWay) {
+        match output {
+            Output::Call(id, call) => self.call(id, call, under_way),
+            Output::Dispatch(id, dispatches) => {
+                let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
+                under_way.tasks.spawn(async move {
+                    let published = publisher.dispatch(dispatches).await;
+                    back(&inputs, Input::Published(id, published));
+                });
+            }
+            Output::Letters(id, letters) => {
+                let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
+                under_way.tasks.spawn(async move {
+                    let published: Published = publisher.letters(&letters).await;
+                    back(&inputs, Input::Published(id, published));
+                });
+            }
+            Output::Send(send) => self.publisher.send(send),
+            Output::Ack(deliveries) => under_way.ack(&deliveries),
+            Output::Subscribe(subscription, partition) => {
+                self.subscribe(subscription, partition, under_way);
+            }
+            Output::Unsubscribe(subscription) => {
+                under_way
+                    .unsettled
+                    .retain(|_, (of, ..)| *of != subscription);
+                if let Some(token) = under_way.subscriptions.remove(&subscription)
+                    && under_way.settling.send(Settling::End(token)).is_err()
+                {
+                    tracing::error!("nobody settles messages any more");
+                }
+            }
+            Output::Noted(decided) => self.records.noted(&decided),
+            Output::Count(counter) => self.counters.add(counter),
+            Output::Notice(notice) => notices::log(&notice),
+            Output::Ended => under_way.ended = true,
+        }
+    }
+
+    fn call(&self, id: CallId, call: Call, under_way: &mut UnderWay) {
+        if let Call::Commit(commit) = &call
+            && !commit.decided.is_empty()
+        {
+            under_way.decided.insert(id, commit.decided.clone());
+        }
+        let (calls, inputs) = (self.calls.clone(), under_way.inputs.clone());
+        under_way.tasks.spawn(async move {
+            let reply = calls.make(call).await;
+            back(&inputs, Input::Answered(id, reply));
+        });
+    }
+
+    fn subscribe(
+        &self,
+        subscription: SubscriptionId,
+        partition: PartitionId,
+        under_way: &mut UnderWay,
+    ) {
+        let stop = CancellationToken::new();
+        under_way.subscriptions.insert(subscription, stop.clone());
+        let (feed, inputs) = (self.feed.clone(), under_way.inputs.clone());
+        under_way.tasks.spawn(async move {
+            feed.run(subscription, partition, stop).await;
+            back(&inputs, Input::Unsubscribed(subscription));
+        });
+    }
+
+    /// Reads which partitions were handed over to this owner.
+    async fn hint(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
+        let (Some(delivery), Some(hints)) = (delivery, &self.hints) else {
+            self.hints = None;
+            return Input::Timer;
+        };
+        hints.settler().ack(&[delivery.tag]).await;
+        match decode_batch::<HandedOver>(&delivery.body, self.max_message_bytes) {
+            Ok(hints) => {
+                let mine = hints.iter().filter(|hint| hint.to == self.calls.owner);
+                Input::HandedOver(mine.map(|hint| hint.partition).collect())
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a hint cannot be read");
+                Input::Timer
+            }
+        }
+    }
+}
+
+impl UnderWay {
+    /// Acknowledges what is done with, in the order in which it was delivered.
+    fn ack(&mut self, deliveries: &[DeliveryId]) {
+        let mut acks: Vec<(Settler, Vec<DeliveryTag>)> = Vec::new();
+        for delivery in deliveries {
+            let Some((_, settler, tag)) = self.unsettled.remove(delivery) else {
+                continue;
+            };
+            match acks
+                .iter_mut()
+                .find(|(known, _)| Arc::ptr_eq(known, &settler))
+            {
+                Some((_, tags)) => tags.push(tag),
+                None => acks.push((settler, vec![tag])),
+            }
+        }
+        for (settler, tags) in acks {
+            if self.settling.send(Settling::Ack(settler, tags)).is_err() {
+                tracing::error!("nobody settles messages any more");
+            }
+        }
+    }
+}
+
+/// Settles messages in order, so that a subscription ends after what it delivered is settled.
+async fn run_settling(mut settling: mpsc::UnboundedReceiver<Settling>) {
+    while let Some(next) = settling.recv().await {
+        match next {
+            Settling::Ack(settler, tags) => settler.ack(&tags).await,
+            Settling::End(subscription) => subscription.cancel(),
+        }
+    }
+}
+
+async fn next_hint(hints: &mut Option<Subscriber>) -> Option<attune_bus::Delivery> {
+    match hints {
+        Some(hints) => hints.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Brings something back to the owner; when it has ended, nobody wants it.
+fn back(inputs: &mpsc::UnboundedSender<Input>, input: Input) {
+    if inputs.send(input).is_err() {
+        tracing::debug!("the owner has ended");
+    }
+}
+
+/// A clock that only measures durations, and goes on while the machine sleeps, in milliseconds.
+pub(crate) fn boot_now() -> Millis {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
+}

@@ -1,0 +1,224 @@
+//! Receives the topics of a partition for its owner. What cannot be used goes to the dead letters
+//! here, before it costs the owner anything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use attune_bus::{
+    Bus, Delivery, DeliveryTag, PublishError, Settler, Subscriber, Subscription, Topic,
+    dead_letter, reply_address,
+};
+use attune_core::{PartitionId, RequestId};
+use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
+use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, SlotRelease, Submit};
+use attune_messages::{DecodeError, Envelope, Message};
+use attune_runtime::Backoff;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::convert;
+
+/// How often a message that cannot be used is offered to dead letters that refuse it.
+const LETTER_TRIES: u32 = 3;
+
+/// A message for the owner, and what settles it.
+pub(crate) struct Inbound {
+    pub(crate) delivered: Delivered,
+    pub(crate) settler: Settler,
+    pub(crate) tag: DeliveryTag,
+}
+
+/// Where the messages of all partitions come together.
+#[derive(Clone)]
+pub(crate) struct Feed {
+    pub(crate) bus: Arc<dyn Bus>,
+    /// Completions; they come before commands.
+    pub(crate) control: mpsc::Sender<Inbound>,
+    pub(crate) commands: mpsc::Sender<Inbound>,
+    pub(crate) prefetch: u16,
+    pub(crate) max_message_bytes: usize,
+    pub(crate) poisoned: Arc<AtomicU64>,
+    /// Numbers the deliveries of this process.
+    pub(crate) deliveries: Arc<AtomicU64>,
+}
+
+impl Feed {
+    /// Receives the topics of a partition until `stop`; then what is not acknowledged goes back.
+    pub(crate) async fn run(
+        self,
+        subscription: SubscriptionId,
+        partition: PartitionId,
+        stop: CancellationToken,
+    ) {
+        let control = self.receive(subscription, partition, Topic::Control(partition), &stop);
+        let commands = self.receive(subscription, partition, Topic::Commands(partition), &stop);
+        tokio::join!(control, commands);
+    }
+
+    async fn receive(
+        &self,
+        subscription: SubscriptionId,
+        partition: PartitionId,
+        topic: Topic,
+        stop: &CancellationToken,
+    ) {
+        let Some(mut subscriber) = self.subscribe(&topic, stop).await else {
+            return;
+        };
+        let (settler, inbox) = (subscriber.settler(), self.inbox(&topic));
+        loop {
+            let delivery = tokio::select! {
+                () = stop.cancelled() => return,
+                delivery = subscriber.next() => delivery,
+            };
+            let Some(delivery) = delivery else { return };
+            // Before anything of it is stored.
+            #[cfg(attune_plant = "ack-first")]
+            settler.ack(&[delivery.tag]).await;
+            let work = match decode(&topic, &delivery, self.max_message_bytes) {
+                Ok(work) => work,
+                Err(reason) => {
+                    self.bury(&topic, &settler, delivery, reason, stop);
+                    continue;
+                }
+            };
+            let number = self.deliveries.fetch_add(1, Ordering::Relaxed);
+            let inbound = Inbound {
+                tag: delivery.tag,
+                settler: Arc::clone(&settler),
+                delivered: Delivered {
+                    id: DeliveryId(number),
+                    subscription,
+                    partition,
+                    bytes: delivery.body.len(),
+                    reply_to: delivery.reply_to.as_deref().map(Arc::from),
+                    work,
+                },
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                sent = inbox.send(inbound) => if sent.is_err() { return },
+            }
+        }
+    }
+
+    fn inbox(&self, topic: &Topic) -> &mpsc::Sender<Inbound> {
+        match topic {
+            Topic::Control(_) => &self.control,
+            _ => &self.commands,
+        }
+    }
+
+    /// Subscribes, however long it takes; `None` when told to stop.
+    async fn subscribe(&self, topic: &Topic, stop: &CancellationToken) -> Option<Subscriber> {
+        let mut backoff = Backoff::default();
+        loop {
+            let subscription = Subscription {
+                topic: topic.clone(),
+                prefetch: self.prefetch,
+            };
+            match self.bus.subscribe(subscription).await {
+                Ok(subscriber) => return Some(subscriber),
+                Err(error) => {
+                    tracing::warn!(bus.topic = %topic, %error, "a partition's topic cannot be received yet");
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+            }
+        }
+    }
+
+    /// Puts a message that cannot be used among the dead letters, beside everything else. Dead
+    /// letters that refuse it a few times are full: then it is given up, so that garbage never
+    /// holds up what comes after it.
+    fn bury(
+        &self,
+        topic: &Topic,
+        settler: &Settler,
+        delivery: Delivery,
+        reason: String,
+        stop: &CancellationToken,
+    ) {
+        self.poisoned.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it goes to the dead letters");
+        let (bus, topic) = (Arc::clone(&self.bus), topic.clone());
+        let (settler, stop) = (Arc::clone(settler), stop.clone());
+        tokio::spawn(async move {
+            let mut backoff = Backoff::default();
+            let mut refusals = 0;
+            loop {
+                match dead_letter(bus.as_ref(), &settler, &topic, &delivery, &reason).await {
+                    Ok(()) => return,
+                    Err(PublishError::Refused(_)) => refusals += 1,
+                    Err(error) => {
+                        tracing::debug!(bus.topic = %topic, %error, "the dead letters cannot be reached");
+                    }
+                }
+                if refusals == LETTER_TRIES {
+                    tracing::error!(bus.topic = %topic, reason, "the dead letters take nothing; a message that cannot be used is dropped");
+                    return settler.ack(&[delivery.tag]).await;
+                }
+                tokio::select! {
+                    // It comes again, to the next owner.
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(backoff.next_delay()) => {}
+                }
+            }
+        });
+    }
+}
+
+fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, String> {
+    if let Some(reply_to) = &delivery.reply_to {
+        reply_address(reply_to).map_err(|reject| reject.to_string())?;
+    }
+    work(topic, delivery, max_bytes).map_err(|error| error.to_string())
+}
+
+fn work(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, DecodeError> {
+    let envelope = Envelope::parse(&delivery.body, max_bytes)?;
+    match topic {
+        Topic::Control(_) => {
+            let items = envelope.items::<SlotRelease>()?.into_iter();
+            let completions = items.map(|SlotRelease(item)| convert::completion(item));
+            Ok(Work::Completions(completions.collect()))
+        }
+        _ if envelope.is::<Submit>() => {
+            let message_id = RequestId(envelope.message_id);
+            let items = envelope.items::<Submit>()?;
+            let named = |(index, mut item): (usize, Submit)| {
+                let own = item.submission.request_id.take();
+                let request_id = own.unwrap_or_else(|| message_id.of_item(index));
+                convert::submit(request_id, item)
+            };
+            Ok(Work::Submits(
+                items.into_iter().enumerate().map(named).collect(),
+            ))
+        }
+        _ if envelope.is::<Cancel>() => {
+            let items = envelope.items::<Cancel>()?.into_iter();
+            let cancels = items.map(|item| (item.request_id, item.execution_id));
+            Ok(Work::Cancels(cancels.collect()))
+        }
+        _ if envelope.is::<ForceRelease>() => {
+            let items = envelope.items::<ForceRelease>()?.into_iter();
+            Ok(Work::Releases(items.map(convert::force_release).collect()))
+        }
+        _ if envelope.is::<ActionChanged>() => {
+            let items = envelope.items::<ActionChanged>()?.into_iter();
+            let changes = items.map(|item| (item.request_id, item.action_ref));
+            Ok(Work::Changes(changes.collect()))
+        }
+        _ => {
+            let types = [
+                Submit::TYPE,
+                Cancel::TYPE,
+                ForceRelease::TYPE,
+                ActionChanged::TYPE,
+            ];
+            Err(envelope.unexpected(&types.join(", ")))
+        }
+    }
+}

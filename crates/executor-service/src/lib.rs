@@ -1,0 +1,21 @@
+//! The executor of Attune as a service: carries out what its owner of partitions decides.
+//!
+//! Every decision is made by [`attune_executor::Owner`]; this crate brings it what happens and
+//! does what it says. `driver` is the loop; `feed` receives the topics of the partitions; `calls`
+//! asks the store; `publisher` tells workers and askers; `records` and `notices` write down what
+//! was decided; `convert` stands between the types of the decisions and those of tables and
+//! messages. `intake` routes rule firings to the partitions.
+
+mod calls;
+mod convert;
+mod counters;
+mod driver;
+mod feed;
+mod intake;
+mod notices;
+mod publisher;
+mod records;
+mod service;
+
+pub use counters::Counters;
+pub use service::{ExecutorError, ExecutorHandle, ExecutorOptions, start};

@@ -1,0 +1,172 @@
+//! Writes into the log what an owner has to say to people.
+
+use attune_executor::{Notice, Violation};
+
+/// Writes one line.
+pub(crate) fn log(notice: &Notice) {
+    match notice {
+        Notice::TakenOver {
+            partition,
+            epoch,
+            elapsed_ms,
+        } => {
+            tracing::info!(partition.id = %partition, partition.epoch = %epoch, elapsed_ms, "a partition is taken over");
+        }
+        Notice::Lost(partitions) => {
+            tracing::warn!(
+                partitions = partitions.len(),
+                "partitions have another owner"
+            );
+        }
+        Notice::HandOver { partition, to } => {
+            let to = to.map(|owner| owner.to_string());
+            tracing::info!(partition.id = %partition, executor.id = to, "a partition is handed over");
+        }
+        Notice::HandOverUnconfirmed(partition) => {
+            tracing::warn!(partition.id = %partition, "a partition is handed over before everything is confirmed");
+        }
+        Notice::Fenced(partitions) => {
+            tracing::warn!(
+                partitions = partitions.len(),
+                "a commit is refused: the partitions have another owner"
+            );
+        }
+        Notice::CommitRefused {
+            partitions,
+            failure,
+            again_in,
+        } => {
+            let partitions = partitions.iter().map(ToString::to_string);
+            let partitions = partitions.collect::<Vec<_>>().join(" ");
+            tracing::error!(
+                partitions,
+                error = failure.words,
+                again_in_ms = again_in,
+                "the store refuses a round; the same is written again"
+            );
+        }
+        Notice::CommitUnknown {
+            partitions,
+            failure,
+        } => {
+            tracing::warn!(
+                partitions = partitions.len(),
+                error = failure.words,
+                "whether a round is stored is unknown; its partitions are loaded again"
+            );
+        }
+        Notice::StoreFailed { call, failure } => {
+            tracing::warn!(
+                store.call = call,
+                error = failure.words,
+                "the store does not do what is asked; trying again"
+            );
+        }
+        Notice::EpochUsedUp(partition) => {
+            tracing::info!(partition.id = %partition, "the epoch of a partition is used up");
+        }
+        Notice::Untrusted => {
+            tracing::warn!(
+                "the leases were not renewed in time; nothing is decided until they are"
+            );
+        }
+        Notice::ClockDrift { by } => {
+            tracing::error!(
+                drift_ms = by,
+                "the clock of the store was set; timeouts and delayed starts go on by the time it showed before"
+            );
+        }
+        Notice::ForceReleased {
+            execution_id,
+            attempt,
+            action_ref,
+            status,
+        } => {
+            tracing::warn!(execution.id = %execution_id, execution.attempt = %attempt, "action.ref" = action_ref, status = %status, "an operator took a slot back");
+        }
+        Notice::WorkerLost {
+            execution_id,
+            attempt,
+            worker,
+            lost_for_ms,
+        } => {
+            let worker = worker.map(|worker| worker.to_string());
+            tracing::warn!(execution.id = %execution_id, execution.attempt = %attempt, worker.id = worker, lost_for_ms, "the lease of a worker has ended; its slot is taken back");
+        }
+        Notice::Violation(violation) => log_violation(violation),
+        Notice::PoolClosed { pool, why } => {
+            tracing::warn!(worker.pool = pool, "nothing is granted to a pool: {why}");
+        }
+        Notice::PoolOpen { pool } => {
+            tracing::info!(worker.pool = pool, "a pool takes dispatches again");
+        }
+        Notice::DispatchesDropped { pool, count } => {
+            tracing::warn!(
+                worker.pool = pool,
+                count,
+                "dispatches wait for the reconciler"
+            );
+        }
+        Notice::LetterDropped { action_ref, reason } => {
+            tracing::error!(
+                "action.ref" = action_ref,
+                reason,
+                "a submission is given up: the dead letters take nothing"
+            );
+        }
+        Notice::SlotDiffers { .. }
+        | Notice::WaitingDiffers { .. }
+        | Notice::ActionWasUnknown { .. }
+        | Notice::ActionMissing { .. }
+        | Notice::NoBody(_) => log_difference(notice),
+    }
+}
+
+/// Memory and store have come apart, which must never happen.
+fn log_difference(notice: &Notice) {
+    match notice {
+        Notice::SlotDiffers {
+            execution_id,
+            attempt,
+            action_ref,
+            what,
+        } => {
+            tracing::error!(execution.id = %execution_id, execution.attempt = %attempt, "action.ref" = action_ref, "memory and store differ on a slot: {what}");
+        }
+        Notice::WaitingDiffers {
+            execution_id,
+            action_ref,
+            what,
+        } => {
+            tracing::error!(execution.id = %execution_id, "action.ref" = action_ref, "memory and store differ on an execution: {what}");
+        }
+        Notice::ActionWasUnknown { action_ref } => {
+            tracing::error!(
+                "action.ref" = action_ref,
+                "the store has executions of an action that this owner had not heard of; it is read now"
+            );
+        }
+        Notice::ActionMissing { action_id } => {
+            tracing::error!(action.id = %action_id, "the store has executions of an action that does not exist; they stay as they are until the action is there again");
+        }
+        Notice::NoBody(execution_id) => {
+            tracing::error!(execution.id = %execution_id, "a granted execution has no body");
+        }
+        _ => {}
+    }
+}
+
+fn log_violation(violation: &Violation) {
+    tracing::error!(
+        "action.ref" = violation.action_ref,
+        violation = ?violation.broken,
+        executions = ?violation.executions,
+        execution.attempt = %violation.attempt,
+        found_at_ms = violation.found_at,
+        queue.length = violation.stats.queue_length,
+        queue.active = violation.stats.active_count,
+        queue.limit = ?violation.stats.max_concurrent,
+        "{}",
+        violation.words
+    );
+}

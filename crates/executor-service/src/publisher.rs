@@ -1,0 +1,271 @@
+//! Publishes what an owner tells: dispatches and dead letters with a confirm, everything else
+//! once.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use attune_bus::{Bus, Outgoing, PublishError, Topic};
+use attune_core::Submission;
+use attune_executor::owner::{Dispatch, Published, Refusal, Send};
+use attune_executor::partition::Letter;
+use attune_messages::v1::{
+    Answer, EnforcementCreated, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot,
+};
+use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
+use chrono::Utc;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use crate::convert;
+
+/// How many bytes of dispatches one message carries.
+const MAX_PACK_BYTES: usize = 256 * 1024;
+/// How many answers or snapshots one message carries.
+const MAX_ANSWERS: usize = 256;
+/// How many publications that nobody waits for may be under way; what comes beyond is lost, as
+/// anything may be that is told once.
+const MAX_UNCONFIRMED: usize = 256;
+
+/// The way to the bus.
+pub(crate) struct Publisher {
+    bus: Arc<dyn Bus>,
+    dispatches: PackBounds,
+    answers: PackBounds,
+    /// Pools whose messages are kept even before a worker comes.
+    declared: Mutex<HashSet<String>>,
+    unconfirmed: Arc<Semaphore>,
+}
+
+impl Publisher {
+    pub(crate) fn new(bus: Arc<dyn Bus>, max_pack: usize, max_message_bytes: usize) -> Self {
+        let bounds = |items| PackBounds {
+            items,
+            bytes: MAX_PACK_BYTES,
+            max_bytes: max_message_bytes,
+        };
+        Self {
+            bus,
+            dispatches: bounds(max_pack),
+            answers: bounds(MAX_ANSWERS),
+            declared: Mutex::default(),
+            unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
+        }
+    }
+
+    /// Publishes dispatches to one pool.
+    pub(crate) async fn dispatch(&self, dispatches: Vec<Dispatch>) -> Published {
+        let Some(pool) = dispatches
+            .first()
+            .map(|of| of.grantee.action.spec.pool.clone())
+        else {
+            return Published::Confirmed;
+        };
+        self.declare(&pool).await;
+        let topic = Topic::Requested(pool.clone());
+        let mut packer: Packer<ExecutionRequested, usize> = Packer::new(self.dispatches);
+        let mut too_large = Vec::new();
+        for (place, dispatch) in dispatches.into_iter().enumerate() {
+            if let Err((why, place)) = packer.add(&requested(dispatch), place) {
+                let ItemTooLarge { bytes, max } = why;
+                too_large.push((place, Refusal::TooLarge { bytes, max }));
+            }
+        }
+        let mut places: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+        let mut messages = Vec::new();
+        for pack in packer.finish() {
+            let message = packed(&topic, &pack);
+            places.insert(message.message_id, pack.into_tags());
+            messages.push(message);
+        }
+        let mut published = self.publish(messages, &places).await;
+        if matches!(published, Published::Refused(_)) {
+            self.declared().remove(&pool);
+        }
+        match &mut published {
+            Published::Confirmed if !too_large.is_empty() => Published::Refused(too_large),
+            Published::Refused(refused) => {
+                refused.extend(too_large);
+                published
+            }
+            Published::Confirmed | Published::Unknown => published,
+        }
+    }
+
+    /// Publishes submissions to the dead letters.
+    pub(crate) async fn letters(&self, letters: &[Letter]) -> Published {
+        let messages: Vec<Outgoing> = letters
+            .iter()
+            .map(|of| letter(&of.submission, &Topic::Enforcements, &of.reject.to_string()))
+            .collect();
+        let places = messages.iter().enumerate();
+        let places = places.map(|(place, message)| (message.message_id, vec![place]));
+        let places = places.collect();
+        self.publish(messages, &places).await
+    }
+
+    async fn publish(
+        &self,
+        messages: Vec<Outgoing>,
+        places: &BTreeMap<Uuid, Vec<usize>>,
+    ) -> Published {
+        match self.bus.publish(messages).await {
+            Ok(()) => Published::Confirmed,
+            Err(PublishError::Refused(refused)) => {
+                let each = refused.into_iter().flat_map(|one| {
+                    let places = places.get(&one.message_id).cloned().unwrap_or_default();
+                    let why = refusal(one.why);
+                    places.into_iter().map(move |place| (place, why.clone()))
+                });
+                Published::Refused(each.collect())
+            }
+            Err(error) => {
+                tracing::warn!(%error, "dispatches are not confirmed yet");
+                Published::Unknown
+            }
+        }
+    }
+
+    /// Publishes what is told once, beside everything else.
+    pub(crate) fn send(&self, send: Send) {
+        let messages = self.once(send);
+        let Ok(permit) = Arc::clone(&self.unconfirmed).try_acquire_owned() else {
+            tracing::debug!("answers or snapshots are lost: too many are not confirmed");
+            return;
+        };
+        let bus = Arc::clone(&self.bus);
+        tokio::spawn(async move {
+            match bus.publish(messages).await {
+                Ok(()) | Err(PublishError::Refused(_)) => {}
+                Err(error) => tracing::warn!(%error, "answers or snapshots may be lost"),
+            }
+            drop(permit);
+        });
+    }
+
+    /// The messages of what is told once.
+    fn once(&self, send: Send) -> Vec<Outgoing> {
+        match send {
+            Send::Answers(answers) => {
+                let mut askers: BTreeMap<Arc<str>, Vec<Answer>> = BTreeMap::new();
+                for (reply_to, answer) in answers {
+                    askers
+                        .entry(reply_to)
+                        .or_default()
+                        .push(convert::answer(answer));
+                }
+                let packed = askers.into_iter().flat_map(|(reply_to, answers)| {
+                    self.messages(&Topic::Reply(reply_to.to_string()), answers)
+                });
+                packed.collect()
+            }
+            Send::Cancels(cancels) => {
+                let cancels = cancels.into_iter();
+                let cancels = cancels.map(|(execution_id, attempt)| ExecutionCancel {
+                    execution_id,
+                    attempt,
+                });
+                self.messages(&Topic::Cancel, cancels)
+            }
+            Send::Snapshots(snapshots) => {
+                let snapshots = snapshots.into_iter();
+                let snapshots = snapshots.map(|(version, stats)| QueueSnapshot { version, stats });
+                self.messages(&Topic::QueueStats, snapshots)
+            }
+            Send::HandedOver {
+                partition,
+                epoch,
+                to,
+            } => {
+                let hint = HandedOver {
+                    partition,
+                    epoch,
+                    to,
+                };
+                vec![message(&Topic::HandedOver, &[hint])]
+            }
+        }
+    }
+
+    fn messages<M: Message>(
+        &self,
+        topic: &Topic,
+        items: impl IntoIterator<Item = M>,
+    ) -> Vec<Outgoing> {
+        let mut packer: Packer<M> = Packer::new(self.answers);
+        for item in items {
+            if let Err((error, ())) = packer.add(&item, ()) {
+                tracing::warn!(bus.topic = %topic, %error, "what is told once cannot be sent");
+            }
+        }
+        let packs = packer.finish();
+        packs.iter().map(|pack| packed(topic, pack)).collect()
+    }
+
+    /// The queue of a pool belongs to its workers, but the first dispatch may come before them.
+    async fn declare(&self, pool: &str) {
+        if self.declared().contains(pool) {
+            return;
+        }
+        match self.bus.declare(&Topic::Requested(pool.to_owned())).await {
+            Ok(()) => {
+                self.declared().insert(pool.to_owned());
+            }
+            Err(error) => {
+                tracing::warn!(worker.pool = pool, %error, "a pool could not be declared");
+            }
+        }
+    }
+
+    fn declared(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.declared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn refusal(why: attune_bus::Refusal) -> Refusal {
+    match why {
+        attune_bus::Refusal::Unroutable => Refusal::Unroutable,
+        attune_bus::Refusal::Full => Refusal::Full,
+        attune_bus::Refusal::TooLarge { bytes, max } => Refusal::TooLarge { bytes, max },
+        attune_bus::Refusal::Invalid(words) => Refusal::Invalid(words),
+    }
+}
+
+fn requested(dispatch: Dispatch) -> ExecutionRequested {
+    let Dispatch { grantee, body } = dispatch;
+    let spec = &grantee.action.spec;
+    ExecutionRequested {
+        execution_id: grantee.execution_id,
+        attempt: grantee.attempt,
+        action_id: grantee.action.id,
+        action_ref: spec.action_ref.as_str().to_owned(),
+        parameters: body.parameters,
+        run: spec.run.clone(),
+        timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
+        env: spec.env.clone(),
+    }
+}
+
+fn packed<M: Message, T>(topic: &Topic, pack: &Pack<M, T>) -> Outgoing {
+    let id = Uuid::now_v7();
+    Outgoing::new(topic.clone(), id, pack.encode(id, Utc::now()))
+}
+
+fn message<M: Message>(topic: &Topic, items: &[M]) -> Outgoing {
+    let id = Uuid::now_v7();
+    Outgoing::new(topic.clone(), id, encode(id, Utc::now(), items))
+}
+
+/// A submission as a dead letter.
+pub(crate) fn letter(submission: &Submission, topic: &Topic, reason: &str) -> Outgoing {
+    let items = [EnforcementCreated(submission.clone())];
+    let mut letter = message(&Topic::DeadLetters, &items);
+    letter.headers.push((
+        attune_bus::port::DEAD_LETTER_REASON.to_owned(),
+        reason.to_owned(),
+    ));
+    letter.headers.push((
+        attune_bus::port::DEAD_LETTER_TOPIC.to_owned(),
+        topic.routing_key(),
+    ));
+    letter
+}

@@ -1,0 +1,170 @@
+//! What an owner has decided, as records for the checker of the promises.
+
+use attune_core::{Epoch, PartitionId};
+use attune_executor::{Decided, Fact};
+use attune_record::{Record, Recorder, now_ns};
+
+/// Records what is a fact, if anybody wants to check it.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    recorder: Option<Recorder>,
+    /// Rounds recorded.
+    rounds: u64,
+}
+
+impl Records {
+    pub(crate) fn new(recorder: Option<Recorder>) -> Self {
+        Self {
+            recorder,
+            rounds: 0,
+        }
+    }
+
+    /// Records what one round decided, which is stored now.
+    pub(crate) fn committed(&mut self, decided: &[Decided]) {
+        let Some(recorder) = &self.recorder else {
+            return;
+        };
+        self.rounds += 1;
+        let (round, now) = (self.rounds, now_ns());
+        let records = decided.iter().flat_map(|of| {
+            let facts = of.facts.iter();
+            facts.filter_map(move |fact| record(of.partition, of.epoch, fact))
+        });
+        recorder.record_all(records.map(|record| record.committed(round, now)));
+    }
+
+    /// Records what no commit carries.
+    pub(crate) fn noted(&mut self, decided: &Decided) {
+        // The bounds of every action that was loaded are nothing new.
+        let facts = decided.facts.iter();
+        let facts = facts.filter(|fact| !matches!(fact, Fact::Bounds { .. }));
+        let decided = Decided {
+            facts: facts.cloned().collect(),
+            ..*decided
+        };
+        self.committed(std::slice::from_ref(&decided));
+    }
+}
+
+fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
+    let (round, t_ns) = (0, now_ns());
+    Some(match fact {
+        Fact::Acquired { partition } => Record::Acquired {
+            partition: *partition,
+            epoch,
+            pid: None,
+            t_ns,
+        },
+        Fact::Pool { .. } | Fact::Refused { .. } => return None,
+        Fact::Lost => Record::Lost {
+            partition,
+            epoch,
+            t_ns,
+        },
+        Fact::Fenced => Record::Fenced {
+            partition,
+            epoch,
+            t_ns,
+        },
+        Fact::Bounds { action_id, limits } => Record::Limit {
+            action_id: *action_id,
+            limit: limits.max_concurrent,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Held {
+            execution_id,
+            action_id,
+            attempt,
+        } => Record::Held {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Accepted {
+            execution_id,
+            action_id,
+            priority,
+            request_id,
+            status,
+            not_before,
+        } => Record::Accepted {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            priority: *priority,
+            request_id: *request_id,
+            status: *status,
+            delayed: not_before.is_some(),
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Granted {
+            execution_id,
+            action_id,
+            attempt,
+            grant_no,
+            limit,
+        } => Record::Granted {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            grant_no: *grant_no,
+            limit: *limit,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Ended {
+            execution_id,
+            action_id,
+            attempt,
+            status,
+        } => Record::Ended {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            status: *status,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Revoked {
+            execution_id,
+            action_id,
+            attempt,
+        } => Record::Revoked {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Stale {
+            execution_id,
+            attempt,
+        } => Record::StaleCompletion {
+            execution_id: *execution_id,
+            attempt: *attempt,
+            t_ns,
+        },
+        Fact::Totals(stats) => Record::Totals {
+            action_id: stats.action_id,
+            enqueued: stats.total_enqueued,
+            completed: stats.total_completed,
+            cancelled: stats.total_cancelled,
+            expired: stats.total_expired,
+            waiting: stats.queue_length,
+            active: stats.active_count,
+            epoch,
+            round,
+            t_ns,
+        },
+    })
+}

@@ -1,0 +1,268 @@
+//! The executor as a service: makes its parts, starts them in order and stops them in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
+use attune_core::{OwnerId, PartitionId};
+use attune_executor::owner::Trouble;
+use attune_executor::partition::{ClusterBounds, ReconcileBounds};
+use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
+use attune_record::Recorder;
+use attune_store::{PartitionStore, StoreError};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::Calls;
+use crate::convert::span;
+use crate::counters::Counters;
+use crate::driver::Driver;
+use crate::feed::Feed;
+use crate::intake::Intake;
+use crate::publisher::Publisher;
+use crate::records::Records;
+
+/// How many messages wait in the inbox between the subscriptions and the owner.
+const INBOX_MESSAGES: usize = 256;
+/// How many hints at partitions that were handed over are delivered at once.
+const HINTS: u16 = 64;
+/// How many bytes of messages one round takes.
+const ROUND_BYTES: usize = 16 * 1024 * 1024;
+/// How old the figures of a queue may become in which somebody waits or runs.
+const STATS_REFRESH: Duration = Duration::from_secs(60);
+
+/// How an executor works.
+#[derive(Debug, Clone)]
+pub struct ExecutorOptions {
+    /// Its name for people.
+    pub name: String,
+    /// How many partitions the cluster has.
+    pub partitions: u16,
+    /// How long a lease holds without renewal.
+    pub lease_ttl: Duration,
+    /// Bounds of queues that have none of their own.
+    pub queue: QueueConfig,
+    /// How many items one round takes at most.
+    pub batch_max_items: usize,
+    /// How many executions one dispatch carries at most; half of a worker's slots or fewer.
+    pub dispatch_max_pack: usize,
+    /// How many messages of one topic may be delivered and not yet settled.
+    pub prefetch: u16,
+    /// How often memory and store are compared.
+    pub reconcile_interval: Duration,
+    /// After how long a slot that nobody claimed is dispatched again.
+    pub republish_after: Duration,
+    /// How long after its lease a worker counts as dead.
+    pub worker_grace: Duration,
+    /// How often the snapshot of a changing queue is published, at most.
+    pub stats_interval: Duration,
+    /// How large a message may be.
+    pub max_message_bytes: usize,
+    /// Where it records what it decides, if anybody wants to check it.
+    pub recorder: Option<Recorder>,
+}
+
+/// An executor could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// The store refused or cannot be reached.
+    #[error("the executor cannot use the store")]
+    Store(#[from] StoreError),
+    /// The bus refused or cannot be reached.
+    #[error("the executor cannot use the bus")]
+    Bus(#[from] BusError),
+}
+
+impl ExecutorError {
+    /// Whether the same may succeed later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_transient(),
+            Self::Bus(error) => matches!(error, BusError::Unavailable(_)),
+        }
+    }
+}
+
+/// A running executor.
+#[derive(Debug)]
+pub struct ExecutorHandle {
+    queues: QueuesView,
+    counters: Arc<Counters>,
+    poisoned: Arc<AtomicU64>,
+    served: watch::Receiver<usize>,
+    trouble: watch::Receiver<Option<Trouble>>,
+    owner: OwnerId,
+    task: JoinHandle<()>,
+}
+
+impl ExecutorHandle {
+    /// Its queues, to be looked at.
+    pub fn queues(&self) -> &QueuesView {
+        &self.queues
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// How many messages it could not use.
+    pub fn poisoned(&self) -> u64 {
+        self.poisoned.load(Ordering::Relaxed)
+    }
+
+    /// How many of its commits were refused because a partition had another owner.
+    pub fn fenced(&self) -> u64 {
+        self.counters.get(Counter::Fenced)
+    }
+
+    /// The id under which it owns partitions, fresh at every start.
+    pub fn id(&self) -> OwnerId {
+        self.owner
+    }
+
+    /// How many partitions it owns and serves, as it changes.
+    pub fn owned(&self) -> watch::Receiver<usize> {
+        self.served.clone()
+    }
+
+    /// What keeps it from doing its work, as it changes.
+    pub fn trouble(&self) -> watch::Receiver<Option<Trouble>> {
+        self.trouble.clone()
+    }
+
+    /// Waits until it has stopped.
+    ///
+    /// # Panics
+    /// When a part of it panicked: the process must end then, so that its leases expire.
+    pub async fn stopped(self) {
+        if let Err(error) = self.task.await {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// Starts an executor; it stops when `stop` is cancelled.
+///
+/// # Errors
+/// [`ExecutorError`] when the store or the bus refuses what every executor needs.
+pub async fn start(
+    options: ExecutorOptions,
+    store: Arc<dyn PartitionStore>,
+    bus: Arc<dyn Bus>,
+    stop: CancellationToken,
+) -> Result<ExecutorHandle, ExecutorError> {
+    store.ensure_partitions(options.partitions).await?;
+    let (firings, hints) = declare(&options, bus.as_ref()).await?;
+    let id = OwnerId::fresh();
+    let owner = Owner::new(owner_options(&options, id));
+    let queues = owner.queues();
+    let (counters, poisoned) = (Arc::<Counters>::default(), Arc::<AtomicU64>::default());
+    let (control_tx, control) = mpsc::channel(INBOX_MESSAGES);
+    let (commands_tx, commands) = mpsc::channel(INBOX_MESSAGES);
+    let (served_tx, served) = watch::channel(0);
+    let (trouble_tx, trouble) = watch::channel(None);
+    let driver = Driver {
+        owner,
+        calls: Calls {
+            store,
+            owner: id,
+            name: Arc::from(options.name.as_str()),
+            ttl: span(options.lease_ttl),
+        },
+        feed: Feed {
+            bus: Arc::clone(&bus),
+            control: control_tx,
+            commands: commands_tx,
+            prefetch: options.prefetch,
+            max_message_bytes: options.max_message_bytes,
+            poisoned: Arc::clone(&poisoned),
+            deliveries: Arc::default(),
+        },
+        publisher: Arc::new(Publisher::new(
+            Arc::clone(&bus),
+            options.dispatch_max_pack,
+            options.max_message_bytes,
+        )),
+        records: Records::new(options.recorder.clone()),
+        counters: Arc::clone(&counters),
+        control,
+        commands,
+        hints: Some(hints),
+        served: served_tx,
+        trouble: trouble_tx,
+        max_message_bytes: options.max_message_bytes,
+    };
+    let intake = Intake {
+        bus,
+        partitions: options.partitions,
+        max_message_bytes: options.max_message_bytes,
+        poisoned: Arc::clone(&poisoned),
+    };
+    let task = tokio::spawn(async move {
+        let intake = tokio::spawn(intake.run(firings, stop.clone()));
+        driver.run(stop).await;
+        if let Err(error) = intake.await
+            && error.is_panic()
+        {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    });
+    Ok(ExecutorHandle {
+        queues,
+        counters,
+        poisoned,
+        served,
+        trouble,
+        owner: id,
+        task,
+    })
+}
+
+/// Declares what every executor needs; gives the rule firings and the hints.
+async fn declare(
+    options: &ExecutorOptions,
+    bus: &dyn Bus,
+) -> Result<(Subscriber, Subscriber), BusError> {
+    // Commands are kept from now on, whoever owns their partition when they come.
+    for partition in (0..options.partitions).map(PartitionId) {
+        bus.declare(&Topic::Control(partition)).await?;
+        bus.declare(&Topic::Commands(partition)).await?;
+    }
+    bus.declare(&Topic::DeadLetters).await?;
+    // Snapshots wait for the first stats persister, so that none of its figures are missing.
+    bus.declare(&Topic::QueueStats).await?;
+    let firings = Subscription {
+        topic: Topic::Enforcements,
+        prefetch: options.prefetch,
+    };
+    let hints = Subscription {
+        topic: Topic::HandedOver,
+        prefetch: HINTS,
+    };
+    Ok((bus.subscribe(firings).await?, bus.subscribe(hints).await?))
+}
+
+fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
+    OwnerOptions {
+        id,
+        cluster: ClusterBounds {
+            partitions: options.partitions,
+            max_message_bytes: options.max_message_bytes,
+        },
+        queue: options.queue,
+        lease_ttl: span(options.lease_ttl),
+        round_max_items: options.batch_max_items,
+        round_max_bytes: ROUND_BYTES,
+        stats_interval: span(options.stats_interval),
+        stats_refresh: span(STATS_REFRESH),
+        reconcile: ReconcileBounds {
+            worker_grace: span(options.worker_grace),
+            republish_after: span(options.republish_after),
+            interval: span(options.reconcile_interval),
+        },
+        keep_log: options.recorder.is_some(),
+    }
+}

@@ -1,0 +1,255 @@
+//! Faults that last: what one thing cannot do stops nothing else, costs no delivery and no epoch,
+//! and ends by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use attune_bus::{
+    Bus, BusError, MemoryBus, Outgoing, PublishError, Room, Subscriber, Subscription, Topic,
+};
+use attune_core::{
+    ActionSpec, Builtin, Epoch, ExecutionId, OnWorkerLost, OwnerId, PartitionId, Run, millis,
+};
+use attune_executor::Counter;
+use attune_messages::decode_batch;
+use attune_messages::v1::ExecutionRequested;
+use attune_store::{ActionStore as _, PartitionStore as _};
+
+use crate::member::Member;
+use crate::system::{PARTITIONS, System, TTL, end, until};
+
+/// How soon everything is done after a fault has ended.
+const HEALED: Duration = Duration::from_secs(5);
+/// How many executions of each action are asked for while a fault lasts.
+const EACH: u64 = 13;
+
+/// A bus that remembers what was subscribed: what was delivered through a subscription and is not
+/// settled comes again only when that has ended, and its topic is received anew.
+struct Watched {
+    bus: MemoryBus,
+    subscribed: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Watched {
+    fn new(bus: MemoryBus) -> Self {
+        Self {
+            bus,
+            subscribed: Mutex::default(),
+        }
+    }
+
+    /// How often each topic of a partition was received: once, unless something was redelivered.
+    fn lives(&self) -> BTreeSet<usize> {
+        let subscribed = self.subscribed.lock().unwrap();
+        let of = |topic: Topic| subscribed.get(&topic.routing_key()).copied().unwrap_or(0);
+        let partitions = (0..PARTITIONS).map(PartitionId);
+        partitions
+            .flat_map(|id| [of(Topic::Control(id)), of(Topic::Commands(id))])
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Bus for Watched {
+    async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
+        self.bus.publish(messages).await
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
+        let key = subscription.topic.routing_key();
+        *self.subscribed.lock().unwrap().entry(key).or_default() += 1;
+        self.bus.subscribe(subscription).await
+    }
+
+    async fn declare(&self, topic: &Topic) -> Result<(), BusError> {
+        self.bus.declare(topic).await
+    }
+
+    async fn check(&self) -> Result<(), BusError> {
+        self.bus.check().await
+    }
+
+    async fn close(&self) {
+        self.bus.close().await;
+    }
+}
+
+impl System {
+    /// Who owns each partition, and in which epoch.
+    async fn epochs(&self) -> Vec<(Option<OwnerId>, Epoch)> {
+        let leases = self.store.leases().await.unwrap();
+        leases
+            .iter()
+            .map(|lease| (lease.owner, lease.epoch))
+            .collect()
+    }
+
+    /// So many executions of each of these actions.
+    async fn submit_each(&self, refs: &[String], count: u64) {
+        for number in 0..count {
+            for action_ref in refs {
+                self.submit(action_ref, number).await;
+            }
+        }
+    }
+}
+
+/// A disk is full: leases are renewed, which takes no room, and nothing else is written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_refuses_what_is_decided_costs_nothing_but_time() {
+    let system = System::new().await;
+    let refs = system.actions().await;
+    let bus = Arc::new(Watched::new(system.bus.clone()));
+    let options = System::options("one");
+    let mut member = Member::start_on(&system, options, Arc::clone(&bus) as Arc<dyn Bus>).await;
+    member.serves(usize::from(PARTITIONS)).await;
+    // Four run, and end while nothing can be written.
+    let mut running = Vec::new();
+    for number in 0..4 {
+        let action_ref = format!("test.running-{number}");
+        let mut dispatches = system.elsewhere(&action_ref, OnWorkerLost::Fail).await;
+        system.submit(&action_ref, 0).await;
+        let dispatch = dispatches.next().await.unwrap();
+        let item = system.claim_and_die(&dispatch, Duration::from_secs(600));
+        running.push(item.await);
+        dispatches.settler().ack(&[dispatch.tag]).await;
+    }
+    let before = system.epochs().await;
+
+    member.door.refuse_commits();
+    for item in &running {
+        end(&system.bus, item).await;
+    }
+    system.submit_each(&refs, EACH).await;
+    let long = i64::try_from(millis(TTL * 2)).unwrap();
+    let lasting = member
+        .trouble
+        .wait_for(|trouble| trouble.as_ref().is_some_and(|it| it.for_ms >= long));
+    let lasting = tokio::time::timeout(Duration::from_secs(40), lasting).await;
+    let lasting = lasting.expect("it says nothing").unwrap().clone().unwrap();
+    for words in [
+        "the store refuses what is decided",
+        "No space left on device",
+    ] {
+        assert!(lasting.words.contains(words), "{}", lasting.words);
+    }
+    assert_eq!(system.completed().await, 0, "nothing could be written");
+    let refused = member.door.take_commits();
+    let healed = Instant::now();
+    assert!(refused > usize::from(PARTITIONS), "{refused} were refused");
+
+    let all = EACH * refs.len() as u64 + running.len() as u64;
+    until("all have ended", async || {
+        (system.completed().await == all).then_some(())
+    })
+    .await;
+    let took = healed.elapsed();
+    println!("{refused} commits were refused; all had ended {took:?} after the last");
+    assert!(took < HEALED, "it took {took:?}");
+    system.ran_in_order(&refs, EACH);
+    until("it has nothing more to say", async || {
+        member.trouble.borrow_and_update().is_none().then_some(())
+    })
+    .await;
+
+    // No partition was loaded again, nothing was given back, nothing was given up.
+    assert_eq!(system.epochs().await, before);
+    assert_eq!(bus.lives(), BTreeSet::from([1]));
+    assert_eq!(system.bus.unsettled(&Topic::DeadLetters), 0);
+    let counted = |counter| member.counters.get(counter);
+    assert_eq!(counted(Counter::CommitRefused), refused as u64);
+    for counter in [
+        Counter::CommitUnknown,
+        Counter::Fenced,
+        Counter::LetterDropped,
+    ] {
+        assert_eq!(counted(counter), 0, "{counter:?}");
+    }
+    member.stop().await;
+}
+
+/// Nobody serves a pool, and its topic takes no more: nothing else waits for that, not even in
+/// the same partition, and nothing of it is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_that_nobody_serves_holds_up_only_itself() {
+    const POOL: &str = "dead";
+    const DEAD: u64 = 300;
+    let system = System::new().await;
+    let refs = system.actions().await;
+    let topic = Topic::Requested(POOL.to_owned());
+    let room = Room {
+        messages: 2,
+        bytes: 1 << 20,
+    };
+    system.bus.set_room(&topic, room);
+    let dead = in_partition(PartitionId::of(&refs[0], PARTITIONS));
+    let mut spec = ActionSpec::new(dead.parse().unwrap(), Run::Builtin(Builtin::Noop));
+    spec.pool = POOL.to_owned();
+    let applied = system.store.apply_action(&spec, PARTITIONS, "test").await;
+    let action_id = applied.unwrap().action.id;
+    let member = system.member("one").await;
+    member.serves(usize::from(PARTITIONS)).await;
+    for number in 0..DEAD {
+        system.submit(&dead, number).await;
+    }
+    // Once it is known, nothing more is granted: what comes waits.
+    let mut asked = DEAD;
+    until("the pool is closed", async || {
+        system.submit(&dead, asked).await;
+        asked += 1;
+        let stats = member.queues.get_queue_stats(action_id)?;
+        (stats.queue_length > 0).then_some(())
+    })
+    .await;
+
+    let began = Instant::now();
+    system.submit_each(&refs, EACH).await;
+    let live = EACH * refs.len() as u64;
+    until("the other pool has done its work", async || {
+        (system.completed().await == live).then_some(())
+    })
+    .await;
+    let took = began.elapsed();
+    println!("{live} others had ended after {took:?}");
+    assert!(took < HEALED, "it took {took:?}");
+    system.ran_in_order(&refs, EACH);
+    let stats = member.queues.get_queue_stats(action_id).unwrap();
+    assert!(stats.queue_length > 0, "{stats:?}");
+
+    // Somebody comes: whatever was granted is told, and what waits is granted.
+    let subscription = Subscription {
+        topic,
+        prefetch: 100,
+    };
+    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    let mut ran: BTreeSet<ExecutionId> = BTreeSet::new();
+    until("everything was told", async || {
+        if ran.len() as u64 == asked {
+            return Some(());
+        }
+        let delivery = dispatches.next().await?;
+        let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, 1 << 20).unwrap();
+        for item in items {
+            if ran.insert(item.execution_id) {
+                end(&system.bus, &item).await;
+            }
+        }
+        dispatches.settler().ack(&[delivery.tag]).await;
+        None
+    })
+    .await;
+    until("all have ended", async || {
+        (system.completed().await == live + asked).then_some(())
+    })
+    .await;
+    member.stop().await;
+}
+
+/// A ref that belongs to this partition.
+fn in_partition(partition: PartitionId) -> String {
+    let mut refs = (0..).map(|number| format!("test.dead-{number}"));
+    let belongs = |text: &String| PartitionId::of(text, PARTITIONS) == partition;
+    refs.find(belongs).unwrap()
+}

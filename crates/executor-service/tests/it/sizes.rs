@@ -1,0 +1,110 @@
+//! Messages have a bound: what fits alone and not together is sent apart, and what does not fit
+//! at all holds up nothing.
+
+use std::collections::BTreeSet;
+
+use attune_bus::{Bus as _, MemoryBus, Room, Subscription, Topic};
+use attune_core::{ActionSpec, ExecutionId, RequestId, Run, Submission};
+use attune_executor::Counter;
+use attune_executor_service::ExecutorOptions;
+use attune_messages::v1::{EnforcementCreated, ExecutionRequested};
+use attune_messages::{decode_batch, encode};
+use attune_store::ActionStore as _;
+use chrono::Utc;
+use serde_json::value::to_raw_value;
+use uuid::Uuid;
+
+use crate::member::Member;
+use crate::system::{PARTITIONS, System, until};
+
+/// How large a message may be.
+const LARGEST: usize = 64 * 1024;
+
+/// A bus with that bound, and an executor that knows it.
+async fn bounded() -> (System, Member) {
+    let system = System::on(MemoryBus::with_bounds(Room::default(), LARGEST)).await;
+    let options = ExecutorOptions {
+        max_message_bytes: LARGEST,
+        ..System::options("one")
+    };
+    let member = Member::start(&system, options).await;
+    member.serves(usize::from(PARTITIONS)).await;
+    (system, member)
+}
+
+/// A firing of an action, numbered by the client, whose message has so many bytes at least.
+fn firing(action_ref: &str, number: u64, bytes: usize) -> Vec<u8> {
+    let encoded = |pad: usize| {
+        let mut submission = Submission::new(action_ref);
+        submission.request_id = Some(RequestId::fresh());
+        let parameters = serde_json::json!({"number": number, "pad": "x".repeat(pad)});
+        submission.parameters = to_raw_value(&parameters).unwrap();
+        encode(
+            Uuid::now_v7(),
+            Utc::now(),
+            &[EnforcementCreated(submission)],
+        )
+    };
+    encoded(bytes.saturating_sub(encoded(0).len()))
+}
+
+/// What its action adds to a dispatch counts as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dispatches_that_fit_alone_are_sent_apart_when_they_do_not_fit_together() {
+    const COUNT: u64 = 20;
+    let (system, member) = bounded().await;
+    let program = ["/bin/true".to_owned(), "x".repeat(10_000)];
+    let mut spec = ActionSpec::new("test.wordy".parse().unwrap(), Run::Program(program.into()));
+    spec.pool = "wordy".to_owned();
+    system
+        .store
+        .apply_action(&spec, PARTITIONS, "test")
+        .await
+        .unwrap();
+    let subscription = Subscription {
+        topic: Topic::Requested("wordy".to_owned()),
+        prefetch: 100,
+    };
+    let mut dispatches = system.bus.subscribe(subscription).await.unwrap();
+    for number in 0..COUNT {
+        system.submit("test.wordy", number).await;
+    }
+    let mut told: BTreeSet<ExecutionId> = BTreeSet::new();
+    until("everything was told", async || {
+        if told.len() as u64 == COUNT {
+            return Some(());
+        }
+        let next = std::time::Duration::from_secs(20);
+        let delivery = tokio::time::timeout(next, dispatches.next()).await.ok()??;
+        let items: Vec<ExecutionRequested> = decode_batch(&delivery.body, LARGEST).unwrap();
+        told.extend(items.iter().map(|item| item.execution_id));
+        dispatches.settler().ack(&[delivery.tag]).await;
+        None
+    })
+    .await;
+    assert_eq!(member.counters.get(Counter::Undispatchable), 0);
+    member.stop().await;
+}
+
+/// What the router adds makes a firing that is as large as it may be larger than a message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_firing_that_cannot_be_handed_on_is_a_dead_letter_and_holds_up_nothing() {
+    let (system, member) = bounded().await;
+    let refs = system.actions().await;
+    let publish = async |body| {
+        let message = attune_bus::Outgoing::new(Topic::Enforcements, Uuid::now_v7(), body);
+        system.bus.publish(vec![message]).await.unwrap();
+    };
+    let large = firing(&refs[0], 9, LARGEST);
+    assert_eq!(large.len(), LARGEST);
+    publish(large).await;
+    for action_ref in &refs {
+        publish(firing(action_ref, 0, 0)).await;
+    }
+    system.all_ran(&refs, 1).await;
+    until("the large one is a dead letter", async || {
+        (system.bus.unsettled(&Topic::DeadLetters) == 1).then_some(())
+    })
+    .await;
+    member.stop().await;
+}

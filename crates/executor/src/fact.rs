@@ -1,0 +1,123 @@
+//! What an owner has decided, in order, for whoever checks the promises.
+//!
+//! A partition keeps a log of its decisions while somebody wants one. The log goes with the
+//! commit of its round: what is never committed is never a fact.
+
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status,
+};
+
+use crate::policy::QueueLimits;
+use crate::queue::Millis;
+
+/// One decision, or one thing that a decision rests on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fact {
+    /// The partition is served in a new epoch.
+    Acquired {
+        /// Which partition.
+        partition: PartitionId,
+    },
+    /// The queue of an action has these bounds from now on.
+    Bounds {
+        /// Which action.
+        action_id: ActionId,
+        /// Its bounds.
+        limits: QueueLimits,
+    },
+    /// An execution was found to hold a slot.
+    Held {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that holds it.
+        attempt: Attempt,
+    },
+    /// An execution was accepted, or recorded as rejected.
+    Accepted {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// Its priority.
+        priority: Priority,
+        /// The request that led to it.
+        request_id: RequestId,
+        /// Where it stands.
+        status: Status,
+        /// When it may start, if that was later than its acceptance.
+        not_before: Option<Millis>,
+    },
+    /// A request was refused; it may be accepted when it comes again, behind later ones.
+    Refused {
+        /// Which request.
+        request_id: RequestId,
+    },
+    /// An execution was given a slot.
+    Granted {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that holds it.
+        attempt: Attempt,
+        /// The number of the grant, rising within a partition.
+        grant_no: i64,
+        /// The limit of the action at that moment.
+        limit: Option<u32>,
+    },
+    /// An execution ended.
+    Ended {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// Its last attempt.
+        attempt: Attempt,
+        /// Its last status.
+        status: Status,
+    },
+    /// A slot was taken back; its execution waits again.
+    Revoked {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that held it.
+        attempt: Attempt,
+    },
+    /// The end of a run was reported, and there was nothing to end.
+    Stale {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt.
+        attempt: Attempt,
+    },
+    /// Nothing is granted to a pool from now on, because it takes no dispatches, or it is again.
+    Pool {
+        /// Which pool.
+        name: String,
+        /// Whether nothing is granted.
+        closed: bool,
+    },
+    /// The partition is not served any more.
+    Lost,
+    /// A commit was refused, because the partition has another owner.
+    Fenced,
+    /// A queue as it is at the end of a round that changed it.
+    Totals(attune_core::QueueStats),
+}
+
+/// What one partition decided in one round.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// In which epoch.
+    pub epoch: Epoch,
+    /// Rises with every part of the log of a partition in an epoch; 0 for what no commit carries.
+    pub number: u64,
+    /// In order.
+    pub facts: Vec<Fact>,
+}

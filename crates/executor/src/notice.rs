@@ -1,0 +1,149 @@
+//! What people should read in the log. The decisions have no log of their own: whoever carries
+//! them out writes these down.
+
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Status, WorkerId};
+
+use crate::detector::Violation;
+use crate::owner::Failure;
+use crate::queue::Millis;
+
+/// Something worth a line in the log.
+#[derive(Debug, Clone)]
+pub enum Notice {
+    /// Partitions are served from now on.
+    TakenOver {
+        /// Which, and in which epoch.
+        partition: PartitionId,
+        /// In which epoch.
+        epoch: Epoch,
+        /// How long loading took.
+        elapsed_ms: Millis,
+    },
+    /// Partitions have another owner.
+    Lost(Vec<PartitionId>),
+    /// A partition is handed over.
+    HandOver {
+        /// Which partition.
+        partition: PartitionId,
+        /// To whom.
+        to: Option<OwnerId>,
+    },
+    /// A partition is handed over before everything was confirmed.
+    HandOverUnconfirmed(PartitionId),
+    /// A commit was refused because these have another owner.
+    Fenced(Vec<PartitionId>),
+    /// The store refuses what was decided about these; it is written again later.
+    CommitRefused {
+        /// About which partitions.
+        partitions: Vec<PartitionId>,
+        /// Why.
+        failure: Failure,
+        /// When it is tried again, in milliseconds from now.
+        again_in: Millis,
+    },
+    /// Whether what was decided about these is stored is unknown; they are loaded again.
+    CommitUnknown {
+        /// About which partitions.
+        partitions: Vec<PartitionId>,
+        /// Why.
+        failure: Failure,
+    },
+    /// A store call failed; it is made again later.
+    StoreFailed {
+        /// What was asked.
+        call: &'static str,
+        /// Why it failed.
+        failure: Failure,
+    },
+    /// The places of an epoch are used up.
+    EpochUsedUp(PartitionId),
+    /// The leases were not renewed in time; nothing is decided until they are.
+    Untrusted,
+    /// The clock of the store has moved by itself; the owner does not follow it.
+    ClockDrift {
+        /// By how much, in milliseconds.
+        by: Millis,
+    },
+    /// Memory and store differ on a slot.
+    SlotDiffers {
+        /// Whose slot.
+        execution_id: ExecutionId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// The action's ref.
+        action_ref: String,
+        /// What is done about it.
+        what: &'static str,
+    },
+    /// Memory and store differ on who waits.
+    WaitingDiffers {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// The action's ref.
+        action_ref: String,
+        /// What is done about it.
+        what: &'static str,
+    },
+    /// The store has executions of an action that was not known.
+    ActionWasUnknown {
+        /// The action's ref.
+        action_ref: String,
+    },
+    /// The store has executions of an action that does not exist.
+    ActionMissing {
+        /// Which action.
+        action_id: ActionId,
+    },
+    /// The lease of a worker has ended; its slot is taken back.
+    WorkerLost {
+        /// Whose slot.
+        execution_id: ExecutionId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// Which worker.
+        worker: Option<WorkerId>,
+        /// For how long it has been lost.
+        lost_for_ms: Millis,
+    },
+    /// An operator took a slot back.
+    ForceReleased {
+        /// Whose slot.
+        execution_id: ExecutionId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// The action's ref.
+        action_ref: String,
+        /// Where the execution stands from now on.
+        status: Status,
+    },
+    /// A promise was broken.
+    Violation(Box<Violation>),
+    /// A granted execution has no body; the reconciler dispatches it again.
+    NoBody(ExecutionId),
+    /// The pool takes no dispatches; nothing is granted to it meanwhile.
+    PoolClosed {
+        /// Which pool.
+        pool: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// The pool takes dispatches again.
+    PoolOpen {
+        /// Which pool.
+        pool: String,
+    },
+    /// Dispatches that a closed pool has no room for are left to the reconciler.
+    DispatchesDropped {
+        /// Of which pool.
+        pool: String,
+        /// How many.
+        count: usize,
+    },
+    /// A dead letter could not be stored anywhere and is given up.
+    LetterDropped {
+        /// The ref that was asked for.
+        action_ref: String,
+        /// Why it became a dead letter.
+        reason: String,
+    },
+}

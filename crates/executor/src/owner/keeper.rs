@@ -1,0 +1,497 @@
+//! Keeps the leases of this owner: says that it is there, renews what it holds, takes its share
+//! of what nobody owns, and hands over what belongs to others by now.
+//!
+//! The owner trusts its leases for `ttl − margin` after the moment at which the last renewal was
+//! *asked for*, by a clock that only measures durations; beyond that it decides nothing until a
+//! renewal succeeds. A mistake here costs time, never safety: every write checks the epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::{Epoch, OwnerId, PartitionId};
+
+use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Send, Stage, SubscriptionId};
+use crate::leases::{Held, Standing, plan, shares};
+use crate::queue::Millis;
+
+/// How many partitions a stopping owner gives up at a time: each is loaded by somebody else.
+const LEAVING_AT_ONCE: usize = 4;
+/// How long a stopping owner goes on handing partitions over one after the other, in
+/// milliseconds; what is left then is given up at once.
+const LEAVING: Millis = 8_000;
+/// How long after the end of somebody's lease it is looked for: database and process do not
+/// measure alike, and not everybody should come at once.
+const AFTER_EXPIRY: (Millis, Millis) = (20, 120);
+/// How long a partition that is handed over waits for its last dispatches to be confirmed, in
+/// milliseconds. What is not confirmed by then is told again by the next owner.
+const TELLING: Millis = 2_000;
+
+/// What the keeper waits for.
+#[derive(Debug, Default)]
+enum Step {
+    /// The time of the next look.
+    #[default]
+    Idle,
+    Renewing {
+        sent: Millis,
+    },
+    Looking {
+        sent: Millis,
+    },
+    Acquiring {
+        sent: Millis,
+    },
+    Retiring,
+}
+
+/// Who stays when this owner leaves.
+#[derive(Debug)]
+struct Departure {
+    until: Millis,
+    /// Who is to have which partition; unknown until the store has said who stays.
+    shares: Option<BTreeMap<PartitionId, OwnerId>>,
+    /// Everything is given up, and nothing more is done.
+    ended: bool,
+}
+
+/// The leases, and what is done about them.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    held: BTreeMap<PartitionId, Held>,
+    step: Step,
+    look_at: Millis,
+    trusted_until: Millis,
+    /// Since when the leases are not trusted although there are some.
+    untrusted_since: Option<Millis>,
+    /// Partitions that were handed over to this owner, or are wanted in a new epoch, and from
+    /// when on.
+    wanted: BTreeMap<PartitionId, Millis>,
+    departure: Option<Departure>,
+}
+
+impl Keeper {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        if self.departure.as_ref().is_some_and(|leaving| leaving.ended) {
+            return None;
+        }
+        if !matches!(self.step, Step::Idle) {
+            return None;
+        }
+        match &self.departure {
+            Some(departure) => Some(departure.until.min(self.look_at)),
+            None => self.wanted.values().copied().chain([self.look_at]).min(),
+        }
+    }
+
+    /// Somebody handed these over to this owner.
+    pub(super) fn hint(&mut self, partitions: Vec<PartitionId>) {
+        for partition in partitions {
+            if !self.held.contains_key(&partition) {
+                self.wanted.insert(partition, Millis::MIN);
+            }
+        }
+    }
+
+    pub(super) fn untrusted_for(&self, now: Millis) -> Option<Millis> {
+        self.untrusted_since.map(|since| now - since)
+    }
+
+    fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
+        let held = self.held.iter();
+        held.map(|(partition, held)| (*partition, held.epoch))
+            .collect()
+    }
+
+    /// How many partitions are being handed over.
+    fn leaving(&self) -> usize {
+        let held = self.held.values();
+        held.filter(|held| held.standing != Standing::Kept).count()
+    }
+}
+
+impl Owner {
+    /// Whether the leases can be trusted.
+    pub(super) fn is_trusted(&self, now: Millis) -> bool {
+        now < self.keeper.trusted_until
+    }
+
+    fn trust(&mut self, sent: Millis) {
+        let ttl = self.options.lease_ttl;
+        let margin = (ttl / 6).min(2_000);
+        self.keeper.trusted_until = sent + ttl - margin;
+        self.keeper.untrusted_since = None;
+    }
+
+    /// Does what is due about the leases.
+    pub(super) fn keep_leases(&mut self, now: Millis) {
+        if !self.keeper.held.is_empty()
+            && !self.is_trusted(now)
+            && self.keeper.untrusted_since.is_none()
+        {
+            self.keeper.untrusted_since = Some(now);
+            self.say(Notice::Untrusted);
+        }
+        if !matches!(self.keeper.step, Step::Idle) {
+            return;
+        }
+        if self.keeper.departure.is_some() {
+            return self.go_on_departing(now);
+        }
+        let due: Vec<PartitionId> = self
+            .keeper
+            .wanted
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(partition, _)| *partition)
+            .collect();
+        if now >= self.keeper.look_at {
+            self.renew(now);
+        } else if !due.is_empty() {
+            self.acquire(now, due);
+        }
+    }
+
+    /// Extends what is held; what cannot be extended is lost.
+    fn renew(&mut self, now: Millis) {
+        if self.keeper.held.is_empty() {
+            return self.look(now);
+        }
+        self.keeper.step = Step::Renewing { sent: now };
+        let held = self.keeper.epochs();
+        self.call(Purpose::Keep, Call::Renew(held));
+    }
+
+    fn look(&mut self, now: Millis) {
+        self.keeper.step = Step::Looking { sent: now };
+        // It ends a little before the leases, so that whoever looks when these have ended no
+        // longer counts on a dead owner.
+        let ttl = self.options.lease_ttl - self.options.lease_ttl / 15;
+        self.call(Purpose::Keep, Call::Look { ttl });
+    }
+
+    fn acquire(&mut self, now: Millis, partitions: Vec<PartitionId>) {
+        for partition in &partitions {
+            self.keeper.wanted.remove(partition);
+        }
+        self.keeper.step = Step::Acquiring { sent: now };
+        self.call(Purpose::Keep, Call::Acquire(partitions));
+    }
+
+    /// The store has answered the keeper.
+    pub(super) fn kept(&mut self, now: Millis, reply: Reply) {
+        let step = std::mem::take(&mut self.keeper.step);
+        match (step, reply) {
+            (Step::Renewing { sent }, Reply::Renewed(renewed)) => {
+                self.renewed(&renewed);
+                self.trust(sent);
+                if self.keeper.departure.is_none() {
+                    self.look(now);
+                } else {
+                    self.keeper.look_at = now + self.options.lease_ttl / 3;
+                }
+            }
+            (
+                Step::Looking { sent },
+                Reply::Looked {
+                    store_now,
+                    live,
+                    leases,
+                },
+            ) => {
+                if let Some(by) = self.clock.observe(sent, now, store_now) {
+                    self.say(Notice::ClockDrift { by });
+                }
+                let held = &self.keeper.held;
+                let patience = self.options.lease_ttl;
+                let plan = plan(self.options.id, &live, &leases, held, now, patience);
+                self.look_again(now, plan.unfinished, &leases);
+                for (partition, to) in plan.hand_over {
+                    self.let_go(now, partition, Some(to));
+                }
+                if !plan.acquire.is_empty() {
+                    self.acquire(now, plan.acquire);
+                }
+            }
+            (Step::Acquiring { sent }, Reply::Acquired(acquired)) => {
+                if self.keeper.held.is_empty() && !acquired.is_empty() {
+                    self.trust(sent);
+                }
+                for (partition, epoch) in acquired {
+                    self.acquired(now, sent, partition, epoch);
+                }
+            }
+            (Step::Retiring, Reply::Retired(live)) => {
+                let count = self.options.cluster.partitions;
+                if let Some(departure) = &mut self.keeper.departure {
+                    departure.shares = Some(shares(&live, count));
+                }
+            }
+            (Step::Retiring, _) => {
+                // Nobody is known to take the partitions: they are given up as they are.
+                if let Some(departure) = &mut self.keeper.departure {
+                    departure.until = now;
+                }
+            }
+            _ => {
+                let ttl = self.options.lease_ttl;
+                self.keeper.look_at = now + self.chance.between(ttl / 20, ttl / 10);
+            }
+        }
+        if matches!(self.keeper.step, Step::Idle) && self.keeper.departure.is_none() {
+            self.want_again(now);
+        }
+    }
+
+    /// What is held and neither served nor loaded is wanted in a new epoch, and asking for it
+    /// came to nothing: it is asked for again.
+    fn want_again(&mut self, now: Millis) {
+        let places = &self.places;
+        let held = self.keeper.held.iter();
+        let idle = held
+            .filter(|(id, held)| held.standing == Standing::Kept && !places.contains_key(id))
+            .map(|(id, _)| *id);
+        let idle: Vec<PartitionId> = idle.collect();
+        for id in idle {
+            let at = now + self.chance.between(100, 1_000);
+            self.keeper.wanted.entry(id).or_insert(at);
+        }
+    }
+
+    fn renewed(&mut self, renewed: &[PartitionId]) {
+        let held = self.keeper.held.keys().copied();
+        let lost: Vec<PartitionId> = held.filter(|id| !renewed.contains(id)).collect();
+        if lost.is_empty() {
+            return;
+        }
+        for partition in &lost {
+            self.keeper.held.remove(partition);
+            self.forget(*partition);
+        }
+        self.say(Notice::Lost(lost));
+    }
+
+    /// Decides when to look again.
+    fn look_again(&mut self, now: Millis, unfinished: bool, leases: &[crate::stored::StoredLease]) {
+        let ttl = self.options.lease_ttl;
+        let mut wait = if unfinished { ttl / 15 } else { ttl / 3 };
+        // Who has not renewed for long is probably dead: be there when its lease ends.
+        let others = leases
+            .iter()
+            .filter(|lease| lease.owner.is_some_and(|owner| owner != self.options.id));
+        if let Some(remaining) = others.map(|lease| lease.remaining).min() {
+            let jitter = self.chance.between(AFTER_EXPIRY.0, AFTER_EXPIRY.1);
+            wait = wait.min(remaining + jitter);
+        }
+        self.keeper.look_at = now + self.chance.between(wait * 4 / 5, wait);
+    }
+
+    fn acquired(&mut self, now: Millis, sent: Millis, partition: PartitionId, epoch: Epoch) {
+        self.forget(partition);
+        let held = Held {
+            epoch,
+            since: sent,
+            standing: Standing::Kept,
+        };
+        self.keeper.held.insert(partition, held);
+        let subscription = SubscriptionId(self.number());
+        let place = Place {
+            epoch,
+            subscription,
+            stage: Stage::Loading(Box::new(self.load_of(now, partition, epoch))),
+            mailbox: super::Mailbox::default(),
+            untold: 0,
+        };
+        self.places.insert(partition, place);
+        self.out.push(Output::Subscribe(subscription, partition));
+    }
+
+    /// A partition must be taken in a new epoch, from a time on.
+    pub(super) fn want_new_epoch(&mut self, partition: PartitionId, at: Millis) {
+        self.forget(partition);
+        self.keeper.wanted.insert(partition, at);
+    }
+
+    /// A commit has found that somebody else owns a partition.
+    pub(super) fn lose(&mut self, partition: PartitionId) {
+        self.keeper.held.remove(&partition);
+        self.forget(partition);
+        // Whoever owns it may be this owner itself, in an epoch that it does not know of.
+        self.keeper.look_at = Millis::MIN;
+    }
+
+    /// Lets go of a partition in favour of `to`: what was decided is told, then its messages are
+    /// given back, then its lease.
+    fn let_go(&mut self, now: Millis, partition: PartitionId, to: Option<OwnerId>) {
+        let Some(held) = self.keeper.held.get_mut(&partition) else {
+            return;
+        };
+        held.standing = Standing::Leaving { to };
+        self.say(Notice::HandOver { partition, to });
+        self.go_on_leaving(now);
+    }
+
+    /// Goes on with the partitions that are let go.
+    pub(super) fn go_on_leaving(&mut self, now: Millis) {
+        let leaving: Vec<PartitionId> = self
+            .keeper
+            .held
+            .iter()
+            .filter(|(_, held)| held.standing != Standing::Kept)
+            .map(|(partition, _)| *partition)
+            .collect();
+        for partition in leaving {
+            self.leave_partition(now, partition);
+        }
+    }
+
+    fn leave_partition(&mut self, now: Millis, id: PartitionId) {
+        if self.rounds.touches(id) {
+            return;
+        }
+        let Some(place) = self.places.get_mut(&id) else {
+            return self.free(id);
+        };
+        match &mut place.stage {
+            Stage::Loading(_) | Stage::Serving(_) => {
+                let stage = Stage::Leaving {
+                    until: now + TELLING,
+                    unsubscribing: false,
+                };
+                if let Stage::Serving(partition) = std::mem::replace(&mut place.stage, stage) {
+                    partition.step_down();
+                }
+                self.rewrites.remove(&id);
+                self.pending.retain(|(partition, _)| *partition != id);
+                self.leave_partition(now, id);
+            }
+            Stage::Leaving {
+                until,
+                unsubscribing: unsubscribing @ false,
+            } => {
+                if place.untold > 0 && now < *until {
+                    return;
+                }
+                *unsubscribing = true;
+                let (subscription, untold) = (place.subscription, place.untold);
+                if untold > 0 {
+                    self.say(Notice::HandOverUnconfirmed(id));
+                }
+                self.telling.forget(id);
+                self.out.push(Output::Unsubscribe(subscription));
+            }
+            Stage::Leaving { .. } => {}
+        }
+    }
+
+    /// The messages of a partition went back: its lease may go.
+    pub(super) fn unsubscribed(&mut self, _now: Millis, subscription: SubscriptionId) {
+        let left = self.places.iter().find(|(_, place)| {
+            place.subscription == subscription && matches!(place.stage, Stage::Leaving { .. })
+        });
+        if let Some(id) = left.map(|(id, _)| *id) {
+            self.forget(id);
+            self.free(id);
+        }
+    }
+
+    /// Gives up the lease of a partition that is let go.
+    fn free(&mut self, id: PartitionId) {
+        let Some(held) = self.keeper.held.remove(&id) else {
+            return;
+        };
+        let to = match held.standing {
+            Standing::Kept => None,
+            Standing::Leaving { to } => to,
+        };
+        let give_up = Call::GiveUp(vec![(id, held.epoch)], to);
+        self.call(Purpose::Free(id, held.epoch, to), give_up);
+    }
+
+    /// The lease of a partition is free: tells the one that is to have it.
+    pub(super) fn freed(&mut self, partition: PartitionId, epoch: Epoch, to: Option<OwnerId>) {
+        if let Some(to) = to {
+            self.out.push(Output::Send(Send::HandedOver {
+                partition,
+                epoch,
+                to,
+            }));
+        }
+    }
+
+    /// Begins to hand everything over to those who stay.
+    pub(super) fn leave(&mut self, now: Millis) {
+        if self.keeper.departure.is_some() {
+            return;
+        }
+        self.keeper.wanted.clear();
+        self.keeper.departure = Some(Departure {
+            until: now + LEAVING,
+            shares: None,
+            ended: false,
+        });
+    }
+
+    /// Hands everything over, a few partitions at a time.
+    fn go_on_departing(&mut self, now: Millis) {
+        let Some(departure) = &self.keeper.departure else {
+            return;
+        };
+        if departure.ended {
+            return;
+        }
+        if now >= departure.until || (departure.shares.is_some() && self.keeper.held.is_empty()) {
+            return self.end();
+        }
+        let Some(to) = &departure.shares else {
+            // From now on nobody counts on this owner, or hands anything over to it.
+            self.keeper.step = Step::Retiring;
+            return self.call(Purpose::Keep, Call::Retire);
+        };
+        // Alone, there is nobody whom many at once could be too much for.
+        let room = if to.is_empty() {
+            usize::MAX
+        } else {
+            LEAVING_AT_ONCE.saturating_sub(self.keeper.leaving())
+        };
+        let kept = self.keeper.held.iter();
+        let next: Vec<(PartitionId, Option<OwnerId>)> = kept
+            .filter(|(_, held)| held.standing == Standing::Kept)
+            .map(|(partition, _)| (*partition, to.get(partition).copied()))
+            .take(room)
+            .collect();
+        for (partition, to) in next {
+            self.let_go(now, partition, to);
+        }
+        if now >= self.keeper.look_at && !self.keeper.held.is_empty() {
+            self.renew(now);
+        }
+    }
+
+    /// Gives up what is left.
+    fn end(&mut self) {
+        let held = self.keeper.epochs();
+        let places: BTreeSet<PartitionId> = self.places.keys().copied().collect();
+        for partition in places {
+            self.forget(partition);
+        }
+        self.keeper.held.clear();
+        if !held.is_empty() {
+            self.call(Purpose::Nothing, Call::GiveUp(held, None));
+        }
+        if let Some(departure) = &mut self.keeper.departure {
+            departure.ended = true;
+        }
+        self.out.push(Output::Ended);
+    }
+
+    /// Whether a partition is held and not being let go.
+    pub(super) fn is_kept(&self, partition: PartitionId) -> bool {
+        let held = self.keeper.held.get(&partition);
+        held.is_some_and(|held| held.standing == Standing::Kept)
+    }
+
+    /// Whether everything was given up.
+    pub(super) fn has_ended(&self) -> bool {
+        let departure = self.keeper.departure.as_ref();
+        departure.is_some_and(|departure| departure.ended)
+    }
+}

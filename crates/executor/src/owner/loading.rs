@@ -1,0 +1,191 @@
+//! Rebuilds the queues of a partition that was taken.
+//!
+//! A new owner loads what is stored before it decides anything: nothing is granted before the
+//! holders are known. Its lease was committed first, so no older owner can still write; what was
+//! dispatched and not claimed is dispatched again, in the same attempt. The queues are nobody's
+//! to see until they are whole.
+
+use attune_core::{Epoch, ExecutionId, PartitionId};
+
+use super::backoff::Backoff;
+use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
+use crate::partition::{Effect, Event, Partition};
+use crate::queue::{ExecutionQueueManager, Millis};
+
+/// How many executions one page loads: what restoring them costs is a pause for everybody else.
+const PAGE: u32 = 10_000;
+/// How many partitions are loaded at once.
+const LOADS_AT_ONCE: usize = 4;
+
+/// A partition whose queues are being rebuilt.
+#[derive(Debug)]
+pub(super) struct Load {
+    began: Millis,
+    partition: Partition,
+    next: Next,
+    backoff: Backoff,
+    /// What must be dispatched again, besides everything else that loading led to.
+    effects: Vec<Effect>,
+}
+
+/// What is to be asked next.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    Queues {
+        at: Millis,
+    },
+    Rows {
+        after: Option<ExecutionId>,
+        at: Millis,
+    },
+    /// The store is being asked; what for, if it must be asked again.
+    Asked {
+        after: Option<Option<ExecutionId>>,
+    },
+}
+
+impl Load {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        match self.next {
+            Next::Queues { at } | Next::Rows { at, .. } => Some(at),
+            Next::Asked { .. } => None,
+        }
+    }
+}
+
+impl Owner {
+    /// The beginning of loading a partition.
+    pub(super) fn load_of(&self, now: Millis, id: PartitionId, epoch: Epoch) -> Load {
+        let queues = ExecutionQueueManager::new(self.options.queue);
+        let mut partition = Partition::new(id, epoch, self.options.cluster, queues);
+        if self.options.keep_log {
+            partition.keep_log();
+        }
+        Load {
+            began: now,
+            partition,
+            next: Next::Queues { at: now },
+            backoff: Backoff::new(20, 2_000),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Asks for what the partitions that are loading need next.
+    pub(super) fn go_on_loading(&mut self, now: Millis) {
+        let asked = self.places.values().filter(|place| {
+            matches!(&place.stage, Stage::Loading(load) if matches!(load.next, Next::Asked { .. }))
+        });
+        let mut room = LOADS_AT_ONCE.saturating_sub(asked.count());
+        let mut calls = Vec::new();
+        for (id, place) in &mut self.places {
+            let Stage::Loading(load) = &mut place.stage else {
+                continue;
+            };
+            let (call, after) = match load.next {
+                Next::Queues { at } if at <= now => (Call::LoadQueues(*id), None),
+                Next::Rows { after, at } if at <= now => {
+                    let rows = Call::LoadRows {
+                        partition: *id,
+                        after,
+                        limit: PAGE,
+                    };
+                    (rows, Some(after))
+                }
+                _ => continue,
+            };
+            if room == 0 {
+                break;
+            }
+            room -= 1;
+            load.next = Next::Asked { after };
+            calls.push((Purpose::Load(*id, place.epoch), call));
+        }
+        for (purpose, call) in calls {
+            self.call(purpose, call);
+        }
+    }
+
+    /// The store has answered what a partition that is loading needs.
+    pub(super) fn loaded(&mut self, now: Millis, id: PartitionId, epoch: Epoch, reply: Reply) {
+        let wall = self.clock.at(now);
+        let Some(place) = self
+            .places
+            .get_mut(&id)
+            .filter(|place| place.epoch == epoch)
+        else {
+            return;
+        };
+        let Stage::Loading(load) = &mut place.stage else {
+            return;
+        };
+        match reply {
+            Reply::Queues { actions, totals } => {
+                let recover = Event::Recover { actions, totals };
+                load.effects.extend(load.partition.step(wall, recover));
+                load.next = Next::Rows {
+                    after: None,
+                    at: now,
+                };
+            }
+            Reply::Rows(rows) => {
+                let last = rows.last().map(|row| row.id);
+                let whole = rows.len() < PAGE as usize;
+                let recovered = load.partition.step(wall, Event::RecoverRows(rows));
+                load.effects.extend(recovered);
+                load.next = Next::Rows {
+                    after: last,
+                    at: now,
+                };
+                if whole {
+                    self.adopt(now, id);
+                }
+            }
+            _ => {
+                let at = now + load.backoff.next_delay(&mut self.chance);
+                load.next = match load.next {
+                    Next::Asked { after: Some(after) } => Next::Rows { after, at },
+                    _ => Next::Queues { at },
+                };
+            }
+        }
+    }
+
+    /// Serves a partition from now on.
+    fn adopt(&mut self, now: Millis, id: PartitionId) {
+        let Some(place) = self.places.get_mut(&id) else {
+            return;
+        };
+        let leaving = Stage::Leaving {
+            until: now,
+            unsubscribing: false,
+        };
+        let Stage::Loading(load) = std::mem::replace(&mut place.stage, leaving) else {
+            return;
+        };
+        let Load {
+            began,
+            mut partition,
+            effects,
+            ..
+        } = *load;
+        partition.move_to(&self.queues);
+        // What was found is no decision: it is a fact whatever becomes of the first round.
+        self.out.extend(partition.take_log().map(Output::Noted));
+        place.stage = Stage::Serving(Box::new(partition));
+        let epoch = place.epoch;
+        for effect in effects {
+            if let Effect::Redispatch(grantee) = effect {
+                self.telling.tell_again(id, grantee);
+            }
+        }
+        let closed = self.telling.closed_pools();
+        self.pending
+            .extend(closed.map(|name| (id, Event::Pool { name, closed: true })));
+        let elapsed_ms = now - began;
+        self.say(Notice::TakenOver {
+            partition: id,
+            epoch,
+            elapsed_ms,
+        });
+    }
+}

@@ -1,0 +1,387 @@
+//! The owner of partitions: one machine that decides everything an executor decides.
+//!
+//! [`Owner::step`] takes what happened and says what to do. It does no I/O, reads no clock and no
+//! random numbers: production and the simulator drive the same machine, and the same inputs give
+//! the same outputs. It is the only writer of the queues of a running system.
+//!
+//! - `keeper` keeps the leases: renews, takes its share, hands over.
+//! - `loading` rebuilds the queues of partitions that were taken.
+//! - `rounds` gathers what was delivered, looks up, decides, commits.
+//! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
+//! - `sweep` compares memory with the store, beside the rounds.
+
+mod backoff;
+mod clock;
+mod keeper;
+mod loading;
+mod port;
+mod rounds;
+mod snapshots;
+mod sweep;
+mod telling;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use attune_core::{Epoch, OwnerId, PartitionId};
+
+use crate::counters::Counter;
+use crate::fact::{Decided, Fact};
+use crate::notice::Notice;
+use crate::partition::{ClusterBounds, Event, Partition, ReconcileBounds};
+use crate::queue::{ExecutionQueueManager, Millis, QueueConfig, QueuesView};
+use backoff::Chance;
+use clock::StoreClock;
+use keeper::Keeper;
+use loading::Load;
+use rounds::{Rewrite, Rounds};
+use sweep::Sweep;
+use telling::Telling;
+
+pub use port::{
+    Call, CallId, Delivered, DeliveryId, Dispatch, Failure, Input, Output, PublishId, Published,
+    Refusal, Reply, Send, SubscriptionId, Work,
+};
+
+/// How an owner works; times in milliseconds.
+#[derive(Debug, Clone)]
+pub struct OwnerOptions {
+    /// Under which id it owns partitions, fresh at every start.
+    pub id: OwnerId,
+    /// What it must know of the cluster.
+    pub cluster: ClusterBounds,
+    /// Bounds of queues that have none of their own.
+    pub queue: QueueConfig,
+    /// How long a lease holds without renewal.
+    pub lease_ttl: Millis,
+    /// How many items one round takes at most.
+    pub round_max_items: usize,
+    /// How many bytes of messages one round takes at most, but always one message.
+    pub round_max_bytes: usize,
+    /// How often the snapshot of a changing queue is published, at most.
+    pub stats_interval: Millis,
+    /// How old the snapshot of a queue may become in which somebody waits or runs.
+    pub stats_refresh: Millis,
+    /// What the reconciler takes for lost, and how often it looks.
+    pub reconcile: ReconcileBounds,
+    /// Whether what is decided is logged.
+    pub keep_log: bool,
+}
+
+/// A partition that this owner holds.
+#[derive(Debug)]
+struct Place {
+    epoch: Epoch,
+    subscription: SubscriptionId,
+    stage: Stage,
+    mailbox: Mailbox,
+    /// How many dispatches of it are not confirmed.
+    untold: usize,
+}
+
+/// What is being done with a partition.
+#[derive(Debug)]
+enum Stage {
+    /// Its queues are rebuilt.
+    Loading(Box<Load>),
+    /// It is served.
+    Serving(Box<Partition>),
+    /// It is let go: nothing is decided any more, and what was decided is told until a time.
+    Leaving { until: Millis, unsubscribing: bool },
+}
+
+/// What was delivered for a partition and not decided on yet.
+#[derive(Debug, Default)]
+struct Mailbox {
+    /// Completions come before commands: a flood of requests never delays a release.
+    control: VecDeque<Delivered>,
+    commands: VecDeque<Delivered>,
+}
+
+impl Mailbox {
+    fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.commands.is_empty()
+    }
+}
+
+/// What is asked of the store, and for what.
+#[derive(Debug)]
+enum Purpose {
+    Keep,
+    Free(PartitionId, Epoch, Option<OwnerId>),
+    Load(PartitionId, Epoch),
+    Round,
+    Rewrite(PartitionId),
+    Sweep(sweep::Asked),
+    Bodies,
+    /// Nobody waits for the answer.
+    Nothing,
+}
+
+/// What keeps an owner from doing its work, as far as it knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// For how long, in milliseconds.
+    pub for_ms: Millis,
+    /// What, for people.
+    pub words: String,
+}
+
+/// Decides for every partition that it holds.
+#[derive(Debug)]
+pub struct Owner {
+    options: OwnerOptions,
+    queues: ExecutionQueueManager,
+    clock: StoreClock,
+    chance: Chance,
+    keeper: Keeper,
+    places: BTreeMap<PartitionId, Place>,
+    rounds: Rounds,
+    /// Rounds that the store refused, by partition; nothing else is decided about these.
+    rewrites: BTreeMap<PartitionId, Rewrite>,
+    /// What must be decided in the next round and was not delivered.
+    pending: VecDeque<(PartitionId, Event)>,
+    telling: Telling,
+    sweep: Sweep,
+    calls: BTreeMap<CallId, (Purpose, &'static str)>,
+    numbers: u64,
+    out: Vec<Output>,
+}
+
+impl Owner {
+    /// An owner that holds nothing yet. It begins with the first step.
+    pub fn new(options: OwnerOptions) -> Self {
+        let (high, low) = options.id.0.as_u64_pair();
+        Self {
+            queues: ExecutionQueueManager::new(options.queue),
+            clock: StoreClock::default(),
+            chance: Chance::new(high ^ low),
+            keeper: Keeper::default(),
+            places: BTreeMap::new(),
+            rounds: Rounds::default(),
+            rewrites: BTreeMap::new(),
+            pending: VecDeque::new(),
+            telling: Telling::default(),
+            sweep: Sweep::default(),
+            calls: BTreeMap::new(),
+            numbers: 0,
+            out: Vec::new(),
+            options,
+        }
+    }
+
+    /// The queues that it serves, to be looked at.
+    pub fn queues(&self) -> QueuesView {
+        QueuesView::of(&self.queues)
+    }
+
+    /// How many partitions it serves.
+    pub fn served(&self) -> usize {
+        let places = self.places.values();
+        places
+            .filter(|place| matches!(place.stage, Stage::Serving(_)))
+            .count()
+    }
+
+    /// What it takes the store's clock to show at `now`, in milliseconds since 1970: the time by
+    /// which it decides.
+    pub fn store_time(&self, now: Millis) -> Millis {
+        self.clock.at(now)
+    }
+
+    /// Takes what happened at `now`, by a clock that only measures durations, and says what to
+    /// do about it, in order.
+    pub fn step(&mut self, now: Millis, input: Input) -> Vec<Output> {
+        match input {
+            Input::Delivered(delivered) => self.receive(delivered),
+            Input::Answered(call, reply) => self.answered(now, call, reply),
+            Input::Published(id, published) => self.published(now, id, published),
+            Input::Unsubscribed(subscription) => self.unsubscribed(now, subscription),
+            Input::HandedOver(partitions) => self.keeper.hint(partitions),
+            Input::Timer => {}
+            Input::Leave => self.leave(now),
+        }
+        self.keep_leases(now);
+        self.go_on_leaving(now);
+        self.go_on_loading(now);
+        self.go_on_sweeping(now);
+        self.go_on_rewriting(now);
+        self.go_on_telling(now);
+        self.begin_round(now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// When it must be told that time has passed, at the latest.
+    pub fn wake_at(&self, now: Millis) -> Millis {
+        let mut at = now + 1_000;
+        let mut by = |time: Option<Millis>| at = at.min(time.unwrap_or(Millis::MAX)).max(now);
+        by(self.keeper.wake_at());
+        by(self.sweep.wake_at());
+        by(self.telling.wake_at());
+        for rewrite in self.rewrites.values() {
+            by(rewrite.wake_at());
+        }
+        let may_begin = self.may_begin() && self.is_trusted(now);
+        for (id, place) in &self.places {
+            match &place.stage {
+                Stage::Serving(partition) if may_begin && self.is_open(*id) => {
+                    let deadline = partition.next_deadline();
+                    by(deadline.map(|time| self.clock.when(time).max(self.begin_at())));
+                }
+                Stage::Loading(load) => by(load.wake_at()),
+                Stage::Leaving {
+                    until,
+                    unsubscribing: false,
+                } => by(Some(*until)),
+                Stage::Leaving { .. } | Stage::Serving(_) => {}
+            }
+        }
+        at
+    }
+
+    /// Whether messages should be delivered to it now: what waits is bounded by what one round
+    /// takes, and by how much is being told.
+    pub fn wants_messages(&self) -> bool {
+        self.rounds.waiting_items < 2 * self.options.round_max_items
+            && self.rounds.waiting_bytes < 2 * self.options.round_max_bytes
+    }
+
+    /// What keeps it from doing its work, if anything has for long enough to be told.
+    pub fn trouble(&self, now: Millis) -> Option<Trouble> {
+        let refused = self.rewrites.iter().map(|(partition, rewrite)| Trouble {
+            for_ms: now - rewrite.since,
+            words: format!(
+                "the store refuses what is decided about partition {partition}: {}",
+                rewrite.why
+            ),
+        });
+        let untrusted = self.keeper.untrusted_for(now).map(|for_ms| Trouble {
+            for_ms,
+            words: "the leases cannot be renewed".to_owned(),
+        });
+        refused
+            .chain(untrusted)
+            .max_by_key(|trouble| trouble.for_ms)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn call(&mut self, purpose: Purpose, call: Call) {
+        let id = CallId(self.number());
+        self.calls.insert(id, (purpose, call.name()));
+        self.out.push(Output::Call(id, call));
+    }
+
+    fn say(&mut self, notice: Notice) {
+        self.out.push(Output::Notice(notice));
+    }
+
+    /// Says something for whoever checks the promises that no commit carries.
+    fn note(&mut self, partition: PartitionId, epoch: Epoch, fact: Fact) {
+        if self.options.keep_log {
+            self.out.push(Output::Noted(Decided {
+                partition,
+                epoch,
+                number: 0,
+                facts: vec![fact],
+            }));
+        }
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.out.push(Output::Count(counter));
+    }
+
+    fn answered(&mut self, now: Millis, call: CallId, reply: Reply) {
+        let Some((purpose, name)) = self.calls.remove(&call) else {
+            return;
+        };
+        if let Reply::Failed(failure) = &reply
+            && !matches!(
+                purpose,
+                Purpose::Round | Purpose::Rewrite(_) | Purpose::Nothing
+            )
+        {
+            let failure = failure.clone();
+            self.say(Notice::StoreFailed {
+                call: name,
+                failure,
+            });
+        }
+        match purpose {
+            Purpose::Keep => self.kept(now, reply),
+            Purpose::Free(partition, epoch, to) => self.freed(partition, epoch, to),
+            Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
+            Purpose::Round => self.round_answered(now, reply),
+            Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),
+            Purpose::Sweep(asked) => self.swept(now, asked, reply),
+            Purpose::Bodies => self.bodies_loaded(now, reply),
+            Purpose::Nothing => {}
+        }
+    }
+
+    /// Puts what was delivered where it waits for its round. What belongs to a partition that is
+    /// not held through this subscription comes again, to its owner.
+    fn receive(&mut self, delivered: Vec<Delivered>) {
+        for delivered in delivered {
+            let place = self.places.get_mut(&delivered.partition);
+            let Some(place) = place.filter(|place| place.subscription == delivered.subscription)
+            else {
+                continue;
+            };
+            if matches!(place.stage, Stage::Leaving { .. }) {
+                continue;
+            }
+            self.rounds.waiting_items += delivered.work.len();
+            self.rounds.waiting_bytes += delivered.bytes;
+            match delivered.work {
+                Work::Completions(_) => place.mailbox.control.push_back(delivered),
+                _ => place.mailbox.commands.push_back(delivered),
+            }
+        }
+    }
+
+    fn partition_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
+        match &mut self.places.get_mut(&id)?.stage {
+            Stage::Serving(partition) => Some(partition),
+            _ => None,
+        }
+    }
+
+    fn partition(&self, id: PartitionId) -> Option<&Partition> {
+        match &self.places.get(&id)?.stage {
+            Stage::Serving(partition) => Some(partition),
+            _ => None,
+        }
+    }
+
+    /// Forgets what is known of a partition. Its messages that are not acknowledged go back.
+    fn forget(&mut self, id: PartitionId) {
+        let Some(place) = self.places.remove(&id) else {
+            return;
+        };
+        let waiting = place.mailbox.control.iter().chain(&place.mailbox.commands);
+        for delivered in waiting {
+            self.rounds.waiting_items -= delivered.work.len();
+            self.rounds.waiting_bytes -= delivered.bytes;
+        }
+        match place.stage {
+            Stage::Serving(partition) => {
+                self.note(id, place.epoch, Fact::Lost);
+                partition.step_down();
+            }
+            Stage::Leaving {
+                unsubscribing: true,
+                ..
+            } => return,
+            _ => {}
+        }
+        self.rewrites.remove(&id);
+        self.pending.retain(|(partition, _)| *partition != id);
+        self.telling.forget(id);
+        self.sweep.forget(id);
+        self.out.push(Output::Unsubscribe(place.subscription));
+    }
+}

@@ -1,0 +1,311 @@
+//! What an owner is told, and what it asks for. Whoever drives it carries the outputs out and
+//! brings back what came of them; nothing here says how.
+
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, QueueTotals,
+    RequestId,
+};
+
+use crate::counters::Counter;
+use crate::fact::Decided;
+use crate::notice::Notice;
+use crate::partition::{Answer, Completion, ForceRelease, Grantee, Letter, Submit};
+use crate::queue::Millis;
+use crate::round::Commit;
+use crate::stored::{Body, KnownRequest, StoredExecution, StoredLease, StoredSlot, WorkerEnd};
+
+/// Names a message that was delivered, until it is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeliveryId(pub u64);
+
+/// Names a subscription to the topics of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriptionId(pub u64);
+
+/// Names a store call, until it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// Names something that is published, until it is known what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublishId(pub u64);
+
+/// What an owner is told.
+#[derive(Debug)]
+pub enum Input {
+    /// Messages of subscriptions, in order.
+    Delivered(Vec<Delivered>),
+    /// The answer to a store call.
+    Answered(CallId, Reply),
+    /// What came of something that was published.
+    Published(PublishId, Published),
+    /// A subscription has ended; what it had delivered went back.
+    Unsubscribed(SubscriptionId),
+    /// Somebody handed these partitions over to this owner.
+    HandedOver(Vec<PartitionId>),
+    /// A time has come that [`Owner::wake_at`](super::Owner::wake_at) named.
+    Timer,
+    /// Hand everything over and end.
+    Leave,
+}
+
+/// A message that was understood.
+#[derive(Debug, Clone)]
+pub struct Delivered {
+    /// By which it is acknowledged.
+    pub id: DeliveryId,
+    /// Through which subscription it came.
+    pub subscription: SubscriptionId,
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// How many bytes it had.
+    pub bytes: usize,
+    /// Who waits for answers.
+    pub reply_to: Option<Arc<str>>,
+    /// Its items.
+    pub work: Work,
+}
+
+/// The items of a message.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Runs that have ended. They are taken before everything else, so that a flood of requests
+    /// never delays a release.
+    Completions(Vec<Completion>),
+    /// Executions that are asked for.
+    Submits(Vec<Submit>),
+    /// Executions to be ended.
+    Cancels(Vec<(RequestId, ExecutionId)>),
+    /// Slots to be taken back.
+    Releases(Vec<ForceRelease>),
+    /// Actions that have changed: request and ref.
+    Changes(Vec<(RequestId, String)>),
+}
+
+impl Work {
+    /// How many items there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Completions(items) => items.len(),
+            Self::Submits(items) => items.len(),
+            Self::Cancels(items) => items.len(),
+            Self::Releases(items) => items.len(),
+            Self::Changes(items) => items.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What an owner asks for.
+#[derive(Debug)]
+pub enum Output {
+    /// A store call; its answer is [`Input::Answered`].
+    Call(CallId, Call),
+    /// Tell workers what they may run; what came of it is [`Input::Published`].
+    Dispatch(PublishId, Vec<Dispatch>),
+    /// Keep submissions that nothing can be done with; what came of it is [`Input::Published`].
+    Letters(PublishId, Arc<Vec<Letter>>),
+    /// Tell somebody; nobody waits for a confirm.
+    Send(Send),
+    /// These messages are done with.
+    Ack(Vec<DeliveryId>),
+    /// Receive the topics of a partition from now on, however long that takes to begin.
+    Subscribe(SubscriptionId, PartitionId),
+    /// Receive no more, and give back what is not acknowledged; [`Input::Unsubscribed`] follows.
+    Unsubscribe(SubscriptionId),
+    /// Something for whoever checks the promises, that no commit carries.
+    Noted(Decided),
+    /// Count something.
+    Count(Counter),
+    /// Tell people.
+    Notice(Notice),
+    /// Everything is given up: the owner has ended.
+    Ended,
+}
+
+/// An execution on its way to a worker.
+#[derive(Debug, Clone)]
+pub struct Dispatch {
+    /// Which execution, in which attempt, of which action.
+    pub grantee: Grantee,
+    /// What it is given.
+    pub body: Body,
+}
+
+/// What is told once: whoever misses it asks again or is told again.
+#[derive(Debug)]
+pub enum Send {
+    /// Answers to askers.
+    Answers(Vec<(Arc<str>, Answer)>),
+    /// Runs to be ended.
+    Cancels(Vec<(ExecutionId, Attempt)>),
+    /// Queues as they are, each with a number that rises with every snapshot of a queue.
+    Snapshots(Vec<(i64, QueueStats)>),
+    /// A partition waits for its next owner.
+    HandedOver {
+        /// Which partition.
+        partition: PartitionId,
+        /// The epoch that has ended.
+        epoch: Epoch,
+        /// Who is to have it.
+        to: OwnerId,
+    },
+}
+
+/// What came of something that was published.
+#[derive(Debug, Clone)]
+pub enum Published {
+    /// Everything was confirmed.
+    Confirmed,
+    /// These were refused, by their place in what was published; the others were confirmed.
+    Refused(Vec<(usize, Refusal)>),
+    /// Whether it was kept is unknown.
+    Unknown,
+}
+
+/// Why the bus refuses a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Nobody has ever received there.
+    Unroutable,
+    /// What is kept there is at its bound.
+    Full,
+    /// It is larger than a message may be.
+    TooLarge {
+        /// How many bytes it has.
+        bytes: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// It can never be sent.
+    Invalid(String),
+}
+
+/// A store call.
+#[derive(Debug)]
+pub enum Call {
+    /// Extend what is held.
+    Renew(Vec<(PartitionId, Epoch)>),
+    /// Say that this owner is there for `ttl`, and see who else is and who owns what.
+    Look {
+        /// For how long, in milliseconds.
+        ttl: Millis,
+    },
+    /// Take these, in a new epoch each.
+    Acquire(Vec<PartitionId>),
+    /// Free these, in favour of somebody.
+    GiveUp(Vec<(PartitionId, Epoch)>, Option<OwnerId>),
+    /// Go from the list of those who are there; see who stays.
+    Retire,
+    /// The actions and totals of a partition.
+    LoadQueues(PartitionId),
+    /// What waits or holds a slot, by rising id.
+    LoadRows {
+        /// In which partition.
+        partition: PartitionId,
+        /// After which id.
+        after: Option<ExecutionId>,
+        /// How many at most.
+        limit: u32,
+    },
+    /// What is known of these requests and actions.
+    LookUp {
+        /// The requests.
+        requests: Vec<RequestId>,
+        /// The refs of the actions.
+        actions: Vec<String>,
+    },
+    /// Write a round.
+    Commit(Arc<Commit>),
+    /// Who holds a slot in these partitions.
+    LoadSlots(Vec<PartitionId>),
+    /// The bodies of these executions.
+    LoadBodies(Vec<ExecutionId>),
+    /// How the leases of the workers stand.
+    WorkerEnds,
+}
+
+impl Call {
+    /// Its name, for people.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Renew(_) => "renew the leases",
+            Self::Look { .. } => "look at the leases",
+            Self::Acquire(_) => "acquire partitions",
+            Self::GiveUp(..) => "give up partitions",
+            Self::Retire => "retire",
+            Self::LoadQueues(_) => "load the queues of a partition",
+            Self::LoadRows { .. } => "load the executions of a partition",
+            Self::LookUp { .. } => "look up requests",
+            Self::Commit(_) => "commit a round",
+            Self::LoadSlots(_) => "load the slots",
+            Self::LoadBodies(_) => "load bodies",
+            Self::WorkerEnds => "look at the workers",
+        }
+    }
+}
+
+/// The answer to a store call.
+#[derive(Debug)]
+pub enum Reply {
+    /// It failed.
+    Failed(Failure),
+    /// These were extended; the others are lost.
+    Renewed(Vec<PartitionId>),
+    /// Who is there, and who owns what.
+    Looked {
+        /// What the clock of the store shows, in milliseconds since 1970.
+        store_now: Millis,
+        /// Who is there.
+        live: Vec<OwnerId>,
+        /// Every partition.
+        leases: Vec<StoredLease>,
+    },
+    /// These were taken.
+    Acquired(Vec<(PartitionId, Epoch)>),
+    /// They are free.
+    GaveUp,
+    /// Who stays.
+    Retired(Vec<OwnerId>),
+    /// The actions and totals of a partition.
+    Queues {
+        /// Its actions.
+        actions: Vec<Action>,
+        /// The totals of their queues.
+        totals: Vec<(ActionId, QueueTotals)>,
+    },
+    /// What waits or holds a slot.
+    Rows(Vec<StoredExecution>),
+    /// What is known.
+    Known {
+        /// Of the requests.
+        requests: Vec<KnownRequest>,
+        /// Of the actions.
+        actions: Vec<Action>,
+    },
+    /// The round is written; these are the bodies of what it granted and did not insert.
+    Committed(Vec<Body>),
+    /// Nothing was written: these have another owner.
+    Fenced(Vec<PartitionId>),
+    /// Who holds a slot.
+    Slots(Vec<StoredSlot>),
+    /// Bodies.
+    Bodies(Vec<Body>),
+    /// The leases of the workers.
+    WorkerEnds(Vec<WorkerEnd>),
+}
+
+/// Why a store call failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Whether it is sure that nothing was written.
+    pub refused: bool,
+    /// The error with everything below it, for people.
+    pub words: String,
+}

@@ -1,0 +1,527 @@
+//! The rounds of an owner: gather → look up → decide → commit → tell.
+//!
+//! While one round commits, the next gathers: rounds are small when little arrives and large
+//! under load, without any delay of their own (group commit). Rounds follow one another strictly,
+//! so that every decision is made on what is stored.
+//!
+//! What a commit leads to:
+//!
+//! - *made*: what was decided is told.
+//! - *fenced*: the lost partitions are dropped, and the rest is written at once.
+//! - *refused*: nothing was written. The same is written again, each partition by itself, after a
+//!   pause that grows; meanwhile nothing else is decided about it, and its messages stay where
+//!   they are. No new epoch is needed, because nothing of it can come late.
+//! - *unknown*: the first try may still be on its way. The partitions are loaded again in a new
+//!   epoch, so that it finds a fence when it comes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use attune_core::{Action, ActionRef, PartitionId, RequestId};
+
+use super::backoff::Backoff;
+use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::partition::{Accepted, Answer, Effect, Event};
+use crate::queue::Millis;
+use crate::round::{Commit, Draft, Round};
+use crate::stored::KnownRequest;
+
+/// What a round is doing.
+#[derive(Debug, Default)]
+enum Step {
+    #[default]
+    Idle,
+    LookingUp(Vec<Delivered>),
+    Committing(Box<Round>),
+}
+
+/// The round that is under way, and what waits for the next.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    step: Step,
+    /// No round begins before: the store did not answer.
+    begin_at: Millis,
+    look_up_backoff: Option<Backoff>,
+    /// What waits in all mailboxes.
+    pub(super) waiting_items: usize,
+    pub(super) waiting_bytes: usize,
+    /// The partition whose turn it is to be first.
+    turn: Option<PartitionId>,
+    /// Rounds that were decided.
+    pub(super) made: u64,
+}
+
+impl Rounds {
+    /// The executions that the round under way writes.
+    pub(super) fn under_way(&self) -> Option<&Arc<Commit>> {
+        match &self.step {
+            Step::Committing(round) => Some(&round.commit),
+            Step::Idle | Step::LookingUp(_) => None,
+        }
+    }
+
+    /// Whether the round under way decides about a partition.
+    pub(super) fn touches(&self, partition: PartitionId) -> bool {
+        match &self.step {
+            Step::Committing(round) => round.tells.contains_key(&partition),
+            Step::Idle | Step::LookingUp(_) => false,
+        }
+    }
+}
+
+/// A round about one partition that the store refused, to be written again.
+#[derive(Debug)]
+pub(super) struct Rewrite {
+    round: Box<Round>,
+    /// When, unless it is being written.
+    at: Option<Millis>,
+    backoff: Backoff,
+    pub(super) since: Millis,
+    pub(super) why: String,
+}
+
+impl Rewrite {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        self.at
+    }
+}
+
+impl Owner {
+    /// Whether a round may begin: none is under way.
+    pub(super) fn may_begin(&self) -> bool {
+        matches!(self.rounds.step, Step::Idle) && !self.has_ended()
+    }
+
+    /// Not before this time a round begins.
+    pub(super) fn begin_at(&self) -> Millis {
+        self.rounds.begin_at
+    }
+
+    /// Whether anything may be decided about a partition now.
+    pub(super) fn is_open(&self, id: PartitionId) -> bool {
+        self.is_kept(id) && !self.rewrites.contains_key(&id) && self.partition(id).is_some()
+    }
+
+    /// Begins a round if there is anything to decide.
+    pub(super) fn begin_round(&mut self, now: Millis) {
+        if !self.may_begin() || now < self.rounds.begin_at || !self.is_trusted(now) {
+            return;
+        }
+        let work = self.gather();
+        if work.is_empty() && !self.has_something_due(now) {
+            return;
+        }
+        let (requests, actions) = self.questions(&work);
+        if requests.is_empty() && actions.is_empty() {
+            return self.decide(now, work, &[], Vec::new());
+        }
+        self.rounds.step = Step::LookingUp(work);
+        self.call(Purpose::Round, Call::LookUp { requests, actions });
+    }
+
+    fn has_something_due(&self, now: Millis) -> bool {
+        let wall = self.clock.at(now);
+        let due = |(id, place): (&PartitionId, &super::Place)| match &place.stage {
+            Stage::Serving(partition) => {
+                let is_due = partition.next_deadline().is_some_and(|time| time <= wall);
+                is_due && self.is_open(*id)
+            }
+            _ => false,
+        };
+        self.places.iter().any(due)
+            || self.pending.iter().any(|(id, _)| self.is_open(*id))
+            || self.sweep.has_read()
+            || self.snapshots_are_due(now)
+    }
+
+    /// Takes what was delivered, as much as one round may: completions of all partitions first,
+    /// and partitions in turns.
+    fn gather(&mut self) -> Vec<Delivered> {
+        let open: Vec<PartitionId> = self
+            .places
+            .iter()
+            .filter(|(id, place)| !place.mailbox.is_empty() && self.is_open(**id))
+            .map(|(id, _)| *id)
+            .collect();
+        let turn = open.partition_point(|id| Some(*id) <= self.rounds.turn);
+        let order: Vec<PartitionId> = open[turn..].iter().chain(&open[..turn]).copied().collect();
+        self.rounds.turn = order.first().copied().or(self.rounds.turn);
+        let (max_items, max_bytes) = (self.options.round_max_items, self.options.round_max_bytes);
+        let (mut items, mut bytes, mut work) = (0, 0, Vec::new());
+        // Completions take at most three quarters, so that commands are never starved.
+        for (is_control, share) in [(true, max_items * 3 / 4), (false, max_items)] {
+            if !is_control && self.telling.is_full() {
+                break;
+            }
+            for id in &order {
+                let Some(place) = self.places.get_mut(id) else {
+                    continue;
+                };
+                let mail = if is_control {
+                    &mut place.mailbox.control
+                } else {
+                    &mut place.mailbox.commands
+                };
+                while items < share.max(1)
+                    && (work.is_empty() || bytes < max_bytes)
+                    && let Some(delivered) = mail.pop_front()
+                {
+                    items += delivered.work.len();
+                    bytes += delivered.bytes;
+                    work.push(delivered);
+                }
+            }
+        }
+        self.rounds.waiting_items -= items;
+        self.rounds.waiting_bytes -= bytes;
+        work
+    }
+
+    /// What the store must be asked before it can be decided.
+    fn questions(&self, work: &[Delivered]) -> (Vec<RequestId>, Vec<String>) {
+        let mut requests = Vec::new();
+        let mut actions: HashSet<String> = HashSet::new();
+        for delivered in work {
+            match &delivered.work {
+                Work::Submits(items) => {
+                    let partition = self.partition(delivered.partition);
+                    for item in items {
+                        requests.push(item.request_id);
+                        let action_ref = &item.submission.action_ref;
+                        if partition.is_some_and(|it| !it.knows_action(action_ref)) {
+                            actions.insert(action_ref.clone());
+                        }
+                    }
+                }
+                Work::Changes(items) => {
+                    actions.extend(items.iter().map(|(_, action_ref)| action_ref.clone()));
+                }
+                Work::Completions(_) | Work::Cancels(_) | Work::Releases(_) => {}
+            }
+        }
+        actions.retain(|text| ActionRef::check(text).is_ok());
+        (requests, actions.into_iter().collect())
+    }
+
+    /// Decides on what was gathered, and writes it.
+    fn decide(
+        &mut self,
+        now: Millis,
+        work: Vec<Delivered>,
+        requests: &[KnownRequest],
+        actions: Vec<Action>,
+    ) {
+        let wall = self.clock.at(now);
+        let known: HashMap<RequestId, KnownRequest> = requests
+            .iter()
+            .map(|known| (known.request_id, *known))
+            .collect();
+        let mut draft = Draft::default();
+        let open: Vec<PartitionId> = self
+            .places
+            .keys()
+            .copied()
+            .filter(|id| self.is_open(*id))
+            .collect();
+        for id in &open {
+            let Some(partition) = self.partition_mut(*id) else {
+                continue;
+            };
+            // A lowered limit holds for everything that this round grants.
+            for action in actions.iter().filter(|action| action.partition == *id) {
+                draft.add(
+                    *id,
+                    partition.step(wall, Event::ActionKnown(action.clone())),
+                );
+            }
+            draft.add(*id, partition.step(wall, Event::Tick));
+        }
+        self.decide_pending(wall, &mut draft);
+        self.compare(wall, &open, &mut draft);
+        for delivered in work {
+            self.decide_on(wall, delivered, &known, &mut draft);
+        }
+        self.rounds.made += 1;
+        let mut round = draft.into_round(self.options.id);
+        for id in open {
+            if let Some(partition) = self.partition_mut(id) {
+                round.seal(partition);
+            }
+        }
+        self.write(now, round);
+    }
+
+    fn decide_pending(&mut self, wall: Millis, draft: &mut Draft) {
+        for (id, event) in std::mem::take(&mut self.pending) {
+            if !self.is_open(id) {
+                self.pending.push_back((id, event));
+            } else if let Some(partition) = self.partition_mut(id) {
+                draft.add(id, partition.step(wall, event));
+            }
+        }
+    }
+
+    fn decide_on(
+        &mut self,
+        wall: Millis,
+        delivered: Delivered,
+        known: &HashMap<RequestId, KnownRequest>,
+        draft: &mut Draft,
+    ) {
+        let (id, reply_to) = (delivered.partition, delivered.reply_to);
+        let place = self.places.get_mut(&id);
+        // What belongs to a partition that was lost meanwhile comes again, to its owner.
+        let Some(place) = place.filter(|place| place.subscription == delivered.subscription) else {
+            return;
+        };
+        let Stage::Serving(partition) = &mut place.stage else {
+            return;
+        };
+        let mut step = |event| draft.add(id, partition.step(wall, event));
+        match delivered.work {
+            Work::Completions(items) => {
+                for item in items {
+                    step(Event::Completed(Box::new(item)));
+                }
+            }
+            Work::Submits(items) => {
+                for item in items {
+                    step(Event::Submit {
+                        known: known.get(&item.request_id).copied(),
+                        submit: Box::new(item),
+                        reply_to: reply_to.clone(),
+                    });
+                }
+            }
+            Work::Cancels(items) => {
+                for (request_id, execution_id) in items {
+                    step(Event::Cancel {
+                        request_id,
+                        execution_id,
+                        reply_to: reply_to.clone(),
+                    });
+                }
+            }
+            Work::Releases(items) => {
+                for command in items {
+                    step(Event::ForceRelease {
+                        command: Box::new(command),
+                        reply_to: reply_to.clone(),
+                    });
+                }
+            }
+            // The look-up has brought the new definition already.
+            Work::Changes(items) => {
+                for (request_id, _) in items {
+                    draft.add(id, changed(request_id, reply_to.as_ref()));
+                }
+            }
+        }
+        draft.add_ack(id, delivered.id);
+    }
+
+    fn write(&mut self, now: Millis, round: Round) {
+        if round.is_empty() {
+            let decided = round.commit.decided.iter().cloned();
+            self.out.extend(decided.map(Output::Noted));
+            self.tell(now, round, Vec::new());
+            return;
+        }
+        self.sweep.note(round.commit.executions());
+        let call = Call::Commit(Arc::clone(&round.commit));
+        self.rounds.step = Step::Committing(Box::new(round));
+        self.call(Purpose::Round, call);
+    }
+
+    /// The store has answered the round.
+    pub(super) fn round_answered(&mut self, now: Millis, reply: Reply) {
+        match (std::mem::take(&mut self.rounds.step), reply) {
+            (Step::LookingUp(work), Reply::Known { requests, actions }) => {
+                self.rounds.look_up_backoff = None;
+                if self.is_trusted(now) {
+                    self.decide(now, work, &requests, actions);
+                } else {
+                    self.put_back(work);
+                }
+            }
+            (Step::LookingUp(work), reply) => {
+                if let Reply::Failed(failure) = reply {
+                    self.say(Notice::StoreFailed {
+                        call: "look up requests",
+                        failure,
+                    });
+                }
+                let backoff = &mut self.rounds.look_up_backoff;
+                let backoff = backoff.get_or_insert_with(|| Backoff::new(20, 2_000));
+                self.rounds.begin_at = now + backoff.next_delay(&mut self.chance);
+                self.put_back(work);
+            }
+            (Step::Committing(round), Reply::Committed(bodies)) => {
+                self.tell(now, *round, bodies);
+            }
+            (Step::Committing(mut round), Reply::Fenced(lost)) => {
+                self.fenced(&lost);
+                round.drop_partitions(&lost);
+                self.write(now, *round);
+            }
+            (Step::Committing(round), Reply::Failed(failure)) if failure.refused => {
+                self.refused(now, *round, &failure);
+            }
+            (Step::Committing(round), reply) => self.unknown(now, &round, reply),
+            (Step::Idle, _) => {}
+        }
+    }
+
+    /// Somebody else owns these.
+    fn fenced(&mut self, lost: &[PartitionId]) {
+        self.count(Counter::Fenced);
+        self.say(Notice::Fenced(lost.to_vec()));
+        for partition in lost {
+            if let Some(epoch) = self.places.get(partition).map(|place| place.epoch) {
+                self.note(*partition, epoch, Fact::Fenced);
+            }
+            self.lose(*partition);
+        }
+    }
+
+    /// What was gathered waits again, before what came after it.
+    fn put_back(&mut self, work: Vec<Delivered>) {
+        for delivered in work.into_iter().rev() {
+            let place = self.places.get_mut(&delivered.partition);
+            let Some(place) = place.filter(|place| place.subscription == delivered.subscription)
+            else {
+                continue;
+            };
+            self.rounds.waiting_items += delivered.work.len();
+            self.rounds.waiting_bytes += delivered.bytes;
+            match delivered.work {
+                Work::Completions(_) => place.mailbox.control.push_front(delivered),
+                _ => place.mailbox.commands.push_front(delivered),
+            }
+        }
+    }
+
+    /// Nothing of a round was written, for a reason that may last.
+    fn refused(&mut self, now: Millis, round: Round, failure: &Failure) {
+        self.count(Counter::CommitRefused);
+        for round in round.split() {
+            let Some(partition) = round.tells.keys().next().copied() else {
+                continue;
+            };
+            let mut backoff = Backoff::new(100, 2_000);
+            let again_in = backoff.next_delay(&mut self.chance);
+            self.say(Notice::CommitRefused {
+                partitions: vec![partition],
+                failure: failure.clone(),
+                again_in,
+            });
+            let rewrite = Rewrite {
+                round: Box::new(round),
+                at: Some(now + again_in),
+                backoff,
+                since: now,
+                why: failure.words.clone(),
+            };
+            self.rewrites.insert(partition, rewrite);
+        }
+    }
+
+    /// Writes again what was refused.
+    pub(super) fn go_on_rewriting(&mut self, now: Millis) {
+        let due: Vec<PartitionId> = self
+            .rewrites
+            .iter()
+            .filter(|(_, rewrite)| rewrite.at.is_some_and(|at| at <= now))
+            .map(|(partition, _)| *partition)
+            .collect();
+        if !self.is_trusted(now) {
+            return;
+        }
+        for partition in due {
+            if let Some(rewrite) = self.rewrites.get_mut(&partition) {
+                rewrite.at = None;
+                let call = Call::Commit(Arc::clone(&rewrite.round.commit));
+                self.call(Purpose::Rewrite(partition), call);
+            }
+        }
+    }
+
+    /// The store has answered what was written again.
+    pub(super) fn rewritten(&mut self, now: Millis, partition: PartitionId, reply: Reply) {
+        let Some(mut rewrite) = self.rewrites.remove(&partition) else {
+            return;
+        };
+        match reply {
+            Reply::Committed(bodies) => {
+                self.sweep.note(rewrite.round.commit.executions());
+                self.tell(now, *rewrite.round, bodies);
+            }
+            Reply::Fenced(lost) => {
+                self.fenced(&lost);
+            }
+            Reply::Failed(failure) if failure.refused => {
+                self.count(Counter::CommitRefused);
+                let again_in = rewrite.backoff.next_delay(&mut self.chance);
+                rewrite.at = Some(now + again_in);
+                rewrite.why = failure.words.clone();
+                self.say(Notice::CommitRefused {
+                    partitions: vec![partition],
+                    failure,
+                    again_in,
+                });
+                self.rewrites.insert(partition, rewrite);
+            }
+            reply => self.unknown(now, &rewrite.round, reply),
+        }
+    }
+
+    /// Memory is ahead of the store now, or not: only loading again, in a new epoch, tells.
+    fn unknown(&mut self, now: Millis, round: &Round, reply: Reply) {
+        self.count(Counter::CommitUnknown);
+        let partitions: Vec<PartitionId> = round.tells.keys().copied().collect();
+        if let Reply::Failed(failure) = reply {
+            self.say(Notice::CommitUnknown {
+                partitions: partitions.clone(),
+                failure,
+            });
+        }
+        for partition in partitions {
+            if self.is_kept(partition) {
+                let at = now + self.chance.between(50, 500);
+                self.want_new_epoch(partition, at);
+            }
+        }
+    }
+
+    /// What follows a commit.
+    fn tell(&mut self, now: Millis, round: Round, bodies: Vec<crate::stored::Body>) {
+        let exhausted: Vec<PartitionId> = round
+            .tells
+            .keys()
+            .copied()
+            .filter(|id| {
+                self.partition(*id)
+                    .is_some_and(|partition| partition.is_exhausted())
+            })
+            .collect();
+        self.tell_round(now, round, bodies);
+        for partition in exhausted {
+            self.say(Notice::EpochUsedUp(partition));
+            self.want_new_epoch(partition, now);
+        }
+    }
+}
+
+/// The answer to the change of an action.
+fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Vec<Effect> {
+    let answer = |reply_to: &Arc<str>| Effect::Answer {
+        reply_to: Arc::clone(reply_to),
+        answer: Answer {
+            request_id,
+            outcome: Ok(Accepted::default()),
+        },
+    };
+    reply_to.map(answer).into_iter().collect()
+}

@@ -1,0 +1,507 @@
+//! Says what was committed: dispatches to the workers, answers to the askers, snapshots of the
+//! queues; then acknowledges.
+//!
+//! A dispatch is a doorbell: the grant is stored, and whoever takes over, or the reconciler, rings
+//! again. So nothing here ever holds the owner up. Each pool has a line of its own, bounded; what
+//! the bus refuses is a decision:
+//!
+//! - *no room* or *no route*: nothing more is granted to the pool until it takes a dispatch again;
+//! - *too large* or *invalid*: the execution ends as failed, because nobody could ever run it;
+//! - *unknown*: told again, because only one worker's claim of an attempt succeeds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use attune_core::{ExecutionId, PartitionId};
+
+use super::backoff::Backoff;
+use super::snapshots::Snapshots;
+use super::{
+    Call, DeliveryId, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Refusal,
+    Reply, Send, Stage,
+};
+use crate::counters::Counter;
+use crate::partition::{Event, Grantee, Letter};
+use crate::queue::Millis;
+use crate::round::Round;
+use crate::stored::Body;
+
+/// How many dispatches to one pool may be unconfirmed at once.
+const MAX_UNCONFIRMED: usize = 32;
+/// How many dispatches wait for a pool that takes none; more are left to the reconciler.
+const MAX_WAITING: usize = 1_000;
+/// How many bytes of them.
+const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
+/// How many bytes may be on their way to the bus before commands must wait.
+const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
+/// How many dispatches are published together.
+const MAX_TOGETHER: usize = 1_000;
+/// How many executions are dispatched once more at a time, and how often: a partition that was
+/// taken over must not flood the broker with what mostly waits at the workers already.
+const AGAIN_AT_ONCE: usize = 500;
+const AGAIN_INTERVAL: Millis = 50;
+/// How often dead letters are tried when they are refused.
+const LETTER_TRIES: u32 = 3;
+
+/// The line of one pool.
+#[derive(Debug)]
+struct Pool {
+    waiting: VecDeque<(PartitionId, Dispatch)>,
+    waiting_bytes: usize,
+    unconfirmed: usize,
+    /// It takes no dispatches; nothing is granted to it.
+    closed: bool,
+    retry_at: Millis,
+    backoff: Backoff,
+}
+
+impl Pool {
+    fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            unconfirmed: 0,
+            closed: false,
+            retry_at: Millis::MIN,
+            backoff: Backoff::new(100, 10_000),
+        }
+    }
+
+    fn is_due(&self, now: Millis) -> bool {
+        let most = if self.closed { 1 } else { MAX_UNCONFIRMED };
+        !self.waiting.is_empty() && self.unconfirmed < most && self.retry_at <= now
+    }
+}
+
+/// Something on its way to the bus.
+#[derive(Debug)]
+enum OnTheWay {
+    Dispatches {
+        pool: String,
+        items: Vec<(PartitionId, Dispatch)>,
+        bytes: usize,
+    },
+    Letters(Letters),
+}
+
+/// Submissions that nothing can be done with, and the deliveries that brought them.
+#[derive(Debug)]
+struct Letters {
+    letters: Arc<Vec<Letter>>,
+    acks: Vec<DeliveryId>,
+    tries: u32,
+    backoff: Backoff,
+    retry_at: Millis,
+}
+
+/// What is to be told, and what is being told.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    pools: BTreeMap<String, Pool>,
+    on_the_way: BTreeMap<PublishId, OnTheWay>,
+    bytes_on_the_way: usize,
+    letters: Vec<Letters>,
+    /// To be dispatched once more.
+    again: VecDeque<(PartitionId, Grantee)>,
+    again_at: Millis,
+    /// Those of them whose bodies are being read.
+    reading: HashMap<ExecutionId, (PartitionId, Grantee)>,
+    pub(super) snapshots: Snapshots,
+}
+
+impl Telling {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        let pools = self.pools.values().filter(|pool| !pool.waiting.is_empty());
+        let pools = pools
+            .filter(|pool| pool.unconfirmed == 0)
+            .map(|pool| pool.retry_at);
+        let letters = self.letters.iter().map(|letters| letters.retry_at);
+        let again = (!self.again.is_empty() && self.reading.is_empty()).then_some(self.again_at);
+        pools
+            .chain(letters)
+            .chain(again)
+            .chain(self.snapshots.wake_at())
+            .min()
+    }
+
+    /// Whether so much is on its way that commands must wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes_on_the_way >= MAX_BYTES_ON_THE_WAY
+    }
+
+    /// An execution may have been dispatched in vain.
+    pub(super) fn tell_again(&mut self, partition: PartitionId, grantee: Grantee) {
+        self.again.push_back((partition, grantee));
+    }
+
+    /// The pools that take no dispatches.
+    pub(super) fn closed_pools(&self) -> impl Iterator<Item = Arc<str>> + '_ {
+        let closed = self.pools.iter().filter(|(_, pool)| pool.closed);
+        closed.map(|(name, _)| Arc::from(name.as_str()))
+    }
+
+    /// A partition is served no more: its next owner tells what was not told.
+    pub(super) fn forget(&mut self, partition: PartitionId) {
+        for pool in self.pools.values_mut() {
+            pool.waiting.retain(|(of, dispatch)| {
+                if *of == partition {
+                    pool.waiting_bytes -= size(dispatch);
+                }
+                *of != partition
+            });
+        }
+        self.again.retain(|(of, _)| *of != partition);
+        self.snapshots.forget(partition);
+    }
+}
+
+fn size(dispatch: &Dispatch) -> usize {
+    dispatch.body.parameters.get().len() + 512
+}
+
+impl Owner {
+    /// Tells what a round has decided, which is stored now.
+    pub(super) fn tell_round(&mut self, now: Millis, round: Round, bodies: Vec<Body>) {
+        let Round { commit, tells } = round;
+        let mut bodies: HashMap<ExecutionId, Body> =
+            bodies.into_iter().map(|body| (body.id, body)).collect();
+        let granted: BTreeSet<ExecutionId> = tells
+            .values()
+            .flat_map(|tell| tell.dispatches.iter().map(|grantee| grantee.execution_id))
+            .collect();
+        // Whoever wrote it has let go of it, so that nothing is copied as a rule.
+        let inserts = Arc::try_unwrap(commit)
+            .map(|commit| commit.batch.inserts)
+            .unwrap_or_else(|commit| commit.batch.inserts.clone());
+        for new in inserts {
+            if granted.contains(&new.id) {
+                let body = Body {
+                    id: new.id,
+                    parameters: new.submission.parameters,
+                    timeout_seconds: new.submission.timeout_seconds,
+                };
+                bodies.insert(new.id, body);
+            }
+        }
+        let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, tell) in tells {
+            self.out.extend(tell.counts.into_iter().map(Output::Count));
+            self.out
+                .extend(tell.notices.into_iter().map(Output::Notice));
+            let touched = tell.touched.into_iter().map(|action_id| (id, action_id));
+            self.telling.snapshots.changed(touched);
+            for grantee in tell.dispatches {
+                match bodies.remove(&grantee.execution_id) {
+                    Some(body) => self.line_up(id, Dispatch { grantee, body }),
+                    // The grant is stored; its body is read by itself.
+                    None => self.telling.tell_again(id, grantee),
+                }
+            }
+            let again = tell.redispatches.into_iter().map(|grantee| (id, grantee));
+            self.telling.again.extend(again);
+            answers.extend(tell.answers);
+            cancels.extend(tell.cancels);
+            if tell.letters.is_empty() {
+                acks.extend(tell.acks);
+            } else {
+                self.telling.letters.push(Letters {
+                    letters: Arc::new(tell.letters),
+                    acks: tell.acks,
+                    tries: 0,
+                    backoff: Backoff::new(100, 10_000),
+                    retry_at: now,
+                });
+            }
+        }
+        if !answers.is_empty() {
+            self.out.push(Output::Send(Send::Answers(answers)));
+        }
+        if !cancels.is_empty() {
+            self.out.push(Output::Send(Send::Cancels(cancels)));
+        }
+        self.go_on_telling(now);
+        // Last of all: what it led to is stored, and told or found again by whoever comes next.
+        if !acks.is_empty() {
+            self.out.push(Output::Ack(acks));
+        }
+    }
+
+    /// Puts a dispatch into the line of its pool.
+    fn line_up(&mut self, partition: PartitionId, dispatch: Dispatch) {
+        let name = &dispatch.grantee.action.spec.pool;
+        if !self.telling.pools.contains_key(name) {
+            self.telling.pools.insert(name.clone(), Pool::new());
+        }
+        if let Some(pool) = self.telling.pools.get_mut(name) {
+            pool.waiting_bytes += size(&dispatch);
+            pool.waiting.push_back((partition, dispatch));
+        }
+        if let Some(place) = self.places.get_mut(&partition) {
+            place.untold += 1;
+        }
+    }
+
+    fn told(&mut self, partition: PartitionId, count: usize) {
+        if let Some(place) = self.places.get_mut(&partition) {
+            place.untold = place.untold.saturating_sub(count);
+        }
+    }
+
+    /// Tells what can be told now.
+    pub(super) fn go_on_telling(&mut self, now: Millis) {
+        let due = self
+            .telling
+            .pools
+            .iter()
+            .filter(|(_, pool)| pool.is_due(now));
+        let due: Vec<String> = due.map(|(name, _)| name.clone()).collect();
+        for name in due {
+            self.dispatch(&name);
+        }
+        let letters = std::mem::take(&mut self.telling.letters);
+        for letters in letters {
+            if letters.retry_at > now {
+                self.telling.letters.push(letters);
+                continue;
+            }
+            let id = PublishId(self.number());
+            let copy = Arc::clone(&letters.letters);
+            self.telling
+                .on_the_way
+                .insert(id, OnTheWay::Letters(letters));
+            self.out.push(Output::Letters(id, copy));
+        }
+        self.read_bodies(now);
+        self.publish_snapshots(now);
+    }
+
+    fn dispatch(&mut self, name: &str) {
+        let id = PublishId(self.number());
+        let Some(pool) = self.telling.pools.get_mut(name) else {
+            return;
+        };
+        // One is enough to see whether a pool takes dispatches again.
+        let most = if pool.closed { 1 } else { MAX_TOGETHER };
+        let many = pool.waiting.len().min(most);
+        let items: Vec<(PartitionId, Dispatch)> = pool.waiting.drain(..many).collect();
+        let bytes: usize = items.iter().map(|(_, dispatch)| size(dispatch)).sum();
+        pool.waiting_bytes -= bytes;
+        pool.unconfirmed += 1;
+        self.telling.bytes_on_the_way += bytes;
+        let dispatches = items.iter().map(|(_, dispatch)| dispatch.clone()).collect();
+        let sent = OnTheWay::Dispatches {
+            pool: name.to_owned(),
+            items,
+            bytes,
+        };
+        self.telling.on_the_way.insert(id, sent);
+        self.out.push(Output::Dispatch(id, dispatches));
+    }
+
+    /// It is known what came of something that was published.
+    pub(super) fn published(&mut self, now: Millis, id: PublishId, published: Published) {
+        match self.telling.on_the_way.remove(&id) {
+            Some(OnTheWay::Dispatches { pool, items, bytes }) => {
+                self.telling.bytes_on_the_way -= bytes;
+                if let Some(pool) = self.telling.pools.get_mut(&pool) {
+                    pool.unconfirmed -= 1;
+                }
+                self.dispatched(now, &pool, items, published);
+            }
+            Some(OnTheWay::Letters(letters)) => self.letters_published(now, letters, published),
+            None => {}
+        }
+    }
+
+    fn dispatched(
+        &mut self,
+        now: Millis,
+        name: &str,
+        items: Vec<(PartitionId, Dispatch)>,
+        published: Published,
+    ) {
+        let mut back = Vec::new();
+        let mut why_closed = None;
+        match published {
+            Published::Confirmed => {
+                for (partition, _) in items {
+                    self.told(partition, 1);
+                }
+            }
+            Published::Unknown => back = items,
+            Published::Refused(refused) => {
+                let mut refused: BTreeMap<usize, Refusal> = refused.into_iter().collect();
+                for (place, (partition, dispatch)) in items.into_iter().enumerate() {
+                    match refused.remove(&place) {
+                        None => self.told(partition, 1),
+                        Some(Refusal::Full) => {
+                            why_closed = Some("its queue is full");
+                            back.push((partition, dispatch));
+                        }
+                        Some(Refusal::Unroutable) => {
+                            why_closed = Some("nobody has ever received there");
+                            back.push((partition, dispatch));
+                        }
+                        Some(refusal) => self.undispatchable(partition, &dispatch, &refusal),
+                    }
+                }
+            }
+        }
+        if back.is_empty() {
+            return self.open_pool(name);
+        }
+        self.line_up_again(now, name, back);
+        if let Some(why) = why_closed {
+            self.close_pool(name, why);
+        }
+    }
+
+    fn undispatchable(&mut self, partition: PartitionId, dispatch: &Dispatch, refusal: &Refusal) {
+        self.told(partition, 1);
+        let why = match refusal {
+            Refusal::TooLarge { bytes, max } => {
+                format!("its dispatch has {bytes} bytes, and a message may have {max}")
+            }
+            Refusal::Invalid(words) => format!("its dispatch cannot be sent: {words}"),
+            Refusal::Full | Refusal::Unroutable => return,
+        };
+        let event = Event::Undispatchable {
+            execution_id: dispatch.grantee.execution_id,
+            attempt: dispatch.grantee.attempt,
+            why,
+        };
+        self.pending.push_back((partition, event));
+    }
+
+    /// What was not taken stands first in line again; what finds no room there is left to the
+    /// reconciler.
+    fn line_up_again(&mut self, now: Millis, name: &str, back: Vec<(PartitionId, Dispatch)>) {
+        let Some(pool) = self.telling.pools.get_mut(name) else {
+            return;
+        };
+        pool.retry_at = now + pool.backoff.next_delay(&mut self.chance);
+        for (partition, dispatch) in back.into_iter().rev() {
+            // A partition that is not served any more has another owner, who tells it again.
+            let place = self.places.get(&partition);
+            if place.is_some_and(|place| matches!(place.stage, Stage::Serving(_))) {
+                pool.waiting_bytes += size(&dispatch);
+                pool.waiting.push_front((partition, dispatch));
+            }
+        }
+        let mut dropped = Vec::new();
+        while pool.waiting.len() > MAX_WAITING || pool.waiting_bytes > MAX_WAITING_BYTES {
+            let Some((partition, dispatch)) = pool.waiting.pop_back() else {
+                break;
+            };
+            pool.waiting_bytes -= size(&dispatch);
+            dropped.push(partition);
+        }
+        let count = dropped.len();
+        if count > 0 {
+            let pool = name.to_owned();
+            self.say(Notice::DispatchesDropped { pool, count });
+        }
+        for partition in dropped {
+            self.count(Counter::DispatchDropped);
+            self.told(partition, 1);
+        }
+    }
+
+    fn close_pool(&mut self, name: &str, why: &'static str) {
+        if let Some(pool) = self.telling.pools.get_mut(name).filter(|pool| !pool.closed) {
+            pool.closed = true;
+            let pool = name.to_owned();
+            self.say(Notice::PoolClosed { pool, why });
+            self.set_pool(name, true);
+        }
+    }
+
+    fn open_pool(&mut self, name: &str) {
+        let Some(pool) = self.telling.pools.get_mut(name) else {
+            return;
+        };
+        pool.backoff = Backoff::new(100, 10_000);
+        pool.retry_at = Millis::MIN;
+        let was_closed = std::mem::take(&mut pool.closed);
+        if pool.waiting.is_empty() && pool.unconfirmed == 0 {
+            self.telling.pools.remove(name);
+        }
+        if was_closed {
+            let pool = name.to_owned();
+            self.say(Notice::PoolOpen { pool });
+            self.set_pool(name, false);
+        }
+    }
+
+    fn set_pool(&mut self, name: &str, closed: bool) {
+        let name: Arc<str> = Arc::from(name);
+        let served = self.places.iter();
+        let served = served.filter(|(_, place)| matches!(place.stage, Stage::Serving(_)));
+        for (id, _) in served {
+            let name = Arc::clone(&name);
+            self.pending.push_back((*id, Event::Pool { name, closed }));
+        }
+    }
+
+    fn letters_published(&mut self, now: Millis, mut letters: Letters, published: Published) {
+        match published {
+            Published::Confirmed => {}
+            Published::Refused(_) if letters.tries + 1 >= LETTER_TRIES => {
+                for letter in letters.letters.iter() {
+                    self.out.push(Output::Count(Counter::LetterDropped));
+                    self.out.push(Output::Notice(Notice::LetterDropped {
+                        action_ref: letter.submission.action_ref.clone(),
+                        reason: letter.reject.to_string(),
+                    }));
+                }
+            }
+            published => {
+                letters.tries += u32::from(matches!(published, Published::Refused(_)));
+                letters.retry_at = now + letters.backoff.next_delay(&mut self.chance);
+                return self.telling.letters.push(letters);
+            }
+        }
+        self.out.push(Output::Ack(letters.acks));
+    }
+
+    /// Reads the bodies of what is dispatched once more, a few at a time, and only of what still
+    /// holds its slot.
+    fn read_bodies(&mut self, now: Millis) {
+        let idle = self.telling.again.is_empty() || !self.telling.reading.is_empty();
+        if idle || now < self.telling.again_at {
+            return;
+        }
+        self.telling.again_at = now + AGAIN_INTERVAL;
+        let many = self.telling.again.len().min(AGAIN_AT_ONCE);
+        let next: Vec<(PartitionId, Grantee)> = self.telling.again.drain(..many).collect();
+        for (id, grantee) in next {
+            let partition = self.partition(id);
+            let held = partition.and_then(|partition| partition.holds(grantee.execution_id));
+            if held == Some(grantee.attempt) {
+                let reading = &mut self.telling.reading;
+                reading.insert(grantee.execution_id, (id, grantee));
+            }
+        }
+        let mut ids: Vec<ExecutionId> = self.telling.reading.keys().copied().collect();
+        if !ids.is_empty() {
+            ids.sort_unstable();
+            self.call(Purpose::Bodies, Call::LoadBodies(ids));
+        }
+    }
+
+    pub(super) fn bodies_loaded(&mut self, now: Millis, reply: Reply) {
+        let mut reading = std::mem::take(&mut self.telling.reading);
+        let Reply::Bodies(bodies) = reply else {
+            let mut again: Vec<(PartitionId, Grantee)> = reading.into_values().collect();
+            again.sort_unstable_by_key(|(_, grantee)| grantee.execution_id);
+            self.telling.again.extend(again);
+            self.telling.again_at = now + self.chance.between(500, 1_000);
+            return;
+        };
+        for body in bodies {
+            if let Some((id, grantee)) = reading.remove(&body.id) {
+                self.line_up(id, Dispatch { grantee, body });
+            }
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What happens to a partition, and what follows from it.
+
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionId, Attempt, ExecutionId, QueueTotals, Reject, RequestId, Submission, WorkerId,
+};
+
+use crate::counters::Counter;
+use crate::notice::Notice;
+use crate::queue::Millis;
+use crate::stored::{
+    Audit, Change, End, KnownRequest, NewExecution, Outcome, StoredExecution, StoredSlot,
+};
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// The partition was taken over: these are its actions and what has gone through their queues.
+    Recover {
+        /// Its actions.
+        actions: Vec<Action>,
+        /// The totals of their queues.
+        totals: Vec<(ActionId, QueueTotals)>,
+    },
+    /// Executions that wait or hold a slot, by rising id; comes after `Recover`, in pages.
+    RecoverRows(Vec<StoredExecution>),
+    /// The definition or policy of an action as it is from now on.
+    ActionKnown(Action),
+    /// A client asks for an execution.
+    Submit {
+        /// What is asked for.
+        submit: Box<Submit>,
+        /// What the store knows of the request.
+        known: Option<KnownRequest>,
+        /// Who waits for the answer.
+        reply_to: Option<Arc<str>>,
+    },
+    /// A client asks to end an execution.
+    Cancel {
+        /// Names the request.
+        request_id: RequestId,
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Who waits for the answer.
+        reply_to: Option<Arc<str>>,
+    },
+    /// An operator takes the slot from an attempt.
+    ForceRelease {
+        /// Which attempt, who and why.
+        command: Box<ForceRelease>,
+        /// Who waits for the answer.
+        reply_to: Option<Arc<str>>,
+    },
+    /// A run has ended.
+    Completed(Box<Completion>),
+    /// An attempt cannot be told to any worker: its dispatch can never be sent.
+    Undispatchable {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt.
+        attempt: Attempt,
+        /// Why, for people.
+        why: String,
+    },
+    /// The pool takes no dispatches at the moment, or takes them again.
+    Pool {
+        /// Which pool.
+        name: Arc<str>,
+        /// Whether it takes none.
+        closed: bool,
+    },
+    /// What the store has in a range of ids: every execution that waits or holds a slot, but for
+    /// those that changed while it was read.
+    ReconcileWaiting {
+        /// The range begins after this id.
+        after: Option<ExecutionId>,
+        /// The range ends with this id; without one it has no end.
+        last: Option<ExecutionId>,
+        /// What is stored there, by rising id.
+        rows: Vec<StoredExecution>,
+        /// What changed meanwhile, and is not compared.
+        changed: Arc<std::collections::HashSet<ExecutionId>>,
+    },
+    /// Everything that the store shows as holding a slot of this partition.
+    Reconcile {
+        /// The rows.
+        slots: Vec<StoredSlot>,
+        /// What counts as lost or forgotten.
+        bounds: ReconcileBounds,
+        /// What changed while they were read, and is not compared.
+        changed: Arc<std::collections::HashSet<ExecutionId>>,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What a client asks to be run.
+#[derive(Debug, Clone)]
+pub struct Submit {
+    /// Names the request.
+    pub request_id: RequestId,
+    /// What is asked for.
+    pub submission: Submission,
+    /// What happens when it is refused.
+    pub on_reject: OnReject,
+}
+
+/// What an owner does with a submission that it must refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnReject {
+    /// Answer, and store nothing: someone waits for the answer.
+    Answer,
+    /// Record it as rejected: its sender was told that the message is safe.
+    Record,
+}
+
+/// What an operator says who takes a slot back.
+#[derive(Debug, Clone)]
+pub struct ForceRelease {
+    /// Names the command.
+    pub request_id: RequestId,
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it; a later one keeps its slot.
+    pub attempt: Attempt,
+    /// Who asks for it.
+    pub who: String,
+    /// Why.
+    pub reason: String,
+    /// Who ran it as far as the asker saw.
+    pub worker: Option<WorkerId>,
+}
+
+/// What a worker says of a run that has ended.
+#[derive(Debug, Clone)]
+pub struct Completion {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// Its action, as far as the worker knows.
+    pub action_id: ActionId,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What an owner answers to one command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Names the command.
+    pub request_id: RequestId,
+    /// What became of it.
+    pub outcome: Result<Accepted, Reject>,
+}
+
+/// What became of a command that was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Accepted {
+    /// Which execution; absent in the answer to a change of an action.
+    pub execution_id: Option<ExecutionId>,
+    /// Where it stands.
+    pub status: Option<attune_core::Status>,
+    /// How many wait before it, while it waits.
+    pub position: Option<u64>,
+    /// Whether the request had been accepted before.
+    pub repeated: bool,
+}
+
+/// What the reconciler takes for lost or forgotten, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReconcileBounds {
+    /// A worker whose lease ended this long ago is dead, and what it ran has been killed.
+    pub worker_grace: Millis,
+    /// A slot that nobody claimed for this long is dispatched again; then after twice as long,
+    /// four times, and so on: when all workers are busy for long, dispatches are not lost but
+    /// waiting, and saying it again every time would only add to what they must read.
+    pub republish_after: Millis,
+    /// How often the reconciler looks.
+    pub interval: Millis,
+}
+
+impl ReconcileBounds {
+    /// Whether a slot held for this long without a claim is dispatched again at this look.
+    pub fn is_forgotten(&self, held_for: Millis) -> bool {
+        let doublings = |time: Millis| (time / self.republish_after.max(1)).checked_ilog2();
+        // Looks are not exactly an interval apart; one too many does no harm, one too few delays.
+        let last_look = (held_for - self.interval - self.interval / 4).max(0);
+        doublings(held_for) != doublings(last_look)
+    }
+}
+
+/// Something that must be done. Stored effects come true in one commit; the others follow it.
+#[derive(Debug, Clone)]
+pub enum Effect {
+    /// Store a new execution.
+    Insert(Box<NewExecution>),
+    /// Change a stored execution.
+    Change(Change),
+    /// Move an execution to the history.
+    End(Box<End>),
+    /// Tell the workers to run it.
+    Dispatch(Grantee),
+    /// Tell the workers again: the first time may have been lost.
+    Redispatch(Grantee),
+    /// Tell the workers to end it.
+    CancelRun {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Which attempt of it.
+        attempt: Attempt,
+    },
+    /// Tell the asker.
+    Answer {
+        /// Who waits for it.
+        reply_to: Arc<str>,
+        /// What to say.
+        answer: Answer,
+    },
+    /// Put a submission among the dead letters: it cannot even be recorded.
+    DeadLetter(Letter),
+    /// Write it down, in the commit of this round.
+    Audit(Audit),
+    /// The queue of this action has changed.
+    Touched(ActionId),
+    /// Count something.
+    Count(Counter),
+    /// Tell people.
+    Notice(Notice),
+}
+
+/// An execution that may run.
+#[derive(Debug, Clone)]
+pub struct Grantee {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// Its action, as it was when the slot was granted.
+    pub action: Arc<Action>,
+}
+
+/// A submission that nothing can be done with, and why.
+#[derive(Debug, Clone)]
+pub struct Letter {
+    /// The submission.
+    pub submission: Box<Submission>,
+    /// Why.
+    pub reject: Reject,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unclaimed_slot_is_dispatched_again_ever_more_rarely() {
+        let bounds = ReconcileBounds {
+            worker_grace: 0,
+            republish_after: 30,
+            interval: 10,
+        };
+        let again: Vec<Millis> = (0..=50)
+            .map(|n| n * 10)
+            .filter(|t| bounds.is_forgotten(*t))
+            .collect();
+        assert_eq!(again, [30, 40, 60, 70, 120, 130, 240, 250, 480, 490]);
+    }
+}

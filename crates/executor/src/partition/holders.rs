@@ -1,0 +1,142 @@
+//! What becomes of executions that hold a slot: they end, or they wait again.
+
+use attune_core::{Action, ActionId, Attempt, ExecutionId, OnWorkerLost, Status};
+
+use super::{Completion, Effect, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::queue::{ActionQueue, Holder, Millis};
+use crate::stored::{Change, End, Outcome, Transition};
+
+impl Partition {
+    pub(super) fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
+        let Completion {
+            execution_id,
+            attempt,
+            action_id: _,
+            outcome,
+        } = completion;
+        // The execution and its attempt say which slot it is, whatever action the worker names.
+        let found = self.index.get(&execution_id).copied();
+        let found = found.filter(|_| {
+            outcome.status.is_reportable() && self.holds(execution_id) == Some(attempt)
+        });
+        let Some(action_id) = found else {
+            // Unknown, finished or another attempt: it changes nothing, however often it comes.
+            #[cfg(attune_plant = "counter")]
+            self.queues.with_existing(completion.action_id, |queue| {
+                queue.finish(execution_id, attempt, false)
+            });
+            self.note(|| Fact::Stale {
+                execution_id,
+                attempt,
+            });
+            out.push(Effect::Count(Counter::StaleCompletion));
+            return;
+        };
+        let counter = if outcome.status == Status::Cancelled {
+            Counter::Cancelled
+        } else {
+            Counter::Completed
+        };
+        self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+        self.serve(now, action_id, out);
+    }
+
+    /// Ends an execution that holds a slot.
+    pub(super) fn end_holder(
+        &mut self,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        outcome: Outcome,
+        counter: Counter,
+        out: &mut Vec<Effect>,
+    ) {
+        let status = outcome.status;
+        // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
+        let Ok(end) = End::of(execution_id, Status::Requested, outcome) else {
+            return;
+        };
+        let cancelled = status == Status::Cancelled;
+        let ended = self.queues.with_existing(action_id, |queue| {
+            queue.finish(execution_id, attempt, cancelled)
+        });
+        if ended != Some(true) {
+            return;
+        }
+        self.index.remove(&execution_id);
+        self.note(|| Fact::Ended {
+            execution_id,
+            action_id,
+            attempt,
+            status,
+        });
+        out.push(Effect::End(Box::new(end)));
+        out.push(Effect::Count(counter));
+    }
+
+    /// Ends an attempt that can never be told to a worker.
+    pub(super) fn give_up(
+        &mut self,
+        now: Millis,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        why: String,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(action_id) = self.index.get(&execution_id).copied() else {
+            return;
+        };
+        if self.holds(execution_id) != Some(attempt) {
+            return;
+        }
+        let outcome = Outcome::of(Status::Failed, Some(why));
+        let counter = Counter::Undispatchable;
+        self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+        self.serve(now, action_id, out);
+    }
+
+    /// Takes the slot back from an attempt that will not give it back by itself, as the action's
+    /// policy says, and tells where the execution stands then. `why` is for people.
+    pub(super) fn take_back(
+        &mut self,
+        action: &Action,
+        execution_id: ExecutionId,
+        holder: Holder,
+        why: &str,
+        out: &mut Vec<Effect>,
+    ) -> Status {
+        let attempt = holder.attempt;
+        let used_up = u32::try_from(attempt.0).unwrap_or(u32::MAX) >= action.spec.max_attempts;
+        let (status, words, counter) = if holder.cancel_requested {
+            let words = format!("cancelled; {why}");
+            (Status::Cancelled, words, Counter::Cancelled)
+        } else if used_up || action.spec.on_worker_lost == OnWorkerLost::Fail {
+            let words = format!("{why} in attempt {attempt}");
+            (Status::Abandoned, words, Counter::Abandoned)
+        } else {
+            let revoke = |queue: &mut ActionQueue| queue.revoke(execution_id, attempt);
+            if self.queues.with_existing(action.id, revoke) == Some(true) {
+                let action_id = action.id;
+                self.note(|| Fact::Revoked {
+                    execution_id,
+                    action_id,
+                    attempt,
+                });
+                out.push(Effect::Change(Change {
+                    id: execution_id,
+                    transition: Some(Transition::revoke()),
+                    attempt,
+                    grant_no: None,
+                    cancel_requested: false,
+                }));
+                out.push(Effect::Count(Counter::Revoked));
+            }
+            return Status::Queued;
+        };
+        let outcome = Outcome::of(status, Some(words));
+        self.end_holder(action.id, execution_id, attempt, outcome, counter, out);
+        status
+    }
+}

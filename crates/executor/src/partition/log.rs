@@ -1,0 +1,51 @@
+//! The log of decisions, while somebody wants one.
+
+use attune_core::ActionId;
+
+use super::Partition;
+use crate::fact::{Decided, Fact};
+use crate::policy::{QueueLimits, limits_of};
+
+impl Partition {
+    /// Keeps a log of decisions from now on; whoever wants it must [take](Self::take_log) it
+    /// with every round.
+    pub fn keep_log(&mut self) {
+        self.log = Some(Vec::new());
+    }
+
+    /// What was decided since it was last taken, in order; `None` when nobody wants to know.
+    pub fn take_log(&mut self) -> Option<Decided> {
+        let facts = std::mem::take(self.log.as_mut()?);
+        self.logged += 1;
+        Some(Decided {
+            partition: self.id,
+            epoch: self.epoch,
+            number: self.logged,
+            facts,
+        })
+    }
+
+    pub(super) fn note(&mut self, fact: impl FnOnce() -> Fact) {
+        if let Some(log) = &mut self.log {
+            log.push(fact());
+        }
+    }
+
+    /// Notes the bounds of an action unless they are those that are known.
+    pub(super) fn note_bounds(&mut self, action_id: ActionId, limits: QueueLimits) {
+        let config = self.queues.config();
+        let known = self.actions.get(&action_id);
+        if known.is_none_or(|action| limits_of(&action.spec, config) != limits) {
+            self.note(|| Fact::Bounds { action_id, limits });
+        }
+    }
+
+    /// Notes a queue as it is at the end of a round.
+    pub(crate) fn note_totals(&mut self, action_id: ActionId) {
+        if self.log.is_some()
+            && let Some(stats) = self.stats(action_id)
+        {
+            self.note(|| Fact::Totals(stats));
+        }
+    }
+}

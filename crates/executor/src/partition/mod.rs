@@ -1,0 +1,380 @@
+//! Every decision about the executions of one partition. Pure: state + event + `now` → effects;
+//! no I/O, no clock, no random numbers, and the same history gives the same effects.
+//!
+//! A partition decides on what is *stored*: its owner commits the effects of a round before it
+//! brings the next event, or throws the partition away. So memory and store never disagree by
+//! more than what is being written, and nothing is told that is not committed.
+
+mod event;
+mod force_release;
+mod holders;
+mod log;
+mod reconcile;
+mod serve;
+mod submit;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionId, Attempt, Epoch, ExecutionId, PartitionId, QueueStats, QueueTotals, RequestId,
+    Status,
+};
+
+use crate::detector::Detector;
+use crate::fact::Fact;
+use crate::policy::limits_of;
+use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
+use crate::stored::{KnownRequest, StoredExecution};
+
+pub use event::{
+    Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
+    ReconcileBounds, Submit,
+};
+
+/// How many slots one step grants, and how many executions it expires or wakes, before it lets
+/// other events have their turn.
+const MAX_PER_STEP: usize = 1000;
+/// The owner renews its epoch when fewer places than this are left in it.
+const EPOCH_RESERVE: u32 = 1_000_000;
+/// How many bytes a dispatch needs besides parameters and the action's definition.
+const ENVELOPE_BYTES: usize = 4096;
+
+/// What a partition must know of the cluster it belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterBounds {
+    /// How many partitions there are: what belongs to another one is sent back.
+    pub partitions: u16,
+    /// How many bytes a message may have: what could never be dispatched is not accepted.
+    pub max_message_bytes: usize,
+}
+
+/// The decisions about one partition, in one epoch.
+#[derive(Debug)]
+pub struct Partition {
+    id: PartitionId,
+    cluster: ClusterBounds,
+    epoch: Epoch,
+    /// The next place in the order.
+    next_place: u32,
+    /// The next number of a grant.
+    next_grant: u32,
+    queues: ExecutionQueueManager,
+    actions: HashMap<ActionId, Arc<Action>>,
+    /// How many bytes of a dispatch the definition of each action takes.
+    definition_bytes: HashMap<ActionId, usize>,
+    refs: HashMap<String, ActionId>,
+    /// Which action every execution that waits or holds a slot belongs to.
+    index: BTreeMap<ExecutionId, ActionId>,
+    /// The actions whose executions may hold slots: all that do, and some that did.
+    holding: BTreeSet<ActionId>,
+    /// The actions of each pool.
+    pools: BTreeMap<String, BTreeSet<ActionId>>,
+    /// Pools that take no dispatches at the moment.
+    closed: BTreeSet<String>,
+    /// What this round has accepted so far: the store does not know it yet.
+    accepted: HashMap<RequestId, KnownRequest>,
+    /// When a queue has something to do by itself. A time may be too early, never too late.
+    deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
+    scheduled: HashMap<ActionId, Millis>,
+    /// Queues that may have more to grant than one step does.
+    unserved: BTreeSet<ActionId>,
+    /// What was decided, while somebody wants to check it.
+    log: Option<Vec<Fact>>,
+    /// How often the log was taken.
+    logged: u64,
+    detector: Detector,
+    /// The last slots that operators took back, so that a command that is delivered twice is
+    /// answered as it was the first time.
+    released: VecDeque<(RequestId, Accepted)>,
+}
+
+impl Partition {
+    /// A partition that knows nothing yet; [`Event::Recover`] comes first.
+    pub fn new(
+        id: PartitionId,
+        epoch: Epoch,
+        cluster: ClusterBounds,
+        queues: ExecutionQueueManager,
+    ) -> Self {
+        Self {
+            id,
+            cluster,
+            epoch,
+            next_place: 0,
+            next_grant: 0,
+            queues,
+            actions: HashMap::new(),
+            definition_bytes: HashMap::new(),
+            refs: HashMap::new(),
+            index: BTreeMap::new(),
+            holding: BTreeSet::new(),
+            pools: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            accepted: HashMap::new(),
+            deadlines: BinaryHeap::new(),
+            scheduled: HashMap::new(),
+            unserved: BTreeSet::new(),
+            log: None,
+            logged: 0,
+            detector: Detector::new(format!("owner of partition {id} in epoch {epoch}")),
+            released: VecDeque::new(),
+        }
+    }
+
+    /// Which partition it decides on.
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// The epoch in which it decides.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether the action of this ref is known.
+    pub fn knows_action(&self, action_ref: &str) -> bool {
+        self.refs.contains_key(action_ref)
+    }
+
+    /// Whether this action is known.
+    pub(crate) fn has_action(&self, action_id: ActionId) -> bool {
+        self.actions.contains_key(&action_id)
+    }
+
+    /// Whether the places of this epoch are nearly used up, so that a new one is needed.
+    pub fn is_exhausted(&self) -> bool {
+        self.next_place.max(self.next_grant) > u32::MAX - EPOCH_RESERVE
+    }
+
+    /// When [`Event::Tick`] has something to do; the past when there is work right now.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        if !self.unserved.is_empty() {
+            return Some(Millis::MIN);
+        }
+        self.deadlines.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// The totals of a queue.
+    pub fn totals(&self, action_id: ActionId) -> QueueTotals {
+        self.queues
+            .with_existing(action_id, |queue| queue.totals())
+            .unwrap_or_default()
+    }
+
+    /// A queue as it is now.
+    pub fn stats(&self, action_id: ActionId) -> Option<QueueStats> {
+        self.queues.get_queue_stats(action_id)
+    }
+
+    /// The attempt in which an execution holds a slot.
+    pub fn holds(&self, execution_id: ExecutionId) -> Option<Attempt> {
+        let action_id = self.index.get(&execution_id)?;
+        let holder = self
+            .queues
+            .with_existing(*action_id, |queue| queue.holder(execution_id));
+        holder.flatten().map(|holder| holder.attempt)
+    }
+
+    /// Moves its queues to another manager, where everybody can see them. Until it is ready a
+    /// partition that is being rebuilt keeps them to itself.
+    pub(crate) fn move_to(&mut self, queues: &ExecutionQueueManager) {
+        for action_id in self.actions.keys() {
+            self.queues.move_to(queues, *action_id);
+        }
+        self.queues = queues.clone();
+    }
+
+    /// Forgets every queue: somebody else owns the partition from now on, or it is loaded again.
+    pub fn step_down(self) {
+        for action_id in self.actions.keys() {
+            self.queues.forget(*action_id);
+        }
+    }
+
+    /// Decides what follows from an event.
+    pub fn step(&mut self, now: Millis, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let out = &mut effects;
+        match event {
+            Event::Recover { actions, totals } => self.recover(actions, totals),
+            Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
+            Event::ActionKnown(action) => self.learn(now, action, out),
+            Event::Submit {
+                submit,
+                known,
+                reply_to,
+            } => self.submit(now, *submit, known, reply_to, out),
+            Event::Cancel {
+                request_id,
+                execution_id,
+                reply_to,
+            } => {
+                let outcome = self.cancel(now, execution_id, out);
+                submit::answer(reply_to, request_id, outcome, out);
+            }
+            Event::ForceRelease { command, reply_to } => {
+                self.force_release(now, *command, reply_to, out);
+            }
+            Event::Completed(completion) => self.complete(now, *completion, out),
+            Event::Undispatchable {
+                execution_id,
+                attempt,
+                why,
+            } => self.give_up(now, execution_id, attempt, why, out),
+            Event::Pool { name, closed } => self.set_pool(now, &name, closed, out),
+            Event::ReconcileWaiting {
+                after,
+                last,
+                rows,
+                changed,
+            } => self.reconcile_waiting(now, (after, last), &rows, &changed, out),
+            Event::Reconcile {
+                slots,
+                bounds,
+                changed,
+            } => self.reconcile(now, &slots, bounds, &changed, out),
+            Event::Tick => self.tick(now, out),
+        }
+        effects
+    }
+
+    fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {
+        let id = self.id;
+        self.note(|| Fact::Acquired { partition: id });
+        let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
+        for action in actions {
+            let limits = limits_of(&action.spec, self.queues.config());
+            let past = totals.get(&action.id).copied().unwrap_or_default();
+            self.queues
+                .put(action.id, ActionQueue::new(action.id, limits, past));
+            self.note_bounds(action.id, limits);
+            self.remember(action);
+        }
+    }
+
+    fn remember(&mut self, action: Action) -> Arc<Action> {
+        let action = Arc::new(action);
+        self.definition_bytes
+            .insert(action.id, action.spec.dispatch_bytes());
+        self.refs
+            .insert(action.spec.action_ref.as_str().to_owned(), action.id);
+        let earlier = self.actions.insert(action.id, Arc::clone(&action));
+        if let Some(earlier) = earlier.filter(|earlier| earlier.spec.pool != action.spec.pool)
+            && let Some(actions) = self.pools.get_mut(&earlier.spec.pool)
+        {
+            actions.remove(&action.id);
+        }
+        let pool = self.pools.entry(action.spec.pool.clone()).or_default();
+        pool.insert(action.id);
+        action
+    }
+
+    fn recover_rows(&mut self, now: Millis, rows: Vec<StoredExecution>, out: &mut Vec<Effect>) {
+        for row in rows {
+            let Some(action) = self.actions.get(&row.action_id).cloned() else {
+                continue;
+            };
+            if row.status.holds_slot() {
+                self.holding.insert(action.id);
+                self.note(|| Fact::Held {
+                    execution_id: row.id,
+                    action_id: action.id,
+                    attempt: row.attempt,
+                });
+            }
+            self.index.insert(row.id, row.action_id);
+            self.queues
+                .with_existing(row.action_id, |queue| restore(queue, now, &row));
+            if row.status == Status::Requested {
+                // The dispatch may have been lost between the commit and the message.
+                let attempt = row.attempt;
+                out.push(Effect::Redispatch(Grantee {
+                    execution_id: row.id,
+                    attempt,
+                    action,
+                }));
+            }
+            self.unserved.insert(row.action_id);
+        }
+    }
+
+    fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
+        let limits = limits_of(&action.spec, self.queues.config());
+        self.note_bounds(action.id, limits);
+        let action = self.remember(action);
+        self.detector.changed(action.id);
+        let closed = self.closed.contains(&action.spec.pool);
+        self.queues.with_queue(
+            action.id,
+            || limits,
+            |queue| {
+                queue.set_limits(limits);
+                queue.set_pool_closed(closed);
+            },
+        );
+        // A raised limit wakes waiters now, not when the next slot comes free.
+        self.serve(now, action.id, out);
+    }
+
+    fn set_pool(&mut self, now: Millis, name: &str, closed: bool, out: &mut Vec<Effect>) {
+        let changed = if closed {
+            self.closed.insert(name.to_owned())
+        } else {
+            self.closed.remove(name)
+        };
+        if !changed {
+            return;
+        }
+        self.note(|| Fact::Pool {
+            name: name.to_owned(),
+            closed,
+        });
+        for action_id in self.pools.get(name).cloned().unwrap_or_default() {
+            self.queues
+                .with_existing(action_id, |queue| queue.set_pool_closed(closed));
+            self.serve(now, action_id, out);
+        }
+    }
+}
+
+/// Takes a stored execution into a queue, as it is stored: as a holder, whatever the limit is
+/// now, or at its place in the order. Totals know it already.
+fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
+    let (seq, enqueued_at) = (row.id.seq(), now.saturating_sub(row.age.max(0)));
+    if row.status.holds_slot() {
+        let holder = Holder {
+            attempt: row.attempt,
+            priority: row.priority,
+            seq,
+            enqueued_at,
+            cancel_requested: row.cancel_requested,
+        };
+        queue.restore_holder(row.id, holder);
+        return;
+    }
+    let waiting = Waiting {
+        execution_id: row.id,
+        seq,
+        // The time it was not eligible does not count as waiting for a slot.
+        enqueued_at: row
+            .not_before
+            .map_or(enqueued_at, |time| time.max(enqueued_at)),
+        attempt: row.attempt,
+        delayed: row.not_before.is_some(),
+    };
+    let not_before = row.not_before.filter(|time| *time > now);
+    queue.restore_waiting(row.priority, waiting, not_before);
+}
+
+#[cfg(test)]
+mod operator_tests;
+#[cfg(test)]
+mod pool_tests;
+#[cfg(test)]
+mod reconcile_tests;
+#[cfg(test)]
+mod test_world;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Tests of what the comparison with the store leaves alone: what changed while the store was
+//! read, and what is not in the range that was read.
+
+use super::test_world::{ACTION, BOUNDS, World, reconcile};
+use super::*;
+use crate::counters::Counter;
+use crate::notice::Notice;
+use crate::queue::Waiting;
+use crate::stored::StoredSlot;
+
+const MENDED: [Counter; 4] = [
+    Counter::SlotLeakMended,
+    Counter::SlotMissingMended,
+    Counter::WaitingLeakMended,
+    Counter::WaitingMissingMended,
+];
+
+impl World {
+    /// How often something was mended.
+    fn mended(&self) -> usize {
+        MENDED.iter().map(|counter| self.count(*counter)).sum()
+    }
+
+    fn compare_slots(&mut self, slots: Vec<StoredSlot>, changed: &[ExecutionId]) -> Vec<Effect> {
+        let mut event = reconcile(slots);
+        if let Event::Reconcile { changed: of, .. } = &mut event {
+            *of = Arc::new(changed.iter().copied().collect());
+        }
+        self.step(event)
+    }
+
+    fn compare_waiting(
+        &mut self,
+        (after, last): (Option<ExecutionId>, Option<ExecutionId>),
+        rows: Vec<StoredExecution>,
+        changed: &[ExecutionId],
+    ) -> Vec<Effect> {
+        self.step(Event::ReconcileWaiting {
+            after,
+            last,
+            rows,
+            changed: Arc::new(changed.iter().copied().collect()),
+        })
+    }
+}
+
+#[test]
+fn slots_that_changed_while_the_store_was_read_are_left_alone() {
+    let mut world = World::new(Some(2), 100);
+    let ids = world.submit(4);
+    // What was read shows one that has ended since, and not yet one that was granted since.
+    let read = world.slots();
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[1], ids[2]]);
+    let effects = world.compare_slots(read.clone(), &[ids[0], ids[2]]);
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(world.partition.holds(ids[2]), Some(Attempt(1)));
+    assert_eq!(world.partition.holds(ids[0]), None);
+
+    // A worker that was lost then, and whose slot came back since, is not lost again.
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(2);
+    world.claim(ids[0]);
+    let read = vec![world.slot(ids[0], BOUNDS.worker_grace + 1)];
+    world.complete(ids[0], 1);
+    assert!(world.compare_slots(read, &[ids[0], ids[1]]).is_empty());
+    assert_eq!(world.count(Counter::Revoked), 0);
+    assert_eq!(world.mended(), 0);
+}
+
+/// The same without the exception: that is what it is there for.
+#[test]
+fn slots_that_did_not_change_are_mended() {
+    let mut world = World::new(Some(2), 100);
+    let ids = world.submit(4);
+    let read = world.slots();
+    world.complete(ids[0], 1);
+    world.tampered = true;
+    world.partition.step(world.now, reconcile(read));
+    assert_eq!(world.partition.holds(ids[0]), Some(Attempt(1)));
+    assert_eq!(world.partition.holds(ids[2]), None);
+}
+
+#[test]
+fn who_waits_and_changed_while_the_store_was_read_is_left_alone() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    let read = world.rows();
+    // One ends, one is cancelled, one comes.
+    world.complete(ids[0], 1);
+    world.round(vec![super::test_world::cancel(ids[2])]);
+    let new = world.submit(1)[0];
+    let changed = [ids[0], ids[1], ids[2], new];
+    let effects = world.compare_waiting((None, None), read, &changed);
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(world.mended(), 0);
+    assert_eq!(world.holders(), [ids[1]]);
+    world.complete(ids[1], 1);
+    assert_eq!(world.holders(), [new]);
+}
+
+#[test]
+fn only_the_range_that_was_read_is_compared() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(6);
+    let rows = world.rows();
+    let row = |n: usize| rows[n].clone();
+    // A range in the middle, whole: its ends belong to others.
+    let (after, last) = (Some(ids[1]), Some(ids[3]));
+    let slice = vec![row(2), row(3)];
+    assert!(world.compare_waiting((after, last), slice, &[]).is_empty());
+    assert_eq!(world.mended(), 0);
+    // One is missing in the middle; those outside are still left alone.
+    world.tampered = true;
+    world.stored.active.remove(&ids[2]);
+    world.stored.totals.enqueued -= 1;
+    let effects = world.partition.step(
+        0,
+        Event::ReconcileWaiting {
+            after,
+            last,
+            rows: vec![row(3)],
+            changed: Arc::default(),
+        },
+    );
+    let forgotten: Vec<ExecutionId> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Notice(Notice::WaitingDiffers { execution_id, .. }) => Some(*execution_id),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(forgotten, [ids[2]]);
+    let stats = world.partition.stats(ACTION).unwrap();
+    assert_eq!((stats.queue_length, stats.active_count), (4, 1));
+    // A last range has no end, and holders are compared with the slots alone.
+    let effects = world.partition.step(
+        0,
+        Event::ReconcileWaiting {
+            after: None,
+            last: Some(ids[0]),
+            rows: vec![],
+            changed: Arc::default(),
+        },
+    );
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(world.partition.holds(ids[0]), Some(Attempt(1)));
+}
+
+/// Said to be there is not enough: it must stand in the queue.
+#[test]
+fn who_is_known_and_stands_nowhere_gets_its_place_back() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    world.tampered = true;
+    let forget = |queue: &mut ActionQueue| queue.forget_waiting(ids[1].seq());
+    let forgotten = world.partition.queues.with_existing(ACTION, forget);
+    assert_eq!(forgotten, Some(true));
+    let rows = world.rows();
+    world.compare_waiting((None, None), rows, &[]);
+    assert_eq!(world.count(Counter::WaitingMissingMended), 1);
+    world.complete(ids[0], 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    // One that waits for its time stands in its queue as well.
+    let delayed = Waiting {
+        execution_id: ids[2],
+        seq: ids[2].seq(),
+        enqueued_at: 0,
+        attempt: Attempt(0),
+        delayed: true,
+    };
+    let delay = |queue: &mut ActionQueue| {
+        assert!(queue.forget_waiting(delayed.seq));
+        queue.restore_waiting(attune_core::Priority::Normal, delayed, Some(1_000));
+    };
+    world.partition.queues.with_existing(ACTION, delay);
+    let rows = world.rows();
+    world.compare_waiting((None, None), rows, &[]);
+    assert_eq!(world.count(Counter::WaitingMissingMended), 1);
+}

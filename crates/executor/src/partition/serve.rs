@@ -1,0 +1,170 @@
+//! What a queue does by itself: wakes, expires, grants.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Seq, Status};
+
+use super::{Effect, Grantee, MAX_PER_STEP, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
+use crate::stored::{Change, End, Outcome, Transition};
+
+impl Partition {
+    pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
+        // What was accepted before is stored by now: a look-up finds it.
+        self.accepted.clear();
+        let mut due = std::mem::take(&mut self.unserved);
+        while let Some(Reverse((time, action_id))) = self.deadlines.peek().copied() {
+            if time > now {
+                break;
+            }
+            self.deadlines.pop();
+            if self.scheduled.get(&action_id) == Some(&time) {
+                self.scheduled.remove(&action_id);
+            }
+            due.insert(action_id);
+        }
+        let mut due = due.into_iter();
+        let before = out.len();
+        for action_id in due.by_ref() {
+            self.serve(now, action_id, out);
+            if out.len() - before > MAX_PER_STEP * 4 {
+                break;
+            }
+        }
+        self.unserved.extend(due);
+    }
+
+    /// Does for a queue what can be done now: wakes delayed executions, ends those that waited
+    /// too long, grants free slots. The one place where slots are granted.
+    pub(super) fn serve(&mut self, now: Millis, action_id: ActionId, out: &mut Vec<Effect>) {
+        let Some(action) = self.actions.get(&action_id).cloned() else {
+            return;
+        };
+        let queues = self.queues.clone();
+        queues.with_existing(action_id, |queue| {
+            queue.wake_delayed(now, MAX_PER_STEP);
+            for _ in 0..MAX_PER_STEP {
+                // Before every grant and after the last: who was granted may have stood before
+                // others whose time was over already.
+                if self.expire(now, queue, action_id, out) == MAX_PER_STEP {
+                    break;
+                }
+                match queue.grant_next() {
+                    Grant::Granted(granted) => {
+                        self.detector.granted(now, &action, queue, granted, out);
+                        self.granted(&action, granted.execution_id, granted.attempt, out);
+                    }
+                    Grant::Blocked(_) => break,
+                }
+            }
+            let due = queue.next_deadline().is_some_and(|time| time <= now);
+            if due || queue.blocked().is_none() {
+                self.unserved.insert(action_id);
+            }
+        });
+        out.push(Effect::Touched(action_id));
+        self.schedule(action_id);
+    }
+
+    /// Ends those that waited too long; tells how many.
+    pub(super) fn expire(
+        &mut self,
+        now: Millis,
+        queue: &mut ActionQueue,
+        action_id: ActionId,
+        out: &mut Vec<Effect>,
+    ) -> usize {
+        let timeout = queue.limits().timeout_seconds;
+        let expired = queue.expire(now, MAX_PER_STEP);
+        let count = expired.len();
+        for waiting in expired {
+            let words = format!("waited longer than {timeout} s for a slot");
+            let outcome = Outcome::of(Status::Expired, Some(words));
+            self.end_waiting(action_id, waiting, outcome, Counter::Expired, out);
+        }
+        count
+    }
+
+    /// Says that an execution has ended which waited and was taken out of its queue.
+    pub(super) fn end_waiting(
+        &mut self,
+        action_id: ActionId,
+        waiting: Waiting,
+        outcome: Outcome,
+        counter: Counter,
+        out: &mut Vec<Effect>,
+    ) {
+        let (execution_id, status) = (waiting.execution_id, outcome.status);
+        let Ok(end) = End::of(execution_id, Status::Queued, outcome) else {
+            return;
+        };
+        self.index.remove(&execution_id);
+        self.note(|| Fact::Ended {
+            execution_id,
+            action_id,
+            attempt: waiting.attempt,
+            status,
+        });
+        out.push(Effect::End(Box::new(end)));
+        out.push(Effect::Count(counter));
+    }
+
+    /// Says that an execution holds a slot from now on.
+    pub(super) fn granted(
+        &mut self,
+        action: &Arc<Action>,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        out: &mut Vec<Effect>,
+    ) {
+        let grant_no = Seq::new(self.epoch, self.next_grant).0;
+        self.next_grant += 1;
+        self.holding.insert(action.id);
+        self.note(|| Fact::Granted {
+            execution_id,
+            action_id: action.id,
+            attempt,
+            grant_no,
+            limit: action.spec.policy.concurrency.limit,
+        });
+        out.push(Effect::Change(Change {
+            id: execution_id,
+            transition: Some(Transition::grant()),
+            attempt,
+            grant_no: Some(grant_no),
+            cancel_requested: false,
+        }));
+        out.push(Effect::Count(Counter::Granted));
+        out.push(Effect::Dispatch(Grantee {
+            execution_id,
+            attempt,
+            action: Arc::clone(action),
+        }));
+    }
+
+    /// Why nobody of an action is given a slot right now; `None` when somebody is, or when the
+    /// action is not known.
+    pub fn blocked(&self, action_id: ActionId) -> Option<Blocked> {
+        let blocked = |queue: &mut ActionQueue| queue.blocked();
+        self.queues.with_existing(action_id, blocked).flatten()
+    }
+
+    /// Sees to it that a tick comes no later than the queue's next deadline.
+    pub(super) fn schedule(&mut self, action_id: ActionId) {
+        let Some(time) = self
+            .queues
+            .with_existing(action_id, |queue| queue.next_deadline())
+            .flatten()
+        else {
+            return;
+        };
+        let scheduled = self.scheduled.get(&action_id);
+        if scheduled.is_none_or(|scheduled| *scheduled > time) {
+            self.scheduled.insert(action_id, time);
+            self.deadlines.push(Reverse((time, action_id)));
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What clients ask of a partition: to accept an execution, to end one.
+
+use std::sync::Arc;
+
+use attune_core::{
+    Action, ActionRef, Attempt, ExecutionId, PartitionId, Reject, RejectCode, RequestId, Seq,
+    Status, Submission,
+};
+
+use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::policy::limits_of;
+use crate::queue::{ActionQueue, Millis, Waiting};
+use crate::stored::{Change, End, KnownRequest, NewExecution, Outcome};
+
+impl Partition {
+    pub(super) fn submit(
+        &mut self,
+        now: Millis,
+        submit: Submit,
+        known: Option<KnownRequest>,
+        reply_to: Option<Arc<str>>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Submit {
+            request_id,
+            submission,
+            on_reject,
+        } = submit;
+        let digest = submission.digest();
+        let known = self.accepted.get(&request_id).copied().or(known);
+        if let Some(known) = known {
+            let outcome = repeated(&known, digest, out);
+            return answer(reply_to, request_id, outcome, out);
+        }
+        match self.accept(now, request_id, digest, submission, out) {
+            Ok(accepted) => answer(reply_to, request_id, Ok(accepted), out),
+            Err(refused) => {
+                let (submission, reject) = *refused;
+                self.note(|| Fact::Refused { request_id });
+                out.push(Effect::Count(Counter::Rejected));
+                if on_reject == OnReject::Record {
+                    self.record_rejection(request_id, digest, submission, &reject, out);
+                }
+                answer(reply_to, request_id, Err(reject), out);
+            }
+        }
+    }
+
+    /// Checks what can be checked without a place in the order.
+    fn admissible(&self, submission: &Submission) -> Result<Arc<Action>, Reject> {
+        submission.check()?;
+        let partition = PartitionId::of(&submission.action_ref, self.cluster.partitions);
+        if partition != self.id {
+            let words = format!(
+                "`{}` belongs to partition {partition} of {}, not to {}",
+                submission.action_ref, self.cluster.partitions, self.id
+            );
+            return Err(Reject::new(RejectCode::WrongPartition, words));
+        }
+        let action = self
+            .refs
+            .get(&submission.action_ref)
+            .and_then(|id| self.actions.get(id))
+            .cloned()
+            .ok_or_else(|| Reject::unknown_action(&submission.action_ref))?;
+        self.check_size(submission, &action)?;
+        Ok(action)
+    }
+
+    /// What cannot be dispatched in one message must not be accepted: nobody could ever run it.
+    fn check_size(&self, submission: &Submission, action: &Action) -> Result<(), Reject> {
+        let parameters = submission.parameters.get().len();
+        let definition = self.definition_bytes.get(&action.id).copied().unwrap_or(0);
+        let most = self.cluster.max_message_bytes;
+        if parameters + definition + ENVELOPE_BYTES <= most {
+            return Ok(());
+        }
+        let room = most.saturating_sub(definition + ENVELOPE_BYTES);
+        let words = format!(
+            "the parameters have {parameters} bytes; with the definition of `{}` a message has \
+             room for {room}: make them smaller, or raise broker.max_message_bytes ({most})",
+            submission.action_ref
+        );
+        Err(Reject::field("parameters", words))
+    }
+
+    fn accept(
+        &mut self,
+        now: Millis,
+        request_id: RequestId,
+        digest: i64,
+        submission: Submission,
+        out: &mut Vec<Effect>,
+    ) -> Result<Accepted, Box<(Submission, Reject)>> {
+        let action = match self.admissible(&submission) {
+            Ok(action) => action,
+            Err(reject) => return Err(Box::new((submission, reject))),
+        };
+        let seq = Seq::new(self.epoch, self.next_place);
+        let id = ExecutionId::new(self.id, seq);
+        let waiting = Waiting {
+            execution_id: id,
+            seq,
+            enqueued_at: now,
+            attempt: Attempt(0),
+            delayed: submission.not_before.is_some(),
+        };
+        let not_before = submission
+            .not_before
+            .map(|time| time.timestamp_millis())
+            .filter(|time| *time > now);
+        let priority = submission.priority;
+        let limits = || limits_of(&action.spec, self.queues.config());
+        let enter = |queue: &mut ActionQueue| match not_before {
+            Some(time) => queue.enter_delayed(priority, waiting, time),
+            None => queue.enter(priority, waiting),
+        };
+        let position = match self.queues.with_queue(action.id, limits, enter) {
+            Ok(position) => position,
+            Err(full) => return Err(Box::new((submission, Reject::queue_full(full.max_length)))),
+        };
+        self.next_place += 1;
+        self.index.insert(id, action.id);
+        let new = NewExecution {
+            id,
+            action_id: action.id,
+            request_id,
+            digest,
+            submission,
+            status: Status::Queued,
+            attempt: Attempt(0),
+            grant_no: None,
+        };
+        self.note(|| accepted_fact(&new, not_before));
+        out.push(Effect::Insert(Box::new(new)));
+        out.push(Effect::Count(Counter::Accepted));
+        self.serve(now, action.id, out);
+        let (status, position) = match self.holds(id) {
+            Some(_) => (Status::Requested, None),
+            None => (Status::Queued, Some(position)),
+        };
+        self.know(request_id, id, digest, status);
+        Ok(Accepted {
+            execution_id: Some(id),
+            status: Some(status),
+            position,
+            repeated: false,
+        })
+    }
+
+    /// Remembers a request for the rest of the round: the store does not know it yet.
+    fn know(&mut self, request_id: RequestId, id: ExecutionId, digest: i64, status: Status) {
+        let known = KnownRequest {
+            request_id,
+            execution_id: id,
+            digest,
+            status,
+        };
+        self.accepted.insert(request_id, known);
+    }
+
+    /// Keeps what was refused although its sender was told that it is safe: in the history when
+    /// the action is known, among the dead letters otherwise.
+    fn record_rejection(
+        &mut self,
+        request_id: RequestId,
+        digest: i64,
+        submission: Submission,
+        reject: &Reject,
+        out: &mut Vec<Effect>,
+    ) {
+        let fits = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
+        let action_id = self
+            .refs
+            .get(&submission.action_ref)
+            .copied()
+            .filter(|_| fits);
+        let Some(action_id) = action_id else {
+            let (submission, reject) = (Box::new(submission), reject.clone());
+            out.push(Effect::DeadLetter(Letter { submission, reject }));
+            return;
+        };
+        let id = ExecutionId::new(self.id, Seq::new(self.epoch, self.next_place));
+        self.next_place += 1;
+        let status = Status::Rejected;
+        self.know(request_id, id, digest, status);
+        let new = NewExecution {
+            id,
+            action_id,
+            request_id,
+            digest,
+            submission,
+            status,
+            attempt: Attempt(0),
+            grant_no: None,
+        };
+        self.note(|| accepted_fact(&new, None));
+        let attempt = new.attempt;
+        self.note(|| Fact::Ended {
+            execution_id: id,
+            action_id,
+            attempt,
+            status,
+        });
+        out.push(Effect::Insert(Box::new(new)));
+        // It never waited: it is born in its last status, by no move of the state machine.
+        let outcome = Outcome::of(status, Some(reject.to_string()));
+        out.push(Effect::End(Box::new(End { id, outcome })));
+    }
+
+    pub(super) fn cancel(
+        &mut self,
+        now: Millis,
+        execution_id: ExecutionId,
+        out: &mut Vec<Effect>,
+    ) -> Result<Accepted, Reject> {
+        let accepted = |status| {
+            Ok(Accepted {
+                execution_id: Some(execution_id),
+                status,
+                ..Accepted::default()
+            })
+        };
+        if execution_id.partition() != self.id {
+            let words = format!(
+                "execution {execution_id} does not belong to partition {}",
+                self.id
+            );
+            return Err(Reject::new(RejectCode::WrongPartition, words));
+        }
+        let Some(action_id) = self.index.get(&execution_id).copied() else {
+            let words = format!("execution {execution_id} neither waits nor runs");
+            return Err(Reject::new(RejectCode::AlreadyEnded, words));
+        };
+        let mark = |queue: &mut ActionQueue| queue.request_cancel(execution_id);
+        if let Some(attempt) = self.queues.with_existing(action_id, mark).flatten() {
+            out.push(Effect::Change(Change {
+                id: execution_id,
+                transition: None,
+                attempt,
+                grant_no: None,
+                cancel_requested: true,
+            }));
+            out.push(Effect::CancelRun {
+                execution_id,
+                attempt,
+            });
+            return accepted(None);
+        }
+        let take = |queue: &mut ActionQueue| queue.cancel_waiting(execution_id.seq());
+        if let Some(waiting) = self.queues.with_existing(action_id, take).flatten() {
+            let words = "cancelled while it waited for a slot".to_owned();
+            let outcome = Outcome::of(Status::Cancelled, Some(words));
+            self.end_waiting(action_id, waiting, outcome, Counter::Cancelled, out);
+            self.serve(now, action_id, out);
+        }
+        accepted(Some(Status::Cancelled))
+    }
+}
+
+/// The answer to a request that has led to an execution before.
+fn repeated(known: &KnownRequest, digest: i64, out: &mut Vec<Effect>) -> Result<Accepted, Reject> {
+    if known.digest == digest {
+        out.push(Effect::Count(Counter::Repeated));
+        return Ok(Accepted {
+            execution_id: Some(known.execution_id),
+            status: Some(known.status),
+            position: None,
+            repeated: true,
+        });
+    }
+    out.push(Effect::Count(Counter::Rejected));
+    let words = format!(
+        "request id {} was used before with a different body, for execution {}",
+        known.request_id, known.execution_id
+    );
+    Err(Reject::new(RejectCode::Conflict, words))
+}
+
+fn accepted_fact(new: &NewExecution, not_before: Option<Millis>) -> Fact {
+    Fact::Accepted {
+        execution_id: new.id,
+        action_id: new.action_id,
+        priority: new.submission.priority,
+        request_id: new.request_id,
+        status: new.status,
+        not_before,
+    }
+}
+
+/// Answers, if somebody waits for it.
+pub(super) fn answer(
+    reply_to: Option<Arc<str>>,
+    request_id: RequestId,
+    outcome: Result<Accepted, Reject>,
+    out: &mut Vec<Effect>,
+) {
+    if let Some(reply_to) = reply_to {
+        out.push(Effect::Answer {
+            reply_to,
+            answer: Answer {
+                request_id,
+                outcome,
+            },
+        });
+    }
+}

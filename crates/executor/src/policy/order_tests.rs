@@ -1,0 +1,223 @@
+//! The order against a plain sorted list: whatever comes and goes, in whatever order.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMEOUT: Millis = 1_000;
+
+/// Who waits, sorted by priority and place.
+type Model = Vec<(Priority, Waiting)>;
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// So many come, in the order of their places, each a little later than the last.
+    Come {
+        rank: u8,
+        count: usize,
+        later: Millis,
+    },
+    /// One comes whose place is before others: a retry, or a delayed start whose time has come.
+    ComeLate {
+        rank: u8,
+        before: usize,
+        retry: bool,
+        since: Millis,
+    },
+    /// One that stands anywhere goes.
+    Remove(usize),
+    /// All but every so manyth go, from the end on: what is left are gaps.
+    Thin(usize),
+    /// One that went comes back to its place.
+    Return(usize),
+    /// The first goes.
+    Pop,
+    /// Time passes, and whoever has waited too long goes.
+    Expire(Millis),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let rank = 0..5_u8;
+    let op = prop_oneof![
+        6 => (rank.clone(), 1..40_usize, 0..20_i64)
+            .prop_map(|(rank, count, later)| Op::Come { rank, count, later }),
+        3 => (rank, 0..60_usize, any::<bool>(), 0..2_000_i64)
+            .prop_map(|(rank, before, retry, since)| Op::ComeLate { rank, before, retry, since }),
+        3 => (0..200_usize).prop_map(Op::Remove),
+        1 => (2..9_usize).prop_map(Op::Thin),
+        2 => (0..200_usize).prop_map(Op::Return),
+        4 => Just(Op::Pop),
+        1 => (0..600_i64).prop_map(Op::Expire),
+    ];
+    prop::collection::vec(op, 1..60)
+}
+
+fn waiting(n: i64, enqueued_at: Millis, attempt: i32) -> Waiting {
+    Waiting {
+        execution_id: ExecutionId(n + 1_000_000),
+        seq: Seq(n),
+        enqueued_at,
+        attempt: Attempt(attempt),
+        delayed: n % 3 == 0,
+    }
+}
+
+fn insert(model: &mut Model, entry: (Priority, Waiting)) {
+    let key = |(priority, waiting): &(Priority, Waiting)| (*priority, waiting.seq);
+    let at = model.partition_point(|other| key(other) < key(&entry));
+    model.insert(at, entry);
+}
+
+/// Every question has the answer of the list.
+fn check(order: &Order, model: &Model) -> Result<(), TestCaseError> {
+    prop_assert_eq!(
+        (order.len(), order.is_empty()),
+        (model.len(), model.is_empty())
+    );
+    for (rank, (_, waiting)) in model.iter().enumerate() {
+        prop_assert_eq!(order.rank(waiting.seq), Some(rank as u64));
+        prop_assert!(order.contains(waiting.seq));
+    }
+    let mut heads = model.clone();
+    heads.dedup_by_key(|(priority, _)| *priority);
+    prop_assert_eq!(order.heads().collect::<Vec<_>>(), heads.clone());
+    let mut all: Vec<Waiting> = order.iter().collect();
+    all.sort_unstable_by_key(|waiting| waiting.seq);
+    let mut expected: Vec<Waiting> = model.iter().map(|(_, waiting)| *waiting).collect();
+    expected.sort_unstable_by_key(|waiting| waiting.seq);
+    prop_assert_eq!(all, expected);
+    for priority in (0..5).filter_map(Priority::from_rank) {
+        let before = model.iter().filter(|(other, _)| *other <= priority);
+        prop_assert_eq!(order.before_newest(priority), before.count() as u64);
+    }
+    let first = |of: &dyn Fn(&Waiting) -> bool| {
+        let some = model
+            .iter()
+            .map(|(_, waiting)| waiting)
+            .filter(|waiting| of(waiting));
+        some.map(|waiting| waiting.enqueued_at).min()
+    };
+    let expires = first(&|waiting| waiting.attempt == Attempt(0));
+    prop_assert_eq!(order.first_to_expire(), expires);
+    // Of those that have held a slot only who stands first is looked at.
+    let heads = heads.iter().map(|(_, head)| head.enqueued_at);
+    prop_assert_eq!(order.oldest(), heads.chain(expires).min());
+    Ok(())
+}
+
+/// Whoever has waited too long goes, and nobody else.
+fn expire(order: &mut Order, model: &mut Model, now: Millis) -> Result<(), TestCaseError> {
+    while let Some(gone) = order.pop_expired(now, TIMEOUT) {
+        prop_assert!(gone.enqueued_at + TIMEOUT <= now && gone.attempt == Attempt(0));
+        let at = model.iter().position(|(_, waiting)| *waiting == gone);
+        prop_assert!(at.is_some(), "{:?} does not wait", gone);
+        model.remove(at.unwrap());
+    }
+    let left = model
+        .iter()
+        .filter(|(_, waiting)| waiting.attempt == Attempt(0));
+    let late = left.filter(|(_, waiting)| waiting.enqueued_at + TIMEOUT <= now);
+    prop_assert_eq!(late.count(), 0);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_order_is_that_of_a_sorted_list(ops in ops()) {
+        let (mut order, mut model) = (Order::default(), Model::new());
+        let mut gone: Model = Vec::new();
+        // Every second place is free, for whoever comes late.
+        let (mut now, mut next) = (0, 0);
+        for op in ops {
+            match op {
+                Op::Come { rank, count, later } => {
+                    for _ in 0..count {
+                        (now, next) = (now + later, next + 2);
+                        let entry = (Priority::from_rank(rank).unwrap(), waiting(next, now, 0));
+                        order.insert(entry.0, entry.1);
+                        insert(&mut model, entry);
+                    }
+                }
+                Op::ComeLate { rank, before, retry, since } => {
+                    let seq = next - 2 * i64::try_from(before).unwrap() - 1;
+                    let known = model.iter().chain(&gone);
+                    if known.clone().all(|(_, waiting)| waiting.seq != Seq(seq)) {
+                        let entry = waiting(seq, now - since, i32::from(retry));
+                        let priority = Priority::from_rank(rank).unwrap();
+                        order.insert(priority, entry);
+                        insert(&mut model, (priority, entry));
+                    }
+                }
+                Op::Remove(at) => {
+                    if at < model.len() {
+                        let entry = model.remove(at);
+                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry.1));
+                        prop_assert_eq!(order.remove(entry.1.seq), None);
+                        prop_assert_eq!(order.rank(entry.1.seq), None);
+                        prop_assert!(!order.contains(entry.1.seq));
+                        gone.push(entry);
+                    }
+                }
+                Op::Thin(every) => {
+                    for at in (0..model.len()).rev().filter(|at| at % every != 0) {
+                        let entry = model.remove(at);
+                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry.1));
+                        gone.push(entry);
+                    }
+                }
+                Op::Return(at) => {
+                    if at < gone.len() {
+                        let (priority, mut waiting) = gone.swap_remove(at);
+                        waiting.attempt = waiting.attempt.next();
+                        order.insert(priority, waiting);
+                        insert(&mut model, (priority, waiting));
+                    }
+                }
+                Op::Pop => {
+                    let first = (!model.is_empty()).then(|| model.remove(0));
+                    prop_assert_eq!(order.pop_first(), first);
+                    gone.extend(first);
+                }
+                Op::Expire(later) => {
+                    now += later;
+                    expire(&mut order, &mut model, now)?;
+                }
+            }
+            check(&order, &model)?;
+        }
+        while let Some(first) = order.pop_first() {
+            prop_assert_eq!(first, model.remove(0));
+        }
+        prop_assert!(model.is_empty() && order.is_empty());
+    }
+}
+
+/// A row that is mostly gaps is packed, and nobody notices.
+#[test]
+fn the_gaps_of_a_row_do_not_pile_up() {
+    let mut order = Order::default();
+    for n in 0..10_000 {
+        order.insert(Priority::Normal, waiting(n, n, 0));
+    }
+    let places = |order: &Order| order.lanes.iter().map(|lane| lane.row.len()).sum::<usize>();
+    for n in (0..10_000).filter(|n| n % 100 != 0) {
+        assert_eq!(order.remove(Seq(n)), Some(waiting(n, n, 0)));
+        let gaps = places(&order) - order.len();
+        assert!(
+            gaps <= 64.max(order.len() + 1),
+            "{gaps} gaps beside {}",
+            order.len()
+        );
+    }
+    assert_eq!(order.len(), 100);
+    for rank in 0..100 {
+        assert_eq!(order.rank(Seq(100 * rank)), Some(rank.unsigned_abs()));
+    }
+    let left: Vec<i64> = std::iter::from_fn(|| order.pop_first())
+        .map(|(_, waiting)| waiting.seq.0)
+        .collect();
+    assert_eq!(left, (0..100).map(|n| 100 * n).collect::<Vec<_>>());
+    assert_eq!(places(&order), 0);
+}

@@ -1,0 +1,286 @@
+//! Gathers the effects of one round into one batch for the store, and what is to be told after.
+//!
+//! A batch names each execution at most once, so changes of the same execution in one round are
+//! folded: an execution that is accepted and granted is inserted as granted, one that is accepted
+//! and ended goes straight to the history. The seeded simulator folds with the same code, so that
+//! what it commits is what production would.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use attune_core::{ActionId, Attempt, ExecutionId, OwnerId, PartitionId};
+
+use crate::counters::Counter;
+use crate::fact::Decided;
+use crate::notice::Notice;
+use crate::owner::DeliveryId;
+use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
+use crate::stored::{Audit, Batch, Change, End, NewExecution, Outcome};
+
+/// What follows the commit.
+#[derive(Debug, Default)]
+pub struct Tell {
+    /// Executions that may run.
+    pub dispatches: Vec<Grantee>,
+    /// The same, told again; their bodies are only in the store.
+    pub redispatches: Vec<Grantee>,
+    /// Runs to be ended.
+    pub cancels: Vec<(ExecutionId, Attempt)>,
+    /// Who asked, and what to say.
+    pub answers: Vec<(Arc<str>, Answer)>,
+    /// Submissions that cannot even be recorded, and why.
+    pub letters: Vec<Letter>,
+    /// What to count.
+    pub counts: Vec<Counter>,
+    /// What people should read.
+    pub notices: Vec<Notice>,
+    /// The queues that changed.
+    pub touched: BTreeSet<ActionId>,
+    /// Deliveries that are done with, last of all.
+    pub acks: Vec<DeliveryId>,
+}
+
+/// The effects of one round on one partition.
+#[derive(Default)]
+struct PartitionDraft {
+    inserts: Vec<NewExecution>,
+    /// Where in `inserts` an execution is.
+    inserted: HashMap<ExecutionId, usize>,
+    /// Ends of executions in `inserts`.
+    instant: HashMap<ExecutionId, Outcome>,
+    changes: BTreeMap<ExecutionId, Change>,
+    ends: Vec<End>,
+    ended: HashSet<ExecutionId>,
+    audit: Vec<Audit>,
+    tell: Tell,
+}
+
+/// The effects of one round, as they come.
+#[derive(Default)]
+pub struct Draft {
+    partitions: BTreeMap<PartitionId, PartitionDraft>,
+}
+
+impl Draft {
+    /// Adds the effects of one event.
+    pub fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
+        if effects.is_empty() {
+            return;
+        }
+        let draft = self.partitions.entry(partition).or_default();
+        for effect in effects {
+            draft.add(effect);
+        }
+    }
+
+    /// The executions that it changes so far.
+    pub(crate) fn executions(&self) -> impl Iterator<Item = ExecutionId> + '_ {
+        self.partitions.values().flat_map(|draft| {
+            let inserted = draft.inserted.keys();
+            inserted
+                .chain(draft.changes.keys())
+                .chain(&draft.ended)
+                .copied()
+        })
+    }
+
+    /// Adds a delivery that is done with when the round is committed.
+    pub fn add_ack(&mut self, partition: PartitionId, delivery: DeliveryId) {
+        let acks = &mut self.partitions.entry(partition).or_default().tell.acks;
+        acks.push(delivery);
+    }
+
+    /// The round, folded.
+    pub fn into_round(self, owner: OwnerId) -> Round {
+        let mut batch = Batch::new(owner);
+        let mut tells = BTreeMap::new();
+        for (partition, draft) in self.partitions {
+            let PartitionDraft {
+                inserts,
+                mut instant,
+                changes,
+                ends,
+                ended,
+                audit,
+                mut tell,
+                ..
+            } = draft;
+            let alive = |grantee: &Grantee| {
+                let id = grantee.execution_id;
+                !instant.contains_key(&id) && !ended.contains(&id)
+            };
+            tell.dispatches.retain(alive);
+            tell.redispatches.retain(alive);
+            for new in inserts {
+                match instant.remove(&new.id) {
+                    Some(outcome) => batch.instant.push((new, outcome)),
+                    None => batch.inserts.push(new),
+                }
+            }
+            batch.changes.extend(changes.into_values());
+            batch.ends.extend(ends);
+            batch.audit.extend(audit);
+            tells.insert(partition, tell);
+        }
+        let decided = Vec::new();
+        Round {
+            commit: Arc::new(Commit { batch, decided }),
+            tells,
+        }
+    }
+}
+
+/// What one round writes, and what was decided in it.
+#[derive(Debug, Clone)]
+pub struct Commit {
+    /// Everything that is written.
+    pub batch: Batch,
+    /// What was decided, by partition, while somebody wants to check it.
+    pub decided: Vec<Decided>,
+}
+
+impl Commit {
+    /// What it says about those partitions that `keep` names.
+    pub(crate) fn only(&self, keep: impl Fn(PartitionId) -> bool) -> Self {
+        let mut part = self.clone();
+        let batch = &mut part.batch;
+        batch.fences.retain(|(partition, _)| keep(*partition));
+        batch.inserts.retain(|new| keep(new.id.partition()));
+        batch.instant.retain(|(new, _)| keep(new.id.partition()));
+        batch.changes.retain(|change| keep(change.id.partition()));
+        batch.ends.retain(|end| keep(end.id.partition()));
+        batch
+            .audit
+            .retain(|audit| audit.partition().is_none_or(&keep));
+        batch.totals.retain(|(partition, ..)| keep(*partition));
+        part.decided.retain(|decided| keep(decided.partition));
+        part
+    }
+
+    /// The executions that it writes.
+    pub fn executions(&self) -> impl Iterator<Item = ExecutionId> + '_ {
+        let new = self.batch.inserts.iter().map(|new| new.id);
+        let instant = self.batch.instant.iter().map(|(new, _)| new.id);
+        let changed = self.batch.changes.iter().map(|change| change.id);
+        let ended = self.batch.ends.iter().map(|end| end.id);
+        new.chain(instant).chain(changed).chain(ended)
+    }
+}
+
+/// One round: what is written, and what follows.
+#[derive(Debug)]
+pub struct Round {
+    /// What is written; shared with whoever writes it.
+    pub commit: Arc<Commit>,
+    /// What follows, by partition.
+    pub tells: BTreeMap<PartitionId, Tell>,
+}
+
+impl Round {
+    /// Makes the commit check the epoch of a partition that it writes, and carry the totals of
+    /// each queue that it changes and the log of what was decided.
+    pub fn seal(&mut self, partition: &mut Partition) {
+        let id = partition.id();
+        let Some(tell) = self.tells.get(&id) else {
+            return;
+        };
+        let commit = Arc::make_mut(&mut self.commit);
+        commit.batch.fences.push((id, partition.epoch()));
+        for action_id in &tell.touched {
+            let totals = partition.totals(*action_id);
+            commit.batch.totals.push((id, *action_id, totals));
+            partition.note_totals(*action_id);
+        }
+        let decided = partition.take_log();
+        let decided = decided.filter(|decided| !decided.facts.is_empty());
+        commit.decided.extend(decided);
+    }
+
+    /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
+    /// commit too: an owner that lost its partition must not make messages vanish.
+    pub fn is_empty(&self) -> bool {
+        let silent = self.tells.values().all(|tell| tell.acks.is_empty());
+        self.commit.batch.is_empty() && silent
+    }
+
+    /// What it says about one partition alone.
+    pub(crate) fn split(mut self) -> Vec<Self> {
+        let tells = std::mem::take(&mut self.tells);
+        let parts = tells.into_iter().map(|(partition, tell)| Self {
+            commit: Arc::new(self.commit.only(|of| of == partition)),
+            tells: BTreeMap::from([(partition, tell)]),
+        });
+        parts.collect()
+    }
+
+    /// Forgets partitions that have another owner: their messages come again, to that owner.
+    pub(crate) fn drop_partitions(&mut self, lost: &[PartitionId]) {
+        self.commit = Arc::new(self.commit.only(|of| !lost.contains(&of)));
+        self.tells.retain(|partition, _| !lost.contains(partition));
+    }
+}
+
+impl PartitionDraft {
+    fn add(&mut self, effect: Effect) {
+        match effect {
+            Effect::Insert(new) => {
+                self.inserted.insert(new.id, self.inserts.len());
+                self.inserts.push(*new);
+            }
+            Effect::Change(change) => self.change(change),
+            Effect::End(end) => self.end(*end),
+            Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
+            Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
+            Effect::CancelRun {
+                execution_id,
+                attempt,
+            } => {
+                self.tell.cancels.push((execution_id, attempt));
+            }
+            Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
+            Effect::DeadLetter(letter) => self.tell.letters.push(letter),
+            Effect::Audit(entry) => self.audit.push(entry),
+            Effect::Notice(notice) => self.tell.notices.push(notice),
+            Effect::Touched(action_id) => {
+                self.tell.touched.insert(action_id);
+            }
+            Effect::Count(counter) => self.tell.counts.push(counter),
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        if let Some(index) = self.inserted.get(&change.id) {
+            // Only a grant can follow an acceptance in the same round. A cancellation could by
+            // somebody who guesses the id: its mark is kept in memory alone, and the worker that
+            // is told of it has nothing to end yet.
+            if let Some(transition) = change.transition {
+                let new = &mut self.inserts[*index];
+                new.status = transition.to();
+                new.attempt = change.attempt;
+                new.grant_no = change.grant_no;
+            }
+            return;
+        }
+        match self.changes.get_mut(&change.id) {
+            Some(earlier) => {
+                earlier.transition = change.transition.or(earlier.transition);
+                earlier.attempt = change.attempt;
+                earlier.grant_no = change.grant_no.or(earlier.grant_no);
+                earlier.cancel_requested |= change.cancel_requested;
+            }
+            None => {
+                self.changes.insert(change.id, change);
+            }
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        if self.inserted.contains_key(&end.id) {
+            self.instant.insert(end.id, end.outcome);
+            return;
+        }
+        self.changes.remove(&end.id);
+        self.ended.insert(end.id);
+        self.ends.push(end);
+    }
+}

@@ -1,0 +1,313 @@
+//! What an owner writes into the store and reads from it.
+
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, IllegalMove, Move, OwnerId, PartitionId, Priority,
+    QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+};
+
+use crate::queue::Millis;
+
+/// A request that has led to an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownRequest {
+    /// Names the request.
+    pub request_id: RequestId,
+    /// What it led to.
+    pub execution_id: ExecutionId,
+    /// The digest of its body.
+    pub digest: i64,
+    /// Where the execution stands.
+    pub status: Status,
+}
+
+/// An execution that is accepted, or recorded as rejected.
+#[derive(Debug, Clone)]
+pub struct NewExecution {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The request that led to it.
+    pub request_id: RequestId,
+    /// The digest of the request's body.
+    pub digest: i64,
+    /// What was asked for.
+    pub submission: Submission,
+    /// Where it stands.
+    pub status: Status,
+    /// How often it has held a slot.
+    pub attempt: Attempt,
+    /// The number of its grant, when it holds a slot.
+    pub grant_no: Option<i64>,
+}
+
+/// A move of an execution that [`Status::after`] allows; there is no other way to one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transition(Status);
+
+impl Transition {
+    /// The move `by` of an execution that is in `from`.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] when there is no such move.
+    pub fn of(from: Status, by: Move) -> Result<Self, IllegalMove> {
+        from.after(by).map(Self)
+    }
+
+    /// A waiting execution is given a slot.
+    pub(crate) fn grant() -> Self {
+        Self(
+            Status::Queued
+                .after(Move::Grant)
+                .expect("whoever waits may be granted a slot"),
+        )
+    }
+
+    /// A slot is taken back; its execution waits again.
+    pub(crate) fn revoke() -> Self {
+        Self(
+            Status::Requested
+                .after(Move::Revoke)
+                .expect("whoever holds a slot may lose it"),
+        )
+    }
+
+    /// Where it leads.
+    pub fn to(self) -> Status {
+        self.0
+    }
+}
+
+/// A change of a stored execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// Where it stands from now on, if that changes.
+    pub transition: Option<Transition>,
+    /// Its attempt from now on.
+    pub attempt: Attempt,
+    /// The number of its grant, if it is given a slot.
+    pub grant_no: Option<i64>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+}
+
+/// How an execution ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Its last status.
+    pub status: Status,
+    /// What it returned.
+    pub result: Option<Box<RawValue>>,
+    /// Why it did not succeed.
+    pub error: Option<String>,
+    /// The exit code of its program.
+    pub exit_code: Option<i32>,
+    /// What its program wrote.
+    pub stdout: Option<String>,
+    /// What its program wrote to stderr.
+    pub stderr: Option<String>,
+}
+
+impl Outcome {
+    /// An outcome without a result.
+    pub fn of(status: Status, error: Option<String>) -> Self {
+        Self {
+            status,
+            result: None,
+            error,
+            exit_code: None,
+            stdout: None,
+            stderr: None,
+        }
+    }
+}
+
+/// The end of an execution.
+#[derive(Debug, Clone)]
+pub struct End {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl End {
+    /// The end of an execution that is in `from`.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] when it cannot end so.
+    pub fn of(id: ExecutionId, from: Status, outcome: Outcome) -> Result<Self, IllegalMove> {
+        Transition::of(from, Move::End(outcome.status))?;
+        Ok(Self { id, outcome })
+    }
+}
+
+/// Something for the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Audit {
+    /// An operator took a slot back.
+    ForceRelease {
+        /// Names the command.
+        request_id: RequestId,
+        /// Who did it.
+        who: String,
+        /// Why.
+        reason: String,
+        /// Whose slot it was.
+        execution_id: ExecutionId,
+        /// Which attempt held it.
+        attempt: Attempt,
+        /// Its action's ref.
+        action_ref: String,
+        /// Who ran it, as far as the operator saw.
+        worker: Option<WorkerId>,
+        /// Whether it was to be ended anyway.
+        cancel_requested: bool,
+        /// Where it stands from now on.
+        status: Status,
+    },
+    /// The detector found that a promise was broken.
+    Violation(Box<crate::detector::Violation>),
+}
+
+impl Audit {
+    /// The partition that it is about.
+    pub(crate) fn partition(&self) -> Option<PartitionId> {
+        match self {
+            Self::ForceRelease { execution_id, .. } => Some(execution_id.partition()),
+            Self::Violation(violation) => violation.executions.first().map(|id| id.partition()),
+        }
+    }
+}
+
+/// Everything that one round changes: written whole, or not at all.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Who writes.
+    pub owner: OwnerId,
+    /// The epochs that must still be the writer's.
+    pub fences: Vec<(PartitionId, Epoch)>,
+    /// Executions that are accepted.
+    pub inserts: Vec<NewExecution>,
+    /// Executions that are accepted, or recorded as rejected, and have ended in the same round.
+    pub instant: Vec<(NewExecution, Outcome)>,
+    /// Changes of executions that were stored before.
+    pub changes: Vec<Change>,
+    /// Ends of executions that were stored before.
+    pub ends: Vec<End>,
+    /// The totals of every queue that changes.
+    pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
+    /// What is written down for people.
+    pub audit: Vec<Audit>,
+}
+
+impl Batch {
+    pub(crate) fn new(owner: OwnerId) -> Self {
+        Self {
+            owner,
+            fences: Vec::new(),
+            inserts: Vec::new(),
+            instant: Vec::new(),
+            changes: Vec::new(),
+            ends: Vec::new(),
+            totals: Vec::new(),
+            audit: Vec::new(),
+        }
+    }
+
+    /// Whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.inserts.is_empty()
+            && self.instant.is_empty()
+            && self.changes.is_empty()
+            && self.ends.is_empty()
+            && self.audit.is_empty()
+    }
+}
+
+/// The body of an execution that was granted a slot, for its dispatch.
+#[derive(Debug, Clone)]
+pub struct Body {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// What it is given.
+    pub parameters: Box<RawValue>,
+    /// How long it may run, when it says so itself.
+    pub timeout_seconds: Option<u32>,
+}
+
+/// An execution that waits or holds a slot, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredExecution {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// Who goes first.
+    pub priority: Priority,
+    /// `Queued`, `Requested` or `Running`.
+    pub status: Status,
+    /// How often it has held a slot.
+    pub attempt: Attempt,
+    /// How long ago it was accepted, in milliseconds.
+    pub age: Millis,
+    /// When it may start.
+    pub not_before: Option<Millis>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+}
+
+/// An execution that holds a slot, as it is stored; times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSlot {
+    /// Its id.
+    pub id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// Its priority, for when it must wait again.
+    pub priority: Priority,
+    /// How long ago it was accepted.
+    pub age: Millis,
+    /// The attempt that holds it.
+    pub attempt: Attempt,
+    /// `Requested` or `Running`.
+    pub status: Status,
+    /// Who runs it.
+    pub worker: Option<WorkerId>,
+    /// For how long the lease of that worker has been over; 0 while it holds.
+    pub worker_lost_for: Millis,
+    /// For how long the slot has been held.
+    pub held_for: Millis,
+    /// For how long it has been running.
+    pub running_for: Option<Millis>,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+}
+
+/// The lease of a partition, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLease {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// Who owns it.
+    pub owner: Option<OwnerId>,
+    /// For how long it still holds, in milliseconds.
+    pub remaining: Millis,
+    /// For how long nobody has owned it, in milliseconds.
+    pub free_for: Millis,
+    /// Who is to have it next.
+    pub wanted_owner: Option<OwnerId>,
+}
+
+/// The lease of a worker, as it is stored; times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerEnd {
+    /// Which worker.
+    pub worker: WorkerId,
+    /// For how long it still holds.
+    pub remaining: Millis,
+    /// For how long it has been over.
+    pub lost_for: Millis,
+}

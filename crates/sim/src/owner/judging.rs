@@ -1,0 +1,155 @@
+//! What an owner decides, brought before the oracle.
+
+use super::*;
+
+impl World {
+    /// Judges what a round decided, once. What the oracle says counts when it is stored: what a
+    /// stale owner decides and cannot store does no harm.
+    pub(super) fn judged(&mut self, o: usize, commit: Arc<Commit>) -> Written {
+        let now = self.owners[o].wall(self.now);
+        let (mut found, mut places) = (Vec::new(), Vec::new());
+        for decided in &commit.decided {
+            let key = (decided.partition, decided.epoch);
+            let counter = self.has(Plant::Counter);
+            let shadow = self.shadows.entry(key).or_default();
+            let first = decided.number > shadow.judged;
+            if first {
+                shadow.judged = decided.number;
+                let mut said = Vec::new();
+                let facts = without_extra(&decided.facts, &self.extra);
+                shadow.judge(now, &self.reports, &facts, &mut said);
+                if !counter {
+                    shadow.settle(now, &mut said);
+                }
+                shadow.pass(now, &mut said);
+                shadow.found = said;
+            }
+            let said = shadow.found.clone().into_iter();
+            found.extend(said.map(|violation| (decided.partition, violation)));
+            places.extend(self.owners[o].places_of(&decided.facts));
+            if first {
+                self.trace_facts(&decided.facts);
+            }
+        }
+        Written {
+            number: self.numbers,
+            commit,
+            places,
+            found,
+        }
+    }
+
+    fn trace_facts(&mut self, facts: &[Fact]) {
+        for fact in facts {
+            match fact {
+                Fact::Refused { request_id } => self.oracle.refuse(*request_id),
+                Fact::Accepted { execution_id, .. } => self.note(Note::Accepted(*execution_id)),
+                Fact::Granted {
+                    execution_id,
+                    attempt,
+                    ..
+                } => self.note(Note::Granted(*execution_id, *attempt)),
+                Fact::Revoked {
+                    execution_id,
+                    attempt,
+                    ..
+                } => self.note(Note::Revoked(*execution_id, *attempt)),
+                Fact::Ended {
+                    execution_id,
+                    status,
+                    ..
+                } => self.note(Note::Ended(*execution_id, *status)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What a new owner has loaded is what it decides on.
+    pub(super) fn noted(&mut self, o: usize, decided: &Decided) {
+        let (party, key) = (self.owner_party(o), (decided.partition, decided.epoch));
+        let is_loaded = |fact: &Fact| matches!(fact, Fact::Acquired { .. });
+        if !decided.facts.iter().any(is_loaded) {
+            let (now, mut said) = (self.owners[o].wall(self.now), Vec::new());
+            let shadow = self.shadows.entry(key).or_default();
+            shadow.judge(now, &self.reports, &decided.facts, &mut said);
+            for violation in said {
+                self.oracle.blame(self.now, violation);
+            }
+            return;
+        }
+        self.note(Note::TakenOver(party, decided.partition, decided.epoch));
+        let mut shadow = Shadow {
+            judged: decided.number,
+            ..Shadow::default()
+        };
+        let rows = self
+            .store
+            .load_rows(self.now, decided.partition, None, usize::MAX);
+        shadow.recover(&self.owners[o].since, &rows);
+        shadow.learn(&decided.facts);
+        self.shadows.insert(key, shadow);
+    }
+
+    /// Since when what is loaded waits, by the clock of the owner.
+    pub(super) fn note_rows(&mut self, o: usize, reply: &Reply) {
+        let Reply::Rows(rows) = reply else { return };
+        let owner = &mut self.owners[o];
+        let wall = owner.wall(self.now);
+        let since = rows.iter().map(|row| (row.id, wall - row.age));
+        owner.since.extend(since);
+    }
+
+    pub(super) fn counted(&mut self, o: usize, counter: Counter) {
+        let seen = &mut self.seen;
+        match counter {
+            Counter::StaleCompletion => {
+                seen.duplicates_dropped += 1;
+                self.believe_in_a_free_slot(o);
+            }
+            Counter::Repeated => seen.duplicates_dropped += 1,
+            Counter::Revoked => seen.revokes += 1,
+            Counter::Redispatched => seen.redispatches += 1,
+            Counter::Cancelled => seen.cancelled += 1,
+            Counter::Expired => seen.expired += 1,
+            Counter::Abandoned => seen.abandoned += 1,
+            Counter::CommitRefused => seen.refused_commits += 1,
+            Counter::DispatchDropped => seen.dropped_dispatches += 1,
+            Counter::SlotLeakMended
+            | Counter::SlotMissingMended
+            | Counter::WaitingLeakMended
+            | Counter::WaitingMissingMended => {
+                seen.mended += 1;
+                self.mended(o, counter);
+            }
+            _ => {}
+        }
+    }
+
+    /// Memory and store must never come apart; who has lost its partition may think so.
+    fn mended(&mut self, o: usize, counter: Counter) {
+        let id = self.owners[o].id;
+        let owns = self
+            .store
+            .leases
+            .iter()
+            .any(|lease| lease.owner == Some(id));
+        if owns && self.plan.plant.is_none() {
+            let words = format!("memory and store differ: {counter:?}");
+            self.oracle
+                .blame(self.now, Violation::of(Rule::Stored, words));
+        }
+    }
+}
+
+/// The facts as they would be without slots that a planted counter believes to be free.
+fn without_extra(facts: &[Fact], extra: &BTreeMap<attune_core::ActionId, u32>) -> Vec<Fact> {
+    let mut facts = facts.to_vec();
+    for fact in &mut facts {
+        if let Fact::Bounds { action_id, limits } = fact
+            && let Some(extra) = extra.get(action_id)
+        {
+            limits.max_concurrent = limits.max_concurrent.map(|limit| limit - extra);
+        }
+    }
+    facts
+}

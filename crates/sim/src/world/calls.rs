@@ -1,0 +1,223 @@
+//! Calls to the store, and what becomes of them.
+
+use super::*;
+use crate::store::body_of;
+
+impl World {
+    /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
+    /// is so late that its sender has given up.
+    pub(crate) fn call(&mut self, party: Party, number: u64, call: StoreCall) {
+        let noise = self.noise;
+        let fate = if self.rng.chance(noise.refused) {
+            Fate::Refused
+        } else if self.rng.chance(noise.unknown) {
+            Fate::Unknown
+        } else {
+            Fate::Answered
+        };
+        let mut at = self.now + self.delay();
+        let mut reply_at = at + self.delay();
+        if self.rng.chance(noise.stalled) {
+            let stall = self.rng.between(500, 5_000);
+            if self.rng.chance(500) {
+                at += stall;
+            }
+            reply_at += stall;
+        }
+        let is_commit = matches!(call, StoreCall::Commit(_));
+        // Whoever writes the same again suffers from this alone: then it is the rule.
+        let late = if self.has(Plant::SameEpoch) {
+            1_000
+        } else {
+            300
+        };
+        if fate == Fate::Unknown && is_commit && self.rng.chance(late) {
+            // It arrives after the connection was given up; nobody waits for its answer.
+            let late = reply_at + self.rng.between(0, 3_000);
+            if self.has(Plant::SameEpoch) {
+                // The sender writes the same again as if nothing were on its way.
+                let again = reply_at + self.delay();
+                let call = call.clone();
+                self.push(again, Ev::Store(party, number, call, Fate::Answered, again));
+            } else {
+                let failed = failed(&call, false);
+                self.push(reply_at, Ev::To(party, Word::Reply(number, failed)));
+            }
+            return self.push(late, Ev::Store(party, 0, call, Fate::Answered, late));
+        }
+        self.push(at, Ev::Store(party, number, call, fate, reply_at));
+    }
+
+    pub(super) fn perform(&mut self, party: Party, call: StoreCall, fate: Fate) -> StoreReply {
+        let commits = matches!(call, StoreCall::Commit(_));
+        if self.now < self.store_down_until {
+            return failed(&call, false);
+        }
+        if fate == Fate::Refused {
+            let refused = self.rng.chance(500);
+            return failed(&call, refused);
+        }
+        if commits && self.now < self.refuse_until {
+            return failed(&call, true);
+        }
+        if let Party::Owner(owner, life) = party
+            && commits
+            && self.owners[owner].is_in(life)
+            && std::mem::take(&mut self.owners[owner].break_commit)
+        {
+            return failed(&call, true);
+        }
+        if commits && self.left_open.remove(&party) {
+            return StoreReply::Owner(Box::new(Reply::Committed(Vec::new())));
+        }
+        let refused = failed(&call, false);
+        let reply = self.do_call(call);
+        match fate {
+            Fate::Unknown => {
+                if commits && self.has(Plant::CancelDb) {
+                    self.left_open.insert(party);
+                }
+                let made = matches!(&reply, StoreReply::Owner(reply)
+                    if matches!(**reply, Reply::Committed(_)));
+                self.seen.unknown_commits += u64::from(made);
+                refused
+            }
+            _ => reply,
+        }
+    }
+
+    fn do_call(&mut self, call: StoreCall) -> StoreReply {
+        let now = self.now;
+        match call {
+            StoreCall::Owner(owner, call) => {
+                StoreReply::Owner(Box::new(self.do_owner_call(owner, &call)))
+            }
+            StoreCall::Commit(written) => StoreReply::Owner(Box::new(self.commit(&written))),
+            StoreCall::RenewWorker(worker) => {
+                let renewed = self
+                    .store
+                    .renew_worker(now, worker, crate::plan::WORKER_TTL);
+                StoreReply::WorkerRenewed(renewed)
+            }
+            StoreCall::Claim(worker, wanted) => {
+                let won = self.store.claim(now, worker, &wanted);
+                for claim in &won {
+                    self.note(Note::Claimed(claim.execution_id, claim.attempt));
+                }
+                StoreReply::Claimed(won)
+            }
+        }
+    }
+
+    fn do_owner_call(&mut self, owner: OwnerId, call: &Call) -> Reply {
+        let now = self.now;
+        let ttl = crate::plan::OWNER_TTL;
+        let store = &mut self.store;
+        match call {
+            Call::Renew(held) => Reply::Renewed(store.renew(now, owner, held, ttl)),
+            Call::Look { ttl } => Reply::Looked {
+                store_now: WALL + now,
+                live: store.look(now, owner, *ttl),
+                leases: store.stored_leases(now),
+            },
+            Call::Acquire(wanted) => {
+                let taken = store.acquire(now, owner, wanted, ttl);
+                self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
+                for (partition, epoch) in &taken {
+                    self.note(Note::Acquired(*partition, *epoch));
+                }
+                Reply::Acquired(taken)
+            }
+            Call::GiveUp(held, to) => {
+                store.give_up(now, owner, held, *to);
+                Reply::GaveUp
+            }
+            Call::Retire => Reply::Retired(store.retire(now, owner)),
+            Call::LoadQueues(partition) => Reply::Queues {
+                actions: self.actions_of(*partition),
+                totals: self
+                    .store
+                    .totals
+                    .iter()
+                    .map(|(id, it)| (*id, *it))
+                    .collect(),
+            },
+            Call::LoadRows {
+                partition,
+                after,
+                limit,
+            } => {
+                let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+                Reply::Rows(store.load_rows(now, *partition, *after, limit))
+            }
+            Call::LookUp { requests, actions } => {
+                let mut found = store.find_actions(actions);
+                for action in &mut found {
+                    let extra = self.extra.get(&action.id).copied().unwrap_or(0);
+                    let limit = &mut action.spec.policy.concurrency.limit;
+                    *limit = limit.map(|limit| limit + extra);
+                }
+                Reply::Known {
+                    requests: self.store.look_up(requests),
+                    actions: found,
+                }
+            }
+            Call::LoadSlots(partitions) => Reply::Slots(store.load_slots(now, partitions)),
+            Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
+            Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends(now)),
+            Call::Commit(_) => Reply::Committed(Vec::new()),
+        }
+    }
+
+    fn actions_of(&self, partition: PartitionId) -> Vec<Action> {
+        let actions = self.store.actions.iter();
+        let mine = actions.filter(|action| action.partition == partition);
+        mine.cloned().collect()
+    }
+
+    fn commit(&mut self, written: &Written) -> Reply {
+        let again = self.store.has_written(written.number);
+        let batch = &written.commit.batch;
+        match self.store.commit(self.now, written.number, batch) {
+            Ok(odd) => {
+                self.note(Note::Committed(written.number, again));
+                if !again {
+                    for (_, violation) in written.found.clone() {
+                        self.note(Note::Broken(violation.rule));
+                        self.oracle.blame(self.now, violation);
+                    }
+                    let mut shadows = BTreeMap::new();
+                    for fence in &batch.fences {
+                        if let Some(shadow) = self.shadows.get(fence) {
+                            shadows.insert(fence.0, shadow);
+                        }
+                    }
+                    let store = &self.store;
+                    self.oracle
+                        .committed(self.now, store, batch, &odd, &shadows, &written.places);
+                }
+                let granted = batch.changes.iter();
+                let granted = granted.filter(|change| change.grant_no.is_some());
+                Reply::Committed(granted.map(|change| body_of(change.id)).collect())
+            }
+            Err(lost) => {
+                self.seen.fence_rejections += 1;
+                self.note(Note::Fenced(written.number));
+                Reply::Fenced(lost)
+            }
+        }
+    }
+}
+
+/// A call that came to nothing; `refused` says that this is sure.
+fn failed(call: &StoreCall, refused: bool) -> StoreReply {
+    match call {
+        StoreCall::Owner(..) | StoreCall::Commit(_) => {
+            StoreReply::Owner(Box::new(Reply::Failed(Failure {
+                refused,
+                words: "as it was planned".to_owned(),
+            })))
+        }
+        StoreCall::RenewWorker(_) | StoreCall::Claim(..) => StoreReply::Failed,
+    }
+}
