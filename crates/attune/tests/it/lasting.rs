@@ -1,8 +1,6 @@
 //! Faults that last, and queues that are full: what one thing cannot do stops nothing else, and
 //! nothing that was accepted is lost.
 //!
-//! Those that are ignored are known not to hold; `cargo nextest run --run-ignored only lasting`
-//! shows how.
 
 use std::time::Duration;
 
@@ -114,7 +112,6 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an executor loads a partition again at once after every refused commit"]
 async fn cluster_lasting_refused_commits() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), refused_commits).await
 }
@@ -140,7 +137,6 @@ async fn large_firing(system: &System) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "the router publishes what the bus refuses for its size again for ever"]
 async fn cluster_lasting_large_firing() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), large_firing).await
 }
@@ -161,7 +157,6 @@ async fn dead_pool(system: &System) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "dispatches that are refused for room stop the loop of their executor"]
 async fn cluster_lasting_dead_pool() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), dead_pool).await
 }
@@ -180,7 +175,6 @@ async fn full_dead_letters(system: &System) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "dead letters that are refused stop the loop of their executor"]
 async fn cluster_lasting_full_dead_letters() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), full_dead_letters).await
 }
@@ -205,7 +199,6 @@ async fn large_dispatches(system: &System) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "dispatches that are larger than a message may be are published again for ever"]
 async fn cluster_lasting_large_dispatches() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), large_dispatches).await
 }
@@ -267,7 +260,6 @@ fn recorded_starts(system: &System, action_id: i64) -> anyhow::Result<Vec<i64>> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "an executor grants nothing while it looks through everything that waits"]
 async fn cluster_lasting_many_waiting() -> anyhow::Result<()> {
     let setup = setup(Wiring::Cluster).set("executor.queue.max_queue_length", "200000");
     run(setup, many_waiting).await
