@@ -70,16 +70,19 @@ impl Parts {
         })
     }
 
-    /// Waits until the completions on the bus inside this process are recorded: nobody would
-    /// bring them again. A broker keeps them.
+    /// Waits until the completions on the bus inside this process are recorded and its dead
+    /// letters are in the store: nobody would bring them again. A broker keeps them.
     pub(crate) async fn drain(&self) {
         let Some(bus) = &self.memory else { return };
         let deadline = tokio::time::Instant::now() + DRAIN;
         while bus.unsettled(&Topic::Completed) > 0
+            || bus.unsettled(&Topic::DeadLetters) > 0
             || (0..self.partitions).any(|id| bus.unsettled(&Topic::Control(PartitionId(id))) > 0)
         {
             if tokio::time::Instant::now() > deadline {
-                tracing::warn!("completions were left unrecorded; their executions run again");
+                tracing::warn!(
+                    "completions or dead letters were left unrecorded; their executions run again"
+                );
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

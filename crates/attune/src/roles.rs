@@ -1,27 +1,25 @@
 //! The roles: each is a service on a store and a bus, alone in a daemon or all in one process.
 
+mod keepers;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_bus::BusError;
-use attune_completion_listener::{CompletionListener, ListenerError, ListenerOptions};
 use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
-use attune_runtime::{
-    Health, Metrics, Shutdown, TaskOutcome, ops_server, retry_until_ready, systemd,
-};
-use attune_stats::{StatsError, StatsOptions, StatsPersister};
-use attune_store::{HistoryRetention, RecordRetention, Store};
+use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
+use attune_store::Store;
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::api_role;
-use crate::parts::{Parts, settle};
+use crate::parts::Parts;
+use keepers::{start_listener, start_stats};
 
 mod executor;
 
@@ -33,8 +31,6 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// How long a round of a role's loop may take before the process counts as stuck: several times
 /// what a call to a server may take.
 const ROUND_BOUND: Duration = Duration::from_secs(60);
-/// How long a request id is remembered.
-const REQUEST_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// A service of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,69 +232,6 @@ pub(crate) async fn start(
 /// A service's own order to stop, what it drops when it has ended, and where it records what it
 /// does.
 pub(crate) type Own = ((CancellationToken, oneshot::Sender<()>), Option<Recorder>);
-
-async fn start_listener(
-    settings: &Settings,
-    parts: &Parts,
-    (health, metrics): (&Health, &Metrics),
-    ((stop, ended), recorder): Own,
-    shutdown: &Shutdown,
-) -> anyhow::Result<()> {
-    let options = ListenerOptions {
-        partitions: settings.cluster.partitions,
-        prefetch: settings.completion_listener.prefetch,
-        max_batch: settings.completion_listener.max_batch,
-        max_message_bytes: settings.broker.max_message_bytes,
-        recorder,
-    };
-    let starting = retry_until_ready("the completions", shutdown, || async {
-        let bus = parts.bus.clone();
-        let started = CompletionListener::start(options.clone(), bus, stop.clone()).await;
-        settle(started, |error| {
-            matches!(error, ListenerError::Subscribe(BusError::Unavailable(_)))
-        })
-    });
-    let handle = starting.await??;
-    handle
-        .counters()
-        .export(&metrics.meter("completion-listener"));
-    let (name, words) = ("completions", Option::clone);
-    show_troubles(health, name, handle.troubles(), words, shutdown);
-    spawn(shutdown, "completion-listener", handle.stopped(), ended);
-    Ok(())
-}
-
-async fn start_stats(
-    settings: &Settings,
-    parts: &Parts,
-    (health, metrics): (&Health, &Metrics),
-    ((stop, ended), recorder): Own,
-    shutdown: &Shutdown,
-) -> anyhow::Result<()> {
-    let mut options = StatsOptions::new(HistoryRetention {
-        history: settings.history.retention(),
-        requests: REQUEST_RETENTION,
-        records: RecordRetention {
-            stats: settings.stats.retention(),
-            ..RecordRetention::USUAL
-        },
-    });
-    options.min_interval = settings.stats.publish_interval();
-    options.max_message_bytes = settings.broker.max_message_bytes;
-    options.recorder = recorder;
-    options.progress = health.progress("stats.loop", ROUND_BOUND);
-    let starting = retry_until_ready("the snapshots", shutdown, || async {
-        let (bus, store) = (parts.bus.clone(), parts.store.clone());
-        let started = StatsPersister::start(options.clone(), bus, store, stop.clone()).await;
-        settle(started, |error| {
-            matches!(error, StatsError::Subscribe(BusError::Unavailable(_)))
-        })
-    });
-    let handle = starting.await??;
-    handle.counters().export(&metrics.meter("stats"));
-    spawn(shutdown, "stats", handle.stopped(), ended);
-    Ok(())
-}
 
 async fn start_worker(
     settings: &Settings,

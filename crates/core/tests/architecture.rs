@@ -30,6 +30,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["bus", "messages", "runtime", "core", "record"],
     ),
     (
+        "dead-letters",
+        &["store", "bus", "messages", "runtime", "core"],
+    ),
+    (
         "stats",
         &["store", "bus", "messages", "runtime", "core", "record"],
     ),

@@ -23,6 +23,7 @@ pub mod clock;
 mod counters;
 mod error_text;
 mod health;
+mod in_task;
 mod log_pace;
 mod metrics;
 mod ops;
@@ -35,6 +36,7 @@ pub use backoff::{Backoff, Stopped, retry_until_ready};
 pub use counters::{Counter, Gauge};
 pub use error_text::error_chain;
 pub use health::{Component, ComponentState, Health, HealthSnapshot};
+pub use in_task::in_task;
 pub use log_pace::LogPace;
 pub use metrics::{DURATION_SECONDS_BUCKETS, Metrics};
 /// Where instruments are made; see [`Metrics::meter`].

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_runtime::{Backoff, LogPace, error_chain};
+use attune_runtime::{Backoff, LogPace, error_chain, in_task};
 use attune_store::{ExecutionStore, HistoryRetention};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::StatsCounters;
-use crate::service::in_task;
 
 /// The first and the longest wait after a failure. The longest is short beside the days of room
 /// that each round makes.

@@ -10,7 +10,7 @@ use attune_bus::{
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
 use attune_record::{Record, Recorder, now_ns};
-use attune_runtime::{Backoff, LogPace, Progress, error_chain};
+use attune_runtime::{Backoff, LogPace, Progress, error_chain, in_task};
 use attune_store::{StatsRow, StatsStore, StoreError};
 use bytes::Bytes;
 use chrono::Utc;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::counters::StatsCounters;
 use crate::error::StatsError;
 use crate::merge::{Newest, Pace, check};
-use crate::service::{StatsOptions, in_task};
+use crate::service::StatsOptions;
 
 /// Messages received and not acknowledged. Owners publish four times a second; this is enough
 /// for sixty of them, and for catching up at a thousand messages a second after an outage.

@@ -142,18 +142,3 @@ impl StatsHandle {
         }
     }
 }
-
-/// Runs work of the store in a task of its own: whoever waits for it may be dropped, a database
-/// future in flight must not be.
-pub(crate) async fn in_task<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> T {
-    match tokio::spawn(work).await {
-        Ok(value) => value,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is being shut down and will drop this future as well.
-            Err(_) => std::future::pending().await,
-        },
-    }
-}

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{Bus, Outgoing, Subscription, Topic};
 use attune_core::PartitionId;
 use attune_testkit::{System, Wiring, within};
@@ -124,7 +123,7 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         envelope("enforcement.created", 1, &good),
     )
     .await?;
-    letters_tell_why(&bus, everything.len(), &mut sent).await?;
+    letters_tell_why(system, everything.len(), &mut sent).await?;
     let executions = attune_testkit::wait_for("the good one", async || {
         let executions = api.executions(REF).await?;
         ensure!(executions.len() == 1, "{executions:?}");
@@ -148,38 +147,31 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads as many letters as were sent and checks each against what was sent.
+/// A dead letter as it is in the store.
+type Letter = (Vec<u8>, i64, String, String);
+
+/// Waits for as many letters as were sent and checks each against what was sent.
 async fn letters_tell_why(
-    bus: &dyn Bus,
+    system: &System,
     count: usize,
     sent: &mut BTreeMap<Vec<u8>, Vec<&Poison>>,
 ) -> anyhow::Result<()> {
-    let topic = Topic::DeadLetters;
-    let mut letters = bus
-        .subscribe(Subscription {
-            topic,
-            prefetch: 10,
-        })
-        .await?;
-    let settler = letters.settler();
-    for number in 0..count {
-        let what = format!(
-            "dead letter {number} of {count}; missing: {}",
-            missing(sent)
-        );
-        let letter = within(&what, letters.next())
-            .await?
-            .context("the bus is closed")?;
-        let header = |name: &str| {
-            let found = letter.headers.iter().find(|(header, _)| header == name);
-            found
-                .map(|(_, value)| value.clone())
-                .with_context(|| format!("no header {name}"))
-        };
-        let (reason, from) = (header(DEAD_LETTER_REASON)?, header(DEAD_LETTER_TOPIC)?);
-        settler.ack(&[letter.tag]).await;
-        // One item of a batch comes as a message of its own, so the body may be written anew.
-        let same = sent.get_mut(&letter.body.to_vec());
+    let mut sql = system.database()?.connect().await?;
+    let query = "SELECT body, bytes, source, reason FROM attune.dead_letter ORDER BY id";
+    let letters = attune_testkit::wait_for("the dead letters", async || {
+        let letters: Vec<Letter> = sqlx::query_as(query).fetch_all(&mut sql).await?;
+        ensure!(letters.len() >= count, "{} of {count}", letters.len());
+        Ok(letters)
+    })
+    .await?;
+    ensure!(letters.len() == count, "{} of {count}", letters.len());
+    for (body, bytes, from, reason) in letters {
+        // One item of a batch comes as a message of its own, so the body may be written anew; of
+        // what is no message only the beginning is kept.
+        let same = sent
+            .iter_mut()
+            .find(|(whole, _)| i64::try_from(whole.len()) == Ok(bytes) && whole.starts_with(&body))
+            .map(|(_, items)| items);
         let at = same.and_then(|items| {
             let at = items
                 .iter()
@@ -212,14 +204,6 @@ fn rewritten<'a>(
             .position(|item| item.topic.routing_key() == from && reason.contains(item.said))?;
         Some(items.remove(at))
     })
-}
-
-fn missing(sent: &BTreeMap<Vec<u8>, Vec<&Poison>>) -> String {
-    let items = sent.values().flatten();
-    let words: Vec<_> = items
-        .map(|item| format!("{} ({})", item.topic, item.said))
-        .collect();
-    words.join(", ")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,0 +1,176 @@
+//! What putting a dead letter back means: pure.
+
+use attune_bus::{Outgoing, Topic};
+use attune_core::{ExecutionId, PartitionId, Reject};
+use attune_messages::v1::ExecutionRequested;
+use attune_messages::{DecodeError, Envelope};
+use attune_store::DeadLetter;
+
+/// How a letter is put back.
+#[derive(Debug)]
+pub enum PutBack {
+    /// Publish it as it came, under the id that it came with. A submission keeps its request id
+    /// and a completion its attempt, so that one which was carried out after all changes nothing.
+    Publish(Outgoing),
+    /// It was the dispatch of these executions, and its owner dispatches them anew while they are
+    /// wanted. Those that have ended are run again as new executions that name them; the others
+    /// need nothing.
+    RunAgain(Vec<ExecutionId>),
+}
+
+/// Decides how a letter with this body is put back.
+///
+/// # Errors
+/// `INVALID_INPUT` when nothing good can come of it, with the reason and the way out.
+pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
+    let refused = |why: String| Err(Reject::field("id", why));
+    if letter.truncated {
+        return refused(format!(
+            "only {} of its {} bytes are kept: send the message again from where it came",
+            body.len(),
+            letter.bytes
+        ));
+    }
+    let envelope = match Envelope::parse(&body, usize::MAX) {
+        Ok(envelope) => envelope,
+        Err(error) => {
+            return refused(format!(
+                "it would come back at once: {error}; send a mended message instead"
+            ));
+        }
+    };
+    if letter.source.starts_with("execution.requested.") {
+        return match executions(&envelope) {
+            Ok(ids) => Ok(PutBack::RunAgain(ids)),
+            Err(error) => refused(format!("no execution can be read from it: {error}")),
+        };
+    }
+    let Some(topic) = topic(&letter.source) else {
+        return refused(format!(
+            "nobody waits for what came from `{}`: it was of use for a moment only, or it is not \
+             Attune's",
+            letter.source
+        ));
+    };
+    Ok(PutBack::Publish(Outgoing::new(
+        topic,
+        letter.message_id,
+        body,
+    )))
+}
+
+fn executions(envelope: &Envelope<'_>) -> Result<Vec<ExecutionId>, DecodeError> {
+    let items = envelope.items::<ExecutionRequested>()?;
+    Ok(items.into_iter().map(|item| item.execution_id).collect())
+}
+
+/// The topic that a letter came from, if what goes there is kept until it is used.
+fn topic(source: &str) -> Option<Topic> {
+    match source {
+        "enforcement.created" => return Some(Topic::Enforcements),
+        "execution.completed" => return Some(Topic::Completed),
+        _ => {}
+    }
+    let (partition, kind) = source.strip_prefix("partition.")?.split_once('.')?;
+    let partition: u8 = partition.parse().ok()?;
+    let partition = PartitionId(u16::from(partition));
+    match kind {
+        "commands" => Some(Topic::Commands(partition)),
+        "control" => Some(Topic::Control(partition)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, Utc};
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn letter(source: &str) -> DeadLetter {
+        DeadLetter {
+            id: 1,
+            message_id: Uuid::from_u128(7),
+            reason: "no such action".to_owned(),
+            source: source.to_owned(),
+            bytes: 10,
+            truncated: false,
+            arrivals: 1,
+            received_at: DateTime::<Utc>::UNIX_EPOCH,
+            requeued_at: None,
+            requeued_by: None,
+        }
+    }
+
+    fn message(kind: &str, payload: serde_json::Value) -> Vec<u8> {
+        let message = json!({
+            "message_id": Uuid::from_u128(7), "message_type": kind, "version": 1,
+            "timestamp": "2026-01-02T03:04:05Z", "payload": payload,
+        });
+        message.to_string().into_bytes()
+    }
+
+    #[test]
+    fn what_waits_for_somebody_goes_back_as_it_came() {
+        let body = message("enforcement.created", json!({"action_ref": "a.b"}));
+        for (source, topic) in [
+            ("enforcement.created", Topic::Enforcements),
+            ("execution.completed", Topic::Completed),
+            ("partition.07.commands", Topic::Commands(PartitionId(7))),
+            ("partition.128.control", Topic::Control(PartitionId(128))),
+        ] {
+            match put_back(&letter(source), body.clone()) {
+                Ok(PutBack::Publish(message)) => {
+                    assert_eq!(message.topic.routing_key(), source);
+                    assert_eq!((message.topic, &message.body[..]), (topic, &body[..]));
+                    assert_eq!(message.message_id, Uuid::from_u128(7));
+                    assert_eq!(message.reply_to, None);
+                }
+                other => panic!("{source}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_dispatch_names_its_executions() {
+        let item = |id: i64| {
+            json!({
+                "execution_id": id, "attempt": 1, "action_id": 1, "action_ref": "a.b",
+                "parameters": {}, "run": {"builtin": "noop"},
+                "timeout_seconds": 60,
+            })
+        };
+        let body = message("execution.requested", json!([item(256), item(512)]));
+        let from = letter("execution.requested.default");
+        match put_back(&from, body) {
+            Ok(PutBack::RunAgain(ids)) => {
+                assert_eq!(ids, [ExecutionId(256), ExecutionId(512)]);
+            }
+            other => panic!("{other:?}"),
+        }
+        let reject = put_back(&from, message("execution.requested", json!({}))).unwrap_err();
+        assert!(reject.message.contains("no execution"), "{reject}");
+    }
+
+    #[test]
+    fn what_would_come_back_or_is_cut_is_refused() {
+        let good = || message("t", json!({}));
+        let cut = DeadLetter {
+            truncated: true,
+            ..letter("enforcement.created")
+        };
+        for (letter, body, said) in [
+            (cut, good(), "bytes are kept"),
+            (letter("enforcement.created"), b"x".to_vec(), "come back"),
+            (letter("queue.stats"), good(), "`queue.stats`"),
+            (letter("unknown"), good(), "`unknown`"),
+            (letter("partition.300.commands"), good(), "partition.300"),
+            (letter("partition.07.other"), good(), "partition.07.other"),
+        ] {
+            let reject = put_back(&letter, body).unwrap_err();
+            assert!(reject.message.contains(said), "{said} in {reject}");
+        }
+    }
+}

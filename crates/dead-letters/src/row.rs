@@ -1,0 +1,174 @@
+//! What is kept of a dead letter: pure.
+
+use attune_bus::Delivery;
+use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_core::RequestId;
+use attune_messages::Envelope;
+use attune_store::NewDeadLetter;
+
+/// What is kept of a body that is no message, in bytes: enough to see what it is.
+pub const GARBAGE_BYTES: usize = 4096;
+/// What is kept of a reason or a source, in bytes.
+const TEXT_BYTES: usize = 1024;
+
+/// The row of a letter, as the bus delivered it. Bodies above `max_message_bytes` are cut like
+/// garbage: nobody could read them when they came back.
+pub fn row(delivery: &Delivery, max_message_bytes: usize) -> NewDeadLetter {
+    let body = &delivery.body;
+    let is_message = Envelope::parse(body, max_message_bytes).is_ok();
+    let kept = match is_message {
+        true => body.len(),
+        false => body.len().min(GARBAGE_BYTES),
+    };
+    NewDeadLetter {
+        message_id: message_id(delivery).0,
+        reason: text(reason(delivery)),
+        source: text(source(delivery)),
+        body: body[..kept].to_vec(),
+        bytes: body.len() as u64,
+    }
+}
+
+/// By which a letter that comes again is known. What has no id has one by its content.
+fn message_id(delivery: &Delivery) -> RequestId {
+    match &delivery.message_id {
+        Some(id) if !id.is_empty() => RequestId::from_key(id),
+        _ => RequestId::from_key(&String::from_utf8_lossy(&delivery.body)),
+    }
+}
+
+fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
+    let mut headers = delivery.headers.iter();
+    headers.find_map(|(key, value)| (key == name).then_some(value.as_str()))
+}
+
+/// Why: in the words of whoever gave it up, or of the broker that did.
+fn reason(delivery: &Delivery) -> String {
+    let brokers = header(delivery, "x-first-death-reason");
+    match (header(delivery, DEAD_LETTER_REASON), brokers) {
+        (Some(reason), _) => reason.to_owned(),
+        (None, Some(reason)) => format!("the broker moved it here: {reason}"),
+        (None, None) => "it does not say why".to_owned(),
+    }
+}
+
+/// The routing key under which it arrived where it could not be used.
+fn source(delivery: &Delivery) -> String {
+    if let Some(topic) = header(delivery, DEAD_LETTER_TOPIC) {
+        return topic.to_owned();
+    }
+    let Some(queue) = header(delivery, "x-first-death-queue") else {
+        return "unknown".to_owned();
+    };
+    // Before Attune's own name stands the prefix that an installation gives its queues.
+    let own = queue.find("attune.").map_or(queue, |at| &queue[at..]);
+    match own.strip_prefix("attune.") {
+        Some("enforcements") => "enforcement.created".to_owned(),
+        Some("completed") => "execution.completed".to_owned(),
+        Some(rest) => match rest.strip_prefix("requested.") {
+            Some(pool) => format!("execution.requested.{pool}"),
+            None => rest.to_owned(),
+        },
+        None => queue.to_owned(),
+    }
+}
+
+/// A text that every store can hold.
+fn text(text: String) -> String {
+    let mut text = text.replace('\0', "\u{fffd}");
+    text.truncate(text.floor_char_boundary(TEXT_BYTES));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_bus::DeliveryTag;
+    use bytes::Bytes;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const MAX: usize = 10_000;
+
+    fn delivery(body: impl Into<Vec<u8>>, headers: &[(&str, &str)]) -> Delivery {
+        Delivery {
+            tag: DeliveryTag {
+                generation: 1,
+                number: 1,
+            },
+            body: Bytes::from(body.into()),
+            message_id: Some(Uuid::nil().to_string()),
+            reply_to: None,
+            redelivered: false,
+            user_id: None,
+            headers: headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+        }
+    }
+
+    fn message(payload_bytes: usize) -> String {
+        let payload = "x".repeat(payload_bytes);
+        format!(
+            r#"{{"message_id":"00000000-0000-0000-0000-000000000007","message_type":"t","version":1,"timestamp":"2026-01-02T03:04:05Z","payload":"{payload}"}}"#
+        )
+    }
+
+    #[test]
+    fn a_message_is_kept_whole_and_garbage_keeps_its_beginning() {
+        let whole = row(&delivery(message(6_000), &[]), MAX);
+        assert_eq!(whole.bytes, whole.body.len() as u64);
+        assert_eq!(whole.body, message(6_000).as_bytes());
+        for garbage in [vec![0xff; 6_000], message(MAX).into_bytes()] {
+            let cut = row(&delivery(garbage.clone(), &[]), MAX);
+            assert_eq!(cut.body, garbage[..GARBAGE_BYTES]);
+            assert_eq!(cut.bytes, garbage.len() as u64);
+        }
+        let short = row(&delivery("no message", &[]), MAX);
+        assert_eq!((short.body.len(), short.bytes), (10, 10));
+    }
+
+    #[test]
+    fn reason_and_source_are_those_of_whoever_gave_it_up() {
+        let long = format!("a\0{}", "é".repeat(2_000));
+        let own = [
+            (DEAD_LETTER_REASON, &*long),
+            (DEAD_LETTER_TOPIC, "queue.stats"),
+        ];
+        let kept = row(&delivery("", &own), MAX);
+        assert!(kept.reason.starts_with("a\u{fffd}é") && kept.reason.len() <= TEXT_BYTES);
+        assert_eq!(kept.source, "queue.stats");
+        for (queue, source) in [
+            ("attune.enforcements", "enforcement.created"),
+            ("team-a.attune.completed", "execution.completed"),
+            ("attune.requested.gpu", "execution.requested.gpu"),
+            ("p.attune.partition.07.control", "partition.07.control"),
+            ("somebody-elses", "somebody-elses"),
+        ] {
+            let brokers = [
+                ("x-first-death-queue", queue),
+                ("x-first-death-reason", "delivery_limit"),
+            ];
+            let kept = row(&delivery("", &brokers), MAX);
+            assert_eq!(kept.source, source);
+            assert!(kept.reason.ends_with("delivery_limit"), "{}", kept.reason);
+        }
+        let bare = row(&delivery("", &[]), MAX);
+        assert_eq!(bare.source, "unknown");
+    }
+
+    #[test]
+    fn the_same_letter_has_the_same_id() {
+        let mut first = delivery("same", &[]);
+        assert_eq!(row(&first, MAX).message_id, Uuid::nil());
+        first.message_id = None;
+        let again = row(&first, MAX).message_id;
+        assert_eq!(again, row(&first, MAX).message_id);
+        first.message_id = Some("not-a-uuid".to_owned());
+        assert_ne!(again, row(&first, MAX).message_id);
+        first.message_id = None;
+        first.body = Bytes::from_static(b"other");
+        assert_ne!(again, row(&first, MAX).message_id);
+    }
+}
