@@ -297,7 +297,7 @@ impl World {
             Output::Letters(id, _) => {
                 self.soon(Ev::To(party, Word::Published(id, Published::Confirmed)));
             }
-            Output::Send(send) => self.send(send),
+            Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {
                 for delivery in deliveries {
                     for kept in self.owners[o].stale.values_mut() {
@@ -423,7 +423,7 @@ impl World {
         self.soon(Ev::To(party, Word::Published(id, published)));
     }
 
-    fn send(&mut self, send: Send) {
+    fn send(&mut self, o: usize, send: Send) {
         match send {
             Send::Answers(answers) => {
                 for (reply_to, answer) in answers {
@@ -460,7 +460,7 @@ impl World {
                     self.soon(Ev::To(party, Word::HandedOver(partition)));
                 }
             }
-            Send::Snapshots(_) => {}
+            Send::Snapshots(snapshots) => self.judge_snapshots(o, &snapshots),
         }
     }
 }

@@ -217,6 +217,9 @@ impl Owner {
         by(self.keeper.wake_at());
         by(self.sweep.wake_at());
         by(self.telling.wake_at());
+        if self.may_begin() {
+            by(self.telling.snapshots.wake_at());
+        }
         for rewrite in self.rewrites.values() {
             by(rewrite.wake_at());
         }

@@ -65,19 +65,27 @@ impl Owner {
             self.telling.snapshots.busy_since.remove(&action_id);
             self.telling.snapshots.unpublished.insert((id, action_id));
         }
+        // While a round is written, memory is ahead of the store, and may have to go back.
+        if !self.may_begin() {
+            return;
+        }
         if self.telling.snapshots.unpublished.is_empty() || now < self.telling.snapshots.publish_at
         {
             return;
         }
         self.telling.snapshots.publish_at = now + self.options.stats_interval;
         self.telling.snapshots.number = self.telling.snapshots.number.wrapping_add(1);
-        let mut snapshots = Vec::new();
+        let (mut snapshots, mut later) = (Vec::new(), Vec::new());
         while snapshots.len() < MAX_SNAPSHOTS
             && let Some((id, action_id)) = self.telling.snapshots.unpublished.pop_first()
         {
             let Some(partition) = self.partition(id) else {
                 continue;
             };
+            if self.rewrites.contains_key(&id) {
+                later.push((id, action_id));
+                continue;
+            }
             let version = Seq::new(partition.epoch(), self.telling.snapshots.number).0;
             let Some(stats) = partition.stats(action_id) else {
                 continue;
@@ -92,6 +100,7 @@ impl Owner {
             }
             snapshots.push((version, stats));
         }
+        self.telling.snapshots.unpublished.extend(later);
         if !snapshots.is_empty() {
             self.out.push(Output::Send(Send::Snapshots(snapshots)));
         }

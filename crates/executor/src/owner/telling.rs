@@ -117,11 +117,7 @@ impl Telling {
             .map(|pool| pool.retry_at);
         let letters = self.letters.iter().map(|letters| letters.retry_at);
         let again = (!self.again.is_empty() && self.reading.is_empty()).then_some(self.again_at);
-        pools
-            .chain(letters)
-            .chain(again)
-            .chain(self.snapshots.wake_at())
-            .min()
+        pools.chain(letters).chain(again).min()
     }
 
     /// Whether so much is on its way that commands must wait.

@@ -1,5 +1,7 @@
 //! What an owner decides, brought before the oracle.
 
+use attune_core::{QueueStats, QueueTotals, Seq};
+
 use super::*;
 
 impl World {
@@ -60,6 +62,34 @@ impl World {
                     ..
                 } => self.note(Note::Ended(*execution_id, *status)),
                 _ => {}
+            }
+        }
+    }
+
+    /// What an owner says of a queue is stored, while it owns it.
+    pub(super) fn judge_snapshots(&mut self, o: usize, snapshots: &[(i64, QueueStats)]) {
+        let id = self.owners[o].id;
+        for (version, stats) in snapshots {
+            let epoch = Seq(*version).epoch();
+            let actions = self.store.actions.iter();
+            let mut partitions = actions
+                .filter(|action| action.id == stats.action_id)
+                .map(|action| usize::from(action.partition.0));
+            let lease = partitions
+                .next()
+                .map(|partition| &self.store.leases[partition]);
+            let owns = lease.is_some_and(|it| it.owner == Some(id) && it.epoch == epoch.0);
+            let stored = self.store.totals.get(&stats.action_id).copied();
+            let told = QueueTotals {
+                enqueued: stats.total_enqueued,
+                completed: stats.total_completed,
+                cancelled: stats.total_cancelled,
+                expired: stats.total_expired,
+            };
+            if owns && told != stored.unwrap_or_default() {
+                let words = format!("{told:?} is told of a queue, and {stored:?} is stored");
+                self.oracle
+                    .blame(self.now, Violation::of(Rule::ToldEarly, words));
             }
         }
     }
