@@ -95,11 +95,43 @@ struct Mailbox {
     /// Completions come before commands: a flood of requests never delays a release.
     control: VecDeque<Delivered>,
     commands: VecDeque<Delivered>,
+    items: usize,
+    bytes: usize,
 }
 
 impl Mailbox {
     fn is_empty(&self) -> bool {
         self.control.is_empty() && self.commands.is_empty()
+    }
+
+    fn line(&mut self, delivered: &Delivered) -> &mut VecDeque<Delivered> {
+        self.items += delivered.work.len();
+        self.bytes += delivered.bytes;
+        match delivered.work {
+            Work::Completions(_) => &mut self.control,
+            _ => &mut self.commands,
+        }
+    }
+
+    fn push_back(&mut self, delivered: Delivered) {
+        self.line(&delivered).push_back(delivered);
+    }
+
+    fn push_front(&mut self, delivered: Delivered) {
+        self.line(&delivered).push_front(delivered);
+    }
+
+    /// Takes the first completion, or the first command.
+    fn pop(&mut self, is_control: bool) -> Option<Delivered> {
+        let line = if is_control {
+            &mut self.control
+        } else {
+            &mut self.commands
+        };
+        let delivered = line.pop_front()?;
+        self.items -= delivered.work.len();
+        self.bytes -= delivered.bytes;
+        Some(delivered)
     }
 }
 
@@ -230,11 +262,12 @@ impl Owner {
                     let deadline = partition.next_deadline();
                     by(deadline.map(|time| self.clock.when(time).max(self.begin_at())));
                 }
-                Stage::Loading(load) => by(load.wake_at()),
+                // It may have to wait until others are loaded.
+                Stage::Loading(load) => by(load.wake_at().map(|at| at.max(now + 10))),
                 Stage::Leaving {
                     until,
                     unsubscribing: false,
-                } => by(Some(*until)),
+                } => by(Some((*until).max(now + 10))),
                 Stage::Leaving { .. } | Stage::Serving(_) => {}
             }
         }
@@ -242,10 +275,14 @@ impl Owner {
     }
 
     /// Whether messages should be delivered to it now: what waits is bounded by what one round
-    /// takes, and by how much is being told.
+    /// takes. A partition about which nothing can be decided now holds up no other: what waits
+    /// for it is bounded by its own subscription.
     pub fn wants_messages(&self) -> bool {
-        self.rounds.waiting_items < 2 * self.options.round_max_items
-            && self.rounds.waiting_bytes < 2 * self.options.round_max_bytes
+        let open = self.places.iter().filter(|(id, _)| self.is_open(**id));
+        let (items, bytes) = open.fold((0, 0), |(items, bytes), (_, place)| {
+            (items + place.mailbox.items, bytes + place.mailbox.bytes)
+        });
+        items < 2 * self.options.round_max_items && bytes < 2 * self.options.round_max_bytes
     }
 
     /// What keeps it from doing its work, if anything has for long enough to be told.
@@ -337,12 +374,7 @@ impl Owner {
             if matches!(place.stage, Stage::Leaving { .. }) {
                 continue;
             }
-            self.rounds.waiting_items += delivered.work.len();
-            self.rounds.waiting_bytes += delivered.bytes;
-            match delivered.work {
-                Work::Completions(_) => place.mailbox.control.push_back(delivered),
-                _ => place.mailbox.commands.push_back(delivered),
-            }
+            place.mailbox.push_back(delivered);
         }
     }
 
@@ -365,11 +397,6 @@ impl Owner {
         let Some(place) = self.places.remove(&id) else {
             return;
         };
-        let waiting = place.mailbox.control.iter().chain(&place.mailbox.commands);
-        for delivered in waiting {
-            self.rounds.waiting_items -= delivered.work.len();
-            self.rounds.waiting_bytes -= delivered.bytes;
-        }
         match place.stage {
             Stage::Serving(partition) => {
                 self.note(id, place.epoch, Fact::Lost);

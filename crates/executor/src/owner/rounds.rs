@@ -44,9 +44,6 @@ pub(super) struct Rounds {
     /// No round begins before: the store did not answer.
     begin_at: Millis,
     look_up_backoff: Option<Backoff>,
-    /// What waits in all mailboxes.
-    pub(super) waiting_items: usize,
-    pub(super) waiting_bytes: usize,
     /// The partition whose turn it is to be first.
     turn: Option<PartitionId>,
     /// Rounds that were decided.
@@ -159,14 +156,9 @@ impl Owner {
                 let Some(place) = self.places.get_mut(id) else {
                     continue;
                 };
-                let mail = if is_control {
-                    &mut place.mailbox.control
-                } else {
-                    &mut place.mailbox.commands
-                };
                 while items < share.max(1)
                     && (work.is_empty() || bytes < max_bytes)
-                    && let Some(delivered) = mail.pop_front()
+                    && let Some(delivered) = place.mailbox.pop(is_control)
                 {
                     items += delivered.work.len();
                     bytes += delivered.bytes;
@@ -174,8 +166,6 @@ impl Owner {
                 }
             }
         }
-        self.rounds.waiting_items -= items;
-        self.rounds.waiting_bytes -= bytes;
         work
     }
 
@@ -394,12 +384,7 @@ impl Owner {
             else {
                 continue;
             };
-            self.rounds.waiting_items += delivered.work.len();
-            self.rounds.waiting_bytes += delivered.bytes;
-            match delivered.work {
-                Work::Completions(_) => place.mailbox.control.push_front(delivered),
-                _ => place.mailbox.commands.push_front(delivered),
-            }
+            place.mailbox.push_front(delivered);
         }
     }
 
