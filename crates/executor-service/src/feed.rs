@@ -77,7 +77,12 @@ impl Feed {
             settler.ack(&[delivery.tag]).await;
             let work = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => work,
-                Err(reason) => {
+                Err(Unusable::Newer(reason)) => {
+                    // It stays unacknowledged: a newer executor reads it when this one has gone.
+                    tracing::error!(bus.topic = %topic, reason, "a message waits for a newer executor");
+                    continue;
+                }
+                Err(Unusable::Poison(reason)) => {
                     self.bury(&topic, &settler, delivery, reason, stop);
                     continue;
                 }
@@ -170,11 +175,25 @@ impl Feed {
     }
 }
 
-fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, String> {
+/// Why a message gives the owner no work.
+enum Unusable {
+    /// A newer program can read it.
+    Newer(String),
+    /// Nobody can.
+    Poison(String),
+}
+
+fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, Unusable> {
     if let Some(reply_to) = &delivery.reply_to {
-        reply_address(reply_to).map_err(|reject| reject.to_string())?;
+        reply_address(reply_to).map_err(|reject| Unusable::Poison(reject.to_string()))?;
     }
-    work(topic, delivery, max_bytes).map_err(|error| error.to_string())
+    work(topic, delivery, max_bytes).map_err(|error| {
+        if error.is_newer() {
+            Unusable::Newer(error.to_string())
+        } else {
+            Unusable::Poison(error.to_string())
+        }
+    })
 }
 
 fn work(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, DecodeError> {
