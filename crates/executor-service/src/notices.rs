@@ -117,8 +117,7 @@ pub(crate) fn log(notice: &Notice) {
         Notice::SlotDiffers { .. }
         | Notice::WaitingDiffers { .. }
         | Notice::ActionWasUnknown { .. }
-        | Notice::ActionMissing { .. }
-        | Notice::NoBody(_) => log_difference(notice),
+        | Notice::ActionMissing { .. } => log_difference(notice),
     }
 }
 
@@ -148,9 +147,6 @@ fn log_difference(notice: &Notice) {
         }
         Notice::ActionMissing { action_id } => {
             tracing::error!(action.id = %action_id, "the store has executions of an action that does not exist; they stay as they are until the action is there again");
-        }
-        Notice::NoBody(execution_id) => {
-            tracing::error!(execution.id = %execution_id, "a granted execution has no body");
         }
         _ => {}
     }

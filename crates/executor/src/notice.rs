@@ -118,8 +118,6 @@ pub enum Notice {
     },
     /// A promise was broken.
     Violation(Box<Violation>),
-    /// A granted execution has no body; the reconciler dispatches it again.
-    NoBody(ExecutionId),
     /// The pool takes no dispatches; nothing is granted to it meanwhile.
     PoolClosed {
         /// Which pool.

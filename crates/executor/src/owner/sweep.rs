@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use attune_core::{Epoch, ExecutionId, PartitionId, WorkerId};
+use attune_core::{Action, ActionId, Epoch, ExecutionId, PartitionId, WorkerId};
 
 use super::{Call, Notice, Owner, Purpose, Reply};
 use crate::counters::Counter;
@@ -35,7 +35,7 @@ pub(super) enum Asked {
         epoch: Epoch,
         after: Option<ExecutionId>,
     },
-    Actions(PartitionId),
+    Actions(PartitionId, BTreeSet<ActionId>),
     Workers,
 }
 
@@ -69,8 +69,8 @@ pub(super) struct Sweep {
     changed: HashSet<ExecutionId>,
     /// Workers that are lost and were seen to be.
     lost: BTreeSet<WorkerId>,
-    /// Partitions in which the store has executions of actions that are not known.
-    unknown: BTreeSet<PartitionId>,
+    /// The actions that are not known of which the store has executions.
+    unknown: BTreeMap<PartitionId, BTreeSet<ActionId>>,
 }
 
 impl Sweep {
@@ -124,8 +124,9 @@ impl Owner {
             .filter(|(id, _)| self.is_open(**id))
             .map(|(id, place)| (*id, place.epoch))
             .collect();
-        if let Some(id) = self.sweep.unknown.pop_first() {
-            self.call(Purpose::Sweep(Asked::Actions(id)), Call::LoadQueues(id));
+        if let Some((id, unknown)) = self.sweep.unknown.pop_first() {
+            let asked = Asked::Actions(id, unknown);
+            self.call(Purpose::Sweep(asked), Call::LoadQueues(id));
         }
         if !self.sweep.asking_slots && now >= self.sweep.slots_at {
             self.sweep.slots_at = now + self.options.reconcile.interval;
@@ -207,8 +208,8 @@ impl Owner {
                     rows,
                 });
             }
-            (Asked::Actions(partition), Reply::Queues { actions, .. }) => {
-                self.learn_unknown(partition, actions);
+            (Asked::Actions(partition, unknown), Reply::Queues { actions, .. }) => {
+                self.learn_unknown(partition, unknown, actions);
             }
             (Asked::Workers, Reply::WorkerEnds(ends)) => {
                 self.sweep.asking_workers = false;
@@ -227,7 +228,7 @@ impl Owner {
                 self.sweep.asking_workers = false;
                 self.sweep.workers_at = now + PATIENCE;
             }
-            Asked::Actions(_) => {}
+            Asked::Actions(..) => {}
         }
     }
 
@@ -248,20 +249,33 @@ impl Owner {
         self.sweep.lost = lost;
     }
 
-    fn learn_unknown(&mut self, id: PartitionId, actions: Vec<attune_core::Action>) {
+    fn learn_unknown(
+        &mut self,
+        id: PartitionId,
+        mut missing: BTreeSet<ActionId>,
+        actions: Vec<Action>,
+    ) {
         let Some(partition) = self.partition(id) else {
             return;
         };
-        let unknown: Vec<attune_core::Action> = actions
-            .into_iter()
-            .filter(|action| !partition.has_action(action.id))
-            .collect();
-        for action in unknown {
+        missing.retain(|action_id| !partition.has_action(*action_id));
+        let mut learnt = Vec::new();
+        for action in actions {
+            missing.remove(&action.id);
+            if !partition.has_action(action.id) {
+                learnt.push(action);
+            }
+        }
+        for action in learnt {
             self.count(Counter::UnknownActionMended);
             self.say(Notice::ActionWasUnknown {
                 action_ref: action.spec.action_ref.as_str().to_owned(),
             });
             self.pending.push_back((id, Event::ActionKnown(action)));
+        }
+        for action_id in missing {
+            // Actions are never deleted, so somebody did it by hand. Nothing is thrown away.
+            self.say(Notice::ActionMissing { action_id });
         }
     }
 
@@ -335,16 +349,15 @@ impl Owner {
         }
     }
 
-    fn miss_actions(
-        &mut self,
-        id: PartitionId,
-        mut actions: impl Iterator<Item = attune_core::ActionId>,
-    ) {
+    fn miss_actions(&mut self, id: PartitionId, actions: impl Iterator<Item = ActionId>) {
         let Some(partition) = self.partition(id) else {
             return;
         };
-        if actions.any(|action_id| !partition.has_action(action_id)) {
-            self.sweep.unknown.insert(id);
+        let unknown: BTreeSet<ActionId> = actions
+            .filter(|action_id| !partition.has_action(*action_id))
+            .collect();
+        if !unknown.is_empty() {
+            self.sweep.unknown.entry(id).or_default().extend(unknown);
         }
     }
 }
