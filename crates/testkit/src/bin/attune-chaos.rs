@@ -27,9 +27,6 @@ struct Arguments {
     /// Only these faults; `list` shows them
     #[arg(long, value_delimiter = ',')]
     faults: Vec<String>,
-    /// All faults, those too that last longer than today's daemons are known to bear
-    #[arg(long)]
-    lasting: bool,
     /// Executions a second
     #[arg(long, default_value_t = 250.0)]
     rate: f64,
@@ -65,11 +62,7 @@ fn main() -> ExitCode {
         Some(Command::Program { history }) => chaos::program(history).map(|()| ExitCode::SUCCESS),
         Some(Command::List) => {
             for (name, how, heal, by_default) in chaos::fault_table() {
-                let when = if by_default {
-                    ""
-                } else {
-                    " (by name or --lasting)"
-                };
+                let when = if by_default { "" } else { " (by name only)" };
                 println!("{name:<18} {how}; {heal}{when}");
             }
             Ok(ExitCode::SUCCESS)
@@ -104,7 +97,6 @@ async fn disturb(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         time: Duration::from_secs_f64(arguments.minutes * 60.0),
         seed: arguments.seed,
         faults: arguments.faults.clone(),
-        lasting: arguments.lasting,
         rate: arguments.rate,
         json: arguments.json,
     };

@@ -49,6 +49,7 @@ pub(crate) fn queues() -> Vec<String> {
         "completed",
         "requested.default",
         "requested.lonely",
+        "dead-letters",
     ]
     .map(|name| format!("attune.{name}"))
     .to_vec();
@@ -102,7 +103,7 @@ pub(crate) async fn check(
     let rows = dump(rig, &last, &mut findings).await?;
     let history = folder.join("history");
     let runs = read(&history)?;
-    judge_requests(rig, &rows, &mut findings);
+    judge_requests(rig, &rows, &mut findings).await?;
     judge_runs(rig, &runs, &mut findings);
     judge_totals(rig, &mut findings).await?;
     judge_times(rig, &rows, &runs, &mut findings);
@@ -205,7 +206,12 @@ async fn dump(
     Ok(rows)
 }
 
-fn judge_requests(rig: &Rig, rows: &HashMap<Uuid, Final>, findings: &mut Findings) {
+async fn judge_requests(
+    rig: &Rig,
+    rows: &HashMap<Uuid, Final>,
+    findings: &mut Findings,
+) -> anyhow::Result<()> {
+    give_back(rig, rows).await?;
     let known = rig.shared.ledger.known();
     let is_lost = |(request, id): &(&Uuid, &i64)| {
         rows.get(*request)
@@ -219,7 +225,7 @@ fn judge_requests(rig: &Rig, rows: &HashMap<Uuid, Final>, findings: &mut Finding
     );
     let confirmed = known.confirmed.iter();
     let lost: Vec<_> = confirmed
-        .filter(|request| !rows.contains_key(request))
+        .filter(|request| !rows.contains_key(request) && !known.given_back.contains(request))
         .collect();
     let what = format!("confirmed by the broker and not there: {:?}", first(&lost));
     findings.add(Promise::I1, lost.len(), &what);
@@ -235,6 +241,34 @@ fn judge_requests(rig: &Rig, rows: &HashMap<Uuid, Final>, findings: &mut Finding
         contradictions,
         &format!("{:?}", first(&known.contradictions)),
     );
+    Ok(())
+}
+
+/// Notes which of the firings that the broker has confirmed, and no row shows, lie among the dead
+/// letters: what is there can be put back, so it is not lost.
+async fn give_back(rig: &Rig, rows: &HashMap<Uuid, Final>) -> anyhow::Result<()> {
+    let missing: Vec<Uuid> = {
+        let known = rig.shared.ledger.known();
+        let missing = known.confirmed.iter();
+        missing
+            .filter(|request| !rows.contains_key(request))
+            .copied()
+            .collect()
+    };
+    let mut connection = rig.servers.connect().await?;
+    for request_id in missing {
+        let is_there: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM attune.dead_letter
+                            WHERE NOT truncated AND position(convert_to($1, 'UTF8') IN body) > 0)",
+        )
+        .bind(request_id.to_string())
+        .fetch_one(&mut connection)
+        .await?;
+        if is_there {
+            rig.shared.ledger.given_back(request_id)?;
+        }
+    }
+    Ok(())
 }
 
 fn first<T>(items: &[T]) -> &[T] {
@@ -412,11 +446,12 @@ fn table(rig: &Rig, rows: &HashMap<Uuid, Final>) -> String {
     }
     let answers: BTreeMap<_, _> = known.answers.iter().collect();
     table += &format!(
-        "asked for {} · told accepted {} · confirmed by the broker {}\nanswers {answers:?}\n\
+        "asked for {} · told accepted {} · confirmed by the broker {}, of which dead letters {}\nanswers {answers:?}\n\
          executions {} {statuses:?}\n",
         known.asked,
         known.accepted.len(),
         known.confirmed.len(),
+        known.given_back.len(),
         rows.len(),
     );
     table

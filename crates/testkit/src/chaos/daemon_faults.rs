@@ -25,9 +25,8 @@ const fn kill(name: &'static str, weight: u32) -> Fault {
         name,
         how: "kill -9",
         heal: "started again after 0.2 to 3 s",
-        lane: Lane::Others,
+        lane: Lane::Daemons,
         weight,
-        by_default: true,
         work: |rig, random, fault| do_kill(rig, random, fault).boxed(),
     }
 }
@@ -37,9 +36,8 @@ const fn pause(name: &'static str, how: &'static str, weight: u32) -> Fault {
         name,
         how,
         heal: "SIGCONT",
-        lane: Lane::Others,
+        lane: Lane::Daemons,
         weight,
-        by_default: true,
         work: |rig, random, fault| do_pause(rig, random, fault).boxed(),
     }
 }
@@ -49,9 +47,8 @@ const fn way(name: &'static str, how: &'static str, weight: u32) -> Fault {
         name,
         how,
         heal: "the way is opened",
-        lane: Lane::Others,
+        lane: Lane::Daemons,
         weight,
-        by_default: true,
         work: |rig, random, fault| do_way(rig, random, fault).boxed(),
     }
 }
@@ -66,9 +63,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         name: "kill-guard",
         how: "kill -9 of a worker's guard",
         heal: "the worker starts another one",
-        lane: Lane::Others,
+        lane: Lane::Daemons,
         weight: 2,
-        by_default: true,
         work: |rig, random, fault| do_kill_guard(rig, random, fault).boxed(),
     },
     pause("pause-executor", "SIGSTOP for 7 to 11 s (lease 5 s)", 4),
@@ -96,9 +92,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         name: "rolling-restart",
         how: "SIGTERM to one daemon of a role after the other",
         heal: "each is started again once it has ended",
-        lane: Lane::Others,
+        lane: Lane::Daemons,
         weight: 3,
-        by_default: true,
         work: |rig, random, fault| do_rolling(rig, random, fault).boxed(),
     },
 ];

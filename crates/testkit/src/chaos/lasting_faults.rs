@@ -34,14 +34,13 @@ const SLOW: usize = 50;
 
 /// A fault whose work is the async function `$work`.
 macro_rules! fault {
-    ($lane:ident, $name:literal, $how:literal, $heal:literal, $by_default:literal, $work:ident) => {
+    ($lane:ident, $name:literal, $how:literal, $heal:literal, $work:ident) => {
         Fault {
             name: $name,
             how: $how,
             heal: $heal,
             lane: Lane::$lane,
             weight: 2,
-            by_default: $by_default,
             work: |rig, random, fault| $work(rig, random, fault).boxed(),
         }
     };
@@ -53,7 +52,6 @@ pub(crate) const FAULTS: &[Fault] = &[
         "pg-refuse",
         "rows of executions are refused (disk full) for 20 to 60 s, leases are not",
         "they are taken again",
-        false,
         pg_refuse
     ),
     fault!(
@@ -61,47 +59,41 @@ pub(crate) const FAULTS: &[Fault] = &[
         "pg-away",
         "PostgreSQL is killed and away for 40 s",
         "started again",
-        false,
         pg_away
     ),
     fault!(
-        Servers,
+        Clocks,
         "clock-postgres",
         "PostgreSQL's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
-        false,
         clock
     ),
     fault!(
-        Others,
+        Clocks,
         "clock-executor",
         "an executor's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
-        false,
         clock
     ),
     fault!(
-        Others,
+        Clocks,
         "clock-worker",
         "a worker's clock is set forward and back by two hours, for 3 to 10 s each",
         "set right",
-        false,
         clock
     ),
     fault!(
-        Others,
+        Messages,
         "delayed",
         "executions that are not to start before 2 to 12 s have gone",
         "nothing to heal",
-        true,
         delayed
     ),
     fault!(
-        Others,
+        Messages,
         "slow-clients",
         "hundreds of connections to the API idle, send or read one byte at a time",
         "closed",
-        false,
         slow_clients
     ),
 ];

@@ -27,6 +27,8 @@ pub(crate) struct Known {
     pub(crate) accepted: HashMap<Uuid, i64>,
     /// Those whose message the broker has confirmed.
     pub(crate) confirmed: HashSet<Uuid>,
+    /// Those of them that were found whole among the dead letters instead of the executions.
+    pub(crate) given_back: HashSet<Uuid>,
     /// Those of which nothing may have been stored.
     pub(crate) refused: HashSet<Uuid>,
     /// Those that were not to start before a time, and that time as programs measure it.
@@ -95,6 +97,13 @@ impl Ledger {
             *known.answers.entry(code.to_owned()).or_default() += 1;
         }
         let fields = json!({"request_id": request_id, "code": code});
+        self.notes.add("submit_fail", fields)
+    }
+
+    /// Its message lies whole among the dead letters: for the checker it was not accepted.
+    pub(crate) fn given_back(&self, request_id: Uuid) -> anyhow::Result<()> {
+        self.known().given_back.insert(request_id);
+        let fields = json!({"request_id": request_id, "code": "dead_letter"});
         self.notes.add("submit_fail", fields)
     }
 

@@ -23,9 +23,8 @@ macro_rules! fault {
             name: $name,
             how: $how,
             heal: $heal,
-            lane: Lane::Others,
+            lane: Lane::Messages,
             weight: $weight,
-            by_default: true,
             work: |rig, random, fault| $work(rig, random, fault).boxed(),
         }
     };

@@ -70,6 +70,9 @@ const SETTINGS: &[(&str, &str)] = &[
     ("api.submit_timeout_seconds", "5"),
     ("log.format", "text"),
 ];
+/// Faults that daemons are known not to bear yet: who starts, or loads a partition, while
+/// PostgreSQL's clock is wrong believes it.
+const ONLY_BY_NAME: &[&str] = &["clock-postgres"];
 /// Clients of each kind.
 const HTTP_CLIENTS: u32 = 20;
 const AMQP_CLIENTS: u32 = 3;
@@ -99,10 +102,8 @@ pub struct Options {
     pub time: Duration,
     /// Decides which faults come.
     pub seed: u64,
-    /// Names of faults; empty for those that come by default.
+    /// Names of faults; empty for all but those that come by name only.
     pub faults: Vec<String>,
-    /// Whether all faults come when none are named.
-    pub lasting: bool,
     /// Executions a second.
     pub rate: f64,
     /// Whether only the final line goes to stdout.
@@ -130,8 +131,12 @@ impl Say {
 /// The faults that there are: name, how, how it is healed, and whether it comes by default.
 #[must_use]
 pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str, bool)> {
-    let row = |fault: &Fault| (fault.name, fault.how, fault.heal, fault.by_default);
+    let row = |fault: &Fault| (fault.name, fault.how, fault.heal, is_default(fault));
     nemesis::faults().map(row).collect()
+}
+
+fn is_default(fault: &Fault) -> bool {
+    !ONLY_BY_NAME.contains(&fault.name)
 }
 
 /// One run of the rig, which ends early when `stop` is cancelled. Everything that it has started
@@ -140,7 +145,7 @@ pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str, bool)> {
 /// # Errors
 /// When the rig itself fails, or was stopped; what it finds is in the report.
 pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<Report> {
-    let chosen = choose(&options.faults, options.lasting)?;
+    let chosen = choose(&options.faults)?;
     let say = Say {
         since: Instant::now(),
         to_stderr: options.json,
@@ -183,7 +188,7 @@ pub async fn run(options: &Options, stop: &CancellationToken) -> anyhow::Result<
     outcome
 }
 
-fn choose(names: &[String], lasting: bool) -> anyhow::Result<Vec<&'static Fault>> {
+fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Fault>> {
     let all: Vec<_> = nemesis::faults().collect();
     for name in names {
         let known = || {
@@ -196,7 +201,7 @@ fn choose(names: &[String], lasting: bool) -> anyhow::Result<Vec<&'static Fault>
         ensure!(is_known, "there is no fault {name}; there are: {}", known());
     }
     let is_chosen = |fault: &&Fault| match names {
-        [] => lasting || fault.by_default,
+        [] => is_default(fault),
         names => names.iter().any(|name| name == fault.name),
     };
     Ok(all.into_iter().filter(is_chosen).collect())
@@ -267,7 +272,9 @@ async fn go_through(
     let deadline = Instant::now() + options.time;
     tokio::try_join!(
         rig.disturb(Lane::Servers, chosen, random.random(), deadline),
-        rig.disturb(Lane::Others, chosen, random.random(), deadline),
+        rig.disturb(Lane::Daemons, chosen, random.random(), deadline),
+        rig.disturb(Lane::Messages, chosen, random.random(), deadline),
+        rig.disturb(Lane::Clocks, chosen, random.random(), deadline),
         rest(deadline),
     )?;
     rig.say.line("healing");

@@ -22,13 +22,17 @@ use super::{Say, daemon_faults, lasting_faults, message_faults, room_faults, ser
 /// How long healing is tried again, when somebody disturbs just then.
 pub(crate) const INSIST: Duration = Duration::from_secs(60);
 
-/// What a fault hits. Faults of one lane come one after the other, those of two at once.
+/// What a fault hits. Faults of one lane come one after the other, those of several at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// PostgreSQL or RabbitMQ.
     Servers,
-    /// Daemons, their ways to the servers, and messages.
-    Others,
+    /// Daemons and their ways to the servers.
+    Daemons,
+    /// Messages, requests and the room that there is for them.
+    Messages,
+    /// The clocks of processes.
+    Clocks,
 }
 
 impl Lane {
@@ -36,7 +40,8 @@ impl Lane {
     fn rest(self) -> std::ops::Range<u64> {
         match self {
             Self::Servers => 5_000..12_000,
-            Self::Others => 500..4_000,
+            Self::Daemons | Self::Messages => 500..4_000,
+            Self::Clocks => 3_000..10_000,
         }
     }
 }
@@ -57,8 +62,6 @@ pub(crate) struct Fault {
     pub(crate) lane: Lane,
     /// How often it is picked, next to the others.
     pub(crate) weight: u32,
-    /// Whether it is among those that come when none are named.
-    pub(crate) by_default: bool,
     /// What does it.
     pub(crate) work: Work,
 }

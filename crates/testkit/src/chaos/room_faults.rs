@@ -37,9 +37,8 @@ macro_rules! fault {
             name: $name,
             how: $how,
             heal: $heal,
-            lane: Lane::Others,
+            lane: Lane::Messages,
             weight: 2,
-            by_default: false,
             work: |rig, random, fault| $work(rig, random, fault).boxed(),
         }
     };

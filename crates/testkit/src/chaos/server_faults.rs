@@ -20,7 +20,6 @@ macro_rules! fault {
             heal: $heal,
             lane: Lane::Servers,
             weight: $weight,
-            by_default: true,
             work: |rig, random, fault| $work(rig, random, fault).boxed(),
         }
     };
