@@ -1,10 +1,9 @@
 //! Faults that last, and queues that are full: what one thing cannot do stops nothing else, and
 //! nothing that was accepted is lost.
-//!
 
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use attune_bus::Topic;
 use attune_core::RequestId;
 use attune_record::{Record, read_dir};
@@ -18,6 +17,8 @@ use crate::support::{all_are, limited, noop, number, run, setup};
 
 /// The bound that the default settings put on a message and on a body of the API.
 const LARGEST: usize = 1024 * 1024;
+/// What any daemon may hold in memory while much waits, in bytes.
+const MEMORY: u64 = 512 << 20;
 /// What else there is to do meanwhile.
 const LIVE: &str = "it.live";
 
@@ -204,20 +205,22 @@ async fn cluster_lasting_large_dispatches() -> anyhow::Result<()> {
 }
 
 /// With a hundred thousand that wait, slots are handed on without a pause.
+/// A hundred thousand wait, or as many as `ATTUNE_TEST_WAITING` says: slots are handed on without
+/// a pause while the store is compared with the memory, and no daemon grows beyond its bound.
 async fn many_waiting(system: &System) -> anyhow::Result<()> {
-    const WAITING: usize = 100_000;
     const AT_ONCE: usize = 1000;
     const LIMIT: u32 = 10;
     /// A debug build on a busy machine, where nothing but a pause of the loop takes so long.
     const PAUSE_NS: i64 = 400_000_000;
+    let waiting = many();
     let api = &system.api;
     let action = |limit: u32| {
         let mut spec = limited("it.many", &json!({"builtin": "sleep"}), limit);
-        spec["policy"]["queue"] = json!({"max_length": 2 * WAITING});
+        spec["policy"]["queue"] = json!({"max_length": 2 * waiting});
         spec
     };
     let known = api.apply(&action(LIMIT)).await?;
-    for _ in 0..WAITING / AT_ONCE {
+    for _ in 0..waiting / AT_ONCE {
         let pad = "x".repeat(200);
         let items = std::iter::repeat_n(json!({"seconds": 0.05, "pad": pad}), AT_ONCE);
         api.submit_batch("it.many", items).await?;
@@ -233,12 +236,36 @@ async fn many_waiting(system: &System) -> anyhow::Result<()> {
     let starts = wait_for("a thousand grants", async || starts(first + 1000)).await?;
     let gaps = starts[first..].windows(2).map(|pair| pair[1] - pair[0]);
     let longest = gaps.max().unwrap_or_default();
+    println!("longest pause: {} ms", longest / 1_000_000);
     ensure!(
         longest < PAUSE_NS,
         "no slot was handed on for {} ms",
         longest / 1_000_000
     );
+    for name in system.names().await {
+        let bytes = most_memory(system.pid(&name).await?)?;
+        println!("{name}: at most {} MiB", bytes >> 20);
+        ensure!(
+            bytes <= MEMORY,
+            "{name} had {} MiB of memory at once",
+            bytes >> 20
+        );
+    }
     Ok(())
+}
+
+/// How many wait in [`many_waiting`].
+fn many() -> usize {
+    let chosen = std::env::var("ATTUNE_TEST_WAITING").ok();
+    chosen.and_then(|text| text.parse().ok()).unwrap_or(100_000)
+}
+
+/// The most memory that a process ever held at once, in bytes.
+fn most_memory(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kib.context("no VmHWM")?.parse::<u64>()? * 1024)
 }
 
 /// When workers began runs of an action, in order.
@@ -261,6 +288,7 @@ fn recorded_starts(system: &System, action_id: i64) -> anyhow::Result<Vec<i64>> 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_lasting_many_waiting() -> anyhow::Result<()> {
-    let setup = setup(Wiring::Cluster).set("executor.queue.max_queue_length", "200000");
+    let setup =
+        setup(Wiring::Cluster).set("executor.queue.max_queue_length", &(2 * many()).to_string());
     run(setup, many_waiting).await
 }
