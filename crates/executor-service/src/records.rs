@@ -154,7 +154,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt: *attempt,
             t_ns,
         },
-        Fact::Totals(stats) => Record::Totals {
+        Fact::Totals { stats, pool_closed } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
             completed: stats.total_completed,
@@ -162,6 +162,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             expired: stats.total_expired,
             waiting: stats.queue_length,
             active: stats.active_count,
+            pool_closed: *pool_closed,
             epoch,
             round,
             t_ns,

@@ -106,7 +106,12 @@ pub enum Fact {
     /// A commit was refused, because the partition has another owner.
     Fenced,
     /// A queue as it is at the end of a round that changed it.
-    Totals(attune_core::QueueStats),
+    Totals {
+        /// Its counts.
+        stats: attune_core::QueueStats,
+        /// Whether nothing is granted because its pool takes no dispatches.
+        pool_closed: bool,
+    },
 }
 
 /// What one partition decided in one round.

@@ -289,6 +289,9 @@ pub enum Record {
         waiting: u64,
         /// Executions that hold a slot.
         active: u64,
+        /// Whether nothing is granted because its pool takes no dispatches.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pool_closed: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

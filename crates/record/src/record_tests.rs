@@ -278,6 +278,7 @@ fn the_form_of_decisions_is_fixed() {
         expired: 0,
         waiting: 2,
         active: 2,
+        pool_closed: false,
         epoch,
         round,
         t_ns,

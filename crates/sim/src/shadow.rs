@@ -150,7 +150,7 @@ impl Shadow {
                 | Fact::Refused { .. }
                 | Fact::Lost
                 | Fact::Fenced
-                | Fact::Totals(_) => {}
+                | Fact::Totals { .. } => {}
             }
         }
     }

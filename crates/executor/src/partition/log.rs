@@ -45,7 +45,9 @@ impl Partition {
         if self.log.is_some()
             && let Some(stats) = self.stats(action_id)
         {
-            self.note(|| Fact::Totals(stats));
+            let action = self.actions.get(&action_id);
+            let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
+            self.note(|| Fact::Totals { stats, pool_closed });
         }
     }
 }

@@ -380,7 +380,7 @@ fn judge(facts: &[Fact]) {
                 delayed.remove(&id);
                 waiting.retain(|(.., other)| *other != id);
             }
-            Fact::Totals(stats) => {
+            Fact::Totals { stats, .. } => {
                 let waits = waiting.len() + delayed.len();
                 assert_eq!(stats.queue_length, waits as u64);
                 assert_eq!(stats.active_count, holders.len() as u64);

@@ -388,6 +388,6 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Pool { .. } => "pool",
         Fact::Lost => "lost",
         Fact::Fenced => "fenced",
-        Fact::Totals(_) => "totals",
+        Fact::Totals { .. } => "totals",
     }
 }

@@ -32,7 +32,11 @@ pub(super) enum What {
     Ended(Key, Status),
     Revoked(Key),
     Limit(Option<u32>),
-    Totals(Box<Counts>),
+    Totals {
+        counts: Box<Counts>,
+        /// Whether nothing could be granted for want of room in the pool.
+        pool_closed: bool,
+    },
 }
 
 /// What a queue counts.
@@ -427,6 +431,7 @@ impl Facts {
                 expired,
                 waiting,
                 active,
+                pool_closed,
                 epoch,
                 ..
             } => {
@@ -438,7 +443,11 @@ impl Facts {
                     waiting: *waiting,
                     active: *active,
                 };
-                (action_id, epoch, What::Totals(Box::new(counts)))
+                let what = What::Totals {
+                    counts: Box::new(counts),
+                    pool_closed: *pool_closed,
+                };
+                (action_id, epoch, what)
             }
             _ => return,
         };

@@ -148,7 +148,10 @@ impl<'a> Replay<'a> {
                 self.limit = Some(limit);
                 self.freed = Some(record);
             }
-            What::Totals(counts) => self.end_round(record, *counts),
+            What::Totals {
+                counts,
+                pool_closed,
+            } => self.end_round(record, *counts, pool_closed),
         }
     }
 
@@ -213,15 +216,15 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn end_round(&mut self, record: u32, counts: Counts) {
+    fn end_round(&mut self, record: u32, counts: Counts, pool_closed: bool) {
         self.judge_counts(record, counts);
         self.counts = Some((counts, record));
         self.added = Counts::default();
         let granted = std::mem::take(&mut self.granted);
         let is_free = match self.limit {
             None => false,
-            Some(None) => true,
-            Some(Some(limit)) => self.holders.len() < limit as usize,
+            Some(None) => !pool_closed,
+            Some(Some(limit)) => !pool_closed && self.holders.len() < limit as usize,
         };
         let waiter = self.waiting.first().filter(|_| is_free && granted < STEP);
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());

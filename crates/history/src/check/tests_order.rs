@@ -215,15 +215,22 @@ fn i5_an_attempt_that_is_claimed_or_started_twice() {
 
 #[test]
 fn i6_a_freed_slot_that_waits_for_a_later_round() {
-    let mut world = World::new(1);
-    let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
-    // The completion's own round grants nothing; something else wakes the queue later.
-    world.limit = 0;
-    world.finish(ids[0]);
-    world.limit = 1;
-    world.submit(NORMAL);
-    world.drain();
-    assert_breaks(&world, Promise::I6);
+    let world = |pool_closed: bool| {
+        let mut world = World::new(1);
+        let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
+        // The completion's own round grants nothing; something else wakes the queue later.
+        world.limit = 0;
+        world.pool_closed = pool_closed;
+        world.finish(ids[0]);
+        world.limit = 1;
+        world.pool_closed = false;
+        world.submit(NORMAL);
+        world.drain();
+        world
+    };
+    assert_breaks(&world(false), Promise::I6);
+    // Its pool took no dispatches meanwhile.
+    assert_clean(&world(true));
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn judge_stats(
     }
     let mut all: BTreeMap<Epoch, Said> = BTreeMap::new();
     for decision in facts.decisions.get(&action).into_iter().flatten() {
-        if let What::Totals(counts) = &decision.what {
+        if let What::Totals { counts, .. } = &decision.what {
             let said = all.entry(decision.epoch).or_default();
             let now = progress(counts);
             let (first, last) = said.range.unwrap_or((now, now));

@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) records: Vec<Record>,
     pub(super) rows: BTreeMap<ExecutionId, FinalRow>,
     pub(super) limit: u32,
+    /// Whether the pool of the action takes no dispatches.
+    pub(super) pool_closed: bool,
     pub(super) waiting: BTreeSet<(Priority, ExecutionId)>,
     pub(super) holders: BTreeMap<ExecutionId, Attempt>,
     /// The end of one run and the start of another that waited for it, as places in `records`.
@@ -53,6 +55,7 @@ impl World {
             records: Vec::new(),
             rows: BTreeMap::new(),
             limit,
+            pool_closed: false,
             waiting: BTreeSet::new(),
             holders: BTreeMap::new(),
             handoffs: Vec::new(),
@@ -180,6 +183,7 @@ impl World {
     fn totals(&mut self) {
         let [enqueued, completed, cancelled, expired] = self.counts;
         let (waiting, active) = (self.waiting.len() as u64, self.holders.len() as u64);
+        let pool_closed = self.pool_closed;
         self.decide(|epoch| Record::Totals {
             action_id: ACTION,
             enqueued,
@@ -188,6 +192,7 @@ impl World {
             expired,
             waiting,
             active,
+            pool_closed,
             epoch,
             round: 0,
             t_ns: 0,
