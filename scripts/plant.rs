@@ -5,12 +5,13 @@
 //! into a folder of their own.
 
 /// Every bug that can be planted by building; see `scripts/plants`.
-const PLANTS: [&str; 6] = [
+const PLANTS: [&str; 7] = [
     "ack-first",
     "cancel-db",
     "counter",
     "no-claim",
     "no-fence",
+    "refused-loop",
     "requeue",
 ];
 

@@ -9,6 +9,7 @@ pub mod confirm;
 pub mod conformance;
 pub mod memory;
 pub mod port;
+mod shelf;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;
@@ -20,3 +21,4 @@ pub use port::{
     Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
     Settler, Subscriber, Subscription, Topic, dead_letter, letter, reply_address,
 };
+pub use shelf::Shelf;

@@ -1,27 +1,22 @@
-//! The listener as a service: drives the forwarder.
+//! The listener as a service.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use attune_bus::{Bus, Delivery, PublishError, Settler, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, Subscription, Topic};
 use attune_core::PartitionId;
 use attune_record::{Record, Recorder, now_ns};
-use attune_runtime::LogPace;
-use chrono::Utc;
+use attune_routing::completions::{MIN_ITEM_BYTES, Outcome};
+use attune_routing::{Bounds, Completions};
+use attune_routing_service::{BusClosed, Driver, Observer};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::counters::ListenerCounters;
 use crate::error::ListenerError;
-use crate::forward::{Forwarder, ForwarderOptions, Input, Now, Outcome, Output};
-use crate::mend::MIN_ITEM_BYTES;
 
-/// Bytes of bodies that may be unacknowledged before nothing more is taken from the subscription;
-/// what the subscription itself holds is bounded by its prefetch.
-const WINDOW_BYTES: usize = 64 << 20;
+/// Bytes of bodies that may be unacknowledged before nothing more is taken from the subscription.
+const WINDOW_BYTES: usize = 8 << 20;
 /// What envelopes take, and more.
 const ENVELOPE_BYTES: usize = 512;
 /// The smallest message bound: one completion without output and its envelope.
@@ -45,10 +40,11 @@ pub struct ListenerOptions {
 }
 
 impl ListenerOptions {
-    fn forwarder(&self) -> ForwarderOptions {
-        ForwarderOptions {
+    fn bounds(&self) -> Bounds {
+        Bounds {
             partitions: self.partitions,
-            max_batch: self.max_batch,
+            max_items: self.max_batch,
+            pack_bytes: self.max_message_bytes,
             max_message_bytes: self.max_message_bytes,
             window: usize::from(self.prefetch),
             window_bytes: WINDOW_BYTES.max(self.max_message_bytes),
@@ -101,21 +97,25 @@ impl CompletionListener {
         let subscriber = bus.subscribe(subscription).await?;
         let counters = Arc::<ListenerCounters>::default();
         let (trouble, troubles) = watch::channel(None);
-        let forwarder = Forwarder::new(options.forwarder(), Uuid::now_v7);
-        let listening = Listening {
-            settler: subscriber.settler(),
-            subscriber,
-            forwarder,
-            bus,
+        let watcher = Watcher {
             counters: Arc::clone(&counters),
             recorder: options.recorder.clone(),
             trouble,
-            calls: JoinSet::new(),
-            started: Instant::now(),
-            log: LogPace::default(),
-            options,
         };
-        let task = tokio::spawn(listening.run(stop));
+        let (bounds, source) = (options.bounds(), Topic::Completed);
+        let driver = Driver::new(
+            Completions,
+            bounds,
+            source,
+            Topic::Control,
+            bus,
+            subscriber,
+            watcher,
+        );
+        let task = tokio::spawn(async move {
+            let ended = driver.run(stop).await;
+            ended.map_err(|BusClosed| ListenerError::BusClosed)
+        });
         Ok(ListenerHandle {
             counters,
             troubles,
@@ -156,149 +156,40 @@ impl ListenerHandle {
     }
 }
 
-/// Drives a [`Forwarder`]: gives it what arrives and does what it says.
-struct Listening {
-    options: ListenerOptions,
-    forwarder: Forwarder,
-    subscriber: Subscriber,
-    settler: Settler,
-    bus: Arc<dyn Bus>,
+/// Counts and records what is done with completions.
+struct Watcher {
     counters: Arc<ListenerCounters>,
     recorder: Option<Recorder>,
     trouble: watch::Sender<Option<String>>,
-    /// Publishes under way.
-    calls: JoinSet<(u64, Result<(), PublishError>)>,
-    started: Instant,
-    log: LogPace,
 }
 
-impl Listening {
-    /// Listens until told to stop, then waits for the publishes under way. The subscriber lives
-    /// until what they confirm is acknowledged.
-    async fn run(mut self, stop: CancellationToken) -> Result<(), ListenerError> {
-        let outcome = loop {
-            let far = Duration::from_secs(3600);
-            let wake = self.started + self.forwarder.wake().unwrap_or(self.elapsed() + far);
-            let inputs = tokio::select! {
-                biased;
-                () = stop.cancelled() => break Ok(()),
-                Some(answered) = self.calls.join_next() => vec![answer(answered)],
-                delivery = self.subscriber.next(), if self.forwarder.wants_more() => {
-                    let Some(first) = delivery else { break Err(ListenerError::BusClosed) };
-                    self.gather(first)
-                }
-                () = sleep_until(wake) => Vec::new(),
-            };
-            self.step(inputs).await;
-            if self.forwarder.is_closed() {
-                break Err(ListenerError::BusClosed);
-            }
-        };
-        self.forwarder.stop();
-        while let Some(answered) = self.calls.join_next().await {
-            self.step(vec![answer(answered)]).await;
-        }
-        outcome
-    }
-
-    /// What has arrived, as far as it should be published together: what is published together
-    /// is confirmed together.
-    fn gather(&mut self, first: Delivery) -> Vec<Input> {
-        let mut bytes = first.body.len();
-        let mut inputs = vec![Input::Delivered(first)];
-        while inputs.len() < self.options.max_batch
-            && bytes < self.options.max_message_bytes
-            && let Some(delivery) = self.subscriber.try_next()
-        {
-            bytes += delivery.body.len();
-            inputs.push(Input::Delivered(delivery));
-        }
-        inputs
-    }
-
-    fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    async fn step(&mut self, inputs: Vec<Input>) {
-        for input in &inputs {
-            if let Input::Answered(_, Err(error)) = input
-                && self.log.is_due()
-            {
-                let tries = self.log.tries();
-                tracing::warn!(%error, tries, "completions cannot be passed on; trying again");
-            }
-        }
-        let now = Now {
-            elapsed: self.elapsed(),
-            wall: Utc::now(),
-        };
-        let outputs = self.forwarder.step(now, inputs);
-        let taken = self.forwarder.take_counts();
-        self.counters.received.add(taken.received);
-        self.counters.mended.add(taken.mended);
-        for output in outputs {
-            self.perform(output).await;
-        }
-        let trouble = self.forwarder.trouble();
-        self.trouble.send_if_modified(|last| {
-            let changed = *last != trouble;
-            if changed && let Some(trouble) = &trouble {
-                tracing::warn!(%trouble, "completions wait");
-            }
-            *last = trouble;
-            changed
-        });
-    }
-
-    async fn perform(&mut self, output: Output) {
-        match output {
-            Output::Forwarded(outcomes) => {
-                self.counters.forwarded.add(outcomes.len());
-                self.log = LogPace::default();
-                self.record(outcomes.into_iter().map(forwarded));
-            }
-            Output::Buried { reason, given_up } => {
-                self.counters.poisoned.add(1);
-                match given_up {
-                    None => tracing::warn!(
-                        reason,
-                        "a completion cannot be used; it is among the dead letters"
-                    ),
-                    Some(refusal) => tracing::error!(
-                        reason,
-                        %refusal,
-                        "a completion cannot be used, and the dead letters refuse it; it is given up"
-                    ),
-                }
-                let t_ns = now_ns();
-                self.record([Record::DeadLettered { reason, t_ns }]);
-            }
-            Output::Ack(tags) => self.settler.ack(&tags).await,
-            Output::Publish {
-                call,
-                declare,
-                messages,
-            } => {
-                let bus = Arc::clone(&self.bus);
-                self.calls.spawn(async move {
-                    // Whoever consumes a topic declares it. A partition that has had no owner
-                    // yet is declared here, so that its completions are kept for the first one.
-                    for topic in declare {
-                        if let Err(error) = bus.declare(&topic).await {
-                            tracing::warn!(bus.topic = %topic, %error, "a topic cannot be declared");
-                        }
-                    }
-                    (call, bus.publish(messages).await)
-                });
-            }
-        }
-    }
-
+impl Watcher {
     fn record(&self, records: impl IntoIterator<Item = Record>) {
         if let Some(recorder) = &self.recorder {
             recorder.record_all(records);
         }
+    }
+}
+
+impl Observer<Outcome> for Watcher {
+    fn taken(&mut self, received: usize, changed: usize) {
+        self.counters.received.add(received);
+        self.counters.mended.add(changed);
+    }
+
+    fn forwarded(&mut self, outcomes: Vec<Outcome>) {
+        self.counters.forwarded.add(outcomes.len());
+        self.record(outcomes.into_iter().map(forwarded));
+    }
+
+    fn buried(&mut self, reason: String) {
+        self.counters.poisoned.add(1);
+        let t_ns = now_ns();
+        self.record([Record::DeadLettered { reason, t_ns }]);
+    }
+
+    fn trouble(&mut self, trouble: Option<String>) {
+        self.trouble.send_replace(trouble);
     }
 }
 
@@ -308,18 +199,6 @@ fn forwarded((execution_id, attempt, status): Outcome) -> Record {
         attempt,
         status,
         t_ns: now_ns(),
-    }
-}
-
-/// The answer to a publish; its panic goes on here.
-fn answer(ended: Result<(u64, Result<(), PublishError>), JoinError>) -> Input {
-    match ended {
-        Ok((call, answer)) => Input::Answered(call, answer),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime is being shut down; no number is u64::MAX.
-            Err(_) => Input::Answered(u64::MAX, Err(PublishError::Closed)),
-        },
     }
 }
 

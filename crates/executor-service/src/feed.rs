@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use attune_bus::{
-    Bus, Delivery, DeliveryTag, PublishError, Settler, Subscriber, Subscription, Topic,
+    Bus, Delivery, DeliveryTag, PublishError, Settler, Shelf, Subscriber, Subscription, Topic,
     dead_letter, reply_address,
 };
 use attune_core::{PartitionId, RequestId};
@@ -66,6 +66,7 @@ impl Feed {
             return;
         };
         let (settler, inbox) = (subscriber.settler(), self.inbox(&topic));
+        let shelf = self.shelf(&topic, &settler, stop);
         loop {
             let delivery = tokio::select! {
                 () = stop.cancelled() => return,
@@ -78,12 +79,12 @@ impl Feed {
             let work = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => work,
                 Err(Unusable::Newer(reason)) => {
-                    // It stays unacknowledged: a newer executor reads it when this one has gone.
-                    tracing::error!(bus.topic = %topic, reason, "a message waits for a newer executor");
+                    tracing::warn!(bus.topic = %topic, reason, "a message waits for a newer executor");
+                    shelf.keep(delivery).await;
                     continue;
                 }
                 Err(Unusable::Poison(reason)) => {
-                    self.bury(&topic, &settler, delivery, reason, stop);
+                    self.bury(&topic, (&settler, &shelf), delivery, reason, stop);
                     continue;
                 }
             };
@@ -135,20 +136,26 @@ impl Feed {
         }
     }
 
+    /// Where messages of this topic wait for a newer executor, or for room.
+    fn shelf(&self, topic: &Topic, settler: &Settler, stop: &CancellationToken) -> Shelf {
+        let (bus, settler) = (Arc::clone(&self.bus), Arc::clone(settler));
+        Shelf::new(bus, topic.clone(), settler, stop.clone())
+    }
+
     /// Puts a message that cannot be used among the dead letters, beside everything else. Dead
-    /// letters that refuse it a few times are full: then it is given up, so that garbage never
-    /// holds up what comes after it.
+    /// letters that refuse it a few times are full: then it goes to the end of its own topic, so
+    /// that garbage is not lost and never holds up what comes after it.
     fn bury(
         &self,
         topic: &Topic,
-        settler: &Settler,
+        (settler, shelf): (&Settler, &Shelf),
         delivery: Delivery,
         reason: String,
         stop: &CancellationToken,
     ) {
         self.poisoned.fetch_add(1, Ordering::Relaxed);
         tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it goes to the dead letters");
-        let (bus, topic) = (Arc::clone(&self.bus), topic.clone());
+        let (bus, topic, shelf) = (Arc::clone(&self.bus), topic.clone(), shelf.clone());
         let (settler, stop) = (Arc::clone(settler), stop.clone());
         tokio::spawn(async move {
             let mut backoff = Backoff::default();
@@ -162,8 +169,8 @@ impl Feed {
                     }
                 }
                 if refusals == LETTER_TRIES {
-                    tracing::error!(bus.topic = %topic, reason, "the dead letters take nothing; a message that cannot be used is dropped");
-                    return settler.ack(&[delivery.tag]).await;
+                    tracing::error!(bus.topic = %topic, reason, "the dead letters take nothing; a message that cannot be used is offered again later");
+                    return shelf.put_back(delivery).await;
                 }
                 tokio::select! {
                     // It comes again, to the next owner.

@@ -20,7 +20,7 @@ use crate::convert::span;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::feed::Feed;
-use crate::intake::Intake;
+use crate::intake::{Watcher, intake};
 use crate::publisher::Publisher;
 use crate::records::Records;
 
@@ -93,6 +93,7 @@ pub struct ExecutorHandle {
     poisoned: Arc<AtomicU64>,
     served: watch::Receiver<usize>,
     trouble: watch::Receiver<Option<Trouble>>,
+    waiting: watch::Receiver<Option<String>>,
     owner: OwnerId,
     task: JoinHandle<()>,
 }
@@ -131,6 +132,11 @@ impl ExecutorHandle {
     /// What keeps it from doing its work, as it changes.
     pub fn trouble(&self) -> watch::Receiver<Option<Trouble>> {
         self.trouble.clone()
+    }
+
+    /// What keeps rule firings from the owners of their partitions, in words for an operator.
+    pub fn waiting(&self) -> watch::Receiver<Option<String>> {
+        self.waiting.clone()
     }
 
     /// Waits until it has stopped.
@@ -195,14 +201,14 @@ pub async fn start(
         trouble: trouble_tx,
         max_message_bytes: options.max_message_bytes,
     };
-    let intake = Intake {
-        bus,
-        partitions: options.partitions,
-        max_message_bytes: options.max_message_bytes,
+    let (waiting_tx, waiting) = watch::channel(None);
+    let watcher = Watcher {
         poisoned: Arc::clone(&poisoned),
+        trouble: waiting_tx,
     };
+    let intake = intake(&options, bus, firings, watcher);
     let task = tokio::spawn(async move {
-        let intake = tokio::spawn(intake.run(firings, stop.clone()));
+        let intake = tokio::spawn(intake.run(stop.clone()));
         driver.run(stop).await;
         if let Err(error) = intake.await
             && error.is_panic()
@@ -216,6 +222,7 @@ pub async fn start(
         poisoned,
         served,
         trouble,
+        waiting,
         owner: id,
         task,
     })

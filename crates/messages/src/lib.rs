@@ -6,7 +6,9 @@
 
 pub mod envelope;
 pub mod pack;
+pub mod reply;
 pub mod v1;
 
 pub use envelope::{DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw};
 pub use pack::{ItemTooLarge, Pack, PackBounds, PackSize, Packer, message_bytes};
+pub use reply::reply_address;

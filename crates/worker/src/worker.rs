@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
+use attune_bus::{Bus, BusError, Shelf, Subscriber, Subscription, Topic};
 use attune_record::Recorder;
 use attune_runtime::{Backoff, LogPace};
 use attune_store::WorkerStore;
@@ -96,6 +96,9 @@ impl Worker {
             counters: Arc::clone(&counters),
             max_message_bytes: options.max_message_bytes,
         };
+        let pool = Topic::Requested(options.pool.clone());
+        let (on, settler) = (Arc::clone(&bus), requested.settler());
+        let shelf = Shelf::new(on, pool, settler, shutdown.clone());
         let service = Service {
             bus,
             store,
@@ -108,6 +111,7 @@ impl Worker {
             guard,
             inbox: Inbox::new(),
             requested: Some(requested),
+            shelf,
             cancels: Some(cancels),
             life: Some(life),
             phase: Phase::Serving,

@@ -74,6 +74,8 @@ pub(super) async fn start_executor(
     });
     let (name, words) = ("executor.decisions", lasting);
     show_troubles(health, name, handle.trouble(), words, shutdown);
+    let (name, words) = ("executor.firings", Option::clone);
+    show_troubles(health, name, handle.waiting(), words, shutdown);
     spawn(shutdown, "executor", handle.stopped(), ended);
     Ok(view)
 }

@@ -74,10 +74,6 @@ fn everything() -> Vec<Poison> {
     ] {
         all.extend(unreadable(&topic, kind));
     }
-    // A dispatch is made anew, so a worker need not wait for what it cannot read.
-    let requested = Topic::Requested("default".to_owned());
-    let newer = envelope("execution.requested", 99, &json!({}));
-    all.push(poison(&requested, newer, "version 99"));
     let rules = &Topic::Enforcements;
     let ends = &Topic::Completed;
     let nul = json!({"action_ref": REF, "parameters": {"text": "a\u{0}b"}});
@@ -121,6 +117,10 @@ async fn poisoned(system: &System) -> anyhow::Result<()> {
         (Topic::Enforcements, "enforcement.created"),
         (commands, "partition.submit"),
         (Topic::Control(PartitionId::of(REF, 4)), "partition.release"),
+        (
+            Topic::Requested("default".to_owned()),
+            "execution.requested",
+        ),
         (Topic::Completed, "execution.completed"),
     ] {
         publish(&bus, &topic, envelope(kind, 99, &json!({}))).await?;

@@ -2,7 +2,6 @@
 //! when the bus fails.
 
 mod faults;
-mod forwarder;
 mod passing;
 mod poison;
 mod support;

@@ -53,7 +53,7 @@ async fn a_completion_reaches_the_owner_of_its_partition_as_it_is() -> Result<()
 }
 
 #[tokio::test]
-async fn what_is_ready_is_grouped_by_partition_in_one_publish() -> Result<()> {
+async fn what_is_ready_is_grouped_by_partition() -> Result<()> {
     let bus = FaultyBus::new(|_| Fate::Keep);
     let (mut three, mut five) = (
         subscribe(&bus.inner, control(3)).await?,
@@ -69,11 +69,13 @@ async fn what_is_ready_is_grouped_by_partition_in_one_publish() -> Result<()> {
     assert_eq!(numbers(&items), expected);
     let (second, items) = next_release(&mut five).await?;
     assert_eq!(numbers(&items), expected);
+    // A publish for each, so that neither waits for the other.
     let seen = bus.acked(10).await?;
-    assert_eq!(
-        seen,
-        [Event::Confirmed(vec![first, second]), Event::Acked(10)]
-    );
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    for id in [first, second] {
+        assert!(seen.contains(&Event::Confirmed(vec![id])), "{seen:?}");
+    }
+    assert_eq!(seen.last(), Some(&Event::Acked(10)));
     listening.stop().await
 }
 

@@ -10,7 +10,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use attune_bus::{Bus, Delivery, DeliveryTag, Subscriber, Topic, dead_letter};
+use attune_bus::{Bus, Delivery, DeliveryTag, Shelf, Subscriber, Topic, dead_letter};
 use attune_messages::v1::{ExecutionCancel, ExecutionRequested};
 use attune_messages::{DecodeError, decode};
 use attune_runtime::{Backoff, LogPace};
@@ -45,6 +45,8 @@ pub(crate) struct Service {
     pub(crate) runs: Runs,
     pub(crate) inbox: Inbox,
     pub(crate) requested: Option<Subscriber>,
+    /// Where dispatches go that only a newer worker can read.
+    pub(crate) shelf: Shelf,
     pub(crate) cancels: Option<Subscriber>,
     /// The life under which claims are made; none while a fresh one is being registered.
     pub(crate) life: Option<Arc<Life>>,
@@ -192,6 +194,10 @@ impl Service {
                 if arrival.done {
                     self.acknowledge(vec![delivery.tag]);
                 }
+            }
+            Err(error) if error.is_newer() => {
+                tracing::warn!(%error, "a dispatch waits for a newer worker");
+                self.shelf.try_put_back(delivery);
             }
             Err(error) => {
                 let topic = Topic::Requested(self.options.pool.clone());

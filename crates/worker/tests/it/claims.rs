@@ -268,6 +268,37 @@ async fn what_cannot_be_read_goes_to_the_dead_letters() {
     rig.stop().await;
 }
 
+/// More dispatches of a newer version than the worker may hold: it goes on with the others, and
+/// a newer worker gets them as they came.
+#[tokio::test]
+async fn dispatches_of_a_newer_version_wait_and_hold_up_nothing() {
+    const NEWER: usize = 40;
+    let mut rig = Rig::start().await;
+    let letters = Subscription {
+        topic: Topic::DeadLetters,
+        prefetch: 10,
+    };
+    let mut letters = rig.bus.subscribe(letters).await.unwrap();
+    let pool = Topic::Requested("default".to_owned());
+    let newer = r#"{"message_id":"0198c1f0-0000-7000-8000-000000000000","message_type":"execution.requested","version":2,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
+    for _ in 0..NEWER {
+        rig.publish(pool.clone(), newer.into()).await;
+    }
+    rig.request(&[echo(1)]).await;
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    rig.stop().await;
+    let subscription = Subscription {
+        topic: pool,
+        prefetch: 100,
+    };
+    let mut next = rig.bus.subscribe(subscription).await.unwrap();
+    for _ in 0..NEWER {
+        assert_eq!(next.next().await.unwrap().body, newer.as_bytes());
+    }
+    assert!(letters.try_next().is_none());
+    assert_eq!(rig.worker.counters().dead_letters.get(), 0);
+}
+
 #[tokio::test]
 async fn a_claim_that_is_never_answered_is_made_again() {
     let mut rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(2)).await;

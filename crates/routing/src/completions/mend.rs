@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 /// What the reason for leaving out a result may take, in bytes.
 const NOTE_BYTES: usize = 256;
 /// The smallest bound for [`mend`]: below it, not even a completion without output would fit.
-pub(crate) const MIN_ITEM_BYTES: usize = 3072;
+pub const MIN_ITEM_BYTES: usize = 3072;
 
 /// A completion, written for its owner.
 #[derive(Debug)]

@@ -45,8 +45,8 @@ pub(crate) fn decide(completion: &Completion) -> Result<PartitionId, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mend::tests::completion;
     use super::*;
-    use crate::mend::tests::completion;
 
     #[test]
     fn what_a_worker_may_report_reaches_its_partition() {

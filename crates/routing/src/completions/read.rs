@@ -49,8 +49,8 @@ fn read_item(item: Box<RawValue>) -> Item {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mend::tests::completion;
     use super::*;
-    use crate::mend::tests::completion;
     use attune_messages::{Message, encode};
     use uuid::Uuid;
 

@@ -1,0 +1,89 @@
+//! Rule firings: checked, named, and sent to the owners of their actions' partitions, in the order
+//! in which they arrived. A firing that is routed twice is accepted once, by its request id.
+
+use attune_core::{PartitionId, RequestId, Submission};
+use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
+use attune_messages::{decode, message_bytes, reply_address};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::port::Arrived;
+use crate::rules::{Item, Read, Rules};
+
+/// The rules for rule firings.
+#[derive(Debug, Clone, Copy)]
+pub struct Firings {
+    /// How many partitions the cluster has.
+    pub partitions: u16,
+}
+
+impl Rules for Firings {
+    type In = EnforcementCreated;
+    type Out = Submit;
+    type Note = ();
+    const ORDERED: bool = true;
+    const NAME: &'static str = "rule firing";
+
+    fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<()> {
+        let address = arrived.reply_to.as_deref().map(reply_address).transpose();
+        if let Err(reject) = address {
+            return Read::Garbage(reject.to_string());
+        }
+        let (message_id, items) = match decode::<EnforcementCreated>(&arrived.body, max_bytes) {
+            Ok((message_id, items)) => (RequestId(message_id), items),
+            Err(error) if error.is_newer() => return Read::Newer,
+            Err(error) => return Read::Garbage(error.to_string()),
+        };
+        let items = items.into_iter().enumerate();
+        let items = items.map(|(index, EnforcementCreated(mut submission))| {
+            submission
+                .request_id
+                .get_or_insert(message_id.of_item(index));
+            self.judge(submission, max_bytes)
+        });
+        Read::Items(items.collect())
+    }
+
+    fn turn_back(item: &RawValue) -> Box<RawValue> {
+        match serde_json::from_str::<Submit>(item.get()) {
+            Ok(submit) => raw(&submit.submission),
+            // It was written by this program; whatever it is, nothing of it is lost.
+            Err(_) => item.to_owned(),
+        }
+    }
+}
+
+impl Firings {
+    fn judge(&self, submission: Submission, max_bytes: usize) -> Item<()> {
+        if let Err(reject) = submission.check() {
+            let (item, reason) = (raw(&submission), reject.to_string());
+            return Item::Refuse { item, reason };
+        }
+        let to = PartitionId::of(&submission.action_ref, self.partitions);
+        let submit = Submit {
+            submission,
+            on_reject: OnReject::Record,
+        };
+        let item = raw(&submit);
+        // Larger than the message that it came in: it is named, and says what becomes of a refusal.
+        let most = max_bytes.saturating_sub(message_bytes::<EnforcementCreated>(0));
+        let bytes = item.get().len();
+        if bytes > most {
+            let reason = format!(
+                "the submission has {bytes} bytes when it is routed, and may have {most}: make its \
+                 parameters smaller, or raise broker.max_message_bytes"
+            );
+            let item = raw(&submit.submission);
+            return Item::Refuse { item, reason };
+        }
+        Item::Forward {
+            to,
+            item,
+            note: (),
+            changed: false,
+        }
+    }
+}
+
+fn raw(value: &impl serde::Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("submissions have string keys and finite numbers")
+}

@@ -1,0 +1,125 @@
+//! What waits for one target.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::port::{DeliveryId, Message, Now, Target};
+
+/// The first and the longest pause of a lane before it publishes again.
+const RETRY_BASE: Duration = Duration::from_millis(50);
+const RETRY_CAP: Duration = Duration::from_secs(2);
+/// After so many failures in a row a lane counts as stuck.
+const STUCK_AFTER: u32 = 3;
+/// So does one whose publish was not answered for so long.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// An item that is not packed into a message yet.
+pub(super) struct Waiting<N> {
+    pub(super) item: Box<RawValue>,
+    pub(super) note: N,
+    pub(super) delivery: DeliveryId,
+    pub(super) reply_to: Option<String>,
+}
+
+/// A message on its way, with what it carries.
+pub(super) struct Parcel<N> {
+    pub(super) message: Message,
+    pub(super) carries: Carries<N>,
+    /// The delivery of each part.
+    pub(super) deliveries: Vec<DeliveryId>,
+}
+
+/// What is in a message.
+pub(super) enum Carries<N> {
+    /// Items for an owner: as they are written, and what is told of them.
+    Items(Vec<(Box<RawValue>, N)>),
+    /// A dead letter; answers to what it came from would go there.
+    Letter(Option<String>),
+    /// As it came, for somebody else.
+    Unread,
+}
+
+/// What waits for one target, and how that is doing.
+pub(super) struct Lane<N> {
+    /// Not packed yet.
+    pub(super) items: VecDeque<Waiting<N>>,
+    /// To be published, the oldest first.
+    pub(super) parcels: VecDeque<Parcel<N>>,
+    /// Since when a publish is on its way.
+    pub(super) sent_at: Option<Duration>,
+    /// Publishes in a row that brought nothing on, and since when.
+    failures: u32,
+    failing_since: Duration,
+    pub(super) not_before: Duration,
+    /// Nobody had declared the target.
+    pub(super) declare: bool,
+}
+
+impl<N> Default for Lane<N> {
+    fn default() -> Self {
+        Self {
+            items: VecDeque::new(),
+            parcels: VecDeque::new(),
+            sent_at: None,
+            failures: 0,
+            failing_since: Duration::ZERO,
+            not_before: Duration::ZERO,
+            declare: false,
+        }
+    }
+}
+
+impl<N> Lane<N> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.parcels.is_empty()
+    }
+
+    /// How many parts wait.
+    pub(super) fn count(&self) -> usize {
+        let packed: usize = self.parcels.iter().map(|one| one.deliveries.len()).sum();
+        self.items.len() + packed
+    }
+
+    pub(super) fn is_stuck(&self, now: Duration) -> bool {
+        let slow = self.sent_at.is_some_and(|at| now >= at + SLOW);
+        slow || self.failures >= STUCK_AFTER
+    }
+
+    /// When a publish that is on its way makes it count as stuck.
+    pub(super) fn slow_at(&self) -> Option<Duration> {
+        self.sent_at.map(|at| at + SLOW)
+    }
+
+    /// When it has brought nothing on for so long.
+    pub(super) fn failing_for(&self, patience: Duration) -> Option<Duration> {
+        (self.failures >= STUCK_AFTER).then(|| self.failing_since + patience)
+    }
+
+    /// Waits longer with each failure. The pause is spread by the id of the message, so that
+    /// relays that failed together do not return together.
+    pub(super) fn back_off(&mut self, now: Now, id: Uuid) {
+        if self.failures == 0 {
+            self.failing_since = now.elapsed;
+        }
+        let ceiling = RETRY_CAP.min(RETRY_BASE * (1 << self.failures.min(10)));
+        self.failures = self.failures.saturating_add(1);
+        let share = f64::from(u16::from_be_bytes([id.as_bytes()[14], id.as_bytes()[15]]));
+        self.not_before = now.elapsed + ceiling.mul_f64(0.5 + share / (2.0 * f64::from(u16::MAX)));
+    }
+
+    /// Something was kept.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// Where a lane stands when targets are told apart by what may be done with them.
+pub(super) fn may_publish(target: Target, partitions: u16) -> bool {
+    match target {
+        Target::Partition(partition) => partition.0 < partitions,
+        Target::Letters | Target::Back => true,
+    }
+}

@@ -1,0 +1,238 @@
+//! Makes room in the window for what can go on.
+
+use std::time::Duration;
+
+use attune_messages::encode_raw;
+use uuid::Uuid;
+
+use super::lane::{Carries, Parcel, may_publish};
+use super::{Forwarder, cut};
+use crate::port::{DeliveryId, Message, Now, Target};
+use crate::router::Ids;
+use crate::rules::Rules;
+
+/// How often something may be put back to make room.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a partition may take nothing before what must keep its order becomes dead letters, if
+/// it fills the window.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many messages of a newer version stay unacknowledged, at most, and which share of the window.
+const NEWER_KEPT: usize = 16;
+const NEWER_SHARE: usize = 8;
+/// How long they stay where another program of the same kind could read them.
+const NEWER_STAYS: Duration = Duration::from_secs(5);
+/// How long after the last one was seen an operator is told.
+const NEWER_TOLD: Duration = Duration::from_secs(15);
+
+impl<R: Rules> Forwarder<R> {
+    /// Whether what is held leaves little room for anything else.
+    fn is_crowded(&self) -> bool {
+        self.held.len() * 4 >= self.bounds.window * 3
+            || self.held_bytes / 3 * 4 >= self.bounds.window_bytes
+    }
+
+    /// From when on something of a lane may be moved elsewhere to make room, if anything is stuck.
+    fn relieved_at(&self, target: Target) -> Option<Duration> {
+        let lane = self.lanes.get(&target).filter(|lane| !lane.is_empty())?;
+        let in_order = R::ORDERED && matches!(target, Target::Partition(_));
+        if !may_publish(target, self.bounds.partitions) {
+            return Some(Duration::ZERO);
+        }
+        match target {
+            Target::Back => None,
+            // What is on its way may be kept: nothing may overtake it.
+            _ if in_order => lane
+                .failing_for(PATIENCE)
+                .filter(|_| lane.sent_at.is_none()),
+            _ => lane.failing_for(Duration::ZERO).or(lane.slow_at()),
+        }
+    }
+
+    /// When room can be made next.
+    pub(super) fn next_relief(&self) -> Option<Duration> {
+        if !self.is_crowded() {
+            return None;
+        }
+        let lanes = self.lanes.keys();
+        let first = lanes.filter_map(|target| self.relieved_at(*target)).min()?;
+        Some(first.max(self.next_relief))
+    }
+
+    /// When messages of a newer version are put back next.
+    pub(super) fn next_newer(&self) -> Option<Duration> {
+        if self.newer.len() > self.newer_kept() {
+            return Some(self.next_relief);
+        }
+        let (since, _) = self.newer.front().filter(|_| !R::ORDERED)?;
+        Some(self.next_relief.max(*since + NEWER_STAYS))
+    }
+
+    fn newer_kept(&self) -> usize {
+        NEWER_KEPT.min(self.bounds.window / NEWER_SHARE)
+    }
+
+    pub(super) fn newer_is_seen(&self) -> bool {
+        let lately = |at: Duration| self.elapsed < at + NEWER_TOLD;
+        !self.newer.is_empty() || self.newer_seen.is_some_and(lately)
+    }
+
+    /// Moves what is stuck to where it is out of the way, at most once in a while.
+    pub(super) fn relieve(&mut self, now: Now, ids: &mut Ids) {
+        let crowded = self.next_relief().is_some_and(|at| at <= now.elapsed);
+        let newer = self.next_newer().is_some_and(|at| at <= now.elapsed);
+        if !crowded && !newer {
+            return;
+        }
+        self.next_relief = now.elapsed + RELIEF_INTERVAL;
+        if newer {
+            self.put_newer_back(now.elapsed);
+        }
+        if crowded {
+            let targets = self.lanes.keys().copied();
+            let stuck: Vec<Target> = targets
+                .filter(|target| {
+                    self.relieved_at(*target)
+                        .is_some_and(|at| at <= now.elapsed)
+                })
+                .collect();
+            for target in stuck {
+                self.clear(now, target, ids);
+            }
+        }
+    }
+
+    /// Those above the bound, and in topics that programs share those that have waited a while:
+    /// a newer one may get them.
+    fn put_newer_back(&mut self, now: Duration) {
+        let kept = self.newer_kept();
+        let mut back = self.newer.split_off(kept.min(self.newer.len()));
+        if !R::ORDERED {
+            while let Some((_, parcel)) = self
+                .newer
+                .pop_front_if(|(since, _)| now >= *since + NEWER_STAYS)
+            {
+                back.push_front((now, parcel));
+            }
+        }
+        let back = back.into_iter().map(|(_, parcel)| parcel);
+        self.lane(Target::Back).parcels.extend(back);
+    }
+
+    /// Moves everything of a lane that is not on its way elsewhere.
+    fn clear(&mut self, now: Now, target: Target, ids: &mut Ids) {
+        let lane = self.lane(target);
+        let parcels = std::mem::take(&mut lane.parcels);
+        let items = std::mem::take(&mut lane.items);
+        for parcel in parcels {
+            match (parcel.carries, target) {
+                (Carries::Items(items), Target::Partition(partition)) => {
+                    let reply_to = parcel.message.reply_to;
+                    for ((item, _), delivery) in items.into_iter().zip(parcel.deliveries) {
+                        let item = R::turn_back(&item);
+                        let why = stuck(partition.0);
+                        self.turn_back(now, ids, &item, reply_to.clone(), delivery, &why);
+                    }
+                }
+                (Carries::Letter(reply_to), _) => {
+                    let message = Message {
+                        reply_to,
+                        reason: None,
+                        ..parcel.message
+                    };
+                    self.lane(Target::Back).parcels.push_back(Parcel {
+                        message,
+                        carries: Carries::Unread,
+                        deliveries: parcel.deliveries,
+                    });
+                }
+                (carries, _) => {
+                    let parcel = Parcel { carries, ..parcel };
+                    self.lane(target).parcels.push_back(parcel);
+                }
+            }
+        }
+        let Target::Partition(partition) = target else {
+            return;
+        };
+        let why = stuck(partition.0);
+        for waiting in items {
+            let item = R::turn_back(&waiting.item);
+            self.turn_back(now, ids, &item, waiting.reply_to, waiting.delivery, &why);
+        }
+    }
+
+    /// An item leaves its partition's lane: for the dead letters where its order counts, else for
+    /// the end of its topic.
+    fn turn_back(
+        &mut self,
+        now: Now,
+        ids: &mut Ids,
+        item: &serde_json::value::RawValue,
+        reply_to: Option<String>,
+        delivery: DeliveryId,
+        why: &str,
+    ) {
+        let message_id: Uuid = ids();
+        let body = encode_raw::<R::In>(message_id, now.wall, &[item]).into();
+        let (target, message, carries) = if R::ORDERED {
+            let message = Message {
+                message_id,
+                body,
+                reply_to: None,
+                headers: Vec::new(),
+                reason: Some(cut(why)),
+            };
+            (Target::Letters, message, Carries::Letter(reply_to))
+        } else {
+            let message = Message {
+                message_id,
+                body,
+                reply_to,
+                headers: Vec::new(),
+                reason: None,
+            };
+            (Target::Back, message, Carries::Unread)
+        };
+        self.lane(target).parcels.push_back(Parcel {
+            message,
+            carries,
+            deliveries: vec![delivery],
+        });
+    }
+
+    /// The items of a message that the bus will never carry become dead letters.
+    pub(super) fn bury_items(
+        &mut self,
+        now: Now,
+        ids: &mut Ids,
+        parcel: Parcel<R::Note>,
+        why: &str,
+    ) {
+        let Carries::Items(items) = parcel.carries else {
+            return;
+        };
+        for ((item, _), delivery) in items.into_iter().zip(parcel.deliveries) {
+            let message_id: Uuid = ids();
+            let item = R::turn_back(&item);
+            let message = Message {
+                message_id,
+                body: encode_raw::<R::In>(message_id, now.wall, &[&item]).into(),
+                reply_to: None,
+                headers: Vec::new(),
+                reason: Some(cut(why)),
+            };
+            self.lane(Target::Letters).parcels.push_back(Parcel {
+                message,
+                carries: Carries::Letter(None),
+                deliveries: vec![delivery],
+            });
+        }
+    }
+}
+
+fn stuck(partition: u16) -> String {
+    format!(
+        "partition {partition} has taken nothing for too long: its queue is full, or nobody has \
+         declared it; put this back when it takes messages again"
+    )
+}

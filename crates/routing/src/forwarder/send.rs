@@ -1,0 +1,197 @@
+//! What goes out, and what its answers mean.
+
+use std::collections::HashMap;
+
+use attune_messages::{PackBounds, PackSize, encode_raw};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use super::lane::{Carries, Lane, Parcel, may_publish};
+use super::{Forwarder, Sent};
+use crate::port::{Answer, CallId, Message, Now, Output, Refusal, Target};
+use crate::router::Ids;
+use crate::rules::Rules;
+
+/// Messages of one lane in one publish, at most, and how many bytes of bodies they fill it to.
+const MAX_MESSAGES: usize = 64;
+const MAX_BYTES: usize = 4 << 20;
+
+impl<R: Rules> Forwarder<R> {
+    /// Publishes what may go now: one call for each target, so that none waits for another.
+    pub(super) fn publish(&mut self, now: Now, ids: &mut Ids, outputs: &mut Vec<Output<R::Note>>) {
+        let (bounds, partitions) = (self.pack_bounds(), self.bounds.partitions);
+        for (target, lane) in &mut self.lanes {
+            #[cfg(attune_plant = "refused-loop")]
+            if self.looping.is_some_and(|only| only != *target) {
+                continue;
+            }
+            let due = lane.sent_at.is_none() && lane.not_before <= now.elapsed;
+            if !due || lane.is_empty() || !may_publish(*target, partitions) {
+                continue;
+            }
+            // The second of two messages may be kept when the first is refused.
+            let in_order = R::ORDERED && matches!(target, Target::Partition(_));
+            let most = if in_order { 1 } else { MAX_MESSAGES };
+            let parcels = take::<R>(lane, most, bounds, now, ids);
+            self.calls += 1;
+            let call = CallId(self.calls);
+            lane.sent_at = Some(now.elapsed);
+            outputs.push(Output::Publish {
+                call,
+                to: *target,
+                declare: std::mem::take(&mut lane.declare),
+                messages: parcels.iter().map(|one| one.message.clone()).collect(),
+            });
+            let to = *target;
+            self.sent.insert(call, Sent { to, parcels });
+        }
+    }
+
+    /// Takes the answer to a publish into account.
+    pub(crate) fn answered(
+        &mut self,
+        now: Now,
+        call: CallId,
+        answer: Answer,
+        ids: &mut Ids,
+        outputs: &mut Vec<Output<R::Note>>,
+    ) {
+        let Some(Sent { to, parcels }) = self.sent.remove(&call) else {
+            return;
+        };
+        self.lane(to).sent_at = None;
+        #[cfg(attune_plant = "refused-loop")]
+        {
+            self.looping = matches!(answer, Answer::Refused(_)).then_some(to);
+            if self.looping.is_some() {
+                self.lane(to).parcels.extend(parcels);
+                return;
+            }
+        }
+        self.closed |= answer == Answer::Closed;
+        let unknown = matches!(answer, Answer::Unknown | Answer::Closed);
+        let mut refused: HashMap<Uuid, Refusal> = match answer {
+            Answer::Refused(refused) => refused.into_iter().collect(),
+            _ => HashMap::new(),
+        };
+        let mut failed = false;
+        // From the end, so that what goes back to the front of its lane keeps its order.
+        for parcel in parcels.into_iter().rev() {
+            match refused.remove(&parcel.message.message_id) {
+                Some(why) if why.is_final() => {
+                    self.hopeless(now, to, parcel, &why, ids, &mut failed);
+                }
+                Some(why) => {
+                    self.lane(to).declare |= why == Refusal::Unroutable;
+                    self.again(now, to, parcel, &mut failed);
+                }
+                None if unknown => self.again(now, to, parcel, &mut failed),
+                None => self.kept(to, parcel, outputs),
+            }
+        }
+    }
+
+    /// Puts a message back to the front of its lane, which waits.
+    fn again(&mut self, now: Now, to: Target, parcel: Parcel<R::Note>, failed: &mut bool) {
+        let lane = self.lane(to);
+        if !std::mem::replace(failed, true) {
+            lane.back_off(now, parcel.message.message_id);
+        }
+        lane.parcels.push_front(parcel);
+    }
+
+    fn kept(&mut self, to: Target, parcel: Parcel<R::Note>, outputs: &mut Vec<Output<R::Note>>) {
+        self.lane(to).reset();
+        self.settle(&parcel.deliveries);
+        match parcel.carries {
+            Carries::Items(items) => {
+                let notes = items.into_iter().map(|(_, note)| note).collect();
+                outputs.push(Output::Forwarded(notes));
+            }
+            Carries::Letter(_) => {
+                let reason = parcel.message.reason.unwrap_or_default();
+                outputs.push(Output::Buried { reason });
+            }
+            Carries::Unread => {}
+        }
+    }
+
+    /// The bus will never carry a message. Items become dead letters. What is one, or goes back, is
+    /// tried without the headers that it came with; should even that be refused, it waits as if
+    /// there were no room.
+    fn hopeless(
+        &mut self,
+        now: Now,
+        to: Target,
+        mut parcel: Parcel<R::Note>,
+        why: &Refusal,
+        ids: &mut Ids,
+        failed: &mut bool,
+    ) {
+        if matches!(parcel.carries, Carries::Items(_)) {
+            return self.bury_items(now, ids, parcel, &why.to_string());
+        }
+        let bare = parcel.message.headers.is_empty() && parcel.message.reply_to.is_none();
+        if bare {
+            return self.again(now, to, parcel, failed);
+        }
+        parcel.message.headers.clear();
+        parcel.message.reply_to = None;
+        self.lane(to).parcels.push_front(parcel);
+    }
+}
+
+/// Takes the first messages of a lane, packing items where there are not enough.
+fn take<R: Rules>(
+    lane: &mut Lane<R::Note>,
+    most: usize,
+    bounds: PackBounds,
+    now: Now,
+    ids: &mut Ids,
+) -> Vec<Parcel<R::Note>> {
+    let (mut taken, mut bytes) = (Vec::new(), 0);
+    while taken.len() < most && bytes < MAX_BYTES {
+        let next = lane.parcels.pop_front();
+        let Some(parcel) = next.or_else(|| pack::<R>(lane, bounds, now, ids)) else {
+            break;
+        };
+        bytes += parcel.message.body.len();
+        taken.push(parcel);
+    }
+    taken
+}
+
+/// Makes a message of the first items of a lane, as far as they fit together and their answers go
+/// to the same place.
+fn pack<R: Rules>(
+    lane: &mut Lane<R::Note>,
+    bounds: PackBounds,
+    now: Now,
+    ids: &mut Ids,
+) -> Option<Parcel<R::Note>> {
+    let reply_to = lane.items.front()?.reply_to.clone();
+    let mut size = PackSize::of::<R::Out>(bounds);
+    let (mut items, mut deliveries) = (Vec::new(), Vec::new());
+    while let Some(next) = lane.items.pop_front_if(|next| {
+        // The rules forward nothing that does not fit alone.
+        next.reply_to == reply_to && size.add(next.item.get().len()).unwrap_or(items.is_empty())
+    }) {
+        deliveries.push(next.delivery);
+        items.push((next.item, next.note));
+    }
+    let raw: Vec<&RawValue> = items.iter().map(|(item, _)| item.as_ref()).collect();
+    let message_id = ids();
+    let body = encode_raw::<R::Out>(message_id, now.wall, &raw).into();
+    let message = Message {
+        message_id,
+        body,
+        reply_to,
+        headers: Vec::new(),
+        reason: None,
+    };
+    Some(Parcel {
+        message,
+        carries: Carries::Items(items),
+        deliveries,
+    })
+}

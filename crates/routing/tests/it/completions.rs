@@ -1,0 +1,262 @@
+//! Completions in a random world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status};
+use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
+use attune_messages::{decode_batch, encode};
+use attune_routing::{Bounds, Completions, Message, Refusal, Target};
+use chrono::DateTime;
+use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+use uuid::Uuid;
+
+use crate::world::{BOUNDS, MAX_BYTES, PARTITIONS, Say, World};
+
+const NEWER: &str = r#"{"message_id":"00000000-0000-0000-0000-000000000000","message_type":"execution.completed","version":2,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
+
+fn completion(partition: u16, n: u32) -> Completion {
+    Completion {
+        execution_id: ExecutionId::new(PartitionId(partition), Seq::new(Epoch(1), n)),
+        attempt: Attempt(1),
+        action_id: ActionId(1),
+        status: Status::Succeeded,
+        result: None,
+        error: None,
+        exit_code: Some(0),
+        stdout: None,
+        stderr: None,
+        partition: None,
+        worker: None,
+        started_at: None,
+        finished_at: None,
+    }
+}
+
+fn message(completions: &[Completion]) -> String {
+    let items: Vec<_> = completions
+        .iter()
+        .cloned()
+        .map(ExecutionCompleted)
+        .collect();
+    let body = encode(Uuid::nil(), DateTime::UNIX_EPOCH, &items);
+    String::from_utf8(body).expect("JSON is text")
+}
+
+/// The numbers of the completions in a message to an owner, or back to the end of the topic.
+fn numbers(message: &Message) -> Vec<u32> {
+    let body = &message.body;
+    let items = decode_batch::<SlotRelease>(body, MAX_BYTES)
+        .map(|items| items.into_iter().map(|item| item.0).collect())
+        .or_else(|_| {
+            decode_batch::<ExecutionCompleted>(body, MAX_BYTES)
+                .map(|items| items.into_iter().map(|item| item.0).collect::<Vec<_>>())
+        });
+    let number = |item: &Completion| (item.execution_id.seq().0 & 0xffff_ffff) as u32;
+    items.iter().flatten().map(number).collect()
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// A message with completions for these partitions, and one item that is none if so.
+    Report(Vec<u16>, bool),
+    Newer,
+    Garbage,
+    Answer(Say),
+    Pass(u16),
+}
+
+/// What each delivery must lead to: the numbers of its completions.
+type Expected = BTreeMap<u64, BTreeSet<u32>>;
+
+fn run(events: &[Event]) -> (World<Completions>, Expected) {
+    let mut world = World::new(Completions, BOUNDS);
+    let (mut expected, mut next) = (Expected::new(), 0);
+    let (mut kept, mut seen) = (BTreeSet::new(), 0);
+    for event in events {
+        match event {
+            Event::Report(partitions, broken) => {
+                let first = next;
+                next += u32::try_from(partitions.len()).expect("there are few");
+                let items = partitions.iter().zip(first..);
+                let items: Vec<_> = items
+                    .map(|(partition, n)| completion(*partition, n))
+                    .collect();
+                let mut body = message(&items);
+                if *broken && items.len() > 1 {
+                    body = body.replacen("},{", "},7,{", 1);
+                }
+                if let Some(tag) = world.deliver(body) {
+                    expected.insert(tag, (first..next).collect());
+                }
+            }
+            Event::Newer => drop(world.deliver(NEWER)),
+            Event::Garbage => drop(world.deliver("garbage")),
+            Event::Answer(say) => drop(world.answer(say)),
+            Event::Pass(ms) => world.pass(Duration::from_millis(u64::from(*ms))),
+        }
+        let new = &world.kept[seen..];
+        kept.extend(new.iter().flat_map(|kept| numbers(&kept.message)));
+        seen = world.kept.len();
+        for tag in &world.acked {
+            let expected = expected.get(tag).cloned().unwrap_or_default();
+            assert!(expected.is_subset(&kept), "acknowledged and kept nowhere");
+        }
+    }
+    (world, expected)
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    (0..PARTITIONS + 2).prop_map(|n| match n.checked_sub(PARTITIONS) {
+        None => Target::Partition(PartitionId(n)),
+        Some(0) => Target::Letters,
+        Some(_) => Target::Back,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let partitions = prop::collection::vec(0..PARTITIONS, 1..8);
+    let just = proptest::strategy::Just;
+    let why = prop::sample::select(vec![
+        Refusal::Full,
+        Refusal::Full,
+        Refusal::Unroutable,
+        Refusal::Invalid("as drawn".to_owned()),
+    ]);
+    prop::strategy::Union::new_weighted(vec![
+        (
+            6,
+            (partitions, any::<bool>())
+                .prop_map(|(p, b)| Event::Report(p, b))
+                .boxed(),
+        ),
+        (1, just(Event::Newer).boxed()),
+        (1, just(Event::Garbage).boxed()),
+        (4, just(Event::Answer(Say::Confirm)).boxed()),
+        (
+            2,
+            any::<bool>()
+                .prop_map(|kept| Event::Answer(Say::Unconfirmed(kept)))
+                .boxed(),
+        ),
+        (
+            3,
+            (target(), any::<bool>(), why)
+                .prop_map(|(t, o, why)| Event::Answer(Say::Refuse(t, o, why)))
+                .boxed(),
+        ),
+        (4, (0_u16..3000).prop_map(Event::Pass).boxed()),
+    ])
+}
+
+proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_is_acknowledged_is_safe_and_all_of_it_ends(
+        events in prop::collection::vec(event(), 0..120),
+    ) {
+        let (mut world, _) = run(&events);
+        prop_assert_eq!(&world.log, &run(&events).0.log);
+        // The bus is well again: everything but what waits for somebody else is done soon.
+        for _ in 0..60 {
+            world.pass(Duration::from_secs(6));
+            world.answer_all(&Say::Confirm);
+        }
+        prop_assert!(world.relay.is_quiet());
+        // What is left is for the partition that it was not told of.
+        let left = world.open.len();
+        prop_assert!(left * 4 < BOUNDS.window * 3, "{left} hold the window");
+        prop_assert_eq!(world.relay.trouble().is_some(), left > 0);
+    }
+}
+
+/// Newer messages, more than the window holds: few of them stay, and the others come through.
+#[test]
+fn messages_of_a_newer_version_do_not_fill_the_window() {
+    let mut world = World::new(Completions, BOUNDS);
+    for _ in 0..BOUNDS.window {
+        world.deliver(NEWER).expect("there is room");
+    }
+    assert_eq!(world.deliver(NEWER), None);
+    for _ in 0..3 {
+        world.pass(Duration::from_millis(1_100));
+        world.answer_all(&Say::Confirm);
+    }
+    assert!(world.open.len() * 4 <= BOUNDS.window, "{:?}", world.open);
+    assert_eq!(
+        world.kept_by(Target::Back).len() + world.open.len(),
+        BOUNDS.window
+    );
+    assert!(world.kept_by(Target::Letters).is_empty());
+    let told = world.relay.trouble().expect("an operator is told");
+    assert!(told.contains("of a newer version"), "{told}");
+    // Others may know how to read it: in a while nothing of it is kept from them.
+    world.pass(Duration::from_secs(6));
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+    let body = &world.kept_by(Target::Back)[0].body;
+    assert_eq!(body, NEWER.as_bytes(), "as it came");
+}
+
+/// Bytes bound it as well as messages.
+#[test]
+fn large_messages_fill_the_window_by_their_bytes() {
+    let few = Bounds {
+        window_bytes: 3 * MAX_BYTES,
+        ..BOUNDS
+    };
+    let mut world = World::new(Completions, few);
+    let large = Completion {
+        stdout: Some("x".repeat(MAX_BYTES - 600)),
+        ..completion(0, 1)
+    };
+    let mut taken = 0;
+    while world.deliver(message(&[large.clone()])).is_some() {
+        taken += 1;
+    }
+    assert_eq!(taken, 4);
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty() && world.relay.wants_more());
+}
+
+/// A refusal costs its own target a pause, and nobody else anything.
+#[test]
+fn what_is_refused_waits_and_holds_up_no_other() {
+    let mut world = World::new(Completions, BOUNDS);
+    let full = Target::Partition(PartitionId(1));
+    let refuse = Say::Refuse(full, false, Refusal::Full);
+    world.deliver(message(&[completion(1, 1), completion(2, 2)]));
+    world.answer_all(&refuse);
+    for n in 3..10 {
+        world.deliver(message(&[completion(2, n)]));
+        world.answer_all(&refuse);
+    }
+    assert_eq!(world.kept_by(Target::Partition(PartitionId(2))).len(), 8);
+    assert_eq!(world.open.len(), 1);
+    let wake = world.relay.wake_at().expect("it tries again");
+    assert!(wake > world.now, "it does not try again at once");
+    world.pass(wake - world.now);
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+}
+
+/// Dead letters that take nothing: what belongs there goes to the end of its topic as it came,
+/// and the window is free again.
+#[test]
+fn full_dead_letters_lose_nothing_and_hold_up_nothing() {
+    let mut world = World::new(Completions, BOUNDS);
+    let refuse = Say::Refuse(Target::Letters, false, Refusal::Full);
+    while world.deliver("garbage").is_some() {
+        world.answer_all(&refuse);
+    }
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(2));
+        world.answer_all(&refuse);
+    }
+    assert!(world.open.is_empty(), "{:?}", world.relay.trouble());
+    let back = world.kept_by(Target::Back);
+    assert_eq!(back.len(), BOUNDS.window);
+    assert!(back.iter().all(|message| message.body == "garbage"));
+    assert!(world.kept_by(Target::Letters).is_empty());
+    assert_eq!(world.buried, 0);
+}

@@ -1,0 +1,227 @@
+//! Rule firings keep their order, and their way.
+
+use std::time::Duration;
+
+use attune_core::{PartitionId, RequestId, Submission};
+use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
+use attune_messages::{decode_batch, encode};
+use attune_routing::{Arrived, Bounds, DeliveryId, Firings, Input, Message, Refusal, Target};
+use chrono::DateTime;
+use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+use serde_json::value::to_raw_value;
+use uuid::Uuid;
+
+use crate::world::{BOUNDS, MAX_BYTES, Say, World};
+
+const PARTITIONS: u16 = 3;
+const RULES: Firings = Firings {
+    partitions: PARTITIONS,
+};
+const WINDOW: Bounds = Bounds {
+    partitions: PARTITIONS,
+    ..BOUNDS
+};
+
+/// A ref in a partition.
+fn in_partition(partition: u16) -> String {
+    let mut refs = (0..).map(|n| format!("test.a{n}"));
+    let fits = |name: &String| PartitionId::of(name, PARTITIONS) == PartitionId(partition);
+    refs.find(fits).expect("some ref lies in each partition")
+}
+
+fn firing(partition: u16, number: u64) -> Submission {
+    let mut submission = Submission::new(in_partition(partition));
+    submission.parameters = to_raw_value(&serde_json::json!({"n": number})).expect("JSON");
+    submission
+}
+
+fn body(submissions: Vec<Submission>) -> Vec<u8> {
+    let items: Vec<_> = submissions.into_iter().map(EnforcementCreated).collect();
+    encode(Uuid::from_u128(7), DateTime::UNIX_EPOCH, &items)
+}
+
+fn submits(message: &Message) -> Vec<Submit> {
+    decode_batch(&message.body, MAX_BYTES).expect("an owner can read it")
+}
+
+fn number(submission: &Submission) -> u64 {
+    let value: serde_json::Value = serde_json::from_str(submission.parameters.get()).expect("JSON");
+    value["n"].as_u64().expect("a number")
+}
+
+fn arrived(world: &World<Firings>, partition: u16) -> Vec<u64> {
+    let kept = world.kept_by(Target::Partition(PartitionId(partition)));
+    let items = kept.into_iter().flat_map(submits);
+    items.map(|item| number(&item.submission)).collect()
+}
+
+/// Each number once, when it was first seen.
+fn first_seen(numbers: Vec<u64>) -> Vec<u64> {
+    let mut seen = std::collections::BTreeSet::new();
+    numbers.into_iter().filter(|n| seen.insert(*n)).collect()
+}
+
+proptest! {
+    /// However publishes end, what is first seen of a partition is in the order of arrival.
+    #[test]
+    fn order_holds_within_a_partition(
+        events in prop::collection::vec((0..PARTITIONS, 0..5_u8, any::<bool>()), 1..120),
+    ) {
+        let mut world = World::new(RULES, WINDOW);
+        let mut sent = vec![Vec::new(); usize::from(PARTITIONS)];
+        for (n, (partition, what, flag)) in (0..).zip(events) {
+            match what {
+                0 | 1 => if world.deliver(body(vec![firing(partition, n)])).is_some() {
+                    sent[usize::from(partition)].push(n);
+                },
+                2 => drop(world.answer(&Say::Unconfirmed(flag))),
+                3 => {
+                    let target = Target::Partition(PartitionId(partition));
+                    world.answer(&Say::Refuse(target, flag, Refusal::Full));
+                }
+                _ => world.answer_all(&Say::Confirm),
+            }
+            if flag {
+                world.pass(Duration::from_millis(100));
+            }
+        }
+        for _ in 0..50 {
+            world.pass(Duration::from_secs(2));
+            world.answer_all(&Say::Confirm);
+        }
+        prop_assert!(world.open.is_empty());
+        for (partition, sent) in (0..).zip(sent) {
+            prop_assert_eq!(first_seen(arrived(&world, partition)), sent);
+        }
+    }
+}
+
+/// A partition that takes nothing for long makes room for the others, and what was meant for it
+/// can be put back under the same request id.
+#[test]
+fn a_partition_that_takes_nothing_for_long_gives_way_to_the_others() {
+    let mut world = World::new(RULES, WINDOW);
+    let full = Target::Partition(PartitionId(1));
+    let refuse = Say::Refuse(full, false, Refusal::Full);
+    let mut count = 0;
+    while world.deliver(body(vec![firing(1, count)])).is_some() {
+        world.answer_all(&refuse);
+        count += 1;
+    }
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(2));
+        world.answer_all(&refuse);
+    }
+    assert!(!world.relay.wants_more(), "it is patient for half a minute");
+    assert!(world.kept.is_empty());
+    for _ in 0..10 {
+        world.pass(Duration::from_secs(2));
+        world.answer_all(&refuse);
+    }
+    world
+        .deliver(body(vec![firing(2, 99)]))
+        .expect("there is room");
+    world.answer_all(&refuse);
+    assert_eq!(arrived(&world, 2), [99]);
+    let letters = world.kept_by(Target::Letters);
+    let items = letters.iter().flat_map(|letter| {
+        let reason = letter.reason.as_deref().unwrap_or_default();
+        assert!(reason.contains("partition 1 has taken nothing"), "{reason}");
+        decode_batch::<EnforcementCreated>(&letter.body, MAX_BYTES).expect("it can be put back")
+    });
+    let items: Vec<Submission> = items.map(|item| item.0).collect();
+    let id = Some(RequestId(Uuid::from_u128(7)));
+    assert!(items.iter().all(|item| item.request_id == id));
+    let numbers: Vec<u64> = items.iter().map(number).collect();
+    assert_eq!(numbers, (0..count).collect::<Vec<_>>());
+}
+
+/// What can never be carried becomes a dead letter, and those behind it go on.
+#[test]
+fn what_the_bus_never_carries_is_a_dead_letter() {
+    let mut world = World::new(RULES, WINDOW);
+    let refuse = Say::Refuse(
+        Target::Partition(PartitionId(1)),
+        false,
+        Refusal::Invalid("no".to_owned()),
+    );
+    world.deliver(body(vec![firing(1, 1), firing(1, 2)]));
+    world.answer(&refuse);
+    world.deliver(body(vec![firing(1, 3)]));
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+    assert_eq!(arrived(&world, 1), [3]);
+    assert_eq!((world.buried, world.kept_by(Target::Letters).len()), (2, 2));
+}
+
+/// A message that is as large as it may be, and larger when it is routed.
+#[test]
+fn what_grows_beyond_a_message_is_a_dead_letter_as_it_came() {
+    let mut world = World::new(RULES, WINDOW);
+    let padded = |pad: usize| {
+        let mut submission = firing(0, 1);
+        submission.parameters =
+            to_raw_value(&serde_json::json!({"pad": "x".repeat(pad)})).expect("JSON");
+        body(vec![submission])
+    };
+    let large = padded(MAX_BYTES - padded(0).len());
+    assert_eq!(large.len(), MAX_BYTES);
+    world.deliver(large.clone());
+    world.answer_all(&Say::Confirm);
+    let letters = world.kept_by(Target::Letters);
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].body, large);
+    assert_eq!(letters[0].headers.len(), 1);
+    let reason = letters[0].reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("make its parameters smaller"), "{reason}");
+}
+
+/// Each item of a message stands for itself, under an id that follows from the message's.
+#[test]
+fn items_stand_for_themselves() {
+    let mut world = World::new(RULES, WINDOW);
+    let mut deep = firing(1, 2);
+    deep.group = Some("a\0b".to_owned());
+    world.deliver(body(vec![firing(1, 1), deep, firing(1, 3)]));
+    world.answer_all(&Say::Confirm);
+    let kept = world.kept_by(Target::Partition(PartitionId(1)));
+    let items: Vec<Submit> = kept.into_iter().flat_map(submits).collect();
+    let message = RequestId(Uuid::from_u128(7));
+    let ids: Vec<_> = items
+        .iter()
+        .map(|item| item.submission.request_id)
+        .collect();
+    assert_eq!(ids, [Some(message), Some(message.of_item(2))]);
+    assert!(items.iter().all(|item| item.on_reject == OnReject::Record));
+    let letters = world.kept_by(Target::Letters);
+    let letter =
+        decode_batch::<EnforcementCreated>(&letters[0].body, MAX_BYTES).expect("as it came");
+    assert_eq!(letter[0].0.request_id, Some(message.of_item(1)));
+}
+
+/// Answers go to queues of the asker only, and only items with one asker travel together.
+#[test]
+fn askers_are_told_apart() {
+    let mut world = World::new(RULES, WINDOW);
+    let addresses = [Some("mine"), Some("mine"), None, Some("attune.completed")];
+    let arrived = (0..).zip(addresses).map(|(n, reply_to)| Arrived {
+        id: DeliveryId(100 + n),
+        body: body(vec![firing(1, n)]).into(),
+        message_id: None,
+        reply_to: reply_to.map(str::to_owned),
+        headers: Vec::new(),
+    });
+    world.open.extend(100..104);
+    world.step(Input::Delivered(arrived.collect()));
+    world.answer_all(&Say::Confirm);
+    let kept = world.kept_by(Target::Partition(PartitionId(1)));
+    let packs: Vec<_> = kept
+        .iter()
+        .map(|message| (message.reply_to.as_deref(), submits(message).len()))
+        .collect();
+    assert_eq!(packs, [(Some("mine"), 2), (None, 1)]);
+    let letters = world.kept_by(Target::Letters);
+    let reason = letters[0].reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("belong to Attune"), "{reason}");
+    assert!(world.open.is_empty());
+}
