@@ -72,8 +72,23 @@ impl Calls {
                 after,
                 limit,
             } => {
-                let rows = store.load_active(&[partition], after, limit).await?;
-                Reply::Rows(rows.into_iter().map(convert::execution).collect())
+                let after = after.map(convert::active_place);
+                let page = store.load_partition(partition, after, limit).await?;
+                Reply::Rows {
+                    rows: page.rows.into_iter().map(convert::execution).collect(),
+                    next: page.next.map(convert::loaded_to),
+                }
+            }
+            Call::ScanRows {
+                partitions,
+                after,
+                limit,
+            } => {
+                let slice = store.scan_active(&partitions, after, limit).await?;
+                Reply::Slice {
+                    rows: slice.rows.into_iter().map(convert::execution).collect(),
+                    last: slice.last,
+                }
             }
             Call::LookUp { requests, actions } => {
                 let known = store.look_up(&requests, &actions).await?;
@@ -94,8 +109,8 @@ impl Calls {
                     Err(CommitError::Store(error)) => return Err(error),
                 }
             }
-            Call::LoadSlots(partitions) => {
-                let slots = store.load_slots(&partitions).await?;
+            Call::LoadSlots(ids) => {
+                let slots = store.load_slots(&ids).await?;
                 Reply::Slots(slots.into_iter().map(convert::slot).collect())
             }
             Call::LoadBodies(ids) => {

@@ -7,13 +7,14 @@ use attune_core::{QueueTotals, millis};
 use attune_executor::partition::{Accepted, Answer, Completion, ForceRelease, OnReject, Submit};
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
-    Audit, Batch, Body, Change, End, KnownRequest, NewExecution, Outcome, StoredExecution,
-    StoredLease, StoredSlot, WorkerEnd,
+    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, Outcome,
+    StoredExecution, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::v1;
 use attune_store as store;
 use attune_store::audit::what;
+use chrono::DateTime;
 use serde_json::json;
 
 /// A length of time in whole milliseconds.
@@ -173,6 +174,22 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         age: span(row.age),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
+    }
+}
+
+pub(crate) fn active_place(place: LoadedTo) -> store::ActivePlace {
+    store::ActivePlace {
+        action_id: place.action_id,
+        created: DateTime::from_timestamp_micros(place.created).unwrap_or_default(),
+        id: place.id,
+    }
+}
+
+pub(crate) fn loaded_to(place: store::ActivePlace) -> LoadedTo {
+    LoadedTo {
+        action_id: place.action_id,
+        created: place.created.timestamp_micros(),
+        id: place.id,
     }
 }
 

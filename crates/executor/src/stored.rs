@@ -259,6 +259,17 @@ pub struct StoredExecution {
     pub cancel_requested: bool,
 }
 
+/// Where a page of what a partition has ended; the next one goes on after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadedTo {
+    /// The action of the last row.
+    pub action_id: ActionId,
+    /// When it was accepted, in microseconds since 1970, by the store's clock.
+    pub created: i64,
+    /// Its id.
+    pub id: ExecutionId,
+}
+
 /// An execution that holds a slot, as it is stored; times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSlot {
@@ -284,6 +295,22 @@ pub struct StoredSlot {
     pub running_for: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+}
+
+impl StoredSlot {
+    /// The execution without what only holders have.
+    pub(crate) fn execution(&self) -> StoredExecution {
+        StoredExecution {
+            id: self.id,
+            action_id: self.action_id,
+            priority: self.priority,
+            status: self.status,
+            attempt: self.attempt,
+            age: self.age,
+            not_before: None,
+            cancel_requested: self.cancel_requested,
+        }
+    }
 }
 
 /// The lease of a partition, as it is stored.

@@ -2,13 +2,15 @@
 //! gives to every call. One call is one step: nothing happens inside of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
     RequestId, Status, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, NewExecution, StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredLease, StoredSlot,
+    WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -196,37 +198,69 @@ impl Store {
             .collect()
     }
 
-    /// What waits or holds a slot, by rising id.
+    /// What waits or holds a slot in a partition, action by action.
     pub(crate) fn load_rows(
         &self,
         now: Time,
         partition: PartitionId,
-        after: Option<ExecutionId>,
+        after: Option<LoadedTo>,
         limit: usize,
-    ) -> Vec<StoredExecution> {
-        let mine = self.active.iter().filter(|(id, _)| {
-            id.partition() == partition && after.is_none_or(|after| **id > after)
-        });
-        mine.take(limit)
-            .map(|(id, row)| StoredExecution {
-                id: *id,
-                action_id: row.action,
-                priority: row.priority,
-                status: row.status,
-                attempt: row.attempt,
-                age: now - row.created,
-                not_before: row.not_before,
-                cancel_requested: row.cancel_requested,
-            })
-            .collect()
-    }
-
-    /// What holds a slot, and since when its worker is lost.
-    pub(crate) fn load_slots(&self, now: Time, partitions: &[PartitionId]) -> Vec<StoredSlot> {
-        let held = self
+    ) -> (Vec<StoredExecution>, Option<LoadedTo>) {
+        let mut mine: Vec<_> = self
             .active
             .iter()
-            .filter(|(id, row)| row.status.holds_slot() && partitions.contains(&id.partition()));
+            .filter(|(id, _)| id.partition() == partition)
+            .map(|(id, row)| (row.action, row.created, *id))
+            .filter(|place| after.is_none_or(|to| *place > (to.action_id, to.created, to.id)))
+            .collect();
+        mine.sort_unstable();
+        mine.truncate(limit);
+        let last = mine.last().filter(|_| mine.len() == limit);
+        let next = last.map(|(action_id, created, id)| LoadedTo {
+            action_id: *action_id,
+            created: *created,
+            id: *id,
+        });
+        let rows = mine.iter().map(|(_, _, id)| self.stored(now, *id));
+        (rows.collect(), next)
+    }
+
+    /// What waits or holds a slot in these partitions, among the next `limit` by rising id.
+    pub(crate) fn scan_rows(
+        &self,
+        now: Time,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: usize,
+    ) -> (Vec<StoredExecution>, Option<ExecutionId>) {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let range = self.active.range((from, Bound::Unbounded)).take(limit);
+        let ids: Vec<ExecutionId> = range.map(|(id, _)| *id).collect();
+        let mine = ids.iter().filter(|id| partitions.contains(&id.partition()));
+        (
+            mine.map(|id| self.stored(now, *id)).collect(),
+            ids.last().copied(),
+        )
+    }
+
+    fn stored(&self, now: Time, id: ExecutionId) -> StoredExecution {
+        let row = &self.active[&id];
+        StoredExecution {
+            id,
+            action_id: row.action,
+            priority: row.priority,
+            status: row.status,
+            attempt: row.attempt,
+            age: now - row.created,
+            not_before: row.not_before,
+            cancel_requested: row.cancel_requested,
+        }
+    }
+
+    /// Which of these hold a slot, and since when their workers are lost.
+    pub(crate) fn load_slots(&self, now: Time, ids: &[ExecutionId]) -> Vec<StoredSlot> {
+        let there = ids.iter().filter_map(|id| self.active.get_key_value(id));
+        let held = there.filter(|(_, row)| row.status.holds_slot());
         held.map(|(id, row)| {
             let lost_since = row
                 .worker

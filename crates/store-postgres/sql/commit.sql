@@ -54,7 +54,6 @@ inserted AS (
     ) AS n
     WHERE (SELECT fully FROM held)
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, action, status
 ),
 -- The history has no unique index over its days. The request row, written by the same statement,
 -- tells whether an instant end was written before.
@@ -117,7 +116,7 @@ granted AS (
       AND e.attempt <= ($43::integer[])[width_bucket(e.id, $42::bigint[])]
       AND (e.status = 'queued'
            OR e.attempt < ($43::integer[])[width_bucket(e.id, $42::bigint[])])
-    RETURNING e.id, e.action, e.parameters::text AS parameters, e.timeout_seconds
+    RETURNING e.id, e.parameters::text AS parameters, e.timeout_seconds
 ),
 -- Slots taken back, and marks alone, which change nothing but the mark.
 changed AS (
@@ -133,7 +132,6 @@ changed AS (
             THEN NULL ELSE e.started_at END
     WHERE (SELECT fully FROM held) AND e.id = ANY($46::bigint[])
       AND e.attempt <= ($47::integer[])[width_bucket(e.id, $46::bigint[])]
-    RETURNING e.id, e.status
 ),
 gone AS (
     DELETE FROM attune.execution_active e
@@ -162,20 +160,6 @@ ended AS (
             unnest($56::text[]) AS stderr
     ) AS o
     JOIN gone g ON g.id = o.id
-),
--- Who holds a slot, of the rows that have really changed. One that is granted anew while it holds
--- a slot has its row.
-taken AS (
-    INSERT INTO attune.slot (id, action)
-    SELECT id, action FROM inserted WHERE status = 'requested'
-    UNION ALL
-    SELECT id, action FROM granted
-    ON CONFLICT (id) DO NOTHING
-),
-freed AS (
-    DELETE FROM attune.slot s
-    WHERE s.id = ANY(ARRAY(
-        SELECT id FROM gone UNION ALL SELECT id FROM changed WHERE status = 'queued'))
 ),
 counted AS (
     INSERT INTO attune.queue_totals (action, enqueued, completed, cancelled, expired)

@@ -8,8 +8,9 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
+    GrantedBody, KnownRequest, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
+    WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -171,24 +172,52 @@ impl PartitionStore for PostgresStore {
             .await
     }
 
-    async fn load_active(
+    async fn load_partition(
         &self,
-        partitions: &[PartitionId],
-        after: Option<ExecutionId>,
+        partition: PartitionId,
+        after: Option<ActivePlace>,
         limit: u32,
-    ) -> Result<Vec<ActiveRow>, StoreError> {
-        let query = match partitions {
-            [one] => sqlx::query(sql::LOAD_ACTIVE_OF_ONE).bind(i64::from(one.0)),
-            _ => sqlx::query(sql::LOAD_ACTIVE).bind(low_bytes(partitions)),
-        };
-        let query = query
-            .bind(after.map_or(i64::MIN, |id| id.0))
+    ) -> Result<ActivePage, StoreError> {
+        // No action has the number that stands for the beginning.
+        let query = sqlx::query(sql::LOAD_PARTITION)
+            .bind(i32::from(partition.0))
+            .bind(after.map_or(i64::MAX, |place| place.action_id.0))
+            .bind(after.map(|place| place.created))
+            .bind(after.map(|place| place.id.0))
             .bind(i64::from(limit));
         let pool = self.db.key.clone();
         self.db
             .run(async move {
                 let rows = query.fetch_all(&pool).await?;
-                rows.iter().map(active_row).collect()
+                let last = rows.last().filter(|_| rows.len() == limit as usize);
+                Ok(ActivePage {
+                    next: last.map(active_place).transpose()?,
+                    rows: rows.iter().map(active_row).collect::<Result<_, _>>()?,
+                })
+            })
+            .await
+    }
+
+    async fn scan_active(
+        &self,
+        partitions: &[PartitionId],
+        after: Option<ExecutionId>,
+        limit: u32,
+    ) -> Result<ActiveSlice, StoreError> {
+        let mine = low_bytes(partitions);
+        let query = sqlx::query(sql::SCAN_ACTIVE)
+            .bind(mine.clone())
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(i64::from(limit));
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let found = query.fetch_all(&pool).await?;
+                let mut rows: Vec<ActiveRow> =
+                    found.iter().map(active_row).collect::<Result<_, _>>()?;
+                let last = rows.last().map(|row| row.id);
+                rows.retain(|row| mine.contains(&i64::from(row.id.partition().0)));
+                Ok(ActiveSlice { rows, last })
             })
             .await
     }
@@ -229,8 +258,9 @@ impl PartitionStore for PostgresStore {
             .await
     }
 
-    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
-        let query = sqlx::query(sql::LOAD_SLOTS).bind(low_bytes(partitions));
+    async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let query = sqlx::query(sql::LOAD_SLOTS).bind(ids);
         let pool = self.db.general.clone();
         self.db
             .run(async move {
@@ -271,22 +301,6 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.lease.clone();
         self.db
             .run(async move { Ok(sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?) })
-            .await
-    }
-
-    async fn count_waiting(
-        &self,
-        partitions: &[PartitionId],
-    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
-        let query = sqlx::query_as(sql::COUNT_WAITING).bind(low_bytes(partitions));
-        let pool = self.db.general.clone();
-        self.db
-            .run(async move {
-                let rows: Vec<(i64, i64)> = query.fetch_all(&pool).await?;
-                let count =
-                    |(action, waiting): (i64, i64)| (ActionId(action), waiting.unsigned_abs());
-                Ok(rows.into_iter().map(count).collect())
-            })
             .await
     }
 
@@ -431,6 +445,14 @@ fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
         renewals: row.try_get("renewals")?,
         ttl: between(row.try_get("renewed_at")?, expires_at),
         ended: row.try_get("ended")?,
+    })
+}
+
+fn active_place(row: &PgRow) -> Result<ActivePlace, Failure> {
+    Ok(ActivePlace {
+        action_id: ActionId(row.try_get("action")?),
+        created: row.try_get("created")?,
+        id: ExecutionId(row.try_get("id")?),
     })
 }
 

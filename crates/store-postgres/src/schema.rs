@@ -51,6 +51,11 @@ fn migrations() -> Vec<Migration> {
             "upkeep",
             include_str!("../../../migrations/postgres/0007_upkeep.sql"),
         ),
+        (
+            9,
+            "no_slots",
+            include_str!("../../../migrations/postgres/0009_no_slots.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -1,6 +1,5 @@
--- What holds a slot in the partitions ?1, and since when its worker is lost, in seconds. The
--- status is tested in the words of the index execution_active_slot, so that only slots are read; the
--- plus keeps the index on the partition out of it.
+-- Which of the executions ?1 hold a slot, and since when their workers are lost, in seconds. CROSS
+-- JOIN fixes the order of the loops: from the ids into the table.
 SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
        CASE WHEN a.worker IS NULL THEN 0.0
             WHEN w.worker IS NULL
@@ -11,7 +10,7 @@ SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
        unixepoch('now', 'subsec') - unixepoch(a.created, 'subsec') AS age,
        a.cancel_requested
-  FROM execution_active AS a
+  FROM json_each(?1) AS asked
+ CROSS JOIN execution_active AS a ON a.id = asked.value
   LEFT JOIN worker_lease AS w ON w.worker = a.worker
  WHERE a.status IN ('requested', 'running')
-   AND +(a.id & 255) IN (SELECT value FROM json_each(?1))

@@ -45,6 +45,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "upkeep",
         include_str!("../../../migrations/sqlite/0007_upkeep.sql"),
     ),
+    (
+        9,
+        "no_slots",
+        include_str!("../../../migrations/sqlite/0009_no_slots.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -3,11 +3,11 @@
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RequestId, WorkerId,
 };
-use attune_store::{ActiveRow, ExecutorRow, KnownRequest, Lease, SlotRow, WorkerEnd};
+use attune_store::{ActivePlace, ActiveRow, ExecutorRow, KnownRequest, Lease, SlotRow, WorkerEnd};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::rows::{duration, optional_time, partition, priority, status, unsigned, uuid};
+use crate::rows::{duration, optional_time, partition, priority, status, time, unsigned, uuid};
 
 pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
     let owner: Option<&str> = row.try_get("owner")?;
@@ -34,6 +34,14 @@ pub(crate) fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> 
         name: row.try_get("name")?,
         remaining: duration(row.try_get("remaining")?),
         renewals: row.try_get("renewals")?,
+    })
+}
+
+pub(crate) fn active_place(row: &SqliteRow) -> Result<ActivePlace, sqlx::Error> {
+    Ok(ActivePlace {
+        action_id: ActionId(row.try_get("action")?),
+        created: time(row.try_get("created")?)?,
+        id: ExecutionId(row.try_get("id")?),
     })
 }
 

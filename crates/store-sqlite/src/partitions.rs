@@ -9,8 +9,8 @@ use attune_core::{
     WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
-    ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
+    GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::query::QueryAs;
@@ -20,9 +20,9 @@ use sqlx::{Executor as _, Sqlite};
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
 use crate::error::Failure;
 use crate::partition_rows::{
-    active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
+    active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
 };
-use crate::rows::{action, body, list, partition, partition_list, time, unsigned, uuid};
+use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -193,20 +193,47 @@ impl PartitionStore for SqliteStore {
         .await
     }
 
-    async fn load_active(
+    async fn load_partition(
+        &self,
+        partition: PartitionId,
+        after: Option<ActivePlace>,
+        limit: u32,
+    ) -> Result<ActivePage, StoreError> {
+        // No action has the number that stands for the beginning.
+        let query = sqlx::query(sql::LOAD_PARTITION)
+            .bind(i64::from(partition.0))
+            .bind(after.map_or(i64::MIN, |place| place.action_id.0))
+            .bind(after.map(|place| time_text(place.created)))
+            .bind(after.map(|place| place.id.0))
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            let last = rows.last().filter(|_| rows.len() == limit as usize);
+            Ok(ActivePage {
+                next: last.map(active_place).transpose()?,
+                rows: rows.iter().map(active_row).collect::<Result<_, _>>()?,
+            })
+        })
+        .await
+    }
+
+    async fn scan_active(
         &self,
         partitions: &[PartitionId],
         after: Option<ExecutionId>,
         limit: u32,
-    ) -> Result<Vec<ActiveRow>, StoreError> {
-        let query = match partitions {
-            [one] => sqlx::query(sql::LOAD_ACTIVE_OF_ONE).bind(i64::from(one.0)),
-            _ => sqlx::query(sql::LOAD_ACTIVE).bind(partition_list(partitions)),
-        };
-        let query = query.bind(after.map_or(i64::MIN, |id| id.0)).bind(limit);
+    ) -> Result<ActiveSlice, StoreError> {
+        let mine = partitions.to_vec();
+        let query = sqlx::query(sql::SCAN_ACTIVE)
+            .bind(after.map_or(i64::MIN, |id| id.0))
+            .bind(limit);
         self.task(async move |inner: Arc<Inner>| {
-            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
-            Ok(rows.iter().map(active_row).collect::<Result<_, _>>()?)
+            let found = query.fetch_all(&mut *inner.reader().await?).await?;
+            let mut rows: Vec<ActiveRow> =
+                found.iter().map(active_row).collect::<Result<_, _>>()?;
+            let last = rows.last().map(|row| row.id);
+            rows.retain(|row| mine.contains(&row.id.partition()));
+            Ok(ActiveSlice { rows, last })
         })
         .await
     }
@@ -232,8 +259,8 @@ impl PartitionStore for SqliteStore {
         .await
     }
 
-    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
-        let query = sqlx::query(sql::LOAD_SLOTS).bind(partition_list(partitions));
+    async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let query = sqlx::query(sql::LOAD_SLOTS).bind(list(ids));
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(slot_row).collect::<Result<_, _>>()?)
@@ -271,22 +298,6 @@ impl PartitionStore for SqliteStore {
                 .fetch_one(&mut *inner.reader().await?)
                 .await?;
             Ok(time(&now)?)
-        })
-        .await
-    }
-
-    async fn count_waiting(
-        &self,
-        partitions: &[PartitionId],
-    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
-        let query =
-            sqlx::query_as::<_, (i64, i64)>(sql::COUNT_WAITING).bind(partition_list(partitions));
-        self.task(async move |inner: Arc<Inner>| {
-            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
-            let counts = rows
-                .into_iter()
-                .map(|(action, waiting)| Ok((ActionId(action), unsigned(waiting)?)));
-            Ok(counts.collect::<Result<_, sqlx::Error>>()?)
         })
         .await
     }

@@ -32,8 +32,9 @@ pub use executions::{
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker,
 };
 pub use partitions::{
-    ActiveRow, Batch, CommitError, Committed, End, ExecutorRow, GrantedBody, KnownRequest, Lease,
-    Lookup, NewExecution, ObservedLease, Outcome, PartitionStore, SlotRow, Update, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
+    ExecutorRow, GrantedBody, KnownRequest, Lease, Lookup, NewExecution, ObservedLease, Outcome,
+    PartitionStore, SlotRow, Update, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

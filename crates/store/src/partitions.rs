@@ -1,6 +1,5 @@
 //! The owner's port: leases, takeover, and the one fenced commit per batch.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -276,6 +275,36 @@ pub struct ActiveRow {
     pub cancel_requested: bool,
 }
 
+/// Where a page of [`PartitionStore::load_partition`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActivePlace {
+    /// The action of its last row.
+    pub action_id: ActionId,
+    /// When that row was accepted.
+    pub created: DateTime<Utc>,
+    /// Its id.
+    pub id: ExecutionId,
+}
+
+/// A page of what a partition has active.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActivePage {
+    /// The rows.
+    pub rows: Vec<ActiveRow>,
+    /// Where the next page goes on, when this one is full.
+    pub next: Option<ActivePlace>,
+}
+
+/// A range of ids, and what is active there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActiveSlice {
+    /// The rows, by rising id.
+    pub rows: Vec<ActiveRow>,
+    /// The last id of the range, whatever its partition; `None` when nothing comes after its
+    /// beginning.
+    pub last: Option<ExecutionId>,
+}
+
 /// When the lease of a worker ends or has ended. See [`ObservedLease`] for how a watcher judges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerEnd {
@@ -413,18 +442,31 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError>;
 
-    /// The next `limit` executions of these partitions that wait or hold a slot, by rising id,
-    /// after `after`. Of a single partition only its own rows are read, so that a page costs what
-    /// it returns, however many others there are.
+    /// A page of at most `limit` executions of a partition that wait or hold a slot, after the
+    /// place where the page before it ended; within an action the oldest first. As much work as it
+    /// returns, however many others there are. Executions whose action has no row are left out.
     ///
     /// # Errors
     /// When the store fails.
-    async fn load_active(
+    async fn load_partition(
+        &self,
+        partition: PartitionId,
+        after: Option<ActivePlace>,
+        limit: u32,
+    ) -> Result<ActivePage, StoreError>;
+
+    /// What waits or holds a slot in these partitions, among the `limit` rows by rising id after
+    /// `after`. Rows of other partitions count for the limit, so a slice is never more work than
+    /// the limit says.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn scan_active(
         &self,
         partitions: &[PartitionId],
         after: Option<ExecutionId>,
         limit: u32,
-    ) -> Result<Vec<ActiveRow>, StoreError>;
+    ) -> Result<ActiveSlice, StoreError>;
 
     /// The totals of every queue of these partitions.
     ///
@@ -441,12 +483,11 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError>;
 
-    /// Every execution of these partitions that holds a slot: as much work as there are slots,
-    /// however many wait.
+    /// Those of `ids` that hold a slot.
     ///
     /// # Errors
     /// When the store fails.
-    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError>;
+    async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError>;
 
     /// When the leases of the workers end: of all that nobody has ended, and of those that ended
     /// within the last hour.
@@ -468,31 +509,6 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn now(&self) -> Result<DateTime<Utc>, StoreError>;
-
-    /// How many executions of each action of these partitions wait, for those that have any. Reads
-    /// every row of these partitions; [`load_active`](Self::load_active) of one partition gives
-    /// the same in pages.
-    ///
-    /// # Errors
-    /// When the store fails.
-    async fn count_waiting(
-        &self,
-        partitions: &[PartitionId],
-    ) -> Result<Vec<(ActionId, u64)>, StoreError> {
-        // Right for every store, and slow: adapters have a statement of their own.
-        let mut counts: BTreeMap<ActionId, u64> = BTreeMap::new();
-        let mut after = None;
-        loop {
-            let rows = self.load_active(partitions, after, 10_000).await?;
-            let Some(last) = rows.last() else {
-                return Ok(counts.into_iter().collect());
-            };
-            after = Some(last.id);
-            for row in rows.iter().filter(|row| !row.status.holds_slot()) {
-                *counts.entry(row.action_id).or_default() += 1;
-            }
-        }
-    }
 
     /// The bodies of those of `ids` that wait or hold a slot, to dispatch them again.
     ///

@@ -7,8 +7,9 @@ use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
 };
 use attune_store::{
-    ActiveRow, AuditEntry, AuditStore, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, Violations, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
+    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
+    Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -119,12 +120,21 @@ impl PartitionStore for Fake {
         panic!("{NOT_ASKED}")
     }
 
-    async fn load_active(
+    async fn load_partition(
+        &self,
+        _partition: PartitionId,
+        _after: Option<ActivePlace>,
+        _limit: u32,
+    ) -> Result<ActivePage, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn scan_active(
         &self,
         _partitions: &[PartitionId],
         _after: Option<ExecutionId>,
         _limit: u32,
-    ) -> Result<Vec<ActiveRow>, StoreError> {
+    ) -> Result<ActiveSlice, StoreError> {
         panic!("{NOT_ASKED}")
     }
 
@@ -143,7 +153,7 @@ impl PartitionStore for Fake {
         panic!("{NOT_ASKED}")
     }
 
-    async fn load_slots(&self, _partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
+    async fn load_slots(&self, _ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

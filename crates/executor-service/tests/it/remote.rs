@@ -8,8 +8,8 @@ use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
 };
 use attune_store::{
-    ActiveRow, Batch, CommitError, Committed, ExecutorRow, GrantedBody, Lease, Lookup,
-    ObservedLease, PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
+    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -249,15 +249,27 @@ impl PartitionStore for Remote {
             .await
     }
 
-    async fn load_active(
+    async fn load_partition(
+        &self,
+        partition: PartitionId,
+        after: Option<ActivePlace>,
+        limit: u32,
+    ) -> Result<ActivePage, StoreError> {
+        self.call(async move |store: Arc<dyn Store>| {
+            store.load_partition(partition, after, limit).await
+        })
+        .await
+    }
+
+    async fn scan_active(
         &self,
         partitions: &[PartitionId],
         after: Option<ExecutionId>,
         limit: u32,
-    ) -> Result<Vec<ActiveRow>, StoreError> {
+    ) -> Result<ActiveSlice, StoreError> {
         let partitions = partitions.to_vec();
         self.call(async move |store: Arc<dyn Store>| {
-            store.load_active(&partitions, after, limit).await
+            store.scan_active(&partitions, after, limit).await
         })
         .await
     }
@@ -282,12 +294,12 @@ impl PartitionStore for Remote {
             .await
     }
 
-    async fn load_slots(&self, partitions: &[PartitionId]) -> Result<Vec<SlotRow>, StoreError> {
-        let partitions = partitions.to_vec();
+    async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError> {
+        let ids = ids.to_vec();
         self.door.looks.send_modify(|waiting| *waiting += 1);
         self.door.pass().await;
         self.door.looks.send_modify(|waiting| *waiting -= 1);
-        self.call(async move |store: Arc<dyn Store>| store.load_slots(&partitions).await)
+        self.call(async move |store: Arc<dyn Store>| store.load_slots(&ids).await)
             .await
     }
 

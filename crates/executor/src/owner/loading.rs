@@ -5,12 +5,13 @@
 //! dispatched and not claimed is dispatched again, in the same attempt. The queues are nobody's
 //! to see until they are whole.
 
-use attune_core::{Epoch, ExecutionId, PartitionId};
+use attune_core::{Epoch, PartitionId};
 
 use super::backoff::Backoff;
 use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
 use crate::partition::{Effect, Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
+use crate::stored::LoadedTo;
 
 /// How many executions one page loads: what restoring them costs is a pause for everybody else.
 const PAGE: u32 = 10_000;
@@ -35,12 +36,12 @@ enum Next {
         at: Millis,
     },
     Rows {
-        after: Option<ExecutionId>,
+        after: Option<LoadedTo>,
         at: Millis,
     },
     /// The store is being asked; what for, if it must be asked again.
     Asked {
-        after: Option<Option<ExecutionId>>,
+        after: Option<Option<LoadedTo>>,
     },
 }
 
@@ -127,16 +128,14 @@ impl Owner {
                     at: now,
                 };
             }
-            Reply::Rows(rows) => {
-                let last = rows.last().map(|row| row.id);
-                let whole = rows.len() < PAGE as usize;
+            Reply::Rows { rows, next } => {
                 let recovered = load.partition.step(wall, Event::RecoverRows(rows));
                 load.effects.extend(recovered);
                 load.next = Next::Rows {
-                    after: last,
+                    after: next,
                     at: now,
                 };
-                if whole {
+                if next.is_none() {
                     self.adopt(now, id);
                 }
             }

@@ -14,7 +14,9 @@ use crate::notice::Notice;
 use crate::partition::{Answer, Completion, ForceRelease, Grantee, Letter, Submit};
 use crate::queue::Millis;
 use crate::round::Commit;
-use crate::stored::{Body, KnownRequest, StoredExecution, StoredLease, StoredSlot, WorkerEnd};
+use crate::stored::{
+    Body, KnownRequest, LoadedTo, StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+};
 
 /// Names a message that was delivered, until it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -205,13 +207,23 @@ pub enum Call {
     Retire,
     /// The actions and totals of a partition.
     LoadQueues(PartitionId),
-    /// What waits or holds a slot, by rising id.
+    /// What waits or holds a slot in a partition: as much work as it has rows.
     LoadRows {
         /// In which partition.
         partition: PartitionId,
-        /// After which id.
-        after: Option<ExecutionId>,
+        /// Where the page before ended.
+        after: Option<LoadedTo>,
         /// How many at most.
+        limit: u32,
+    },
+    /// What waits or holds a slot in these partitions, by rising id. Every row in the range counts
+    /// for the limit, whatever its partition: a slice is as much work as its limit says.
+    ScanRows {
+        /// In which partitions.
+        partitions: Vec<PartitionId>,
+        /// The range begins after this id.
+        after: Option<ExecutionId>,
+        /// How many rows it has at most.
         limit: u32,
     },
     /// What is known of these requests and actions.
@@ -223,8 +235,8 @@ pub enum Call {
     },
     /// Write a round.
     Commit(Arc<Commit>),
-    /// Who holds a slot in these partitions.
-    LoadSlots(Vec<PartitionId>),
+    /// Which of these executions hold a slot.
+    LoadSlots(Vec<ExecutionId>),
     /// The bodies of these executions.
     LoadBodies(Vec<ExecutionId>),
     /// How the leases of the workers stand.
@@ -244,6 +256,7 @@ impl Call {
             Self::LoadRows { .. } => "load the executions of a partition",
             Self::LookUp { .. } => "look up requests",
             Self::Commit(_) => "commit a round",
+            Self::ScanRows { .. } => "compare what is active",
             Self::LoadSlots(_) => "load the slots",
             Self::LoadBodies(_) => "load bodies",
             Self::WorkerEnds => "look at the workers",
@@ -280,8 +293,20 @@ pub enum Reply {
         /// The totals of their queues.
         totals: Vec<(ActionId, QueueTotals)>,
     },
-    /// What waits or holds a slot.
-    Rows(Vec<StoredExecution>),
+    /// What waits or holds a slot in a partition.
+    Rows {
+        /// A page of it; within an action the oldest first.
+        rows: Vec<StoredExecution>,
+        /// Where the next page goes on, if there may be more.
+        next: Option<LoadedTo>,
+    },
+    /// What waits or holds a slot in a range of ids.
+    Slice {
+        /// What is there, by rising id.
+        rows: Vec<StoredExecution>,
+        /// The range ends with this id; without one nothing is stored after its beginning.
+        last: Option<ExecutionId>,
+    },
     /// What is known.
     Known {
         /// Of the requests.

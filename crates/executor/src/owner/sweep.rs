@@ -1,5 +1,5 @@
-//! Compares memory with the store, beside the rounds and in slices: who holds a slot in one
-//! statement that reads only holders, who waits a range of ids at a time.
+//! Compares memory with the store, beside the rounds: whether who is believed to hold a slot does,
+//! in one statement by their ids, and everything that is stored, a range of ids at a time.
 //!
 //! What is decided between the question and the comparison is left out of it; the next pass looks
 //! at that. A pass that fails is skipped.
@@ -11,7 +11,7 @@ use attune_core::{Action, ActionId, Epoch, ExecutionId, PartitionId, WorkerId};
 
 use super::{Call, Notice, Owner, Purpose, Reply};
 use crate::counters::Counter;
-use crate::partition::Event;
+use crate::partition::{Event, Partition};
 use crate::queue::Millis;
 use crate::round::Draft;
 use crate::stored::{StoredExecution, StoredSlot, WorkerEnd};
@@ -31,8 +31,7 @@ const AFTER_GRACE: Millis = 20;
 pub(super) enum Asked {
     Slots(BTreeMap<PartitionId, Epoch>),
     Slice {
-        partition: PartitionId,
-        epoch: Epoch,
+        epochs: BTreeMap<PartitionId, Epoch>,
         after: Option<ExecutionId>,
     },
     Actions(PartitionId, BTreeSet<ActionId>),
@@ -44,9 +43,9 @@ pub(super) enum Asked {
 enum Read {
     Slots(BTreeMap<PartitionId, Epoch>, Vec<StoredSlot>),
     Slice {
-        partition: PartitionId,
-        epoch: Epoch,
+        epochs: BTreeMap<PartitionId, Epoch>,
         after: Option<ExecutionId>,
+        last: Option<ExecutionId>,
         rows: Vec<StoredExecution>,
     },
 }
@@ -59,11 +58,13 @@ pub(super) struct Sweep {
     workers_at: Millis,
     /// The holders are being read, or were and are not compared yet.
     asking_slots: bool,
-    /// Likewise a slice of those who wait.
+    /// Likewise a slice of everything.
     asking_slice: bool,
     asking_workers: bool,
-    /// Where the next slice begins.
-    cursor: Option<(PartitionId, Option<ExecutionId>)>,
+    /// The next slice begins after this id.
+    cursor: Option<ExecutionId>,
+    /// When the pass through all slices began that is under way.
+    pass_began: Millis,
     read: Vec<Read>,
     /// What was decided while something is read.
     changed: HashSet<ExecutionId>,
@@ -98,9 +99,6 @@ impl Sweep {
 
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.unknown.remove(&partition);
-        if self.cursor.is_some_and(|(at, _)| at == partition) {
-            self.cursor = Some((partition, None));
-        }
     }
 }
 
@@ -118,58 +116,55 @@ impl Owner {
         if idle {
             self.sweep.changed.clear();
         }
-        let open: BTreeMap<PartitionId, Epoch> = self
-            .places
-            .iter()
-            .filter(|(id, _)| self.is_open(**id))
-            .map(|(id, place)| (*id, place.epoch))
-            .collect();
         if let Some((id, unknown)) = self.sweep.unknown.pop_first() {
             let asked = Asked::Actions(id, unknown);
             self.call(Purpose::Sweep(asked), Call::LoadQueues(id));
         }
         if !self.sweep.asking_slots && now >= self.sweep.slots_at {
             self.sweep.slots_at = now + self.options.reconcile.interval;
-            if !open.is_empty() {
-                self.sweep.asking_slots = true;
-                self.note_under_way();
-                let call = Call::LoadSlots(open.keys().copied().collect());
-                self.call(Purpose::Sweep(Asked::Slots(open.clone())), call);
-            }
+            self.ask_for_slots();
         }
         if !self.sweep.asking_slice && now >= self.sweep.slice_at {
-            self.sweep.slice_at = now + (self.options.reconcile.interval / 10).max(1);
-            self.ask_for_slice(&open);
+            self.ask_for_slice(now);
         }
     }
 
-    fn ask_for_slice(&mut self, open: &BTreeMap<PartitionId, Epoch>) {
-        let (at, after) = self.sweep.cursor.unwrap_or((PartitionId(0), None));
-        let here = open
-            .get_key_value(&at)
-            .map(|(id, epoch)| (*id, *epoch, after));
-        let next = || {
-            open.range(at..)
-                .find(|(id, _)| **id > at)
-                .or_else(|| open.iter().next())
-        };
-        let next = here.or_else(|| next().map(|(id, epoch)| (*id, *epoch, None)));
-        let Some((partition, epoch, after)) = next else {
+    /// Who is to be compared: the partitions that nothing holds up, in their epochs.
+    fn comparable(&self) -> BTreeMap<PartitionId, Epoch> {
+        let open = self.places.iter().filter(|(id, _)| self.is_open(**id));
+        open.map(|(id, place)| (*id, place.epoch)).collect()
+    }
+
+    fn ask_for_slots(&mut self) {
+        let epochs = self.comparable();
+        let open = epochs.keys().filter_map(|id| self.partition(*id));
+        let held: Vec<ExecutionId> = open.flat_map(Partition::held).collect();
+        if held.is_empty() {
             return;
-        };
+        }
+        self.sweep.asking_slots = true;
+        self.note_under_way();
+        self.call(Purpose::Sweep(Asked::Slots(epochs)), Call::LoadSlots(held));
+    }
+
+    fn ask_for_slice(&mut self, now: Millis) {
+        let after = self.sweep.cursor;
+        if after.is_none() {
+            self.sweep.pass_began = now;
+        }
+        self.sweep.slice_at = now + (self.options.reconcile.interval / 10).max(1);
+        let epochs = self.comparable();
+        if epochs.is_empty() {
+            return;
+        }
         self.sweep.asking_slice = true;
         self.note_under_way();
-        let asked = Asked::Slice {
-            partition,
-            epoch,
-            after,
-        };
-        let call = Call::LoadRows {
-            partition,
+        let call = Call::ScanRows {
+            partitions: epochs.keys().copied().collect(),
             after,
             limit: SLICE,
         };
-        self.call(Purpose::Sweep(asked), call);
+        self.call(Purpose::Sweep(Asked::Slice { epochs, after }), call);
     }
 
     /// What is being written may or may not be seen by what is read from now on.
@@ -186,25 +181,17 @@ impl Owner {
             (Asked::Slots(epochs), Reply::Slots(slots)) => {
                 self.sweep.read.push(Read::Slots(epochs, slots));
             }
-            (
-                Asked::Slice {
-                    partition,
-                    epoch,
-                    after,
-                },
-                Reply::Rows(rows),
-            ) => {
-                let last = rows.last().map(|row| row.id);
-                let whole = rows.len() < SLICE as usize;
-                self.sweep.cursor = if whole {
-                    Some((PartitionId(partition.0.saturating_add(1)), None))
-                } else {
-                    Some((partition, last))
-                };
+            (Asked::Slice { epochs, after }, Reply::Slice { rows, last }) => {
+                self.sweep.cursor = last;
+                if last.is_none() {
+                    // The whole table is compared once in an interval, however small it is.
+                    let next = self.sweep.pass_began + self.options.reconcile.interval;
+                    self.sweep.slice_at = self.sweep.slice_at.max(next);
+                }
                 self.sweep.read.push(Read::Slice {
-                    partition,
-                    epoch,
+                    epochs,
                     after,
+                    last,
                     rows,
                 });
             }
@@ -291,13 +278,7 @@ impl Owner {
             match read {
                 Read::Slots(epochs, slots) => {
                     self.sweep.asking_slots = false;
-                    let mut by_partition: BTreeMap<PartitionId, Vec<StoredSlot>> = BTreeMap::new();
-                    for slot in slots {
-                        by_partition
-                            .entry(slot.id.partition())
-                            .or_default()
-                            .push(slot);
-                    }
+                    let mut by_partition = by_partition(slots, |slot| slot.id);
                     for (id, epoch) in epochs {
                         let slots = by_partition.remove(&id).unwrap_or_default();
                         self.miss_actions(id, slots.iter().map(|slot| slot.action_id));
@@ -310,22 +291,24 @@ impl Owner {
                     }
                 }
                 Read::Slice {
-                    partition,
-                    epoch,
+                    epochs,
                     after,
+                    last,
                     rows,
                 } => {
                     self.sweep.asking_slice = false;
-                    self.miss_actions(partition, rows.iter().map(|row| row.action_id));
-                    let whole = rows.len() < SLICE as usize;
-                    let last = rows.last().map(|row| row.id).filter(|_| !whole);
-                    let event = Event::ReconcileWaiting {
-                        after,
-                        last,
-                        rows,
-                        changed: Arc::clone(&changed),
-                    };
-                    self.compare_one(wall, open, (partition, epoch), event, draft);
+                    let mut by_partition = by_partition(rows, |row| row.id);
+                    for (id, epoch) in epochs {
+                        let rows = by_partition.remove(&id).unwrap_or_default();
+                        self.miss_actions(id, rows.iter().map(|row| row.action_id));
+                        let event = Event::ReconcileRange {
+                            after,
+                            last,
+                            rows,
+                            changed: Arc::clone(&changed),
+                        };
+                        self.compare_one(wall, open, (id, epoch), event, draft);
+                    }
                 }
             }
         }
@@ -360,4 +343,16 @@ impl Owner {
             self.sweep.unknown.entry(id).or_default().extend(unknown);
         }
     }
+}
+
+/// What was read, by the partition that its id names.
+fn by_partition<T>(
+    rows: Vec<T>,
+    id_of: impl Fn(&T) -> ExecutionId,
+) -> BTreeMap<PartitionId, Vec<T>> {
+    let mut sorted: BTreeMap<PartitionId, Vec<T>> = BTreeMap::new();
+    for row in rows {
+        sorted.entry(id_of(&row).partition()).or_default().push(row);
+    }
+    sorted
 }

@@ -72,7 +72,7 @@ pub enum Event {
     },
     /// What the store has in a range of ids: every execution that waits or holds a slot, but for
     /// those that changed while it was read.
-    ReconcileWaiting {
+    ReconcileRange {
         /// The range begins after this id.
         after: Option<ExecutionId>,
         /// The range ends with this id; without one it has no end.
@@ -82,7 +82,7 @@ pub enum Event {
         /// What changed meanwhile, and is not compared.
         changed: Arc<std::collections::HashSet<ExecutionId>>,
     },
-    /// Everything that the store shows as holding a slot of this partition.
+    /// Which of those that hold a slot in memory hold one in the store.
     Reconcile {
         /// The rows.
         slots: Vec<StoredSlot>,

@@ -224,12 +224,12 @@ impl Partition {
                 why,
             } => self.give_up(now, execution_id, attempt, why, out),
             Event::Pool { name, closed } => self.set_pool(now, &name, closed, out),
-            Event::ReconcileWaiting {
+            Event::ReconcileRange {
                 after,
                 last,
                 rows,
                 changed,
-            } => self.reconcile_waiting(now, (after, last), &rows, &changed, out),
+            } => self.reconcile_range(now, (after, last), &rows, &changed, out),
             Event::Reconcile {
                 slots,
                 bounds,

@@ -42,7 +42,7 @@ impl World {
 
     /// One pass over everything, as an owner makes it.
     fn sweep(&mut self) -> Vec<Effect> {
-        let waiting = Event::ReconcileWaiting {
+        let waiting = Event::ReconcileRange {
             after: None,
             last: None,
             rows: self.rows(),

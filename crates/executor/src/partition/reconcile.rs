@@ -1,6 +1,9 @@
 //! Compares memory with the store, in both directions, and with the leases of the workers: who
 //! holds a slot, and who waits. Every difference is mended, counted and told with its cause.
 //!
+//! Whoever holds a slot in memory is looked for in the store at every look. Who holds one in the
+//! store only is found with all that waits, range by range.
+//!
 //! The store is read beside the decisions, not between them. What was decided while it was read
 //! is left out of the comparison; the next pass looks at it.
 
@@ -14,12 +17,12 @@ use super::{Effect, Grantee, Partition, ReconcileBounds, restore};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::notice::Notice;
-use crate::queue::{ActionQueue, Holder, Millis};
+use crate::queue::{ActionQueue, Millis};
 use crate::stored::{StoredExecution, StoredSlot};
 
 impl Partition {
     /// Compares everything in a range of ids.
-    pub(super) fn reconcile_waiting(
+    pub(super) fn reconcile_range(
         &mut self,
         now: Millis,
         (after, last): (Option<ExecutionId>, Option<ExecutionId>),
@@ -44,10 +47,16 @@ impl Partition {
             }
         }
         for (id, row) in stored {
-            if changed.contains(&id) || self.has_place(row) {
+            if changed.contains(&id) || !self.actions.contains_key(&row.action_id) {
                 continue;
             }
-            if !row.status.holds_slot() && self.restore_missing(now, row, out) {
+            if row.status.holds_slot() {
+                if self.holds(id).is_none() {
+                    self.hold_missing(now, row, out);
+                    mended.insert(row.action_id);
+                }
+            } else if !self.has_place(row) {
+                self.restore_missing(now, row, out);
                 mended.insert(row.action_id);
             }
         }
@@ -80,15 +89,7 @@ impl Partition {
         self.queues.with_existing(row.action_id, has_place) == Some(true)
     }
 
-    fn restore_missing(
-        &mut self,
-        now: Millis,
-        row: &StoredExecution,
-        out: &mut Vec<Effect>,
-    ) -> bool {
-        if !self.actions.contains_key(&row.action_id) {
-            return false;
-        }
+    fn restore_missing(&mut self, now: Millis, row: &StoredExecution, out: &mut Vec<Effect>) {
         self.queues
             .with_existing(row.action_id, |queue| restore(queue, now, row));
         self.index.insert(row.id, row.action_id);
@@ -100,7 +101,25 @@ impl Partition {
             Counter::WaitingMissingMended,
             out,
         );
-        true
+    }
+
+    /// Counts a slot that is held in the store only: what runs must not be joined by too many.
+    fn hold_missing(&mut self, now: Millis, row: &StoredExecution, out: &mut Vec<Effect>) {
+        let (execution_id, action_id, attempt) = (row.id, row.action_id, row.attempt);
+        self.queues.with_existing(action_id, |queue| {
+            queue.forget_waiting(execution_id.seq());
+            restore(queue, now, row);
+        });
+        self.index.insert(execution_id, action_id);
+        self.holding.insert(action_id);
+        let what = "it was held in the store only and counts from now on";
+        self.mended_slot(action_id, execution_id, attempt, what, out);
+        out.push(Effect::Count(Counter::SlotMissingMended));
+        self.note(|| Fact::Held {
+            execution_id,
+            action_id,
+            attempt,
+        });
     }
 
     fn mended_waiting(
@@ -135,7 +154,18 @@ impl Partition {
         }
     }
 
-    /// Compares everything that holds a slot.
+    /// Whoever holds a slot in memory.
+    pub(crate) fn held(&self) -> Vec<ExecutionId> {
+        let mut held = Vec::new();
+        for action_id in &self.holding {
+            self.queues.with_existing(*action_id, |queue| {
+                held.extend(queue.holders().map(|(id, _)| id));
+            });
+        }
+        held
+    }
+
+    /// Compares everything that holds a slot in memory.
     pub(super) fn reconcile(
         &mut self,
         now: Millis,
@@ -197,7 +227,7 @@ impl Partition {
         }
     }
 
-    /// Counts slots that are held in the store only: what runs must not be joined by too many.
+    /// Counts slots that another attempt holds in the store.
     fn add_missing(
         &mut self,
         now: Millis,
@@ -207,33 +237,11 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) {
         for row in slots.iter().filter(|row| !changed.contains(&row.id)) {
-            let (execution_id, action_id, attempt) = (row.id, row.action_id, row.attempt);
-            let known = self.actions.contains_key(&action_id);
-            if !known || self.holds(execution_id).is_some() {
-                continue;
+            let known = self.actions.contains_key(&row.action_id);
+            if known && self.holds(row.id).is_none() {
+                self.hold_missing(now, &row.execution(), out);
+                mended.insert(row.action_id);
             }
-            let holder = Holder {
-                attempt,
-                priority: row.priority,
-                seq: execution_id.seq(),
-                enqueued_at: now.saturating_sub(row.age),
-                cancel_requested: row.cancel_requested,
-            };
-            self.queues.with_existing(action_id, |queue| {
-                queue.forget_waiting(execution_id.seq());
-                queue.restore_holder(execution_id, holder);
-            });
-            self.index.insert(execution_id, action_id);
-            self.holding.insert(action_id);
-            let what = "it was held in the store only and counts from now on";
-            self.mended_slot(action_id, execution_id, attempt, what, out);
-            out.push(Effect::Count(Counter::SlotMissingMended));
-            self.note(|| Fact::Held {
-                execution_id,
-                action_id,
-                attempt,
-            });
-            mended.insert(action_id);
         }
     }
 

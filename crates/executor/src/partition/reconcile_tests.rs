@@ -35,7 +35,7 @@ impl World {
         rows: Vec<StoredExecution>,
         changed: &[ExecutionId],
     ) -> Vec<Effect> {
-        self.step(Event::ReconcileWaiting {
+        self.step(Event::ReconcileRange {
             after,
             last,
             rows,
@@ -116,7 +116,7 @@ fn only_the_range_that_was_read_is_compared() {
     world.stored.totals.enqueued -= 1;
     let effects = world.partition.step(
         0,
-        Event::ReconcileWaiting {
+        Event::ReconcileRange {
             after,
             last,
             rows: vec![row(3)],
@@ -133,10 +133,10 @@ fn only_the_range_that_was_read_is_compared() {
     assert_eq!(forgotten, [ids[2]]);
     let stats = world.partition.stats(ACTION).unwrap();
     assert_eq!((stats.queue_length, stats.active_count), (4, 1));
-    // A last range has no end, and holders are compared with the slots alone.
+    // Who holds a slot in memory only is found by its id, not by ranges.
     let effects = world.partition.step(
         0,
-        Event::ReconcileWaiting {
+        Event::ReconcileRange {
             after: None,
             last: Some(ids[0]),
             rows: vec![],
@@ -177,4 +177,47 @@ fn who_is_known_and_stands_nowhere_gets_its_place_back() {
     let rows = world.rows();
     world.compare_waiting((None, None), rows, &[]);
     assert_eq!(world.count(Counter::WaitingMissingMended), 1);
+}
+
+/// Who holds a slot in the store only counts, whether it waits in memory or is not there at all.
+#[test]
+fn who_holds_a_slot_in_the_store_only_is_counted() {
+    let mut world = World::new(Some(1), 100);
+    let ids = world.submit(3);
+    world.tampered = true;
+    let forget = |queue: &mut ActionQueue| queue.forget_holder(ids[0]);
+    world.partition.queues.with_existing(ACTION, forget);
+    world.partition.index.remove(&ids[0]);
+    let mut rows = world.rows();
+    for row in &mut rows[..2] {
+        row.status = Status::Requested;
+        row.attempt = Attempt(1);
+    }
+    // What changed while the store was read is left alone.
+    world.partition.step(
+        0,
+        Event::ReconcileRange {
+            after: None,
+            last: None,
+            rows: rows.clone(),
+            changed: Arc::new(ids.iter().copied().collect()),
+        },
+    );
+    assert_eq!(world.partition.holds(ids[1]), None);
+    let effects = world.partition.step(
+        0,
+        Event::ReconcileRange {
+            after: None,
+            last: None,
+            rows,
+            changed: Arc::default(),
+        },
+    );
+    let counted = |it: &&Effect| matches!(it, Effect::Count(Counter::SlotMissingMended));
+    assert_eq!(effects.iter().filter(counted).count(), 2);
+    let mut held = world.partition.held();
+    held.sort_unstable();
+    assert_eq!(held, ids[..2]);
+    let stats = world.partition.stats(ACTION).unwrap();
+    assert_eq!((stats.queue_length, stats.active_count), (1, 2));
 }

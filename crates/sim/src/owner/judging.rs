@@ -112,9 +112,8 @@ impl World {
             judged: decided.number,
             ..Shadow::default()
         };
-        let rows = self
-            .store
-            .load_rows(self.now, decided.partition, None, usize::MAX);
+        let all = usize::MAX;
+        let (rows, _) = self.store.load_rows(self.now, decided.partition, None, all);
         shadow.recover(&self.owners[o].since, &rows);
         shadow.learn(&decided.facts);
         self.shadows.insert(key, shadow);
@@ -122,7 +121,9 @@ impl World {
 
     /// Since when what is loaded waits, by the clock of the owner.
     pub(super) fn note_rows(&mut self, o: usize, reply: &Reply) {
-        let Reply::Rows(rows) = reply else { return };
+        let (Reply::Rows { rows, .. } | Reply::Slice { rows, .. }) = reply else {
+            return;
+        };
         let owner = &mut self.owners[o];
         let wall = owner.wall(self.now);
         let since = rows.iter().map(|row| (row.id, wall - row.age));

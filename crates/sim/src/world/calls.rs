@@ -148,7 +148,17 @@ impl World {
                 limit,
             } => {
                 let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-                Reply::Rows(store.load_rows(now, *partition, *after, limit))
+                let (rows, next) = store.load_rows(now, *partition, *after, limit);
+                Reply::Rows { rows, next }
+            }
+            Call::ScanRows {
+                partitions,
+                after,
+                limit,
+            } => {
+                let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+                let (rows, last) = store.scan_rows(now, partitions, *after, limit);
+                Reply::Slice { rows, last }
             }
             Call::LookUp { requests, actions } => {
                 let mut found = store.find_actions(actions);
@@ -162,7 +172,7 @@ impl World {
                     actions: found,
                 }
             }
-            Call::LoadSlots(partitions) => Reply::Slots(store.load_slots(now, partitions)),
+            Call::LoadSlots(ids) => Reply::Slots(store.load_slots(now, ids)),
             Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
             Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends(now)),
             Call::Commit(_) => Reply::Committed(Vec::new()),

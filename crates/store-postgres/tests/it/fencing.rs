@@ -45,7 +45,7 @@ async fn a_commit_that_waited_for_a_takeover_is_fenced_off() {
             Err(CommitError::Fenced(missing)) => assert_eq!(missing, vec![place]),
             other => panic!("the fence let it through: {other:?}"),
         }
-        let rows = owner.store.load_active(&[place], None, 10).await.unwrap();
+        let rows = owner.store.load_partition(place, None, 10).await.unwrap().rows;
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].status, attune_core::Status::Queued);
     })
@@ -80,7 +80,12 @@ async fn a_write_without_its_fence_is_refused() {
                 "{error:?}"
             );
         }
-        let rows = owner.store.load_active(&[place], None, 10).await.unwrap();
+        let rows = owner
+            .store
+            .load_partition(place, None, 10)
+            .await
+            .unwrap()
+            .rows;
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].status, attune_core::Status::Queued);
     })

@@ -245,7 +245,7 @@ async fn a_worker_without_a_row_is_lost() {
             .execute(&db.sql)
             .await
             .unwrap();
-        let slots = db.store.load_slots(&[owner.action.partition]).await.unwrap();
+        let slots = db.store.load_slots(&ids).await.unwrap();
         assert_eq!(slots.len(), 1);
         let lost = slots[0].worker_lost_for.as_secs();
         assert!((90..120).contains(&lost), "{lost}");

@@ -100,8 +100,8 @@ impl Owner {
 /// How many executions wait or hold a slot.
 pub(crate) async fn active(store: &SqliteStore) -> usize {
     let all: Vec<_> = (0..PARTITIONS).map(PartitionId).collect();
-    let rows = store.load_active(&all, None, 1_000_000).await.unwrap();
-    rows.len()
+    let slice = store.scan_active(&all, None, 1_000_000).await.unwrap();
+    slice.rows.len()
 }
 
 pub(crate) fn grant(id: ExecutionId) -> Update {

@@ -35,11 +35,13 @@ pub async fn inserts_load_in_order_and_in_pages(store: Arc<dyn Store>) {
     let mine = [PartitionId(2), PartitionId(1)];
     let (mut rows, mut after) = (Vec::new(), None);
     loop {
-        let page = store.load_active(&mine, after, 3).await.unwrap();
-        let Some(last) = page.last() else { break };
-        assert!(page.len() <= 3);
-        after = Some(last.id);
-        rows.extend(page);
+        let slice = store.scan_active(&mine, after, 3).await.unwrap();
+        assert!(slice.rows.len() <= 3);
+        rows.extend(slice.rows);
+        after = slice.last;
+        if after.is_none() {
+            break;
+        }
     }
     let found: Vec<_> = rows.iter().map(|row| row.id).collect();
     assert_eq!(found, expected);
@@ -252,8 +254,8 @@ pub async fn a_cancellation_keeps_the_status(store: Arc<dyn Store>) {
         };
         assert_eq!(after, expected);
     }
-    let rows = store.load_active(&partitions(), None, 10).await.unwrap();
-    assert!(rows.iter().all(|row| row.cancel_requested));
+    let slice = store.scan_active(&partitions(), None, 10).await.unwrap();
+    assert!(slice.rows.iter().all(|row| row.cancel_requested));
 }
 
 /// Totals are written as they are, not added up, so that writing them twice is harmless.
@@ -289,8 +291,8 @@ pub async fn a_large_batch_is_written_whole(store: Arc<dyn Store>) {
     let action = world.action(0, "a").await;
     let inserts = (0..COUNT).map(|_| world.queued(&action)).collect();
     let mut ids = world.insert(inserts).await;
-    let rows = store.load_active(&partitions(), None, 5_000).await.unwrap();
-    assert_eq!(rows.len(), COUNT);
+    let slice = store.scan_active(&partitions(), None, 5_000).await;
+    assert_eq!(slice.unwrap().rows.len(), COUNT);
 
     // In no order at all: sorting is the adapter's business.
     ids.sort_unstable_by_key(|id| (id.0 * 7919) % 104_729);
@@ -312,7 +314,8 @@ pub async fn nothing_asked_is_nothing_done(store: Arc<dyn Store>) {
     let renewed = store.renew(owner, &[], Duration::from_secs(1)).await;
     assert_eq!(renewed.unwrap(), vec![]);
     store.give_up(owner, &[], None).await.unwrap();
-    assert_eq!(store.load_active(&[], None, 9).await.unwrap(), vec![]);
+    let slice = store.scan_active(&[], None, 9).await.unwrap();
+    assert!(slice.rows.is_empty() && slice.last.is_none());
     assert_eq!(store.load_totals(&[]).await.unwrap(), vec![]);
     assert_eq!(store.load_actions(&[]).await.unwrap(), vec![]);
     assert_eq!(store.load_slots(&[]).await.unwrap(), vec![]);
@@ -338,6 +341,7 @@ pub async fn nothing_asked_is_nothing_done(store: Arc<dyn Store>) {
     assert!(found.requests.is_empty() && found.actions.is_empty());
     let action = spec(&ref_in(0, "none"));
     assert_eq!(store.find_action(&action.action_ref).await.unwrap(), None);
-    let all = store.load_active(&[PartitionId(0)], None, 9).await.unwrap();
-    assert_eq!(all, vec![]);
+    let page = store.load_partition(PartitionId(0), None, 9).await.unwrap();
+    assert!(page.rows.is_empty() && page.next.is_none());
+    assert_eq!(store.load_slots(&[id]).await.unwrap(), vec![]);
 }

@@ -14,7 +14,7 @@ use crate::{ActiveRow, Batch, Outcome, SlotRow, Store};
 pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
-    world.insert_queued(&one).await;
+    let waiting = world.insert_queued(&one).await;
     let mut urgent = world.requested(&one);
     urgent.submission.priority = Priority::High;
     let requested = world.insert(vec![urgent]).await[0];
@@ -23,7 +23,8 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
     world.update(vec![cancel(running, 1)]).await;
 
-    let mut slots = store.load_slots(&partitions()).await.unwrap();
+    let asked = [requested, waiting, running];
+    let mut slots = store.load_slots(&asked).await.unwrap();
     slots.sort_unstable_by_key(|slot| slot.id);
     let held: Vec<_> = slots.iter().map(|slot| slot.held_for).collect();
     let expected = vec![
@@ -59,13 +60,13 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     // Both got their slot as they were accepted.
     assert!(slots.iter().all(|slot| slot.age >= slot.held_for));
     assert!(slots[1].running_for.is_some_and(|time| time <= held[1]));
-    let mine = store.load_slots(&[PartitionId(2)]).await.unwrap();
+    let mine = store.load_slots(&[running]).await.unwrap();
     assert_eq!(mine.len(), 1);
     assert_eq!(mine[0].id, running);
 }
 
-/// After every kind of write, the slots are those of the executions that hold one, and a partition
-/// loads the same alone as among others; a batch that is written again changes nothing.
+/// After every kind of write, the slots are those of the executions that hold one; a batch that is
+/// written again changes nothing.
 pub async fn slots_follow_every_change(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
@@ -126,29 +127,14 @@ pub async fn slots_follow_every_change(store: Arc<dyn Store>) {
 
 /// The ids of the slots, which are those of the active executions that hold one.
 async fn slots_of_active(store: &Arc<dyn Store>) -> Vec<ExecutionId> {
-    let slots = store.load_slots(&partitions()).await.unwrap();
+    let all = store.scan_active(&partitions(), None, 1_000).await.unwrap();
+    let ids: Vec<_> = all.rows.iter().map(|row| row.id).collect();
+    let slots = store.load_slots(&ids).await.unwrap();
     let mut slots: Vec<_> = slots.iter().map(|slot| slot.id).collect();
     slots.sort_unstable();
-    let all = store.load_active(&partitions(), None, 1_000).await.unwrap();
-    let holders = all.iter().filter(|row| row.status.holds_slot());
+    let holders = all.rows.iter().filter(|row| row.status.holds_slot());
     let holders: Vec<_> = holders.map(|row| row.id).collect();
     assert_eq!(slots, holders);
-    // In pages of two, one partition after another.
-    let ids = |rows: &[ActiveRow]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
-    for place in partitions() {
-        let mut alone = Vec::new();
-        loop {
-            let page = store.load_active(&[place], alone.last().copied(), 2).await;
-            let page = ids(&page.unwrap());
-            if page.is_empty() {
-                break;
-            }
-            alone.extend(page);
-        }
-        let mut among = ids(&all);
-        among.retain(|id| id.partition() == place);
-        assert_eq!(alone, among);
-    }
     slots
 }
 
@@ -203,24 +189,88 @@ pub async fn bodies_are_loaded_while_active(store: Arc<dyn Store>) {
     assert_eq!(bodies[0].timeout_seconds, Some(9));
 }
 
-/// Waiting executions are counted by action, and nothing that holds a slot is.
-pub async fn waiting_executions_are_counted(store: Arc<dyn Store>) {
+/// The pages of a partition hold all that it has active, once, and of each action the oldest first,
+/// wherever they are cut.
+pub async fn pages_of_a_partition_follow_one_another(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let actions = [
+        world.action(1, "one").await,
+        world.action(1, "two").await,
+        world.action(1, "three").await,
+        world.action(1, "idle").await,
+    ];
+    let other = world.action(2, "other").await;
+    // In batches, so that rows of one action were accepted at different times.
+    for batch in 0..3 {
+        let mut inserts: Vec<_> = (0..7)
+            .map(|n| world.queued(&actions[(n + batch) % 3]))
+            .collect();
+        inserts.push(world.requested(&actions[batch]));
+        inserts.push(world.queued(&other));
+        world.insert(inserts).await;
+    }
+    let all = store.scan_active(&[PartitionId(1)], None, 1_000).await;
+    let all = by_id(all.unwrap().rows);
+    assert_eq!(all.len(), 24);
+    for limit in [1, 2, 5, 8, 24, 25] {
+        let (mut rows, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.load_partition(PartitionId(1), after, limit).await;
+            let page = page.unwrap();
+            assert!(page.rows.len() <= limit as usize);
+            rows.extend(page.rows);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        for action in &actions {
+            let its = rows.iter().filter(|row| row.action_id == action.id);
+            assert!(its.is_sorted_by_key(|row| row.id), "in pages of {limit}");
+        }
+        assert_eq!(by_id(rows), all, "in pages of {limit}");
+    }
+    let none = store
+        .load_partition(PartitionId(3), None, 10)
+        .await
+        .unwrap();
+    assert!(none.rows.is_empty() && none.next.is_none());
+}
+
+/// By rising id, and without what time changes.
+fn by_id(mut rows: Vec<ActiveRow>) -> Vec<ActiveRow> {
+    rows.sort_unstable_by_key(|row| row.id);
+    for row in &mut rows {
+        row.age = Duration::ZERO;
+    }
+    rows
+}
+
+/// A slice counts what lies in its range, whomever it belongs to, and says how far it has come.
+pub async fn a_slice_is_as_long_as_asked(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
-    for _ in 0..3 {
-        world.insert_queued(&one).await;
+    let mut inserts: Vec<_> = (0..5).map(|_| world.queued(&two)).collect();
+    inserts.push(world.queued(&one));
+    let mut ids = world.insert(inserts).await;
+    ids.sort_unstable();
+    for mine in [vec![PartitionId(1)], vec![], partitions()] {
+        let (mut found, mut after) = (Vec::new(), None);
+        for end in [1, 3, 5] {
+            let slice = store.scan_active(&mine, after, 2).await.unwrap();
+            assert_eq!(slice.last, Some(ids[end]));
+            found.extend(slice.rows.iter().map(|row| row.id));
+            after = slice.last;
+        }
+        let end = store.scan_active(&mine, after, 2).await.unwrap();
+        assert!(end.rows.is_empty() && end.last.is_none());
+        let expected = ids.iter().filter(|id| mine.contains(&id.partition()));
+        assert_eq!(found, expected.copied().collect::<Vec<_>>());
     }
-    world.insert_requested(&one).await;
-    world.insert_requested(&two).await;
-    let counts = store.count_waiting(&partitions()).await.unwrap();
-    assert_eq!(counts, [(one.id, 3)]);
-    world.insert_queued(&two).await;
-    let counts = store.count_waiting(&[PartitionId(2)]).await.unwrap();
-    assert_eq!(counts, [(two.id, 1)]);
 }
 
 async fn lost_for(store: &Arc<dyn Store>, id: ExecutionId) -> Duration {
-    let slots = store.load_slots(&partitions()).await.unwrap();
+    let slots = store.load_slots(&[id]).await.unwrap();
     let slot = slots.iter().find(|slot| slot.id == id).unwrap();
     assert_eq!(slot.status, Status::Running);
     slot.worker_lost_for

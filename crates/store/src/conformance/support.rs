@@ -170,8 +170,8 @@ impl World {
 
     /// The ids of everything that waits or holds a slot.
     pub(super) async fn active_ids(&self) -> Vec<ExecutionId> {
-        let rows = self.store.load_active(&partitions(), None, 10_000).await;
-        rows.unwrap().iter().map(|row| row.id).collect()
+        let slice = self.store.scan_active(&partitions(), None, 10_000).await;
+        slice.unwrap().rows.iter().map(|row| row.id).collect()
     }
 
     /// A worker whose lease does not end during the case.
