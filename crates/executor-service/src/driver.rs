@@ -98,13 +98,15 @@ impl Driver {
                     leaving = true;
                     Input::Leave
                 }
-                Some(input) = answers.recv() => input,
+                // Messages before answers: the answer to a commit begins the next round, which shall
+                // have all that came meanwhile. How many it takes is bounded, so answers come too.
                 Some(inbound) = self.control.recv(), if wants => {
                     Input::Delivered(self.gather(&mut under_way, inbound))
                 }
                 Some(inbound) = self.commands.recv(), if wants => {
                     Input::Delivered(self.gather(&mut under_way, inbound))
                 }
+                Some(input) = answers.recv() => input,
                 hint = next_hint(&mut self.hints) => self.hint(hint).await,
                 () = tokio::time::sleep(wait) => Input::Timer,
             };
