@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attune_core::OwnerId;
-use attune_executor::owner::{Call, Failure, Reply};
+use attune_executor::owner::{Call, Failure, Looked, Reply};
 use attune_executor::queue::Millis;
 use attune_runtime::error_chain;
 use attune_store::{CommitError, PartitionStore, StoreError};
@@ -37,19 +37,28 @@ impl Calls {
         let (store, owner, ttl) = (&self.store, self.owner, duration(self.ttl));
         Ok(match call {
             Call::Renew(held) => Reply::Renewed(store.renew(owner, &held, ttl).await?),
-            Call::Look { ttl } => {
-                let store_now = store.now().await?.timestamp_millis();
+            Call::Announce { ttl } => {
                 let presence = duration(ttl);
-                let live = store.renew_executor(owner, &self.name, presence).await?;
+                store.renew_executor(owner, &self.name, presence).await?;
+                Reply::Announced
+            }
+            Call::Look => {
+                let store_now = store.now().await?.timestamp_millis();
+                let executors = store.executors().await?;
                 let leases = store.leases().await?;
-                Reply::Looked {
+                Reply::Looked(Looked {
                     store_now,
-                    live: live.into_iter().map(|row| row.executor).collect(),
+                    executors: executors.into_iter().map(convert::executor).collect(),
                     leases: leases.into_iter().map(convert::lease).collect(),
-                }
+                })
             }
             Call::Acquire(wanted) => {
                 Reply::Acquired(store.acquire(owner, &self.name, &wanted, ttl).await?)
+            }
+            Call::TakeOver(observed) => {
+                let observed: Vec<_> = observed.into_iter().map(convert::observed).collect();
+                let taken = store.acquire_observed(owner, &self.name, &observed, ttl);
+                Reply::Acquired(taken.await?)
             }
             Call::GiveUp(held, to) => {
                 store.give_up(owner, &held, to).await?;
@@ -57,9 +66,7 @@ impl Calls {
             }
             Call::Retire => {
                 store.retire_executor(owner).await?;
-                let rows = store.executors().await?.into_iter();
-                let live = rows.filter(|row| !row.remaining.is_zero());
-                Reply::Retired(live.map(|row| row.executor).collect())
+                Reply::Retired
             }
             Call::LoadQueues(partition) => {
                 let ids = [partition];
@@ -121,6 +128,7 @@ impl Calls {
                 let ends = store.worker_ends().await?;
                 Reply::WorkerEnds(ends.into_iter().map(convert::worker_end).collect())
             }
+            Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(&observed).await?),
         })
     }
 }

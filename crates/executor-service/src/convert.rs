@@ -7,8 +7,8 @@ use attune_core::{QueueTotals, millis};
 use attune_executor::partition::{Accepted, Answer, Completion, ForceRelease, OnReject, Submit};
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
-    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, Outcome,
-    StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease, Outcome,
+    StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::v1;
@@ -202,7 +202,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         attempt: row.attempt,
         status: row.status,
         worker: row.worker,
-        worker_lost_for: span(row.worker_lost_for),
+        worker_over: row.worker_over,
         held_for: span(row.held_for),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
@@ -212,18 +212,36 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
 pub(crate) fn lease(lease: store::Lease) -> StoredLease {
     StoredLease {
         partition: lease.partition,
-        owner: lease.owner,
-        remaining: span(lease.remaining),
-        free_for: span(lease.free_for),
+        holder: lease.holder,
+        epoch: lease.epoch,
+        renewals: lease.renewals,
+        ttl: span(lease.ttl),
         wanted_owner: lease.wanted_owner,
+    }
+}
+
+pub(crate) fn observed(lease: ObservedLease) -> store::ObservedLease {
+    store::ObservedLease {
+        partition: lease.partition,
+        epoch: lease.epoch,
+        renewals: lease.renewals,
+    }
+}
+
+pub(crate) fn executor(row: store::ExecutorRow) -> StoredExecutor {
+    StoredExecutor {
+        executor: row.executor,
+        renewals: row.renewals,
+        live: !row.remaining.is_zero(),
     }
 }
 
 pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
     WorkerEnd {
         worker: end.worker,
-        remaining: span(end.remaining),
-        lost_for: span(end.lost_for),
+        renewals: end.renewals,
+        ttl: span(end.ttl),
+        ended: end.ended,
     }
 }
 

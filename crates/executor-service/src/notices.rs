@@ -88,10 +88,9 @@ pub(crate) fn log(notice: &Notice) {
             execution_id,
             attempt,
             worker,
-            lost_for_ms,
         } => {
             let worker = worker.map(|worker| worker.to_string());
-            tracing::warn!(execution.id = %execution_id, execution.attempt = %attempt, worker.id = worker, lost_for_ms, "the lease of a worker has ended; its slot is taken back");
+            tracing::warn!(execution.id = %execution_id, execution.attempt = %attempt, worker.id = worker, "the lease of a worker has ended; its slot is taken back");
         }
         Notice::Violation(violation) => log_violation(violation),
         Notice::PoolClosed { pool, why } => {

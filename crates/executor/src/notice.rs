@@ -102,8 +102,6 @@ pub enum Notice {
         attempt: Attempt,
         /// Which worker.
         worker: Option<WorkerId>,
-        /// For how long it has been lost.
-        lost_for_ms: Millis,
     },
     /// An operator took a slot back.
     ForceReleased {

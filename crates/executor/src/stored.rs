@@ -287,8 +287,8 @@ pub struct StoredSlot {
     pub status: Status,
     /// Who runs it.
     pub worker: Option<WorkerId>,
-    /// For how long the lease of that worker has been over; 0 while it holds.
-    pub worker_lost_for: Millis,
+    /// Whether the lease of that worker is over.
+    pub worker_over: bool,
     /// For how long the slot has been held.
     pub held_for: Millis,
     /// For how long it has been running.
@@ -313,28 +313,65 @@ impl StoredSlot {
     }
 }
 
-/// The lease of a partition, as it is stored.
+/// The lease of a partition, as it is stored. Whether it still holds is not: a watcher sees that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLease {
     /// Which partition.
     pub partition: PartitionId,
-    /// Who owns it.
-    pub owner: Option<OwnerId>,
-    /// For how long it still holds, in milliseconds.
-    pub remaining: Millis,
-    /// For how long nobody has owned it, in milliseconds.
-    pub free_for: Millis,
+    /// Who took it and has not given it up.
+    pub holder: Option<OwnerId>,
+    /// Rises with every change of hands.
+    pub epoch: Epoch,
+    /// Rises with every renewal and every change of hands.
+    pub renewals: i64,
+    /// For how long it was renewed last, in milliseconds.
+    pub ttl: Millis,
     /// Who is to have it next.
     pub wanted_owner: Option<OwnerId>,
 }
 
-/// The lease of a worker, as it is stored; times in milliseconds.
+impl StoredLease {
+    /// What shows that it has moved.
+    pub(crate) fn observed(&self) -> ObservedLease {
+        ObservedLease {
+            partition: self.partition,
+            epoch: self.epoch,
+            renewals: self.renewals,
+        }
+    }
+}
+
+/// A lease as it stood when somebody looked: it is taken only if it still stands so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedLease {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// [`StoredLease::epoch`].
+    pub epoch: Epoch,
+    /// [`StoredLease::renewals`].
+    pub renewals: i64,
+}
+
+/// Another owner, as the list of those who are there shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredExecutor {
+    /// Which one.
+    pub executor: OwnerId,
+    /// Rises with every renewal.
+    pub renewals: i64,
+    /// Whether it is there by the store's clock.
+    pub live: bool,
+}
+
+/// The lease of a worker, as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// Which worker.
     pub worker: WorkerId,
-    /// For how long it still holds.
-    pub remaining: Millis,
-    /// For how long it has been over.
-    pub lost_for: Millis,
+    /// Rises with every renewal.
+    pub renewals: i64,
+    /// For how long it was renewed last, in milliseconds.
+    pub ttl: Millis,
+    /// Whether it was ended.
+    pub ended: bool,
 }

@@ -9,8 +9,8 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredLease, StoredSlot,
-    WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, NewExecution, ObservedLease, StoredExecution,
+    StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -43,11 +43,19 @@ pub(crate) struct Lease {
     pub(crate) owner: Option<OwnerId>,
     /// Rises with every change of hands.
     pub(crate) epoch: i64,
-    expires: Time,
-    /// Since when nobody owns it.
-    free_since: Time,
+    /// Rises with every renewal and every change of hands.
+    renewals: i64,
+    ttl: Time,
     /// Who is to have it next.
     wanted: Option<OwnerId>,
+}
+
+/// The lease of a worker: only somebody's decision ends it.
+#[derive(Debug, Clone, Copy)]
+struct WorkerLease {
+    renewals: i64,
+    ttl: Time,
+    ended: bool,
 }
 
 /// A claim that succeeded.
@@ -85,9 +93,9 @@ pub(crate) struct Store {
     pub(crate) requests: BTreeMap<RequestId, (ExecutionId, i64)>,
     /// What has gone through each queue.
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
-    workers: BTreeMap<WorkerId, Time>,
-    /// Which owners are there, and until when.
-    executors: BTreeMap<OwnerId, Time>,
+    workers: BTreeMap<WorkerId, WorkerLease>,
+    /// Which owners are there, how often they have said so, and until when.
+    executors: BTreeMap<OwnerId, (i64, Time)>,
     /// Owners whose presence nobody sees, and until when: their partitions go to others.
     pub(crate) hidden: BTreeMap<OwnerId, Time>,
     /// Batches that were written: one that comes again was not answered the first time.
@@ -97,29 +105,56 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Takes those partitions that nobody owns.
+    /// Takes those partitions that nobody owns, or the asker itself.
     pub(crate) fn acquire(
         &mut self,
-        now: Time,
         owner: OwnerId,
         wanted: &[PartitionId],
         ttl: Time,
     ) -> Vec<(PartitionId, Epoch)> {
-        let mut taken = Vec::new();
-        for partition in wanted {
-            let lease = &mut self.leases[usize::from(partition.0)];
+        let free = |lease: &Lease| {
             // The asker's own is what it let go while the store did not answer.
-            if lease.owner.is_none_or(|it| it == owner) || lease.expires <= now {
-                *lease = Lease {
-                    owner: Some(owner),
-                    epoch: lease.epoch + 1,
-                    expires: now + ttl,
-                    ..Lease::default()
-                };
-                taken.push((*partition, Epoch(lease.epoch)));
-            }
-        }
-        taken
+            lease.owner.is_none_or(|it| it == owner) && lease.wanted.is_none_or(|it| it == owner)
+        };
+        let wanted = wanted.iter().copied();
+        let wanted = wanted.filter(|it| free(&self.leases[usize::from(it.0)]));
+        let wanted: Vec<PartitionId> = wanted.collect();
+        self.take(owner, wanted, ttl)
+    }
+
+    /// Takes those that still stand as they were observed.
+    pub(crate) fn take_over(
+        &mut self,
+        owner: OwnerId,
+        observed: &[ObservedLease],
+        ttl: Time,
+    ) -> Vec<(PartitionId, Epoch)> {
+        let unmoved = observed.iter().filter(|seen| {
+            let lease = &self.leases[usize::from(seen.partition.0)];
+            (lease.epoch, lease.renewals) == (seen.epoch.0, seen.renewals)
+        });
+        let unmoved = unmoved.map(|seen| seen.partition).collect();
+        self.take(owner, unmoved, ttl)
+    }
+
+    fn take(
+        &mut self,
+        owner: OwnerId,
+        partitions: Vec<PartitionId>,
+        ttl: Time,
+    ) -> Vec<(PartitionId, Epoch)> {
+        let taken = partitions.into_iter().map(|partition| {
+            let lease = &mut self.leases[usize::from(partition.0)];
+            *lease = Lease {
+                owner: Some(owner),
+                epoch: lease.epoch + 1,
+                renewals: lease.renewals + 1,
+                ttl,
+                wanted: None,
+            };
+            (partition, Epoch(lease.epoch))
+        });
+        taken.collect()
     }
 
     fn holds(&self, owner: OwnerId, partition: PartitionId, epoch: Epoch) -> bool {
@@ -130,7 +165,6 @@ impl Store {
     /// Extends what is still held.
     pub(crate) fn renew(
         &mut self,
-        now: Time,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
         ttl: Time,
@@ -138,7 +172,9 @@ impl Store {
         let mut renewed = Vec::new();
         for (partition, epoch) in held {
             if self.holds(owner, *partition, *epoch) {
-                self.leases[usize::from(partition.0)].expires = now + ttl;
+                let lease = &mut self.leases[usize::from(partition.0)];
+                lease.renewals += 1;
+                lease.ttl = ttl;
                 renewed.push(*partition);
             }
         }
@@ -148,7 +184,6 @@ impl Store {
     /// Frees what is still held.
     pub(crate) fn give_up(
         &mut self,
-        now: Time,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
         to: Option<OwnerId>,
@@ -156,44 +191,47 @@ impl Store {
         for (partition, epoch) in held {
             if self.holds(owner, *partition, *epoch) {
                 let lease = &mut self.leases[usize::from(partition.0)];
-                (lease.owner, lease.free_since, lease.wanted) = (None, now, to);
+                (lease.owner, lease.wanted) = (None, to);
+                lease.renewals += 1;
+                lease.ttl = 0;
             }
         }
     }
 
-    /// Notes that an owner is there; gives who is.
-    pub(crate) fn look(&mut self, now: Time, owner: OwnerId, ttl: Time) -> Vec<OwnerId> {
-        self.executors.insert(owner, now + ttl);
-        self.executors.retain(|_, until| *until > now);
-        let seen = |id: &&OwnerId| self.hidden.get(id).is_none_or(|until| *until <= now);
-        self.executors.keys().filter(seen).copied().collect()
+    /// Notes that an owner is there.
+    pub(crate) fn announce(&mut self, now: Time, owner: OwnerId, ttl: Time) {
+        let (renewals, until) = self.executors.entry(owner).or_default();
+        (*renewals, *until) = (*renewals + 1, now + ttl);
     }
 
-    /// An owner leaves; gives who stays.
-    pub(crate) fn retire(&mut self, now: Time, owner: OwnerId) -> Vec<OwnerId> {
+    /// Who is there.
+    pub(crate) fn stored_executors(&self, now: Time) -> Vec<StoredExecutor> {
+        let seen = |id: &OwnerId| self.hidden.get(id).is_none_or(|until| *until <= now);
+        let rows = self.executors.iter().filter(|(id, _)| seen(id));
+        rows.map(|(executor, (renewals, until))| StoredExecutor {
+            executor: *executor,
+            renewals: *renewals,
+            live: *until > now,
+        })
+        .collect()
+    }
+
+    /// An owner leaves.
+    pub(crate) fn retire(&mut self, owner: OwnerId) {
         self.executors.remove(&owner);
-        self.executors.retain(|_, until| *until > now);
-        self.executors.keys().copied().collect()
     }
 
     /// Who owns what.
-    pub(crate) fn stored_leases(&self, now: Time) -> Vec<StoredLease> {
+    pub(crate) fn stored_leases(&self) -> Vec<StoredLease> {
         let leases = self.leases.iter().zip(0_u16..);
         leases
-            .map(|(lease, partition)| {
-                let live = lease.owner.filter(|_| lease.expires > now);
-                let free_since = lease.owner.map_or(lease.free_since, |_| lease.expires);
-                StoredLease {
-                    partition: PartitionId(partition),
-                    owner: live,
-                    remaining: if live.is_some() {
-                        lease.expires - now
-                    } else {
-                        0
-                    },
-                    free_for: if live.is_some() { 0 } else { now - free_since },
-                    wanted_owner: lease.wanted,
-                }
+            .map(|(lease, partition)| StoredLease {
+                partition: PartitionId(partition),
+                holder: lease.owner,
+                epoch: Epoch(lease.epoch),
+                renewals: lease.renewals,
+                ttl: lease.ttl,
+                wanted_owner: lease.wanted,
             })
             .collect()
     }
@@ -257,14 +295,12 @@ impl Store {
         }
     }
 
-    /// Which of these hold a slot, and since when their workers are lost.
+    /// Which of these hold a slot, and whether the leases of their workers are over.
     pub(crate) fn load_slots(&self, now: Time, ids: &[ExecutionId]) -> Vec<StoredSlot> {
         let there = ids.iter().filter_map(|id| self.active.get_key_value(id));
         let held = there.filter(|(_, row)| row.status.holds_slot());
         held.map(|(id, row)| {
-            let lost_since = row
-                .worker
-                .map(|worker| self.workers.get(&worker).copied().unwrap_or(row.started_at));
+            let is_over = |worker| self.workers.get(&worker).is_none_or(|lease| lease.ended);
             StoredSlot {
                 id: *id,
                 action_id: row.action,
@@ -272,7 +308,7 @@ impl Store {
                 attempt: row.attempt,
                 status: row.status,
                 worker: row.worker,
-                worker_lost_for: lost_since.map_or(0, |since| (now - since).max(0)),
+                worker_over: row.worker.is_some_and(is_over),
                 age: now - row.created,
                 held_for: now - row.requested_at,
                 running_for: row.worker.map(|_| now - row.started_at),
@@ -282,15 +318,29 @@ impl Store {
         .collect()
     }
 
-    /// How the leases of the workers stand that hold something.
-    pub(crate) fn worker_ends(&self, now: Time) -> Vec<WorkerEnd> {
+    /// How the leases of the workers stand.
+    pub(crate) fn worker_ends(&self) -> Vec<WorkerEnd> {
         let ends = self.workers.iter();
-        ends.map(|(worker, expires)| WorkerEnd {
+        ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
-            remaining: (expires - now).max(0),
-            lost_for: (now - expires).max(0),
+            renewals: lease.renewals,
+            ttl: lease.ttl,
+            ended: lease.ended,
         })
         .collect()
+    }
+
+    /// Ends the leases that still stand as they were observed; gives those that are over.
+    pub(crate) fn end_workers(&mut self, observed: &[(WorkerId, i64)]) -> Vec<WorkerId> {
+        let mut over = Vec::new();
+        for (worker, renewals) in observed {
+            let is_over = self.workers.get_mut(worker).is_none_or(|lease| {
+                lease.ended |= lease.renewals == *renewals;
+                lease.ended
+            });
+            over.extend(is_over.then_some(*worker));
+        }
+        over
     }
 
     /// The bodies of these executions, as far as they hold a slot or wait.
@@ -328,29 +378,25 @@ impl Store {
         found.cloned().collect()
     }
 
-    /// Starts or renews the lease of a worker; false when it had expired.
-    pub(crate) fn renew_worker(&mut self, now: Time, worker: WorkerId, ttl: Time) -> bool {
-        match self.workers.get(&worker) {
-            Some(expires) if *expires <= now => false,
-            _ => {
-                self.workers.insert(worker, now + ttl);
-                true
-            }
-        }
+    /// Starts or renews the lease of a worker; false when it was ended.
+    pub(crate) fn renew_worker(&mut self, worker: WorkerId, ttl: Time) -> bool {
+        let lease = self.workers.entry(worker).or_insert(WorkerLease {
+            renewals: 0,
+            ttl,
+            ended: false,
+        });
+        lease.renewals += i64::from(!lease.ended);
+        !lease.ended
     }
 
-    /// Claims for a worker with a live lease.
+    /// Claims for a worker whose lease was not ended.
     pub(crate) fn claim(
         &mut self,
         now: Time,
         worker: WorkerId,
         wanted: &[(ExecutionId, Attempt)],
     ) -> Vec<Claim> {
-        if self
-            .workers
-            .get(&worker)
-            .is_none_or(|expires| *expires <= now)
-        {
+        if self.workers.get(&worker).is_none_or(|lease| lease.ended) {
             return Vec::new();
         }
         let mut won = Vec::new();

@@ -13,7 +13,7 @@ use attune_core::{
     RequestId, Run, Status, WorkerId,
 };
 use attune_executor::owner::{
-    Call, Delivered, Failure, PublishId, Published, Reply, SubscriptionId,
+    Call, Delivered, Failure, Looked, PublishId, Published, Reply, SubscriptionId,
 };
 use attune_executor::partition::Completion;
 use attune_executor::round::Commit;

@@ -8,7 +8,7 @@
 WITH lease AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM attune.worker_lease l
-        WHERE l.worker = $1::uuid AND NOT l.ended AND l.expires_at > clock_timestamp()) AS holds
+        WHERE l.worker = $1::uuid AND NOT l.ended) AS holds
 ),
 claimed AS (
     UPDATE attune.execution_active e SET

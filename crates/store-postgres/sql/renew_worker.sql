@@ -1,9 +1,10 @@
--- A lease that has expired or was ended is left as it is, and no row is returned.
+-- A lease that was ended is left as it is, and no row is returned. One that has run out by the
+-- database's clock and that nobody has ended is renewed: that clock may have stepped.
 INSERT INTO attune.worker_lease AS w (worker, name, pool, slots, expires_at, renewed_at)
 SELECT $1::uuid, $2::text, $3::text, $4::integer, t.now + $5::bigint * interval '1 microsecond', t.now
 FROM (SELECT clock_timestamp() AS now) AS t
 ON CONFLICT (worker) DO UPDATE SET
     name = excluded.name, pool = excluded.pool, slots = excluded.slots,
     expires_at = excluded.expires_at, renewed_at = excluded.renewed_at, renewals = w.renewals + 1
-WHERE NOT w.ended AND w.expires_at > clock_timestamp()
+WHERE NOT w.ended
 RETURNING 1

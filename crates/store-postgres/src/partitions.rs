@@ -436,14 +436,10 @@ fn executor_row(
 }
 
 fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
-    let now: DateTime<Utc> = row.try_get("now")?;
-    let expires_at: DateTime<Utc> = row.try_get("expires_at")?;
     Ok(WorkerEnd {
         worker: WorkerId(row.try_get("worker")?),
-        remaining: between(now, expires_at),
-        lost_for: between(expires_at, now),
         renewals: row.try_get("renewals")?,
-        ttl: between(row.try_get("renewed_at")?, expires_at),
+        ttl: between(row.try_get("renewed_at")?, row.try_get("expires_at")?),
         ended: row.try_get("ended")?,
     })
 }
@@ -486,11 +482,8 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
     let now: DateTime<Utc> = row.try_get("now")?;
     let requested_at: Option<DateTime<Utc>> = row.try_get("requested_at")?;
     let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
-    let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
-    // A worker whose row is gone was lost long ago; from the claim on, as far as is known.
     let running_for = started_at.map(|since| between(since, now));
-    let lost_since = worker.and(expires_at.or(started_at));
     Ok(SlotRow {
         id: ExecutionId(row.try_get("id")?),
         action_id: ActionId(row.try_get("action")?),
@@ -499,7 +492,7 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
         status: status(row.try_get("status")?)?,
         worker: worker.map(WorkerId),
         age: between(row.try_get("created")?, now),
-        worker_lost_for: lost_since.map_or(Duration::ZERO, |since| between(since, now)),
+        worker_over: row.try_get("worker_over")?,
         held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
         running_for,
         cancel_requested: row.try_get("cancel_requested")?,

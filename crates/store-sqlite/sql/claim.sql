@@ -1,6 +1,6 @@
 -- The one write that is not the owner's: the worker ?1 takes those attempts in ?2 that nobody has
 -- taken. Those that it took itself are written and returned again, because the answer to its
--- first try may have been lost. Both need a lease that holds.
+-- first try may have been lost. Both need a lease that nobody has ended.
 UPDATE execution_active AS a
    SET status = 'running', worker = ?1,
        started_at = coalesce(a.started_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
@@ -8,6 +8,5 @@ UPDATE execution_active AS a
  WHERE a.id = c.id AND a.attempt = c.attempt
    AND (a.status = 'requested' OR (a.status = 'running' AND a.worker = ?1))
    AND EXISTS (SELECT 1 FROM worker_lease
-                WHERE worker = ?1 AND NOT ended
-                  AND expires_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+                WHERE worker = ?1 AND NOT ended)
 RETURNING id, attempt, cancel_requested

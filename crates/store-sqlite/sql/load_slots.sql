@@ -1,11 +1,7 @@
--- Which of the executions ?1 hold a slot, and since when their workers are lost, in seconds. CROSS
+-- Which of the executions ?1 hold a slot, and whether the leases of their workers are over. CROSS
 -- JOIN fixes the order of the loops: from the ids into the table.
 SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
-       CASE WHEN a.worker IS NULL THEN 0.0
-            WHEN w.worker IS NULL
-            THEN unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec')
-            ELSE unixepoch('now', 'subsec') - unixepoch(w.expires_at, 'subsec')
-       END AS worker_lost_for,
+       a.worker IS NOT NULL AND coalesce(w.ended, 1) AS worker_over,
        unixepoch('now', 'subsec') - unixepoch(a.requested_at, 'subsec') AS held_for,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
        unixepoch('now', 'subsec') - unixepoch(a.created, 'subsec') AS age,

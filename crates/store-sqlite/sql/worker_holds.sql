@@ -1,4 +1,3 @@
 -- Whether the lease of the worker ?1 holds.
 SELECT EXISTS (SELECT 1 FROM worker_lease
-                WHERE worker = ?1 AND NOT ended
-                  AND expires_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+                WHERE worker = ?1 AND NOT ended)

@@ -68,7 +68,7 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         attempt: Attempt(row.try_get("attempt")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(uuid).transpose()?.map(WorkerId),
-        worker_lost_for: duration(row.try_get("worker_lost_for")?),
+        worker_over: row.try_get("worker_over")?,
         age: duration(row.try_get("age")?),
         held_for: duration(row.try_get("held_for")?),
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
@@ -79,8 +79,6 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
 pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
     Ok(WorkerEnd {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
-        remaining: duration(row.try_get("remaining")?),
-        lost_for: duration(row.try_get("lost_for")?),
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         ended: row.try_get("ended")?,

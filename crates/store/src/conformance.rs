@@ -124,7 +124,7 @@ cases! { ($)
     claims::a_repeated_claim_is_returned_again,
     claims::a_worker_without_a_live_lease_claims_nothing,
     claims::a_cancelled_execution_is_claimed_with_its_mark,
-    claims::an_expired_worker_cannot_come_back,
+    claims::an_expired_worker_comes_back_until_it_is_ended,
     claims::a_worker_that_did_not_move_is_ended,
     claims::workers_are_listed_by_name,
     claims::the_ends_of_workers_are_known,

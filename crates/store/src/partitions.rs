@@ -305,18 +305,14 @@ pub struct ActiveSlice {
     pub last: Option<ExecutionId>,
 }
 
-/// When the lease of a worker ends or has ended. See [`ObservedLease`] for how a watcher judges.
+/// The lease of a worker, as a watcher judges it; see [`ObservedLease`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// Which worker.
     pub worker: WorkerId,
-    /// How long its lease still holds; zero when it is over.
-    pub remaining: Duration,
-    /// For how long its lease has been over; zero while it holds.
-    pub lost_for: Duration,
     /// Rises with every renewal.
     pub renewals: i64,
-    /// How long the lease was when it was last renewed.
+    /// How long the lease was when it was last renewed; at most until its end when it was ended.
     pub ttl: Duration,
     /// Whether somebody has ended it ([`PartitionStore::end_workers`]), or its worker itself.
     pub ended: bool,
@@ -337,9 +333,9 @@ pub struct SlotRow {
     pub status: Status,
     /// Who claimed it.
     pub worker: Option<WorkerId>,
-    /// How long ago the lease of its worker ended: zero while it holds or nobody claimed it.
-    /// A worker without a lease row counts as lost since the claim.
-    pub worker_lost_for: Duration,
+    /// Whether the lease of its worker was ended, or its row is gone. Only somebody's decision
+    /// ends a lease ([`PartitionStore::end_workers`]), never the store's clock.
+    pub worker_over: bool,
     /// How long ago it was accepted.
     pub age: Duration,
     /// How long ago the slot was granted.
@@ -367,7 +363,8 @@ pub trait PartitionStore: Send + Sync {
 
     /// Takes those of `partitions` that nobody owns, for `ttl`; their epoch rises by one. One
     /// that the asker owns is taken as well: what it sent in the epoch before finds another one
-    /// from then on. One that was handed over to another executor is left to it for a third of `ttl`.
+    /// from then on. One that has an owner or was handed over to another executor is left to it,
+    /// whatever the store's clock says; see [`acquire_observed`](Self::acquire_observed).
     ///
     /// # Errors
     /// When the store fails.
@@ -489,8 +486,8 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn load_slots(&self, ids: &[ExecutionId]) -> Result<Vec<SlotRow>, StoreError>;
 
-    /// When the leases of the workers end: of all that nobody has ended, and of those that ended
-    /// within the last hour.
+    /// The leases of the workers: of all that nobody has ended, and of those that ended within the
+    /// last hour.
     ///
     /// # Errors
     /// When the store fails.

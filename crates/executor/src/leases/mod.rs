@@ -3,4 +3,4 @@
 mod shares;
 
 pub use shares::shares;
-pub(crate) use shares::{Held, Standing, mix, plan};
+pub(crate) use shares::{Held, SeenLease, Standing, is_over_after, mix, plan};

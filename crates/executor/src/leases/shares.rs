@@ -80,26 +80,54 @@ pub(crate) enum Standing {
     Leaving { to: Option<OwnerId> },
 }
 
+/// A lease, and for how long its watcher has not seen it move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SeenLease {
+    pub(crate) lease: StoredLease,
+    pub(crate) still_for: Millis,
+}
+
+/// For how long a lease must not move to be over: its time, and a grace in which a late renewal
+/// keeps the partition where it is. It is for the sake of peace: every write checks the epoch.
+pub(crate) fn is_over_after(ttl: Millis) -> Millis {
+    ttl + ttl / 15
+}
+
+impl SeenLease {
+    /// Whether its holder has missed its renewals.
+    pub(crate) fn is_over(&self) -> bool {
+        self.still_for >= is_over_after(self.lease.ttl)
+    }
+
+    /// For how long nobody has owned it, as far as was seen; `None` while somebody does.
+    fn free_for(&self) -> Option<Millis> {
+        match self.lease.holder {
+            None => Some(self.still_for),
+            Some(_) if self.is_over() => Some(self.still_for - self.lease.ttl),
+            Some(_) => None,
+        }
+    }
+}
+
 /// What one look at the leases leads to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Worth trying to take.
-    pub(crate) acquire: Vec<PartitionId>,
+    /// Worth trying to take, as it was seen.
+    pub(crate) acquire: Vec<StoredLease>,
     /// To be handed over now.
     pub(crate) hand_over: Vec<(PartitionId, OwnerId)>,
-    /// Whether there is more to hand over than was planned.
-    pub(crate) unfinished: bool,
 }
 
 /// Decides what to take and what to hand over.
 ///
 /// What the shares give to another executor is taken all the same when nobody has owned it for
-/// `patience`: better owned by the wrong one than by nobody. A lease is kept for `patience` at
+/// `patience`: better owned by the wrong one than by nobody. What was handed over to another one is
+/// left to it for a third of that. A lease is kept for `patience` at
 /// least, so that executors that come and go do not make partitions wander.
 pub(crate) fn plan(
     me: OwnerId,
     live: &[OwnerId],
-    leases: &[StoredLease],
+    leases: &[SeenLease],
     held: &BTreeMap<PartitionId, Held>,
     now: Millis,
     patience: Millis,
@@ -107,13 +135,21 @@ pub(crate) fn plan(
     let count = u16::try_from(leases.len()).unwrap_or(PartitionId::MAX_COUNT);
     let shares = shares(live, count);
     let mut plan = Plan::default();
-    // What this executor owns without holding it was let go while the store did not answer.
-    let free = |lease: &&StoredLease| lease.owner.is_none_or(|owner| owner == me);
-    for lease in leases.iter().filter(free) {
+    let missing = leases
+        .iter()
+        .filter(|seen| !held.contains_key(&seen.lease.partition));
+    for seen in missing {
+        let lease = &seen.lease;
+        // What this executor owns without holding it was let go while the store did not answer.
+        let own = (lease.holder == Some(me)).then_some(0);
+        let Some(free_for) = own.or(seen.free_for()) else {
+            continue;
+        };
+        let promised = lease.wanted_owner.is_some_and(|wanted| wanted != me);
         let mine = shares.get(&lease.partition) == Some(&me) || lease.wanted_owner == Some(me);
-        let forgotten = lease.free_for > patience;
-        if (mine || forgotten) && !held.contains_key(&lease.partition) {
-            plan.acquire.push(lease.partition);
+        let mine = mine && (!promised || free_for > patience / 3);
+        if mine || free_for > patience {
+            plan.acquire.push(lease.clone());
         }
     }
     let leaving = held
@@ -128,8 +164,6 @@ pub(crate) fn plan(
     for (partition, to, since) in foreign {
         if plan.hand_over.len() < room && now - since >= patience {
             plan.hand_over.push((partition, to));
-        } else {
-            plan.unfinished = true;
         }
     }
     plan

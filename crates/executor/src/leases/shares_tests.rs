@@ -69,16 +69,28 @@ fn nobody_gets_nothing() {
 
 const PATIENCE: Millis = 15_000;
 
-/// The leases of 16 partitions: `owner` tells who has each.
-fn leases(owner: impl Fn(u16) -> Option<OwnerId>, free_for: Millis) -> Vec<StoredLease> {
-    let lease = |partition: u16| StoredLease {
-        partition: PartitionId(partition),
-        owner: owner(partition),
-        remaining: 0,
-        free_for,
-        wanted_owner: None,
+/// The leases of 16 partitions, which have not moved for a while: `holder` tells who has each.
+fn leases(holder: impl Fn(u16) -> Option<OwnerId>, still_for: Millis) -> Vec<SeenLease> {
+    let seen = |partition: u16| SeenLease {
+        lease: StoredLease {
+            partition: PartitionId(partition),
+            holder: holder(partition),
+            epoch: Epoch(1),
+            renewals: 7,
+            ttl: PATIENCE,
+            wanted_owner: None,
+        },
+        still_for,
     };
-    (0..16).map(lease).collect()
+    (0..16).map(seen).collect()
+}
+
+/// What an owner that holds nothing would take.
+fn taken(me: OwnerId, live: &[OwnerId], leases: &[SeenLease]) -> Vec<PartitionId> {
+    let plan = plan(me, live, leases, &BTreeMap::new(), 1_000_000, PATIENCE);
+    assert_eq!(plan.hand_over, vec![]);
+    let taken = plan.acquire.iter();
+    taken.map(|lease| lease.partition).collect()
 }
 
 /// Leases held since the same moment.
@@ -97,25 +109,47 @@ fn held(partitions: impl IntoIterator<Item = u16>, since: Millis) -> BTreeMap<Pa
 #[test]
 fn each_takes_its_share_of_what_is_free_and_in_the_end_everything() {
     let (me, other) = (OwnerId::fresh(), OwnerId::fresh());
-    let (now, live, nothing) = (1_000_000, [me, other], BTreeMap::new());
+    let live = [me, other];
     let fresh = leases(|_| None, 1_000);
-    let mine = plan(me, &live, &fresh, &nothing, now, PATIENCE).acquire;
-    let its = plan(other, &live, &fresh, &nothing, now, PATIENCE).acquire;
+    let mine = taken(me, &live, &fresh);
+    let its = taken(other, &live, &fresh);
     assert_eq!((mine.len(), its.len()), (8, 8));
     assert!(mine.iter().all(|partition| !its.contains(partition)));
 
     // What is handed over to me is taken although the shares give it to somebody else.
     let mut given = fresh.clone();
-    given[usize::from(its[0].0)].wanted_owner = Some(me);
-    let wanted = plan(me, &live, &given, &nothing, now, PATIENCE).acquire;
+    given[usize::from(its[0].0)].lease.wanted_owner = Some(me);
+    let wanted = taken(me, &live, &given);
     assert!(wanted.contains(&its[0]) && wanted.len() == 9);
+    // What was handed over to somebody else is left to it, but not for ever.
+    for (still_for, expected) in [(PATIENCE / 3, 7), (PATIENCE / 3 + 1, 8)] {
+        let mut given = leases(|_| None, still_for);
+        given[usize::from(mine[0].0)].lease.wanted_owner = Some(other);
+        assert_eq!(taken(me, &live, &given).len(), expected, "{still_for}");
+    }
 
     let forgotten = leases(|_| None, PATIENCE * 2);
-    let all = plan(me, &live, &forgotten, &nothing, now, PATIENCE).acquire;
-    assert_eq!(all.len(), 16);
-    let owned = leases(|_| Some(other), 0);
-    let none = plan(me, &live, &owned, &nothing, now, PATIENCE);
-    assert_eq!(none, Plan::default());
+    assert_eq!(taken(me, &live, &forgotten).len(), 16);
+}
+
+#[test]
+fn what_somebody_owns_is_taken_when_it_has_not_moved_for_its_time_and_a_grace() {
+    let (me, other) = (OwnerId::fresh(), OwnerId::fresh());
+    let end = is_over_after(PATIENCE);
+    assert_eq!(end, 16_000);
+    for (still_for, live, expected) in [
+        (0, vec![me], 0),
+        (end - 1, vec![me], 0),
+        (end, vec![me], 16),
+        (end, vec![me, other], 8),
+        (PATIENCE * 2, vec![me, other], 8),
+        (PATIENCE * 2 + 1, vec![me, other], 16),
+    ] {
+        let leases = leases(|_| Some(other), still_for);
+        assert_eq!(taken(me, &live, &leases).len(), expected, "{still_for}");
+    }
+    // Its own it takes at once: it let it go while the store did not answer.
+    assert_eq!(taken(me, &[me], &leases(|_| Some(me), 0)).len(), 16);
 }
 
 #[test]
@@ -126,13 +160,12 @@ fn what_belongs_to_others_is_handed_over_a_little_at_a_time_and_not_too_soon() {
     let all = leases(|_| Some(me), 0);
     let mut mine = held(0..16, start);
     let early = plan(me, &live, &all, &mine, start + PATIENCE / 2, PATIENCE);
-    assert_eq!((early.hand_over, early.unfinished), (vec![], true));
+    assert_eq!(early.hand_over, vec![]);
 
     let now = start + PATIENCE;
-    for round in 0..4 {
+    for _ in 0..4 {
         let next = plan(me, &live, &all, &mine, now, PATIENCE);
         assert_eq!(next.hand_over.len(), HAND_OVERS_AT_ONCE);
-        assert_eq!(next.unfinished, round < 3);
         for (partition, to) in next.hand_over {
             assert_eq!(to, other);
             mine.get_mut(&partition).unwrap().standing = Standing::Leaving { to: Some(to) };

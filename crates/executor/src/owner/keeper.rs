@@ -1,5 +1,5 @@
-//! Keeps the leases of this owner: says that it is there, renews what it holds, takes its share
-//! of what nobody owns, and hands over what belongs to others by now.
+//! Keeps the leases of this owner: says that it is there, renews what it holds, takes what it was
+//! handed or what its looks have found, and hands over what belongs to others by now.
 //!
 //! The owner trusts its leases for `ttl − margin` after the moment at which the last renewal was
 //! *asked for*, by a clock that only measures durations; beyond that it decides nothing until a
@@ -10,17 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use attune_core::{Epoch, OwnerId, PartitionId};
 
 use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Send, Stage, SubscriptionId};
-use crate::leases::{Held, Standing, plan, shares};
+use crate::leases::{Held, Standing, shares};
 use crate::queue::Millis;
+use crate::stored::ObservedLease;
 
 /// How many partitions a stopping owner gives up at a time: each is loaded by somebody else.
 const LEAVING_AT_ONCE: usize = 4;
 /// How long a stopping owner goes on handing partitions over one after the other, in
 /// milliseconds; what is left then is given up at once.
 const LEAVING: Millis = 8_000;
-/// How long after the end of somebody's lease it is looked for: database and process do not
-/// measure alike, and not everybody should come at once.
-const AFTER_EXPIRY: (Millis, Millis) = (20, 120);
 /// How long a partition that is handed over waits for its last dispatches to be confirmed, in
 /// milliseconds. What is not confirmed by then is told again by the next owner.
 const TELLING: Millis = 2_000;
@@ -28,15 +26,13 @@ const TELLING: Millis = 2_000;
 /// What the keeper waits for.
 #[derive(Debug, Default)]
 enum Step {
-    /// The time of the next look.
+    /// The time of the next renewal.
     #[default]
     Idle,
     Renewing {
         sent: Millis,
     },
-    Looking {
-        sent: Millis,
-    },
+    Announcing,
     Acquiring {
         sent: Millis,
     },
@@ -56,15 +52,18 @@ struct Departure {
 /// The leases, and what is done about them.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
-    held: BTreeMap<PartitionId, Held>,
+    pub(super) held: BTreeMap<PartitionId, Held>,
     step: Step,
-    look_at: Millis,
+    /// When the leases are renewed next.
+    renew_at: Millis,
     trusted_until: Millis,
     /// Since when the leases are not trusted although there are some.
     untrusted_since: Option<Millis>,
     /// Partitions that were handed over to this owner, or are wanted in a new epoch, and from
     /// when on.
     wanted: BTreeMap<PartitionId, Millis>,
+    /// Leases that may be taken if they still stand as they were seen.
+    pub(super) observed: Vec<ObservedLease>,
     departure: Option<Departure>,
 }
 
@@ -77,8 +76,8 @@ impl Keeper {
             return None;
         }
         match &self.departure {
-            Some(departure) => Some(departure.until.min(self.look_at)),
-            None => self.wanted.values().copied().chain([self.look_at]).min(),
+            Some(departure) => Some(departure.until.min(self.renew_at)),
+            None => self.wanted.values().copied().chain([self.renew_at]).min(),
         }
     }
 
@@ -136,6 +135,9 @@ impl Owner {
         if self.keeper.departure.is_some() {
             return self.go_on_departing(now);
         }
+        let held = &self.keeper.held;
+        let missing = |seen: &ObservedLease| !held.contains_key(&seen.partition);
+        self.keeper.observed.retain(missing);
         let due: Vec<PartitionId> = self
             .keeper
             .wanted
@@ -143,29 +145,37 @@ impl Owner {
             .filter(|(_, at)| **at <= now)
             .map(|(partition, _)| *partition)
             .collect();
-        if now >= self.keeper.look_at {
+        if now >= self.keeper.renew_at {
             self.renew(now);
         } else if !due.is_empty() {
             self.acquire(now, due);
+        } else if !self.keeper.observed.is_empty() {
+            self.keeper.step = Step::Acquiring { sent: now };
+            let observed = std::mem::take(&mut self.keeper.observed);
+            self.call(Purpose::Keep, Call::TakeOver(observed));
         }
     }
 
     /// Extends what is held; what cannot be extended is lost.
     fn renew(&mut self, now: Millis) {
         if self.keeper.held.is_empty() {
-            return self.look(now);
+            return self.announce();
         }
         self.keeper.step = Step::Renewing { sent: now };
         let held = self.keeper.epochs();
         self.call(Purpose::Keep, Call::Renew(held));
     }
 
-    fn look(&mut self, now: Millis) {
-        self.keeper.step = Step::Looking { sent: now };
-        // It ends a little before the leases, so that whoever looks when these have ended no
-        // longer counts on a dead owner.
-        let ttl = self.options.lease_ttl - self.options.lease_ttl / 15;
-        self.call(Purpose::Keep, Call::Look { ttl });
+    fn announce(&mut self) {
+        self.keeper.step = Step::Announcing;
+        let ttl = self.presence_ttl();
+        self.call(Purpose::Keep, Call::Announce { ttl });
+    }
+
+    /// It ends a little before the leases, so that whoever looks when these have ended no longer
+    /// counts on a dead owner.
+    pub(super) fn presence_ttl(&self) -> Millis {
+        self.options.lease_ttl - self.options.lease_ttl / 15
     }
 
     fn acquire(&mut self, now: Millis, partitions: Vec<PartitionId>) {
@@ -184,32 +194,15 @@ impl Owner {
                 self.renewed(&renewed);
                 self.trust(sent);
                 if self.keeper.departure.is_none() {
-                    self.look(now);
+                    self.announce();
                 } else {
-                    self.keeper.look_at = now + self.options.lease_ttl / 3;
+                    self.keeper.renew_at = now + self.options.lease_ttl / 3;
                 }
             }
-            (
-                Step::Looking { sent },
-                Reply::Looked {
-                    store_now,
-                    live,
-                    leases,
-                },
-            ) => {
-                if let Some(by) = self.clock.observe(sent, now, store_now) {
-                    self.say(Notice::ClockDrift { by });
-                }
-                let held = &self.keeper.held;
-                let patience = self.options.lease_ttl;
-                let plan = plan(self.options.id, &live, &leases, held, now, patience);
-                self.look_again(now, plan.unfinished, &leases);
-                for (partition, to) in plan.hand_over {
-                    self.let_go(now, partition, Some(to));
-                }
-                if !plan.acquire.is_empty() {
-                    self.acquire(now, plan.acquire);
-                }
+            (Step::Announcing, Reply::Announced) => {
+                let ttl = self.options.lease_ttl;
+                self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
+                self.looks.hurry(now);
             }
             (Step::Acquiring { sent }, Reply::Acquired(acquired)) => {
                 if self.keeper.held.is_empty() && !acquired.is_empty() {
@@ -219,10 +212,10 @@ impl Owner {
                     self.acquired(now, sent, partition, epoch);
                 }
             }
-            (Step::Retiring, Reply::Retired(live)) => {
-                let count = self.options.cluster.partitions;
+            (Step::Retiring, Reply::Retired) => {
+                let shares = shares(self.looks.others(), self.options.cluster.partitions);
                 if let Some(departure) = &mut self.keeper.departure {
-                    departure.shares = Some(shares(&live, count));
+                    departure.shares = Some(shares);
                 }
             }
             (Step::Retiring, _) => {
@@ -233,7 +226,7 @@ impl Owner {
             }
             _ => {
                 let ttl = self.options.lease_ttl;
-                self.keeper.look_at = now + self.chance.between(ttl / 20, ttl / 10);
+                self.keeper.renew_at = now + self.chance.between(ttl / 20, ttl / 10);
             }
         }
         if matches!(self.keeper.step, Step::Idle) && self.keeper.departure.is_none() {
@@ -269,23 +262,9 @@ impl Owner {
         self.say(Notice::Lost(lost));
     }
 
-    /// Decides when to look again.
-    fn look_again(&mut self, now: Millis, unfinished: bool, leases: &[crate::stored::StoredLease]) {
-        let ttl = self.options.lease_ttl;
-        let mut wait = if unfinished { ttl / 15 } else { ttl / 3 };
-        // Who has not renewed for long is probably dead: be there when its lease ends.
-        let others = leases
-            .iter()
-            .filter(|lease| lease.owner.is_some_and(|owner| owner != self.options.id));
-        if let Some(remaining) = others.map(|lease| lease.remaining).min() {
-            let jitter = self.chance.between(AFTER_EXPIRY.0, AFTER_EXPIRY.1);
-            wait = wait.min(remaining + jitter);
-        }
-        self.keeper.look_at = now + self.chance.between(wait * 4 / 5, wait);
-    }
-
     fn acquired(&mut self, now: Millis, sent: Millis, partition: PartitionId, epoch: Epoch) {
         self.forget(partition);
+        self.keeper.wanted.remove(&partition);
         let held = Held {
             epoch,
             since: sent,
@@ -315,12 +294,12 @@ impl Owner {
         self.keeper.held.remove(&partition);
         self.forget(partition);
         // Whoever owns it may be this owner itself, in an epoch that it does not know of.
-        self.keeper.look_at = Millis::MIN;
+        self.looks.hurry(Millis::MIN);
     }
 
     /// Lets go of a partition in favour of `to`: what was decided is told, then its messages are
     /// given back, then its lease.
-    fn let_go(&mut self, now: Millis, partition: PartitionId, to: Option<OwnerId>) {
+    pub(super) fn let_go(&mut self, now: Millis, partition: PartitionId, to: Option<OwnerId>) {
         let Some(held) = self.keeper.held.get_mut(&partition) else {
             return;
         };
@@ -402,6 +381,7 @@ impl Owner {
             Standing::Kept => None,
             Standing::Leaving { to } => to,
         };
+        self.looks.gives_up();
         let give_up = Call::GiveUp(vec![(id, held.epoch)], to);
         self.call(Purpose::Free(id, held.epoch, to), give_up);
     }
@@ -423,6 +403,7 @@ impl Owner {
             return;
         }
         self.keeper.wanted.clear();
+        self.keeper.observed.clear();
         self.keeper.departure = Some(Departure {
             until: now + LEAVING,
             shares: None,
@@ -461,7 +442,7 @@ impl Owner {
         for (partition, to) in next {
             self.let_go(now, partition, to);
         }
-        if now >= self.keeper.look_at && !self.keeper.held.is_empty() {
+        if now >= self.keeper.renew_at && !self.keeper.held.is_empty() {
             self.renew(now);
         }
     }
@@ -487,6 +468,11 @@ impl Owner {
     pub(super) fn is_kept(&self, partition: PartitionId) -> bool {
         let held = self.keeper.held.get(&partition);
         held.is_some_and(|held| held.standing == Standing::Kept)
+    }
+
+    /// Whether everything is being handed over.
+    pub(super) fn is_departing(&self) -> bool {
+        self.keeper.departure.is_some()
     }
 
     /// Whether everything was given up.

@@ -5,20 +5,27 @@
 //! the same outputs. It is the only writer of the queues of a running system.
 //!
 //! - `keeper` keeps the leases: renews, takes its share, hands over.
+//! - `looks` watches the leases of the others, and says whose are over.
 //! - `loading` rebuilds the queues of partitions that were taken.
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
+//! - `workers` watches the leases of the workers, and ends those that are over.
 
 mod backoff;
 mod clock;
 mod keeper;
 mod loading;
+mod looks;
 mod port;
 mod rounds;
 mod snapshots;
 mod sweep;
 mod telling;
+mod watch;
+#[cfg(test)]
+mod watching_tests;
+mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,13 +40,15 @@ use backoff::Chance;
 use clock::StoreClock;
 use keeper::Keeper;
 use loading::Load;
+use looks::Looks;
 use rounds::{Rewrite, Rounds};
 use sweep::Sweep;
 use telling::Telling;
+use workers::Workers;
 
 pub use port::{
-    Call, CallId, Delivered, DeliveryId, Dispatch, Failure, Input, Output, PublishId, Published,
-    Refusal, Reply, Send, SubscriptionId, Work,
+    Call, CallId, Delivered, DeliveryId, Dispatch, Failure, Input, Looked, Output, PublishId,
+    Published, Refusal, Reply, Send, SubscriptionId, Work,
 };
 
 /// How an owner works; times in milliseconds.
@@ -139,11 +148,13 @@ impl Mailbox {
 #[derive(Debug)]
 enum Purpose {
     Keep,
+    Look,
     Free(PartitionId, Epoch, Option<OwnerId>),
     Load(PartitionId, Epoch),
     Round,
     Rewrite(PartitionId),
     Sweep(sweep::Asked),
+    Workers,
     Bodies,
     /// Nobody waits for the answer.
     Nothing,
@@ -166,6 +177,7 @@ pub struct Owner {
     clock: StoreClock,
     chance: Chance,
     keeper: Keeper,
+    looks: Looks,
     places: BTreeMap<PartitionId, Place>,
     rounds: Rounds,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
@@ -174,6 +186,7 @@ pub struct Owner {
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
     sweep: Sweep,
+    workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     numbers: u64,
     out: Vec<Output>,
@@ -188,12 +201,14 @@ impl Owner {
             clock: StoreClock::default(),
             chance: Chance::new(high ^ low),
             keeper: Keeper::default(),
+            looks: Looks::default(),
             places: BTreeMap::new(),
             rounds: Rounds::default(),
             rewrites: BTreeMap::new(),
             pending: VecDeque::new(),
             telling: Telling::default(),
             sweep: Sweep::default(),
+            workers: Workers::default(),
             calls: BTreeMap::new(),
             numbers: 0,
             out: Vec::new(),
@@ -233,8 +248,10 @@ impl Owner {
             Input::Leave => self.leave(now),
         }
         self.keep_leases(now);
+        self.go_on_looking(now);
         self.go_on_leaving(now);
         self.go_on_loading(now);
+        self.go_on_watching(now);
         self.go_on_sweeping(now);
         self.go_on_rewriting(now);
         self.go_on_telling(now);
@@ -247,7 +264,9 @@ impl Owner {
         let mut at = now + 1_000;
         let mut by = |time: Option<Millis>| at = at.min(time.unwrap_or(Millis::MAX)).max(now);
         by(self.keeper.wake_at());
+        by(self.looks.wake_at());
         by(self.sweep.wake_at());
+        by(self.workers.wake_at());
         by(self.telling.wake_at());
         if self.may_begin() {
             by(self.telling.snapshots.wake_at());
@@ -352,11 +371,13 @@ impl Owner {
         }
         match purpose {
             Purpose::Keep => self.kept(now, reply),
+            Purpose::Look => self.looked(now, reply),
             Purpose::Free(partition, epoch, to) => self.freed(partition, epoch, to),
             Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
             Purpose::Round => self.round_answered(now, reply),
             Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),
-            Purpose::Sweep(asked) => self.swept(now, asked, reply),
+            Purpose::Sweep(asked) => self.swept(asked, reply),
+            Purpose::Workers => self.watched(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
             Purpose::Nothing => {}
         }

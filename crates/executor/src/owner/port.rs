@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, QueueTotals,
-    RequestId,
+    RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -15,7 +15,8 @@ use crate::partition::{Answer, Completion, ForceRelease, Grantee, Letter, Submit
 use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
-    Body, KnownRequest, LoadedTo, StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+    Body, KnownRequest, LoadedTo, ObservedLease, StoredExecution, StoredExecutor, StoredLease,
+    StoredSlot, WorkerEnd,
 };
 
 /// Names a message that was delivered, until it is acknowledged.
@@ -194,16 +195,20 @@ pub enum Refusal {
 pub enum Call {
     /// Extend what is held.
     Renew(Vec<(PartitionId, Epoch)>),
-    /// Say that this owner is there for `ttl`, and see who else is and who owns what.
-    Look {
+    /// Say that this owner is there.
+    Announce {
         /// For how long, in milliseconds.
         ttl: Millis,
     },
-    /// Take these, in a new epoch each.
+    /// See who is there and who owns what.
+    Look,
+    /// Take these, if they are free or this owner's, in a new epoch each.
     Acquire(Vec<PartitionId>),
+    /// Take these as they were observed, in a new epoch each.
+    TakeOver(Vec<ObservedLease>),
     /// Free these, in favour of somebody.
     GiveUp(Vec<(PartitionId, Epoch)>, Option<OwnerId>),
-    /// Go from the list of those who are there; see who stays.
+    /// Go from the list of those who are there.
     Retire,
     /// The actions and totals of a partition.
     LoadQueues(PartitionId),
@@ -241,6 +246,8 @@ pub enum Call {
     LoadBodies(Vec<ExecutionId>),
     /// How the leases of the workers stand.
     WorkerEnds,
+    /// End the leases of these workers, if their renewals still are what was observed.
+    EndWorkers(Vec<(WorkerId, i64)>),
 }
 
 impl Call {
@@ -248,8 +255,10 @@ impl Call {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Renew(_) => "renew the leases",
-            Self::Look { .. } => "look at the leases",
+            Self::Announce { .. } => "say that this executor is there",
+            Self::Look => "look at the leases",
             Self::Acquire(_) => "acquire partitions",
+            Self::TakeOver(_) => "take partitions over",
             Self::GiveUp(..) => "give up partitions",
             Self::Retire => "retire",
             Self::LoadQueues(_) => "load the queues of a partition",
@@ -260,6 +269,7 @@ impl Call {
             Self::LoadSlots(_) => "load the slots",
             Self::LoadBodies(_) => "load bodies",
             Self::WorkerEnds => "look at the workers",
+            Self::EndWorkers(_) => "end the leases of workers",
         }
     }
 }
@@ -271,21 +281,16 @@ pub enum Reply {
     Failed(Failure),
     /// These were extended; the others are lost.
     Renewed(Vec<PartitionId>),
+    /// It is said.
+    Announced,
     /// Who is there, and who owns what.
-    Looked {
-        /// What the clock of the store shows, in milliseconds since 1970.
-        store_now: Millis,
-        /// Who is there.
-        live: Vec<OwnerId>,
-        /// Every partition.
-        leases: Vec<StoredLease>,
-    },
+    Looked(Looked),
     /// These were taken.
     Acquired(Vec<(PartitionId, Epoch)>),
     /// They are free.
     GaveUp,
-    /// Who stays.
-    Retired(Vec<OwnerId>),
+    /// This owner is no longer on the list.
+    Retired,
     /// The actions and totals of a partition.
     Queues {
         /// Its actions.
@@ -324,6 +329,19 @@ pub enum Reply {
     Bodies(Vec<Body>),
     /// The leases of the workers.
     WorkerEnds(Vec<WorkerEnd>),
+    /// The leases of these workers are over.
+    EndedWorkers(Vec<WorkerId>),
+}
+
+/// What one look at the leases shows.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// What the clock of the store shows, in milliseconds since 1970.
+    pub store_now: Millis,
+    /// Everybody on the list of those who are there.
+    pub executors: Vec<StoredExecutor>,
+    /// Every partition.
+    pub leases: Vec<StoredLease>,
 }
 
 /// Why a store call failed.

@@ -7,24 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Epoch, ExecutionId, PartitionId, WorkerId};
+use attune_core::{Action, ActionId, Epoch, ExecutionId, PartitionId};
 
 use super::{Call, Notice, Owner, Purpose, Reply};
 use crate::counters::Counter;
 use crate::partition::{Event, Partition};
 use crate::queue::Millis;
 use crate::round::Draft;
-use crate::stored::{StoredExecution, StoredSlot, WorkerEnd};
+use crate::stored::{StoredExecution, StoredSlot};
 
 /// How many executions one slice compares: what comparing them costs is a pause for everybody
 /// else.
 const SLICE: u32 = 2_000;
-/// How long the lost workers are not looked at, at most, in milliseconds: a worker may have come
-/// whose lease ends before any other.
-const PATIENCE: Millis = 1_000;
-/// How long after the end of the grace time it looks; a lease that is renewed at the last moment
-/// is looked at once more instead of all the time.
-const AFTER_GRACE: Millis = 20;
 
 /// What was asked, and about which partitions in which epochs.
 #[derive(Debug)]
@@ -35,7 +29,6 @@ pub(super) enum Asked {
         after: Option<ExecutionId>,
     },
     Actions(PartitionId, BTreeSet<ActionId>),
-    Workers,
 }
 
 /// What was read and not compared yet.
@@ -55,12 +48,10 @@ enum Read {
 pub(super) struct Sweep {
     slots_at: Millis,
     slice_at: Millis,
-    workers_at: Millis,
     /// The holders are being read, or were and are not compared yet.
     asking_slots: bool,
     /// Likewise a slice of everything.
     asking_slice: bool,
-    asking_workers: bool,
     /// The next slice begins after this id.
     cursor: Option<ExecutionId>,
     /// When the pass through all slices began that is under way.
@@ -68,8 +59,6 @@ pub(super) struct Sweep {
     read: Vec<Read>,
     /// What was decided while something is read.
     changed: HashSet<ExecutionId>,
-    /// Workers that are lost and were seen to be.
-    lost: BTreeSet<WorkerId>,
     /// The actions that are not known of which the store has executions.
     unknown: BTreeMap<PartitionId, BTreeSet<ActionId>>,
 }
@@ -79,7 +68,6 @@ impl Sweep {
         let due = [
             (self.asking_slots, self.slots_at),
             (self.asking_slice, self.slice_at),
-            (self.asking_workers, self.workers_at),
         ];
         let due = due.into_iter().filter(|(asking, _)| !asking);
         due.map(|(_, at)| at).min()
@@ -97,6 +85,11 @@ impl Sweep {
         }
     }
 
+    /// Compares the slots soon.
+    pub(super) fn hurry(&mut self, now: Millis) {
+        self.slots_at = now;
+    }
+
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.unknown.remove(&partition);
     }
@@ -107,10 +100,6 @@ impl Owner {
     pub(super) fn go_on_sweeping(&mut self, now: Millis) {
         if self.has_ended() {
             return;
-        }
-        if !self.sweep.asking_workers && now >= self.sweep.workers_at {
-            self.sweep.asking_workers = true;
-            self.call(Purpose::Sweep(Asked::Workers), Call::WorkerEnds);
         }
         let idle = !self.sweep.asking_slots && !self.sweep.asking_slice;
         if idle {
@@ -176,9 +165,10 @@ impl Owner {
     }
 
     /// The store has answered.
-    pub(super) fn swept(&mut self, now: Millis, asked: Asked, reply: Reply) {
+    pub(super) fn swept(&mut self, asked: Asked, reply: Reply) {
         match (asked, reply) {
-            (Asked::Slots(epochs), Reply::Slots(slots)) => {
+            (Asked::Slots(epochs), Reply::Slots(mut slots)) => {
+                self.workers.judge(&mut slots);
                 self.sweep.read.push(Read::Slots(epochs, slots));
             }
             (Asked::Slice { epochs, after }, Reply::Slice { rows, last }) => {
@@ -198,42 +188,17 @@ impl Owner {
             (Asked::Actions(partition, unknown), Reply::Queues { actions, .. }) => {
                 self.learn_unknown(partition, unknown, actions);
             }
-            (Asked::Workers, Reply::WorkerEnds(ends)) => {
-                self.sweep.asking_workers = false;
-                self.look_at_workers(now, &ends);
-            }
-            (asked, _) => self.skip(now, &asked),
+            (asked, _) => self.skip(&asked),
         }
     }
 
     /// A pass failed: the next one will do.
-    fn skip(&mut self, now: Millis, asked: &Asked) {
+    fn skip(&mut self, asked: &Asked) {
         match asked {
             Asked::Slots(_) => self.sweep.asking_slots = false,
             Asked::Slice { .. } => self.sweep.asking_slice = false,
-            Asked::Workers => {
-                self.sweep.asking_workers = false;
-                self.sweep.workers_at = now + PATIENCE;
-            }
             Asked::Actions(..) => {}
         }
-    }
-
-    /// A worker that is newly lost may hold slots: the comparison shall not wait for its time.
-    fn look_at_workers(&mut self, now: Millis, ends: &[WorkerEnd]) {
-        let grace = self.options.reconcile.worker_grace;
-        let lost: BTreeSet<WorkerId> = ends
-            .iter()
-            .filter(|end| end.lost_for > grace)
-            .map(|end| end.worker)
-            .collect();
-        if !lost.is_subset(&self.sweep.lost) {
-            self.sweep.slots_at = now;
-        }
-        let next = ends.iter().filter(|end| !lost.contains(&end.worker));
-        let next = next.map(|end| (end.remaining + grace - end.lost_for).max(0) + AFTER_GRACE);
-        self.sweep.workers_at = now + next.min().unwrap_or(PATIENCE).min(PATIENCE);
-        self.sweep.lost = lost;
     }
 
     fn learn_unknown(

@@ -170,7 +170,8 @@ pub struct Accepted {
 /// What the reconciler takes for lost or forgotten, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReconcileBounds {
-    /// A worker whose lease ended this long ago is dead, and what it ran has been killed.
+    /// A worker whose lease ended this long ago is dead, and what it ran has been killed. The
+    /// owner waits for that before it ends a lease.
     pub worker_grace: Millis,
     /// A slot that nobody claimed for this long is dispatched again; then after twice as long,
     /// four times, and so on: when all workers are busy for long, dispatches are not lost but

@@ -308,7 +308,7 @@ fn a_later_one_that_started_earlier_is_found_at_limit_1() {
     world.now = 30_000;
     let seen = |world: &mut World, id: ExecutionId, running_for: Millis| {
         world.claim(id);
-        let mut row = world.slot(id, 0);
+        let mut row = world.slot(id, false);
         row.running_for = Some(running_for);
         world.reconcile(vec![row]);
         world.complete(id, 1);

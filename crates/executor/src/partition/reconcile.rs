@@ -294,12 +294,11 @@ impl Partition {
         };
         let (execution_id, attempt) = (row.id, row.attempt);
         match row.status {
-            Status::Running if row.worker_lost_for > bounds.worker_grace => {
+            Status::Running if row.worker_over => {
                 out.push(Effect::Notice(Notice::WorkerLost {
                     execution_id,
                     attempt,
                     worker: row.worker,
-                    lost_for_ms: row.worker_lost_for,
                 }));
                 self.take_back(&action, execution_id, holder, "its worker was lost", out);
                 true

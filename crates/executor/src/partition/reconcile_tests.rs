@@ -1,7 +1,7 @@
 //! Tests of what the comparison with the store leaves alone: what changed while the store was
 //! read, and what is not in the range that was read.
 
-use super::test_world::{ACTION, BOUNDS, World, reconcile};
+use super::test_world::{ACTION, World, reconcile};
 use super::*;
 use crate::counters::Counter;
 use crate::notice::Notice;
@@ -61,7 +61,7 @@ fn slots_that_changed_while_the_store_was_read_are_left_alone() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(2);
     world.claim(ids[0]);
-    let read = vec![world.slot(ids[0], BOUNDS.worker_grace + 1)];
+    let read = vec![world.slot(ids[0], true)];
     world.complete(ids[0], 1);
     assert!(world.compare_slots(read, &[ids[0], ids[1]]).is_empty());
     assert_eq!(world.count(Counter::Revoked), 0);

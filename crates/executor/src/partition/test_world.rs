@@ -19,7 +19,7 @@ pub(super) const CLUSTER: ClusterBounds = ClusterBounds {
 };
 pub(super) const PARTITION: PartitionId = PartitionId(0);
 pub(super) const ACTION: ActionId = ActionId(7);
-pub(super) const BOUNDS: ReconcileBounds = ReconcileBounds {
+const BOUNDS: ReconcileBounds = ReconcileBounds {
     worker_grace: 5_000,
     republish_after: 30_000,
     interval: 10_000,
@@ -279,7 +279,7 @@ impl World {
         world
     }
 
-    pub(super) fn slot(&self, id: ExecutionId, worker_lost_for: Millis) -> StoredSlot {
+    pub(super) fn slot(&self, id: ExecutionId, worker_over: bool) -> StoredSlot {
         let (status, attempt, _) = self.stored.active[&id];
         StoredSlot {
             id,
@@ -289,7 +289,7 @@ impl World {
             attempt,
             status,
             worker: None,
-            worker_lost_for,
+            worker_over,
             held_for: 0,
             running_for: None,
             cancel_requested: false,
@@ -298,7 +298,7 @@ impl World {
 
     pub(super) fn slots(&self) -> Vec<StoredSlot> {
         let holders = self.holders();
-        holders.iter().map(|id| self.slot(*id, 0)).collect()
+        holders.iter().map(|id| self.slot(*id, false)).collect()
     }
 
     pub(super) fn claim(&mut self, id: ExecutionId) {

@@ -214,9 +214,9 @@ fn a_dead_workers_slot_comes_back_and_the_execution_keeps_its_place() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(3);
     world.claim(ids[0]);
-    world.reconcile(vec![world.slot(ids[0], 5_000)]);
-    assert_eq!(world.holders(), [ids[0]], "the grace is not over");
-    world.reconcile(vec![world.slot(ids[0], 5_001)]);
+    world.reconcile(vec![world.slot(ids[0], false)]);
+    assert_eq!(world.holders(), [ids[0]], "its lease is not over");
+    world.reconcile(vec![world.slot(ids[0], true)]);
     assert_eq!(
         world.stored.active[&ids[0]],
         (Status::Requested, Attempt(2), Some(1 << 32 | 1))
@@ -225,7 +225,7 @@ fn a_dead_workers_slot_comes_back_and_the_execution_keeps_its_place() {
     assert_eq!(world.count(Counter::StaleCompletion), 1);
     // The attempts are used up with the second.
     world.claim(ids[0]);
-    world.reconcile(vec![world.slot(ids[0], 60_000)]);
+    world.reconcile(vec![world.slot(ids[0], true)]);
     assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
     assert_eq!(world.holders(), [ids[1]]);
 }
@@ -248,7 +248,7 @@ fn the_reconciler_mends_both_directions() {
     let row = (Status::Requested, Attempt(1), None);
     world.stored.active.insert(id, row);
     world.stored.totals.enqueued = 1;
-    let row = world.slot(id, 0);
+    let row = world.slot(id, false);
     let effects = world.partition.step(0, reconcile(vec![row]));
     assert!(
         effects
@@ -312,7 +312,7 @@ fn what_waits_again_for_a_slot_does_not_expire_and_holds_up_nobody() {
     world.now = 10_000;
     let other = world.submit(1)[0];
     world.now = 60_000;
-    world.reconcile(vec![world.slot(ids[0], 60_000)]);
+    world.reconcile(vec![world.slot(ids[0], true)]);
     // It had run for a minute, longer than one may wait: it runs again, the next one expires.
     assert_eq!(world.holders(), [ids[0]]);
     assert_eq!(world.stored.active[&ids[0]].1, Attempt(2));
@@ -354,7 +354,7 @@ fn what_is_decided_is_logged_in_order() {
     world.complete(ids[0], 1);
     world.round(vec![Event::ActionKnown(action(Some(2)))]);
     world.claim(ids[1]);
-    let slot = world.slot(ids[1], 60_000);
+    let slot = world.slot(ids[1], true);
     world.reconcile(vec![slot]);
     let mut world = world.take_over(Some(2));
     world.complete(ids[1], 2);

@@ -94,9 +94,7 @@ impl World {
             }
             StoreCall::Commit(written) => StoreReply::Owner(Box::new(self.commit(&written))),
             StoreCall::RenewWorker(worker) => {
-                let renewed = self
-                    .store
-                    .renew_worker(now, worker, crate::plan::WORKER_TTL);
+                let renewed = self.store.renew_worker(worker, crate::plan::WORKER_TTL);
                 StoreReply::WorkerRenewed(renewed)
             }
             StoreCall::Claim(worker, wanted) => {
@@ -114,14 +112,22 @@ impl World {
         let ttl = crate::plan::OWNER_TTL;
         let store = &mut self.store;
         match call {
-            Call::Renew(held) => Reply::Renewed(store.renew(now, owner, held, ttl)),
-            Call::Look { ttl } => Reply::Looked {
+            Call::Renew(held) => Reply::Renewed(store.renew(owner, held, ttl)),
+            Call::Announce { ttl } => {
+                store.announce(now, owner, *ttl);
+                Reply::Announced
+            }
+            Call::Look => Reply::Looked(Looked {
                 store_now: WALL + now,
-                live: store.look(now, owner, *ttl),
-                leases: store.stored_leases(now),
-            },
-            Call::Acquire(wanted) => {
-                let taken = store.acquire(now, owner, wanted, ttl);
+                executors: store.stored_executors(now),
+                leases: store.stored_leases(),
+            }),
+            Call::Acquire(_) | Call::TakeOver(_) => {
+                let taken = match call {
+                    Call::TakeOver(observed) => store.take_over(owner, observed, ttl),
+                    Call::Acquire(wanted) => store.acquire(owner, wanted, ttl),
+                    _ => Vec::new(),
+                };
                 self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
                 for (partition, epoch) in &taken {
                     self.note(Note::Acquired(*partition, *epoch));
@@ -129,10 +135,13 @@ impl World {
                 Reply::Acquired(taken)
             }
             Call::GiveUp(held, to) => {
-                store.give_up(now, owner, held, *to);
+                store.give_up(owner, held, *to);
                 Reply::GaveUp
             }
-            Call::Retire => Reply::Retired(store.retire(now, owner)),
+            Call::Retire => {
+                store.retire(owner);
+                Reply::Retired
+            }
             Call::LoadQueues(partition) => Reply::Queues {
                 actions: self.actions_of(*partition),
                 totals: self
@@ -174,7 +183,8 @@ impl World {
             }
             Call::LoadSlots(ids) => Reply::Slots(store.load_slots(now, ids)),
             Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
-            Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends(now)),
+            Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends()),
+            Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(observed)),
             Call::Commit(_) => Reply::Committed(Vec::new()),
         }
     }

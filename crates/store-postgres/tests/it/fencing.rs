@@ -133,8 +133,8 @@ async fn rivals_never_write_in_the_same_epoch() {
     .await;
 }
 
-/// Takes the partition whenever it can, with leases that end at once, and writes until it has
-/// written `writes` batches. Returns what was confirmed and how often it was fenced off.
+/// Takes the partition whenever it can, as one that has watched for long enough, and writes until
+/// it has written `writes` batches. Returns what was confirmed and how often it was fenced off.
 async fn rival(
     store: &attune_store_postgres::PostgresStore,
     action: &attune_core::Action,
@@ -147,8 +147,11 @@ async fn rival(
     let mut n = 0;
     while ids.len() < writes {
         let Some(epoch) = held else {
-            let ttl = Duration::from_micros(500);
-            let taken = store.acquire(me, "rival", &[place], ttl).await.unwrap();
+            let leases = store.leases().await.unwrap();
+            let observed = leases[usize::from(place.0)].observed();
+            let ttl = Duration::from_secs(600);
+            let taken = store.acquire_observed(me, "rival", &[observed], ttl).await;
+            let taken = taken.unwrap();
             held = taken.first().map(|(_, epoch)| *epoch);
             tokio::task::yield_now().await;
             continue;

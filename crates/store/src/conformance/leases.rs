@@ -1,4 +1,4 @@
-//! Partition leases: taken, renewed, given up, and taken over when they expire.
+//! Partition leases: taken, renewed, given up, and taken over when they do not move.
 
 use std::sync::Arc;
 
@@ -80,16 +80,24 @@ pub async fn a_free_partition_is_taken_once(store: Arc<dyn Store>) {
     assert!(!leases[0].remaining.is_zero() && leases[0].remaining <= LONG);
 }
 
-/// An owner that stopped renewing loses its partition to whoever asks, with the next epoch.
+/// An owner that stopped renewing keeps its partition, whatever the store's clock says, until
+/// somebody who has watched its lease takes it, in the next epoch.
 pub async fn an_expired_lease_changes_hands(store: Arc<dyn Store>) {
     store.ensure_partitions(PARTITIONS).await.unwrap();
     let (first, second) = (OwnerId::fresh(), OwnerId::fresh());
     store.acquire(first, "one", &[P0], SHORT).await.unwrap();
-    let taken = eventually("the lease expires", || async {
-        let taken = store.acquire(second, "two", &[P0], LONG).await.unwrap();
-        (!taken.is_empty()).then_some(taken)
+    eventually("the lease expires", || async {
+        let lease = store.leases().await.unwrap().remove(0);
+        lease.remaining.is_zero().then_some(())
     })
     .await;
+    let asked = store.acquire(second, "two", &[P0], LONG).await.unwrap();
+    assert_eq!(asked, vec![], "nobody has watched it");
+    let observed = observe(&store).await;
+    let taken = store
+        .acquire_observed(second, "two", &observed[..1], LONG)
+        .await
+        .unwrap();
     assert_eq!(taken, vec![(P0, Epoch(2))]);
     let renewed = store.renew(first, &[(P0, Epoch(1))], LONG).await.unwrap();
     assert_eq!(renewed, vec![]);
@@ -150,7 +158,8 @@ pub async fn a_lease_given_up_is_free_at_once(store: Arc<dyn Store>) {
     assert_eq!(taken, vec![(P0, Epoch(2))]);
 }
 
-/// What was handed over waits for a while for the one that it was handed to.
+/// What was handed over waits for the one that it was handed to, or for somebody who has watched
+/// it lie there.
 pub async fn a_handed_over_lease_waits_for_its_new_owner(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let (second, third) = (OwnerId::fresh(), OwnerId::fresh());
@@ -172,12 +181,12 @@ pub async fn a_handed_over_lease_waits_for_its_new_owner(store: Arc<dyn Store>) 
     assert_eq!(taken, vec![(P0, Epoch(2))]);
     assert_eq!(store.leases().await.unwrap()[0].wanted_owner, None);
 
-    // Who was to have the other one does not come: after a third of its lease anybody may.
-    let taken = eventually("the time of the new owner ends", || async {
-        let taken = store.acquire(third, "three", &[P1], SHORT).await.unwrap();
-        (!taken.is_empty()).then_some(taken)
-    })
-    .await;
+    // Who was to have the other one does not come.
+    let observed = observe(&store).await;
+    let taken = store
+        .acquire_observed(third, "three", &observed[1..2], SHORT)
+        .await
+        .unwrap();
     assert_eq!(taken, vec![(P1, Epoch(2))]);
 }
 

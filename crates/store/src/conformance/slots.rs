@@ -35,7 +35,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             attempt: Attempt(1),
             status: Status::Requested,
             worker: None,
-            worker_lost_for: Duration::ZERO,
+            worker_over: false,
             age: slots[0].age,
             held_for: held[0],
             running_for: None,
@@ -48,7 +48,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             attempt: Attempt(1),
             status: Status::Running,
             worker: Some(worker),
-            worker_lost_for: Duration::ZERO,
+            worker_over: false,
             age: slots[1].age,
             held_for: held[1],
             running_for: slots[1].running_for,
@@ -138,7 +138,7 @@ async fn slots_of_active(store: &Arc<dyn Store>) -> Vec<ExecutionId> {
     slots
 }
 
-/// From the end of its lease on, a worker counts as lost, and for longer and longer.
+/// From the end of its lease on, a worker is over, and the store's clock ends no lease.
 pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
@@ -148,25 +148,24 @@ pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
     );
     let gone = world.worker("gone").await;
     store.claim(gone, &[(retired, Attempt(1))]).await.unwrap();
-    assert_eq!(lost_for(&store, retired).await, Duration::ZERO);
+    assert!(!is_over(&store, retired).await);
     store.retire_worker(gone).await.unwrap();
+    assert!(is_over(&store, retired).await);
 
-    let lease = worker_lease("late", SHORT * 20);
+    let lease = worker_lease("late", SHORT);
     store.renew_worker(&lease).await.unwrap();
     let won = store.claim(lease.worker, &[(late, Attempt(1))]).await;
     assert_eq!(won.unwrap().len(), 1);
-
-    for id in [retired, late] {
-        let first = eventually("the worker is lost", || async {
-            let lost = lost_for(&store, id).await;
-            (!lost.is_zero()).then_some(lost)
-        })
-        .await;
-        eventually("it is lost for longer", || async {
-            (lost_for(&store, id).await > first).then_some(())
-        })
-        .await;
-    }
+    eventually("its time is over by the store's clock", || async {
+        let rows = store.workers().await.unwrap();
+        let row = rows.into_iter().find(|row| row.worker == lease.worker);
+        row.is_some_and(|row| row.remaining.is_zero()).then_some(())
+    })
+    .await;
+    assert!(!is_over(&store, late).await);
+    let ended = store.end_workers(&[(lease.worker, 0)]).await.unwrap();
+    assert_eq!(ended, [lease.worker]);
+    assert!(is_over(&store, late).await);
 }
 
 /// Bodies are loaded for what may be dispatched again, and only for that.
@@ -269,9 +268,9 @@ pub async fn a_slice_is_as_long_as_asked(store: Arc<dyn Store>) {
     }
 }
 
-async fn lost_for(store: &Arc<dyn Store>, id: ExecutionId) -> Duration {
+async fn is_over(store: &Arc<dyn Store>, id: ExecutionId) -> bool {
     let slots = store.load_slots(&[id]).await.unwrap();
     let slot = slots.iter().find(|slot| slot.id == id).unwrap();
     assert_eq!(slot.status, Status::Running);
-    slot.worker_lost_for
+    slot.worker_over
 }

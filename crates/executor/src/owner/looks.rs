@@ -1,0 +1,164 @@
+//! Watches the leases of all partitions and who is there, beside the keeper's renewals.
+//!
+//! The store's clock judges nothing here: a lease is over when it was not renewed for as long as it
+//! holds and a grace, by the clock of the one who watches. It is then taken as it was observed, so
+//! a renewal that comes first wins.
+
+use attune_core::{Epoch, OwnerId, PartitionId};
+
+use super::watch::Watch;
+use super::{Call, Looked, Notice, Owner, Purpose, Reply};
+use crate::leases::{SeenLease, is_over_after, plan};
+use crate::queue::Millis;
+use crate::stored::StoredLease;
+
+/// How long after the end of somebody's lease it is looked for, in milliseconds: not everybody
+/// should come at once.
+const AFTER_THE_END: (Millis, Millis) = (20, 120);
+/// How often is looked at most, in milliseconds.
+const OFTEN: Millis = 50;
+
+/// What was seen of the leases.
+#[derive(Debug)]
+pub(super) struct Looks {
+    asked: Option<Millis>,
+    at: Millis,
+    leases: Watch<PartitionId, (Epoch, i64)>,
+    executors: Watch<OwnerId, i64>,
+    /// Who is there, besides this owner.
+    others: Vec<OwnerId>,
+    /// A lease was being given up while this look was under way: what seems to be this owner's
+    /// own may be on its way to somebody else.
+    own_is_unsure: bool,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self {
+            asked: None,
+            // Nobody looks before it has said that it is there.
+            at: Millis::MAX,
+            leases: Watch::default(),
+            executors: Watch::default(),
+            others: Vec::new(),
+            own_is_unsure: false,
+        }
+    }
+}
+
+impl Looks {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        self.asked.is_none().then_some(self.at)
+    }
+
+    /// Looks as soon as the look that is under way is answered, or at once.
+    pub(super) fn hurry(&mut self, now: Millis) {
+        self.at = now;
+    }
+
+    /// A lease is being given up.
+    pub(super) fn gives_up(&mut self) {
+        self.own_is_unsure = true;
+    }
+
+    /// Who is there, besides this owner.
+    pub(super) fn others(&self) -> &[OwnerId] {
+        &self.others
+    }
+}
+
+impl Owner {
+    /// Asks how the leases stand, when it is time.
+    pub(super) fn go_on_looking(&mut self, now: Millis) {
+        if self.looks.asked.is_some() || now < self.looks.at || self.has_ended() {
+            return;
+        }
+        let mut under_way = self.calls.values();
+        self.looks.own_is_unsure =
+            under_way.any(|(purpose, _)| matches!(purpose, Purpose::Free(..)));
+        self.looks.asked = Some(now);
+        let period = (self.options.lease_ttl / 10).max(OFTEN);
+        self.looks.at = now + self.chance.between(period * 4 / 5, period);
+        self.call(Purpose::Look, Call::Look);
+    }
+
+    /// The store has said how the leases stand.
+    pub(super) fn looked(&mut self, now: Millis, reply: Reply) {
+        let Some(asked) = self.looks.asked.take() else {
+            return;
+        };
+        let Reply::Looked(looked) = reply else {
+            return;
+        };
+        if let Some(by) = self.clock.observe(asked, now, looked.store_now) {
+            self.say(Notice::ClockDrift { by });
+        }
+        self.watch_others((asked, now), &looked);
+        let (leases, next_end) = self.watch_leases((asked, now), looked);
+        if let Some(wait) = next_end {
+            let jitter = self.chance.between(AFTER_THE_END.0, AFTER_THE_END.1);
+            self.looks.at = self.looks.at.min(now + wait + jitter);
+        }
+        if self.is_departing() {
+            return;
+        }
+        let me = self.options.id;
+        let mut live = self.looks.others.clone();
+        live.push(me);
+        let patience = self.options.lease_ttl;
+        let mut plan = plan(me, &live, &leases, &self.keeper.held, now, patience);
+        if self.looks.own_is_unsure {
+            plan.acquire.retain(|seen| seen.holder != Some(me));
+        }
+        for (partition, to) in plan.hand_over {
+            self.let_go(now, partition, Some(to));
+        }
+        let observed = plan.acquire.iter().map(StoredLease::observed);
+        self.keeper.observed = observed.collect();
+    }
+
+    /// Somebody is there as long as its renewals go on. Whom the store's clock takes for gone when
+    /// it is seen first is there from its next renewal on.
+    fn watch_others(&mut self, times: (Millis, Millis), looked: &Looked) {
+        let ttl = self.presence_ttl();
+        let watch = &mut self.looks.executors;
+        let counters = looked.executors.iter();
+        let counters = counters.map(|row| {
+            let at_first = if row.live { 0 } else { ttl * 2 };
+            (row.executor, row.renewals, at_first)
+        });
+        watch.look(times, ttl / 3, counters);
+        let others = looked.executors.iter().map(|row| row.executor);
+        let others = others.filter(|other| {
+            let still_for = watch.still_for(other);
+            *other != self.options.id && still_for.is_some_and(|still_for| still_for < ttl)
+        });
+        self.looks.others = others.collect();
+    }
+
+    /// How long each lease has not moved, and in how long the next one is over.
+    fn watch_leases(
+        &mut self,
+        times: (Millis, Millis),
+        looked: Looked,
+    ) -> (Vec<SeenLease>, Option<Millis>) {
+        let counters = looked.leases.iter();
+        let counters = counters.map(|lease| (lease.partition, (lease.epoch, lease.renewals), 0));
+        let longest = self.options.lease_ttl / 3;
+        self.looks.leases.look(times, longest, counters);
+        let watch = &self.looks.leases;
+        let seen = looked.leases.into_iter().map(|lease| SeenLease {
+            still_for: watch.still_for(&lease.partition).unwrap_or(0),
+            lease,
+        });
+        let seen: Vec<SeenLease> = seen.collect();
+        let me = self.options.id;
+        let others = seen.iter().filter(|seen| {
+            let holder = seen.lease.holder;
+            holder.is_some_and(|holder| holder != me) && !seen.is_over()
+        });
+        let next = others.map(|seen| is_over_after(seen.lease.ttl) - seen.still_for);
+        let next = next.min();
+        (seen, next)
+    }
+}

@@ -1,0 +1,103 @@
+//! Watches the leases of the workers, and ends those that are over.
+//!
+//! A worker renews by a clock of its own and kills what it runs before its lease is over by that
+//! clock. So whoever watches the lease for as long, and a grace, without seeing it move knows that
+//! nothing runs under it any more, whatever the store's clock says. It then ends the lease in the
+//! store as it was seen; a renewal that comes first wins. Only from then on slots are taken back.
+
+use std::collections::BTreeSet;
+
+use attune_core::WorkerId;
+
+use super::watch::Watch;
+use super::{Call, Owner, Purpose, Reply};
+use crate::queue::Millis;
+use crate::stored::{StoredSlot, WorkerEnd};
+
+/// How often the workers are looked at, in milliseconds. What is known of a lease begins with the
+/// first look after its last renewal.
+const PERIOD: Millis = 500;
+/// How long after the end of the grace time it looks; a lease that is renewed at the last moment
+/// is looked at once more instead of all the time.
+const AFTER_GRACE: Millis = 20;
+
+/// What was seen of the workers.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    asked: Option<Millis>,
+    at: Millis,
+    watch: Watch<WorkerId, i64>,
+    /// Those whose leases are over, for as long as the grace takes.
+    lost: BTreeSet<WorkerId>,
+}
+
+impl Workers {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        self.asked.is_none().then_some(self.at)
+    }
+
+    /// Leaves those slots alone whose workers have ended a moment ago: what they have said may be
+    /// on its way.
+    pub(super) fn judge(&self, slots: &mut [StoredSlot]) {
+        for slot in slots.iter_mut().filter(|slot| slot.worker_over) {
+            let is_lost = |worker| {
+                let is_known = self.watch.still_for(&worker).is_some();
+                self.lost.contains(&worker) || (self.watch.has_looked() && !is_known)
+            };
+            slot.worker_over = slot.worker.is_some_and(is_lost);
+        }
+    }
+}
+
+impl Owner {
+    /// Asks how the leases of the workers stand, when it is time.
+    pub(super) fn go_on_watching(&mut self, now: Millis) {
+        if self.workers.asked.is_none() && now >= self.workers.at && !self.has_ended() {
+            self.workers.asked = Some(now);
+            self.workers.at = now + PERIOD;
+            self.call(Purpose::Workers, Call::WorkerEnds);
+        }
+    }
+
+    /// The store has said how they stand, or has ended some.
+    pub(super) fn watched(&mut self, now: Millis, reply: Reply) {
+        match reply {
+            Reply::WorkerEnds(ends) => {
+                if let Some(asked) = self.workers.asked.take() {
+                    self.look_at_workers((asked, now), &ends);
+                }
+            }
+            Reply::EndedWorkers(over) => {
+                self.workers.lost.extend(over);
+                self.sweep.hurry(now);
+            }
+            _ => self.workers.asked = None,
+        }
+    }
+
+    fn look_at_workers(&mut self, (asked, now): (Millis, Millis), ends: &[WorkerEnd]) {
+        let grace = self.options.reconcile.worker_grace;
+        let watch = &mut self.workers.watch;
+        let counters = ends.iter().map(|end| (end.worker, end.renewals, 0));
+        watch.look((asked, now), 2 * PERIOD, counters);
+        let left = |end: &WorkerEnd| end.ttl + grace - watch.still_for(&end.worker).unwrap_or(0);
+        let (over, alive): (Vec<&WorkerEnd>, Vec<&WorkerEnd>) =
+            ends.iter().partition(|end| left(end) <= 0);
+        let next = alive.iter().map(|end| left(end) + AFTER_GRACE).min();
+        let next = next.map_or(self.workers.at, |wait| now + wait);
+        self.workers.at = self.workers.at.min(next);
+
+        let ended = over.iter().filter(|end| end.ended);
+        let lost: BTreeSet<WorkerId> = ended.map(|end| end.worker).collect();
+        // They may hold slots: the comparison shall not wait for its time.
+        if !lost.is_subset(&self.workers.lost) {
+            self.sweep.hurry(now);
+        }
+        self.workers.lost = lost;
+        let silent = over.iter().filter(|end| !end.ended);
+        let silent: Vec<(WorkerId, i64)> = silent.map(|end| (end.worker, end.renewals)).collect();
+        if !silent.is_empty() {
+            self.call(Purpose::Workers, Call::EndWorkers(silent));
+        }
+    }
+}
