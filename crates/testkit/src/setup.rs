@@ -20,6 +20,8 @@ pub struct Setup {
     pub(crate) executors: usize,
     pub(crate) workers: usize,
     pub(crate) proxied: bool,
+    pub(crate) prepared: Option<&'static str>,
+    pub(crate) clocks: bool,
     pub(crate) settings: BTreeMap<String, String>,
 }
 
@@ -51,6 +53,8 @@ impl Setup {
             executors: 1,
             workers: 2,
             proxied: false,
+            prepared: None,
+            clocks: false,
             settings: settings.collect(),
         }
     }
@@ -74,6 +78,22 @@ impl Setup {
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers;
+        self
+    }
+
+    /// What is done to the database of a cluster before anything else: statements of SQL.
+    #[must_use]
+    pub fn prepared(mut self, statements: &'static str) -> Self {
+        self.prepared = Some(statements);
+        self
+    }
+
+    /// Gives each process a wall clock of its own that can be set; see [`System::set_clock`].
+    ///
+    /// [`System::set_clock`]: crate::System::set_clock
+    #[must_use]
+    pub fn clocks(mut self) -> Self {
+        self.clocks = true;
         self
     }
 

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use crate::chaos::Clocks;
 use crate::setup::{Setup, Wiring, variable};
 use crate::wait::{wait_for, within};
 use crate::{Api, Broker, Database, Launch, Process, Proxy};
@@ -88,6 +89,10 @@ impl System {
         complete(&mut setup, servers.as_ref(), folder.path())?;
         let mut names = vec!["standalone".to_owned()];
         if setup.wiring == Wiring::Cluster {
+            if let (Some(statements), Some(servers)) = (setup.prepared, &servers) {
+                let mut database = servers.database.connect().await?;
+                sqlx::raw_sql(statements).execute(&mut database).await?;
+            }
             migrate(&setup, folder.path()).await?;
             names = ["completion-listener", "stats", "api"]
                 .map(str::to_owned)
@@ -100,7 +105,7 @@ impl System {
         }
         let starting = names
             .iter()
-            .map(|name| Process::start(launch(&setup, name, folder.path())));
+            .map(async |name| Process::start(launch(&setup, name, folder.path())?).await);
         let started = try_join_all(starting).await?;
         let processes: BTreeMap<_, _> = names.into_iter().zip(started).collect();
         let api = &processes[serving(setup.wiring)];
@@ -126,6 +131,15 @@ impl System {
             return Err(error.context(system.logs().await));
         }
         Ok(system)
+    }
+
+    /// Sets the wall clock of one of its processes so many seconds apart from the right time;
+    /// only in a system [with clocks](Setup::clocks).
+    ///
+    /// # Errors
+    /// When the clock cannot be written.
+    pub fn set_clock(&self, name: &str, seconds: i64) -> anyhow::Result<()> {
+        Clocks::new(self.folder.path().join("clocks"))?.set(name, seconds)
     }
 
     /// On what it runs.
@@ -226,7 +240,7 @@ impl System {
     /// # Errors
     /// When it does not start.
     pub async fn start_again(&self, name: &str) -> anyhow::Result<()> {
-        let process = Process::start(launch(&self.setup, name, self.folder.path())).await?;
+        let process = Process::start(launch(&self.setup, name, self.folder.path())?).await?;
         self.processes.lock().await.insert(name.to_owned(), process);
         Ok(())
     }
@@ -371,7 +385,7 @@ fn complete(setup: &mut Setup, servers: Option<&Servers>, folder: &Path) -> anyh
 }
 
 /// How to start one process of a system.
-fn launch(setup: &Setup, name: &str, folder: &Path) -> Launch {
+fn launch(setup: &Setup, name: &str, folder: &Path) -> anyhow::Result<Launch> {
     let role = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '-');
     let settings = setup.settings.iter().filter(|(_, value)| !value.is_empty());
     let mut env: BTreeMap<String, String> = settings
@@ -382,18 +396,21 @@ fn launch(setup: &Setup, name: &str, folder: &Path) -> Launch {
     if !matches!(role, "api" | "standalone") {
         env.insert(variable("metrics.listen"), "127.0.0.1:0".to_owned());
     }
-    Launch {
+    if setup.clocks {
+        env.extend(Clocks::new(folder.join("clocks"))?.variables(name)?);
+    }
+    Ok(Launch {
         name: name.to_owned(),
         binary: setup.binary.clone(),
         args: vec![role.to_owned()],
         env,
         folder: folder.to_owned(),
-    }
+    })
 }
 
 /// Runs `attune migrate` to its end.
 async fn migrate(setup: &Setup, folder: &Path) -> anyhow::Result<()> {
-    let mut process = Process::spawn(launch(setup, "migrate", folder))?;
+    let mut process = Process::spawn(launch(setup, "migrate", folder)?)?;
     let status = process.end().await?;
     ensure!(
         status.success(),

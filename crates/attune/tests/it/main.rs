@@ -10,6 +10,7 @@ mod bench;
 mod cancelling;
 mod claims;
 mod client;
+mod clocks;
 mod completions;
 mod example;
 mod executors;

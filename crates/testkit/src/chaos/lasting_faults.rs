@@ -168,7 +168,7 @@ async fn pg_away(rig: &Rig, _: &mut StdRng, fault: &Fault) -> anyhow::Result<boo
 /// Clocks that can be set: a file for each process, which libfaketime reads. Monotonic clocks
 /// stay as they are, `CLOCK_BOOTTIME` too.
 #[derive(Debug, Clone)]
-pub(crate) struct Clocks {
+pub struct Clocks {
     folder: PathBuf,
     library: PathBuf,
 }
@@ -178,7 +178,7 @@ impl Clocks {
     ///
     /// # Errors
     /// When libfaketime is not there, or the folder cannot be made.
-    pub(crate) fn new(folder: PathBuf) -> anyhow::Result<Self> {
+    pub fn new(folder: PathBuf) -> anyhow::Result<Self> {
         let library = library().context(
             "the faults of clocks need libfaketime: `scripts/services install libfaketime`",
         )?;
@@ -187,7 +187,10 @@ impl Clocks {
     }
 
     /// The variables with which a process goes by the clock of this name.
-    pub(crate) fn variables(&self, name: &str) -> anyhow::Result<Vec<(String, String)>> {
+    ///
+    /// # Errors
+    /// When the clock cannot be written.
+    pub fn variables(&self, name: &str) -> anyhow::Result<Vec<(String, String)>> {
         self.set(name, 0)?;
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let variables = [
@@ -201,7 +204,10 @@ impl Clocks {
     }
 
     /// Sets a clock so many seconds apart from the right time.
-    pub(crate) fn set(&self, name: &str, seconds: i64) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// When the clock cannot be written.
+    pub fn set(&self, name: &str, seconds: i64) -> anyhow::Result<()> {
         let path = self.folder.join(name);
         // In one step: a file that is read while it is written would be another time.
         let fresh = path.with_extension("new");

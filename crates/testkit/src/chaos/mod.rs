@@ -44,7 +44,7 @@ use crate::{Api, wait_for};
 use actions::Action;
 use fleet::Fleet;
 use http::Shared;
-use lasting_faults::Clocks;
+pub use lasting_faults::Clocks;
 use ledger::Ledger;
 use nemesis::{Fault, Lane, Rig};
 use notes::Notes;
