@@ -10,12 +10,13 @@ use std::time::Duration;
 use attune_bus::{DeliveryTag, Settler, Subscriber};
 use attune_core::PartitionId;
 use attune_executor::owner::{
-    Call, CallId, Delivered, DeliveryId, Published, Reply, SubscriptionId,
+    Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
 };
 use attune_executor::queue::Millis;
 use attune_executor::{Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
+use attune_runtime::Progress;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +26,7 @@ use crate::convert::duration;
 use crate::counters::Counters;
 use crate::feed::{Feed, Inbound};
 use crate::notices;
+use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
 
@@ -58,6 +60,7 @@ pub(crate) struct Driver {
     pub(crate) served: watch::Sender<usize>,
     pub(crate) trouble: watch::Sender<Option<attune_executor::owner::Trouble>>,
     pub(crate) max_message_bytes: usize,
+    pub(crate) progress: ExecutorProgress,
 }
 
 /// What is under way.
@@ -77,7 +80,7 @@ impl Driver {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (inputs, mut answers) = mpsc::unbounded_channel();
         let (settling, settle) = mpsc::unbounded_channel();
-        let settling_task = tokio::spawn(run_settling(settle));
+        let settling_task = tokio::spawn(run_settling(settle, self.progress.settling.clone()));
         let mut under_way = UnderWay {
             inputs,
             settling,
@@ -89,6 +92,7 @@ impl Driver {
         };
         let mut leaving = false;
         while !under_way.ended {
+            self.progress.owner.stamp();
             let now = boot_now();
             let wait = duration(self.owner.wake_at(now) - now);
             let wants = self.owner.wants_messages();
@@ -112,6 +116,7 @@ impl Driver {
             };
             self.step(input, &mut under_way);
         }
+        self.progress.owner.rest();
         drop(self.control);
         drop(self.commands);
         for token in under_way.subscriptions.values() {
@@ -189,14 +194,16 @@ impl Driver {
             Output::Dispatch(id, dispatches) => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
-                    let published = publisher.dispatch(dispatches).await;
+                    let work = async move { publisher.dispatch(dispatches).await };
+                    let published = published(work).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }
             Output::Letters(id, letters) => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
-                    let published: Published = publisher.letters(&letters).await;
+                    let work = async move { publisher.letters(&letters).await };
+                    let published = published(work).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }
@@ -230,7 +237,7 @@ impl Driver {
         }
         let (calls, inputs) = (self.calls.clone(), under_way.inputs.clone());
         under_way.tasks.spawn(async move {
-            let reply = calls.make(call).await;
+            let reply = answered(async move { calls.make(call).await }).await;
             back(&inputs, Input::Answered(id, reply));
         });
     }
@@ -294,9 +301,34 @@ impl UnderWay {
     }
 }
 
+/// The answer of a store call. One that panicked may have been made: its outcome is unknown, and
+/// the owner goes on as after any other unknown outcome.
+async fn answered(call: impl Future<Output = Reply> + Send + 'static) -> Reply {
+    tokio::spawn(call).await.unwrap_or_else(|fault| {
+        tracing::error!(error = %fault, "a store call came to no end; its outcome is unknown");
+        Reply::Failed(Failure {
+            refused: false,
+            words: fault.to_string(),
+        })
+    })
+}
+
+/// What came of a publication; the same for one that panicked.
+async fn published(publication: impl Future<Output = Published> + Send + 'static) -> Published {
+    tokio::spawn(publication).await.unwrap_or_else(|fault| {
+        tracing::error!(error = %fault, "a publication came to no end; its outcome is unknown");
+        Published::Unknown
+    })
+}
+
 /// Settles messages in order, so that a subscription ends after what it delivered is settled.
-async fn run_settling(mut settling: mpsc::UnboundedReceiver<Settling>) {
-    while let Some(next) = settling.recv().await {
+async fn run_settling(mut settling: mpsc::UnboundedReceiver<Settling>, progress: Progress) {
+    loop {
+        progress.rest();
+        let Some(next) = settling.recv().await else {
+            return;
+        };
+        progress.stamp();
         match next {
             Settling::Ack(settler, tags) => settler.ack(&tags).await,
             Settling::End(subscription) => subscription.cancel(),

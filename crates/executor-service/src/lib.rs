@@ -4,7 +4,7 @@
 //! does what it says. `driver` is the loop; `feed` receives the topics of the partitions; `calls`
 //! asks the store; `publisher` tells workers and askers; `records` and `notices` write down what
 //! was decided; `convert` stands between the types of the decisions and those of tables and
-//! messages. `intake` routes rule firings to the partitions.
+//! messages. `intake` routes rule firings to the partitions; `progress` shows which loops go on.
 
 mod calls;
 mod convert;
@@ -13,9 +13,11 @@ mod driver;
 mod feed;
 mod intake;
 mod notices;
+mod progress;
 mod publisher;
 mod records;
 mod service;
 
 pub use counters::Counters;
+pub use progress::ExecutorProgress;
 pub use service::{ExecutorError, ExecutorHandle, ExecutorOptions, start};

@@ -12,11 +12,13 @@ use attune_messages::v1::{
     Answer, EnforcementCreated, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot,
 };
 use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
+use attune_runtime::Progress;
 use chrono::Utc;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::convert;
+use crate::progress::SideBySide;
 
 /// How many bytes of dispatches one message carries.
 const MAX_PACK_BYTES: usize = 256 * 1024;
@@ -34,10 +36,16 @@ pub(crate) struct Publisher {
     /// Pools whose messages are kept even before a worker comes.
     declared: Mutex<HashSet<String>>,
     unconfirmed: Arc<Semaphore>,
+    under_way: Arc<SideBySide>,
 }
 
 impl Publisher {
-    pub(crate) fn new(bus: Arc<dyn Bus>, max_pack: usize, max_message_bytes: usize) -> Self {
+    pub(crate) fn new(
+        bus: Arc<dyn Bus>,
+        max_pack: usize,
+        max_message_bytes: usize,
+        progress: Progress,
+    ) -> Self {
         let bounds = |items| PackBounds {
             items,
             bytes: MAX_PACK_BYTES,
@@ -49,6 +57,7 @@ impl Publisher {
             answers: bounds(MAX_ANSWERS),
             declared: Mutex::default(),
             unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
+            under_way: Arc::new(SideBySide::new(progress)),
         }
     }
 
@@ -108,6 +117,7 @@ impl Publisher {
         messages: Vec<Outgoing>,
         places: &BTreeMap<Uuid, Vec<usize>>,
     ) -> Published {
+        let _piece = self.under_way.begin();
         match self.bus.publish(messages).await {
             Ok(()) => Published::Confirmed,
             Err(PublishError::Refused(refused)) => {
@@ -132,8 +142,9 @@ impl Publisher {
             tracing::debug!("answers or snapshots are lost: too many are not confirmed");
             return;
         };
-        let bus = Arc::clone(&self.bus);
+        let (bus, under_way) = (Arc::clone(&self.bus), Arc::clone(&self.under_way));
         tokio::spawn(async move {
+            let _piece = under_way.begin();
             match bus.publish(messages).await {
                 Ok(()) | Err(PublishError::Refused(_)) => {}
                 Err(error) => tracing::warn!(%error, "answers or snapshots may be lost"),

@@ -21,6 +21,7 @@ use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::feed::Feed;
 use crate::intake::{Watcher, intake};
+use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
 
@@ -62,6 +63,8 @@ pub struct ExecutorOptions {
     pub max_message_bytes: usize,
     /// Where it records what it decides, if anybody wants to check it.
     pub recorder: Option<Recorder>,
+    /// What its loops stamp.
+    pub progress: ExecutorProgress,
 }
 
 /// An executor could not start.
@@ -191,6 +194,7 @@ pub async fn start(
             Arc::clone(&bus),
             options.dispatch_max_pack,
             options.max_message_bytes,
+            options.progress.publisher.clone(),
         )),
         records: Records::new(options.recorder.clone()),
         counters: Arc::clone(&counters),
@@ -200,6 +204,7 @@ pub async fn start(
         served: served_tx,
         trouble: trouble_tx,
         max_message_bytes: options.max_message_bytes,
+        progress: options.progress.clone(),
     };
     let (waiting_tx, waiting) = watch::channel(None);
     let watcher = Watcher {

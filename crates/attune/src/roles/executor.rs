@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use attune_config::Settings;
 use attune_executor::owner::Trouble;
 use attune_executor::{Counter, QueueConfig, QueuesView};
-use attune_executor_service::{ExecutorError, ExecutorHandle, ExecutorOptions};
+use attune_executor_service::{ExecutorError, ExecutorHandle, ExecutorOptions, ExecutorProgress};
 use attune_runtime::{Health, Metrics, Shutdown, retry_until_ready, systemd};
 use tokio::sync::watch;
 
@@ -16,6 +16,9 @@ use crate::parts::{Parts, settle};
 /// What keeps an executor from its work for longer than this makes the process not ready, in
 /// milliseconds.
 pub(super) const TROUBLE: i64 = 30_000;
+
+/// A loop of an executor that makes no round for longer than this stands still.
+const STANDSTILL: Duration = Duration::from_secs(30);
 
 /// What can be seen of an executor from outside.
 pub(crate) struct ExecutorView {
@@ -51,6 +54,7 @@ pub(super) async fn start_executor(
         stats_interval: settings.stats.publish_interval(),
         max_message_bytes: settings.broker.max_message_bytes,
         recorder,
+        progress: progress(settings, health),
     };
     let starting = retry_until_ready("what the executor needs", shutdown, || async {
         let (store, bus) = (parts.store.clone(), parts.bus.clone());
@@ -78,6 +82,16 @@ pub(super) async fn start_executor(
     show_troubles(health, name, handle.waiting(), words, shutdown);
     spawn(shutdown, "executor", handle.stopped(), ended);
     Ok(view)
+}
+
+/// The stamps of its loops. A publication may rightly take as long as the broker may.
+fn progress(settings: &Settings, health: &Health) -> ExecutorProgress {
+    let publishing = STANDSTILL + settings.broker.publish_timeout();
+    ExecutorProgress {
+        owner: health.progress("executor.owner", STANDSTILL),
+        publisher: health.progress("executor.publisher", publishing),
+        settling: health.progress("executor.settling", STANDSTILL),
+    }
 }
 
 /// What is worth telling of what keeps an executor from its work.

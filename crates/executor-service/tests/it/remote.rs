@@ -1,5 +1,6 @@
 //! A store as an executor sees it that can be killed or stopped.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct Door {
     late: Mutex<Option<Delay>>,
     /// How many commits were refused since they are; nothing while they are not.
     refused: Mutex<Option<usize>>,
+    /// Whether the next commit brings its task down.
+    panics: AtomicBool,
 }
 
 /// Lets a commit go on, and learns what became of it.
@@ -67,6 +70,7 @@ impl Door {
             looks: watch::Sender::new(0),
             late: Mutex::new(None),
             refused: Mutex::new(None),
+            panics: AtomicBool::new(false),
         }
     }
 
@@ -93,6 +97,11 @@ impl Door {
             0 => StoreError::Refused(words.into()),
             _ => StoreError::Statement(words.into()),
         })
+    }
+
+    /// The next commit panics after it was made.
+    pub(crate) fn break_next_commit(&self) {
+        self.panics.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn shut(&self) {
@@ -335,7 +344,13 @@ impl PartitionStore for Remote {
         self.door.commits.send_modify(|waiting| *waiting += 1);
         self.door.pass().await;
         self.door.commits.send_modify(|waiting| *waiting -= 1);
-        self.call(async move |store: Arc<dyn Store>| store.commit(&batch).await)
-            .await
+        let made = self
+            .call(async move |store: Arc<dyn Store>| store.commit(&batch).await)
+            .await;
+        assert!(
+            !self.door.panics.swap(false, Ordering::Relaxed),
+            "it panics as it was told to"
+        );
+        made
     }
 }

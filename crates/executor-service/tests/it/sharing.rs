@@ -239,6 +239,21 @@ async fn a_commit_that_comes_late_writes_nothing() {
     member.stop().await;
 }
 
+/// It counts as one whose outcome is unknown: nobody waits for its answer for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_that_panics_stops_nothing() {
+    let system = System::new().await;
+    let refs = system.actions().await;
+    let member = system.member("one").await;
+    shared(&system, &[&member]).await;
+    member.door.break_next_commit();
+    for action_ref in &refs {
+        system.submit(action_ref, 0).await;
+    }
+    system.all_ran(&refs, 1).await;
+    member.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_owned_again_soon_after_all_were_killed() {
     let system = System::new().await;

@@ -79,6 +79,7 @@ impl System {
     pub(crate) fn options(name: &str) -> ExecutorOptions {
         ExecutorOptions {
             recorder: None,
+            progress: Default::default(),
             name: name.to_owned(),
             partitions: PARTITIONS,
             lease_ttl: TTL,

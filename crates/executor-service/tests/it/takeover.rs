@@ -40,6 +40,7 @@ async fn takeover_of_a_million() {
         let held = store.acquire(other, "other", &kept, hour).await.unwrap();
         let options = ExecutorOptions {
             recorder: None,
+            progress: Default::default(),
             name: "measured".to_owned(),
             partitions: PARTITIONS,
             lease_ttl: Duration::from_secs(15),
