@@ -227,6 +227,9 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.completed));
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
+    for new in [&inserts, &instant] {
+        binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
+    }
     binds.finish()
 }
 

@@ -47,6 +47,7 @@ struct ExecutionRow<'a> {
     parameters: &'a str,
     not_before: Option<String>,
     timeout_seconds: Option<u32>,
+    requeue_of: Option<i64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -192,6 +193,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         parameters: submission.parameters.get(),
         not_before: submission.not_before.map(time_text),
         timeout_seconds: submission.timeout_seconds,
+        requeue_of: submission.requeue_of.map(|of| of.0),
         outcome: outcome.map(outcome_columns),
     }
 }

@@ -11,6 +11,7 @@ mod cancelling;
 mod claims;
 mod client;
 mod completions;
+mod dead_letters;
 mod example;
 mod executors;
 mod first_use;
