@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use attune_bus::{DeliveryTag, Settler, Subscriber};
 use attune_core::PartitionId;
-use attune_executor::owner::{
-    Call, CallId, Delivered, DeliveryId, Published, Reply, SubscriptionId,
-};
+use attune_executor::owner::{Call, CallId, Delivered, DeliveryId, Reply, SubscriptionId};
 use attune_executor::queue::Millis;
 use attune_executor::{Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
@@ -190,13 +188,6 @@ impl Driver {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
                     let published = publisher.dispatch(dispatches).await;
-                    back(&inputs, Input::Published(id, published));
-                });
-            }
-            Output::Letters(id, letters) => {
-                let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
-                under_way.tasks.spawn(async move {
-                    let published: Published = publisher.letters(&letters).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }

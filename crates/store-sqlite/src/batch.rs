@@ -1,7 +1,7 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
 use attune_core::{QueueTotals, Status};
-use attune_store::{Batch, End, NewAudit, NewExecution, Outcome, Update};
+use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Outcome, Update};
 use serde::Serialize;
 
 use crate::rows::{list, list_unless_empty, text_of, time_text};
@@ -25,6 +25,7 @@ pub(crate) struct BatchLists {
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
     pub(crate) audit: Option<String>,
+    pub(crate) letters: Vec<NewDeadLetter>,
 }
 
 /// The members are the columns.
@@ -171,6 +172,7 @@ impl BatchLists {
                     .collect(),
             ),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
+            letters: batch.letters.clone(),
         }
     }
 }
