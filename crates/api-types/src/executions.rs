@@ -97,6 +97,10 @@ pub struct Execution {
     )]
     #[schema(value_type = Option<String>)]
     pub stderr: Option<Option<String>>,
+    /// The ended execution that it runs again, when a dead letter was put back.
+    #[serde(default)]
+    #[schema(value_type = Option<i64>)]
+    pub requeue_of: Option<ExecutionId>,
 }
 
 /// Keeps apart what is `null` and what is not there.

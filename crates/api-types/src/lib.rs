@@ -8,6 +8,7 @@
 mod actions;
 mod audit;
 mod cluster;
+mod dead_letters;
 mod errors;
 mod executions;
 mod health;
@@ -19,6 +20,7 @@ mod worker;
 pub use actions::{ActionApplied, ActionList, ActionView, InForce};
 pub use audit::{AuditEntry, AuditList};
 pub use cluster::{Cluster, ExecutorView, PartitionView, WorkerView};
+pub use dead_letters::{DeadLetter, DeadLetterList, RequeueRequest, Requeued, RequeuedExecution};
 pub use errors::{ErrorBody, ErrorDetail};
 pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
 pub use health::{ComponentHealth, Liveness, Readiness};

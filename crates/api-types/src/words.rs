@@ -115,6 +115,10 @@ pub struct Submission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 2_592_000)]
     pub timeout_seconds: Option<u32>,
+    /// The ended execution that this one runs again; kept beside it and not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub requeue_of: Option<i64>,
 }
 
 /// An action as its author writes it, in a file or in a request.

@@ -4,16 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use attune_bus::Bus;
 use attune_bus::client::{ClientError, CommandClient};
 use attune_core::{ActionId, ExecutionId, QueueStats, Submission};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
-    ActionStore, AuditStore, ExecutionStore, PartitionStore, StatsStore, Store, WorkerStore,
+    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, PartitionStore, StatsStore, Store,
+    WorkerStore,
 };
 
-use crate::ready::{PartitionsProbe, Probe, StoreProbe};
+use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 
 /// Commands to the owners of partitions, each answered by its owner.
 #[async_trait]
@@ -116,6 +118,10 @@ pub struct Ports {
     pub audit: Arc<dyn AuditStore>,
     /// Who owns which partition.
     pub partitions: Arc<dyn PartitionStore>,
+    /// Messages that nobody could use.
+    pub letters: Arc<dyn DeadLetterStore>,
+    /// Where they are put back.
+    pub bus: Arc<dyn Bus>,
     /// The way to the owners.
     pub commands: Arc<dyn Commands>,
     /// What `/readyz` asks, each time.
@@ -130,9 +136,14 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// All ports of one store; `/readyz` asks the store and whether each of `partitions`
+    /// All ports of one store and one bus; `/readyz` asks both, and whether each of `partitions`
     /// partitions has an owner.
-    pub fn new(store: Arc<dyn Store>, commands: Arc<dyn Commands>, partitions: u16) -> Self {
+    pub fn new(
+        store: Arc<dyn Store>,
+        bus: Arc<dyn Bus>,
+        commands: Arc<dyn Commands>,
+        partitions: u16,
+    ) -> Self {
         Self {
             actions: store.clone(),
             executions: store.clone(),
@@ -140,10 +151,13 @@ impl Ports {
             stats: store.clone(),
             audit: store.clone(),
             partitions: store.clone(),
+            letters: store.clone(),
+            bus: bus.clone(),
             commands,
             probes: vec![
                 Arc::new(StoreProbe::new(store.clone())),
                 Arc::new(PartitionsProbe::new(store, partitions)),
+                Arc::new(BusProbe::new(bus)),
             ],
             health: None,
             live: None,

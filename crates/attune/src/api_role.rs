@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use attune_api::{ApiOptions, ApiServer, BusProbe, LiveQueues, OpsListen, Ports, QueueDefaults};
+use attune_api::{ApiOptions, ApiServer, LiveQueues, OpsListen, Ports, QueueDefaults};
 use attune_bus::{BusError, ClientOptions, CommandClient};
 use attune_config::Settings;
 use attune_core::{ActionId, QueueStats};
@@ -61,13 +61,11 @@ pub(crate) async fn start(
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
-    let mut ports = Ports::new(parts.store.clone(), Arc::new(commands), partitions)
+    let (store, bus) = (parts.store.clone(), parts.bus.clone());
+    let ports = Ports::new(store, bus, Arc::new(commands), partitions)
         .with_health(health.clone())
         .with_live_queues(live)
         .with_recorder(recorder);
-    ports
-        .probes
-        .push(Arc::new(BusProbe::new(parts.bus.clone())));
     let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
     let address = server.local_addr()?;
     spawn(shutdown, "api", server.serve(stop), ended);

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::ids::RequestId;
+use crate::ids::{ExecutionId, RequestId};
 use crate::input;
 use crate::priority::Priority;
 use crate::reject::Reject;
@@ -45,6 +45,9 @@ pub struct Submission {
     /// How long it may run, in seconds, in place of what the action says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u32>,
+    /// The ended execution that this one runs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeue_of: Option<ExecutionId>,
 }
 
 fn empty_object() -> Box<RawValue> {
@@ -69,6 +72,7 @@ impl Submission {
             labels: BTreeMap::new(),
             not_before: None,
             timeout_seconds: None,
+            requeue_of: None,
         }
     }
 
@@ -119,6 +123,12 @@ impl Submission {
         if let Some(seconds) = self.timeout_seconds {
             input::check_run_timeout(seconds)?;
         }
+        if self.requeue_of.is_some_and(|of| of.0 <= 0) {
+            return Err(Reject::field(
+                "requeue_of",
+                "`requeue_of` must be the id of an execution: a positive integer",
+            ));
+        }
         Ok(())
     }
 }
@@ -160,6 +170,7 @@ mod tests {
                 r#"{"action_ref":"core.echo","timeout_seconds":0}"#,
                 "timeout_seconds",
             ),
+            (r#"{"action_ref":"core.echo","requeue_of":0}"#, "requeue_of"),
         ] {
             assert_eq!(
                 parse(text).check().unwrap_err().field.as_deref(),

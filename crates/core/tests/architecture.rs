@@ -69,6 +69,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "runtime",
             "core",
             "record",
+            "dead-letters",
         ],
     ),
     ("record", &["core"]),

@@ -1,9 +1,9 @@
 //! What putting a dead letter back means: pure.
 
 use attune_bus::{Outgoing, Topic};
-use attune_core::{ExecutionId, PartitionId, Reject};
+use attune_core::{PartitionId, Reject};
+use attune_messages::Envelope;
 use attune_messages::v1::ExecutionRequested;
-use attune_messages::{DecodeError, Envelope};
 use attune_store::DeadLetter;
 
 /// How a letter is put back.
@@ -15,7 +15,7 @@ pub enum PutBack {
     /// It was the dispatch of these executions, and its owner dispatches them anew while they are
     /// wanted. Those that have ended are run again as new executions that name them; the others
     /// need nothing.
-    RunAgain(Vec<ExecutionId>),
+    RunAgain(Vec<ExecutionRequested>),
 }
 
 /// Decides how a letter with this body is put back.
@@ -40,8 +40,8 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
         }
     };
     if letter.source.starts_with("execution.requested.") {
-        return match executions(&envelope) {
-            Ok(ids) => Ok(PutBack::RunAgain(ids)),
+        return match envelope.items() {
+            Ok(items) => Ok(PutBack::RunAgain(items)),
             Err(error) => refused(format!("no execution can be read from it: {error}")),
         };
     }
@@ -57,11 +57,6 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
         letter.message_id,
         body,
     )))
-}
-
-fn executions(envelope: &Envelope<'_>) -> Result<Vec<ExecutionId>, DecodeError> {
-    let items = envelope.items::<ExecutionRequested>()?;
-    Ok(items.into_iter().map(|item| item.execution_id).collect())
 }
 
 /// The topic that a letter came from, if what goes there is kept until it is used.
@@ -145,8 +140,9 @@ mod tests {
         let body = message("execution.requested", json!([item(256), item(512)]));
         let from = letter("execution.requested.default");
         match put_back(&from, body) {
-            Ok(PutBack::RunAgain(ids)) => {
-                assert_eq!(ids, [ExecutionId(256), ExecutionId(512)]);
+            Ok(PutBack::RunAgain(items)) => {
+                let ids: Vec<i64> = items.iter().map(|item| item.execution_id.0).collect();
+                assert_eq!(ids, [256, 512]);
             }
             other => panic!("{other:?}"),
         }

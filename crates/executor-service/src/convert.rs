@@ -3,18 +3,21 @@
 
 use std::time::Duration;
 
-use attune_core::{QueueTotals, millis};
-use attune_executor::partition::{Accepted, Answer, Completion, ForceRelease, OnReject, Submit};
+use attune_bus::Topic;
+use attune_core::{QueueTotals, RequestId, millis};
+use attune_executor::partition::{
+    Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
+};
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
     Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease, Outcome,
     StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
-use attune_messages::v1;
+use attune_messages::{encode, v1};
 use attune_store as store;
 use attune_store::audit::what;
-use chrono::DateTime;
+use chrono::{DateTime, Utc};
 use serde_json::json;
 
 /// A length of time in whole milliseconds.
@@ -113,7 +116,7 @@ fn violation_audit(violation: &Violation) -> store::NewAudit {
     } = violation;
     let key = format!("{what} {owner} {action_id} {executions:?} {attempt} {found_at}");
     store::NewAudit {
-        request_id: attune_core::RequestId::from_key(&key),
+        request_id: RequestId::from_key(&key),
         who: owner.clone(),
         what,
         target: violation.action_ref.clone(),
@@ -144,6 +147,28 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
         ends: batch.ends.iter().map(end).collect(),
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
         audit: batch.audit.iter().map(audit).collect(),
+        letters: batch.letters.iter().map(|(_, of)| letter(of)).collect(),
+    }
+}
+
+/// A letter as the collector would keep it, had it come as a message. The same submission is the
+/// same letter, however often it is asked for.
+fn letter(letter: &Letter) -> store::NewDeadLetter {
+    let mut submission = letter.submission.clone();
+    submission.request_id = Some(letter.request_id);
+    let key = format!("dead letter of {} {}", letter.request_id, letter.digest);
+    let RequestId(message_id) = RequestId::from_key(&key);
+    let body = encode(
+        message_id,
+        Utc::now(),
+        &[v1::EnforcementCreated(*submission)],
+    );
+    store::NewDeadLetter {
+        message_id,
+        reason: letter.reject.to_string(),
+        source: Topic::Enforcements.routing_key(),
+        bytes: body.len() as u64,
+        body,
     }
 }
 
@@ -245,7 +270,7 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
     }
 }
 
-pub(crate) fn submit(request_id: attune_core::RequestId, item: v1::Submit) -> Submit {
+pub(crate) fn submit(request_id: RequestId, item: v1::Submit) -> Submit {
     Submit {
         request_id,
         submission: item.submission,

@@ -199,14 +199,6 @@ impl Driver {
                     back(&inputs, Input::Published(id, published));
                 });
             }
-            Output::Letters(id, letters) => {
-                let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
-                under_way.tasks.spawn(async move {
-                    let work = async move { publisher.letters(&letters).await };
-                    let published = published(work).await;
-                    back(&inputs, Input::Published(id, published));
-                });
-            }
             Output::Send(send) => self.publisher.send(send),
             Output::Ack(deliveries) => under_way.ack(&deliveries),
             Output::Subscribe(subscription, partition) => {

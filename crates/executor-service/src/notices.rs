@@ -106,11 +106,11 @@ pub(crate) fn log(notice: &Notice) {
                 "dispatches wait for the reconciler"
             );
         }
-        Notice::LetterDropped { action_ref, reason } => {
-            tracing::error!(
+        Notice::LetterKept { action_ref, reason } => {
+            tracing::warn!(
                 "action.ref" = action_ref,
                 reason,
-                "a submission is given up: the dead letters take nothing"
+                "a submission that cannot be recorded is kept as a dead letter"
             );
         }
         Notice::SlotDiffers { .. }

@@ -1,16 +1,11 @@
-//! Publishes what an owner tells: dispatches and dead letters with a confirm, everything else
-//! once.
+//! Publishes what an owner tells: dispatches with a confirm, everything else once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use attune_bus::{Bus, Outgoing, PublishError, Topic};
-use attune_core::Submission;
 use attune_executor::owner::{Dispatch, Published, Refusal, Send};
-use attune_executor::partition::Letter;
-use attune_messages::v1::{
-    Answer, EnforcementCreated, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot,
-};
+use attune_messages::v1::{Answer, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot};
 use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
 use attune_runtime::Progress;
 use chrono::Utc;
@@ -98,18 +93,6 @@ impl Publisher {
             }
             Published::Confirmed | Published::Unknown => published,
         }
-    }
-
-    /// Publishes submissions to the dead letters.
-    pub(crate) async fn letters(&self, letters: &[Letter]) -> Published {
-        let messages: Vec<Outgoing> = letters
-            .iter()
-            .map(|of| letter(&of.submission, &Topic::Enforcements, &of.reject.to_string()))
-            .collect();
-        let places = messages.iter().enumerate();
-        let places = places.map(|(place, message)| (message.message_id, vec![place]));
-        let places = places.collect();
-        self.publish(messages, &places).await
     }
 
     async fn publish(
@@ -264,19 +247,4 @@ fn packed<M: Message, T>(topic: &Topic, pack: &Pack<M, T>) -> Outgoing {
 fn message<M: Message>(topic: &Topic, items: &[M]) -> Outgoing {
     let id = Uuid::now_v7();
     Outgoing::new(topic.clone(), id, encode(id, Utc::now(), items))
-}
-
-/// A submission as a dead letter.
-pub(crate) fn letter(submission: &Submission, topic: &Topic, reason: &str) -> Outgoing {
-    let items = [EnforcementCreated(submission.clone())];
-    let mut letter = message(&Topic::DeadLetters, &items);
-    letter.headers.push((
-        attune_bus::port::DEAD_LETTER_REASON.to_owned(),
-        reason.to_owned(),
-    ));
-    letter.headers.push((
-        attune_bus::port::DEAD_LETTER_TOPIC.to_owned(),
-        topic.routing_key(),
-    ));
-    letter
 }

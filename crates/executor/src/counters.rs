@@ -38,7 +38,7 @@ counters! {
     Redispatched = "executor.redispatched.total",
     Undispatchable = "executor.undispatchable.total",
     DispatchDropped = "executor.dispatches.dropped.total",
-    LetterDropped = "executor.dead_letters.dropped.total",
+    LetterKept = "executor.dead_letters.kept.total",
     SlotLeakMended = "executor.reconcile.leaked_slots.total",
     SlotMissingMended = "executor.reconcile.missing_slots.total",
     WaitingLeakMended = "executor.reconcile.leaked_waiting.total",

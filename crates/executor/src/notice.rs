@@ -135,8 +135,8 @@ pub enum Notice {
         /// How many.
         count: usize,
     },
-    /// A dead letter could not be stored anywhere and is given up.
-    LetterDropped {
+    /// A submission that cannot even be recorded is kept as a dead letter.
+    LetterKept {
         /// The ref that was asked for.
         action_ref: String,
         /// Why it became a dead letter.

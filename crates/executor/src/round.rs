@@ -28,8 +28,6 @@ pub struct Tell {
     pub cancels: Vec<(ExecutionId, Attempt)>,
     /// Who asked, and what to say.
     pub answers: Vec<(Arc<str>, Answer)>,
-    /// Submissions that cannot even be recorded, and why.
-    pub letters: Vec<Letter>,
     /// What to count.
     pub counts: Vec<Counter>,
     /// What people should read.
@@ -52,6 +50,7 @@ struct PartitionDraft {
     ends: Vec<End>,
     ended: HashSet<ExecutionId>,
     audit: Vec<Audit>,
+    letters: Vec<Letter>,
     tell: Tell,
 }
 
@@ -102,6 +101,7 @@ impl Draft {
                 ends,
                 ended,
                 audit,
+                letters,
                 mut tell,
                 ..
             } = draft;
@@ -120,6 +120,8 @@ impl Draft {
             batch.changes.extend(changes.into_values());
             batch.ends.extend(ends);
             batch.audit.extend(audit);
+            let letters = letters.into_iter().map(|letter| (partition, letter));
+            batch.letters.extend(letters);
             tells.insert(partition, tell);
         }
         let decided = Vec::new();
@@ -152,6 +154,7 @@ impl Commit {
         batch
             .audit
             .retain(|audit| audit.partition().is_none_or(&keep));
+        batch.letters.retain(|(partition, _)| keep(*partition));
         batch.totals.retain(|(partition, ..)| keep(*partition));
         part.decided.retain(|decided| keep(decided.partition));
         part
@@ -238,7 +241,7 @@ impl PartitionDraft {
                 self.tell.cancels.push((execution_id, attempt));
             }
             Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
-            Effect::DeadLetter(letter) => self.tell.letters.push(letter),
+            Effect::DeadLetter(letter) => self.dead_letter(letter),
             Effect::Audit(entry) => self.audit.push(entry),
             Effect::Notice(notice) => self.tell.notices.push(notice),
             Effect::Touched(action_id) => {
@@ -246,6 +249,15 @@ impl PartitionDraft {
             }
             Effect::Count(counter) => self.tell.counts.push(counter),
         }
+    }
+
+    fn dead_letter(&mut self, letter: Letter) {
+        self.tell.counts.push(Counter::LetterKept);
+        self.tell.notices.push(Notice::LetterKept {
+            action_ref: letter.submission.action_ref.clone(),
+            reason: letter.reject.to_string(),
+        });
+        self.letters.push(letter);
     }
 
     fn change(&mut self, change: Change) {

@@ -5,6 +5,7 @@ use attune_core::{
     QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
 };
 
+use crate::partition::Letter;
 use crate::queue::Millis;
 
 /// A request that has led to an execution.
@@ -201,6 +202,8 @@ pub struct Batch {
     pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
     /// What is written down for people.
     pub audit: Vec<Audit>,
+    /// Submissions that cannot even be recorded.
+    pub letters: Vec<(PartitionId, Letter)>,
 }
 
 impl Batch {
@@ -214,6 +217,7 @@ impl Batch {
             ends: Vec::new(),
             totals: Vec::new(),
             audit: Vec::new(),
+            letters: Vec::new(),
         }
     }
 
@@ -224,6 +228,7 @@ impl Batch {
             && self.changes.is_empty()
             && self.ends.is_empty()
             && self.audit.is_empty()
+            && self.letters.is_empty()
     }
 }
 

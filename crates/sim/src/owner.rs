@@ -294,9 +294,6 @@ impl World {
         match output {
             Output::Call(id, call) => self.owner_call(o, id, call),
             Output::Dispatch(id, dispatches) => self.dispatch(o, id, &dispatches),
-            Output::Letters(id, _) => {
-                self.soon(Ev::To(party, Word::Published(id, Published::Confirmed)));
-            }
             Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {
                 for delivery in deliveries {

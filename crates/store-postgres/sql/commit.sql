@@ -36,11 +36,11 @@ inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
-        labels, parameters)
+        labels, parameters, requeue_of)
     SELECT n.id, n.action, now(), CASE WHEN n.status = 'requested' THEN now() END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
-           n.parameters::json
+           n.parameters::json, n.requeue_of
     FROM (
         SELECT
             unnest($4::bigint[]) AS id, unnest($5::bigint[]) AS action,
@@ -50,7 +50,7 @@ inserted AS (
             unnest($13::text[]) AS enforcement_id, unnest($14::text[]) AS requested_by,
             unnest($15::text[]) AS group_key, unnest($16::text[]) AS labels,
             unnest($17::text[]) AS parameters, unnest($18::timestamptz[]) AS not_before,
-            unnest($19::integer[]) AS timeout_seconds
+            unnest($19::integer[]) AS timeout_seconds, unnest($62::bigint[]) AS requeue_of
     ) AS n
     WHERE (SELECT fully FROM held)
     ON CONFLICT (id) DO NOTHING
@@ -61,11 +61,12 @@ instant AS (
     INSERT INTO attune.execution_history (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
-        enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr)
+        enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
+        requeue_of)
     SELECT n.id, n.action, now(), now(), n.not_before, n.grant_no, n.request_id, n.attempt,
            n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
-           n.result::json, n.error, n.stdout, n.stderr
+           n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
     FROM (
         SELECT
             unnest($20::bigint[]) AS id, unnest($21::bigint[]) AS action,
@@ -78,7 +79,8 @@ instant AS (
             unnest($35::integer[]) AS timeout_seconds,
             unnest($36::text[]) AS final_status, unnest($37::text[]) AS result,
             unnest($38::text[]) AS error, unnest($39::integer[]) AS exit_code,
-            unnest($40::text[]) AS stdout, unnest($41::text[]) AS stderr
+            unnest($40::text[]) AS stdout, unnest($41::text[]) AS stderr,
+            unnest($63::bigint[]) AS requeue_of
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -139,19 +141,19 @@ gone AS (
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
-              e.labels, e.parameters
+              e.labels, e.parameters, e.requeue_of
 ),
 ended AS (
     INSERT INTO attune.execution_history (
         id, action, created, requested_at, started_at, finished_at, not_before, grant_no,
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
-        error, stdout, stderr)
+        error, stdout, stderr, requeue_of)
     SELECT g.id, g.action, g.created, g.requested_at, g.started_at, now(), g.not_before,
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,
-           o.stdout, o.stderr
+           o.stdout, o.stderr, g.requeue_of
     FROM (
         SELECT
             unnest($50::bigint[]) AS id, unnest($51::text[]) AS final_status,

@@ -13,7 +13,7 @@ use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::{audit, sql, text};
+use crate::{audit, dead_letters, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
@@ -35,13 +35,13 @@ impl Db {
         }
         let parameters = parameters(batch)?;
         let pool = self.commit.clone();
-        let answer = if batch.audit.is_empty() {
+        let beside = beside(batch)?;
+        let answer = if beside.is_empty() {
             self.run(async move { execute(&pool, parameters).await })
                 .await?
         } else {
-            let audit = audit::parameters(&batch.audit)?;
             let fences = fences(batch).len();
-            self.run(async move { execute_audited(&pool, parameters, audit, fences).await })
+            self.run(async move { execute_with(&pool, parameters, beside, fences).await })
                 .await?
         };
         let missing: Vec<PartitionId> = batch
@@ -117,20 +117,35 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-/// Entries for the audit log are rare, so they are a statement of their own, in one transaction
-/// with the round, and no burden to the rounds that have none.
-async fn execute_audited(
+/// Entries for the audit log and dead letters are rare, so they are statements of their own, in
+/// one transaction with the round, and no burden to the rounds that have none.
+fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError> {
+    let mut beside = Vec::new();
+    if !batch.audit.is_empty() {
+        beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
+    }
+    if !batch.letters.is_empty() {
+        let letters = dead_letters::parameters(&batch.letters)?;
+        beside.push((sql::ADD_DEAD_LETTERS, letters));
+    }
+    Ok(beside)
+}
+
+/// Writes a round and, where every fence holds, what stands beside it.
+async fn execute_with(
     pool: &PgPool,
     parameters: PgArguments,
-    audit: PgArguments,
+    beside: Vec<(&'static str, PgArguments)>,
     fences: usize,
 ) -> Result<Answer, Failure> {
     let mut transaction = pool.begin().await?;
     let answer = execute(&mut *transaction, parameters).await?;
     if answer.held.len() == fences {
-        sqlx::query_with(sql::ADD_AUDIT, audit)
-            .execute(&mut *transaction)
-            .await?;
+        for (statement, parameters) in beside {
+            sqlx::query_with(statement, parameters)
+                .execute(&mut *transaction)
+                .await?;
+        }
     }
     transaction.commit().await?;
     Ok(answer)
@@ -227,6 +242,9 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.completed));
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
+    for new in [&inserts, &instant] {
+        binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
+    }
     binds.finish()
 }
 

@@ -9,7 +9,7 @@ use attune_store::{
     NewDeadLetter, Requeue, StoreError,
 };
 use sqlx::Row as _;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
 use uuid::Uuid;
 
 use crate::bind::Binds;
@@ -21,19 +21,7 @@ use crate::{PostgresStore, sql, text};
 #[async_trait]
 impl DeadLetterStore for PostgresStore {
     async fn add_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), StoreError> {
-        // One statement can write a row only once: of several the last one counts.
-        let letters: BTreeMap<Uuid, &NewDeadLetter> = letters
-            .iter()
-            .map(|letter| (letter.message_id, letter))
-            .collect();
-        let rows = || letters.values();
-        let mut binds = Binds::default();
-        binds.column(rows(), |letter| letter.message_id);
-        binds.column(rows(), |letter| text::text(&letter.reason));
-        binds.column(rows(), |letter| text::text(&letter.source));
-        binds.column(rows(), |letter| letter.body.as_slice());
-        binds.column(rows(), |letter| counter(letter.bytes));
-        let parameters = binds.finish()?;
+        let parameters = parameters(letters)?;
         let pool = self.db.general.clone();
         self.db
             .run(async move {
@@ -105,6 +93,23 @@ impl DeadLetterStore for PostgresStore {
             .run(async move { Ok(query.execute(&pool).await?.rows_affected()) })
             .await
     }
+}
+
+/// The parameters of `sql/add_dead_letters.sql`.
+pub(crate) fn parameters(letters: &[NewDeadLetter]) -> Result<PgArguments, StoreError> {
+    // One statement can write a row only once: of several the last one counts.
+    let letters: BTreeMap<Uuid, &NewDeadLetter> = letters
+        .iter()
+        .map(|letter| (letter.message_id, letter))
+        .collect();
+    let rows = || letters.values();
+    let mut binds = Binds::default();
+    binds.column(rows(), |letter| letter.message_id);
+    binds.column(rows(), |letter| text::text(&letter.reason));
+    binds.column(rows(), |letter| text::text(&letter.source));
+    binds.column(rows(), |letter| letter.body.as_slice());
+    binds.column(rows(), |letter| counter(letter.bytes));
+    binds.finish()
 }
 
 fn letter(row: &PgRow) -> Result<DeadLetter, Failure> {

@@ -183,5 +183,8 @@ fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         exit_code: row.try_get("exit_code")?,
         stdout: row.try_get("stdout")?,
         stderr: row.try_get("stderr")?,
+        requeue_of: row
+            .try_get::<Option<i64>, _>("requeue_of")?
+            .map(ExecutionId),
     })
 }

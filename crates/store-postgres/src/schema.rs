@@ -52,6 +52,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0007_upkeep.sql"),
         ),
         (
+            8,
+            "additive_requeue_of",
+            include_str!("../../../migrations/postgres/0008_additive_requeue_of.sql"),
+        ),
+        (
             9,
             "no_slots",
             include_str!("../../../migrations/postgres/0009_no_slots.sql"),

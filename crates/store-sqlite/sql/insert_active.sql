@@ -4,7 +4,7 @@
 INSERT INTO execution_active
        (id, action, action_ref, priority, status, attempt, grant_no, request_id, enforcement_id,
         requested_by, group_key, labels, parameters, not_before, timeout_seconds,
-        created, requested_at)
+        created, requested_at, requeue_of)
 SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value ->> 'priority',
        e.value ->> 'status', e.value ->> 'attempt', e.value ->> 'grant_no',
        e.value ->> 'request_id', e.value ->> 'enforcement_id', e.value ->> 'requested_by',
@@ -12,7 +12,8 @@ SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value
        e.value ->> 'not_before', e.value ->> 'timeout_seconds',
        strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
        CASE WHEN e.value ->> 'status' = 'requested'
-            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
+            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+       e.value ->> 'requeue_of'
   FROM jsonb_each(?1) AS e
  WHERE true
     ON CONFLICT (id) DO NOTHING

@@ -3,7 +3,7 @@ INSERT INTO execution_history
        (id, action, action_ref, priority, status, attempt, grant_no, request_id, enforcement_id,
         requested_by, group_key, labels, parameters, not_before, timeout_seconds,
         cancel_requested, created, requested_at, finished_at,
-        result, error, exit_code, stdout, stderr)
+        result, error, exit_code, stdout, stderr, requeue_of)
 SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value ->> 'priority',
        e.value ->> 'status', e.value ->> 'attempt', e.value ->> 'grant_no',
        e.value ->> 'request_id', e.value ->> 'enforcement_id', e.value ->> 'requested_by',
@@ -13,7 +13,7 @@ SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value
        CASE WHEN e.value ->> 'attempt' > 0 THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
        strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
        e.value ->> 'result', e.value ->> 'error', e.value ->> 'exit_code',
-       e.value ->> 'stdout', e.value ->> 'stderr'
+       e.value ->> 'stdout', e.value ->> 'stderr', e.value ->> 'requeue_of'
   FROM jsonb_each(?1) AS e
  WHERE true
     ON CONFLICT (id) DO NOTHING

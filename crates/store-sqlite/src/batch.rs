@@ -1,7 +1,7 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
 use attune_core::{QueueTotals, Status};
-use attune_store::{Batch, End, NewAudit, NewExecution, Outcome, Update};
+use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Outcome, Update};
 use serde::Serialize;
 
 use crate::rows::{list, list_unless_empty, text_of, time_text};
@@ -25,6 +25,7 @@ pub(crate) struct BatchLists {
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
     pub(crate) audit: Option<String>,
+    pub(crate) letters: Vec<NewDeadLetter>,
 }
 
 /// The members are the columns.
@@ -47,6 +48,7 @@ struct ExecutionRow<'a> {
     parameters: &'a str,
     not_before: Option<String>,
     timeout_seconds: Option<u32>,
+    requeue_of: Option<i64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -170,6 +172,7 @@ impl BatchLists {
                     .collect(),
             ),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
+            letters: batch.letters.clone(),
         }
     }
 }
@@ -192,6 +195,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         parameters: submission.parameters.get(),
         not_before: submission.not_before.map(time_text),
         timeout_seconds: submission.timeout_seconds,
+        requeue_of: submission.requeue_of.map(|of| of.0),
         outcome: outcome.map(outcome_columns),
     }
 }

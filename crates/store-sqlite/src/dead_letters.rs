@@ -89,7 +89,8 @@ pub(crate) async fn prune(inner: &Inner, keep: DeadLetterRetention) -> Result<u6
     removed.await
 }
 
-async fn add(
+/// Keeps messages, inside a transaction.
+pub(crate) async fn add(
     connection: &mut SqliteConnection,
     letters: Vec<NewDeadLetter>,
 ) -> Result<(), Failure> {

@@ -179,5 +179,8 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
         exit_code: row.try_get("exit_code")?,
         stdout: row.try_get("stdout")?,
         stderr: row.try_get("stderr")?,
+        requeue_of: row
+            .try_get::<Option<i64>, _>("requeue_of")?
+            .map(ExecutionId),
     })
 }

@@ -46,6 +46,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0007_upkeep.sql"),
     ),
     (
+        8,
+        "additive_requeue_of",
+        include_str!("../../../migrations/sqlite/0008_additive_requeue_of.sql"),
+    ),
+    (
         9,
         "no_slots",
         include_str!("../../../migrations/sqlite/0009_no_slots.sql"),

@@ -18,6 +18,7 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{Executor as _, Sqlite};
 
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
+use crate::dead_letters;
 use crate::error::Failure;
 use crate::partition_rows::{
     active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
@@ -401,6 +402,7 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
     }
     run(connection, sql::UPSERT_TOTALS, lists.totals).await?;
     run(connection, sql::INSERT_AUDIT, lists.audit).await?;
+    dead_letters::add(connection, lists.letters).await?;
     Ok(committed)
 }
 

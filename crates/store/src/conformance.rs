@@ -142,6 +142,8 @@ cases! { ($)
     dead_letters::letters_are_kept_and_listed,
     dead_letters::a_message_has_one_letter,
     dead_letters::a_letter_is_put_back_once_and_audited,
+    dead_letters::a_letter_is_written_with_its_batch,
+    dead_letters::a_fenced_batch_leaves_no_letter,
     dead_letters::old_letters_go_first,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,

@@ -67,6 +67,8 @@ pub struct ExecutionRecord {
     pub stdout: Option<String>,
     /// What its program wrote to stderr.
     pub stderr: Option<String>,
+    /// The ended execution that it runs again.
+    pub requeue_of: Option<ExecutionId>,
 }
 
 /// An execution that holds a slot, as people look at it.

@@ -11,6 +11,7 @@ use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 
 use crate::audit::NewAudit;
+use crate::dead_letters::NewDeadLetter;
 use crate::error::StoreError;
 
 /// A partition as its lease row shows it.
@@ -193,6 +194,9 @@ pub struct Batch {
     pub totals: Vec<(ActionId, QueueTotals)>,
     /// What is to be written down for the people who answer for the system.
     pub audit: Vec<NewAudit>,
+    /// Submissions that nobody could use, kept as
+    /// [`add_dead_letters`](crate::DeadLetterStore::add_dead_letters) keeps them.
+    pub letters: Vec<NewDeadLetter>,
 }
 
 impl Batch {
@@ -207,6 +211,7 @@ impl Batch {
             ends: Vec::new(),
             totals: Vec::new(),
             audit: Vec::new(),
+            letters: Vec::new(),
         }
     }
 
@@ -217,6 +222,7 @@ impl Batch {
             && self.updates.is_empty()
             && self.ends.is_empty()
             && self.audit.is_empty()
+            && self.letters.is_empty()
     }
 }
 

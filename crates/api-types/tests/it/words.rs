@@ -84,6 +84,7 @@ fn submissions_have_the_same_members() {
         ("labels", json!({"k": "v"})),
         ("not_before", json!("2026-01-02T03:04:05Z")),
         ("timeout_seconds", json!(7)),
+        ("requeue_of", json!(1792)),
     ]);
     same::<Submission, words::Submission>(&json!(whole));
     for member in whole.keys() {

@@ -204,6 +204,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
         exit_code: record.exit_code,
         stdout: bodies.stdout.then_some(record.stdout),
         stderr: bodies.stderr.then_some(record.stderr),
+        requeue_of: record.requeue_of,
     }
 }
 

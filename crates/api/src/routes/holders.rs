@@ -19,8 +19,8 @@ use crate::error::ApiError;
 use crate::query::Params;
 use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 
-/// Who takes slots back as long as nobody is asked to log in and gives no name.
-const NOBODY: &str = "api";
+/// Who does something as long as nobody is asked to log in and gives no name.
+pub(super) const NOBODY: &str = "api";
 
 /// The holders of an action's slots, by rising id, in pages.
 #[utoipa::path(

@@ -2,6 +2,7 @@
 
 mod actions;
 mod cluster;
+mod dead_letters;
 mod executions;
 mod holders;
 mod probes;
@@ -103,6 +104,9 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(queues::list))
         .routes(routes!(cluster::show))
         .routes(routes!(cluster::audit_log))
+        .routes(routes!(dead_letters::list))
+        .routes(routes!(dead_letters::show))
+        .routes(routes!(dead_letters::requeue))
         .routes(routes!(worker::claims))
         .routes(routes!(worker::retire))
         .with_state(app);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_api::{Commands, Ports, Probe};
+use attune_bus::MemoryBus;
 use attune_bus::client::ClientError;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
@@ -14,8 +15,8 @@ use attune_core::{
 };
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
-    ActionStore, Applied, AuditEntry, Claim, Cursor, ExecutionFilter, ExecutionPage,
-    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange,
+    ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
+    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange, Requeue,
     SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats, Violations,
     WorkerLease, WorkerRow, WorkerStore,
 };
@@ -62,6 +63,9 @@ pub(crate) struct State {
     pub(crate) hold: Option<Arc<Notify>>,
     /// How many executions each action's queue takes.
     pub(crate) room: Option<usize>,
+    pub(crate) letters: Vec<(DeadLetter, Vec<u8>)>,
+    pub(crate) requeues: Vec<Requeue>,
+    pub(crate) bus: MemoryBus,
 }
 
 /// All ports on one state; a clone is the same.
@@ -96,6 +100,8 @@ impl Fake {
             stats: all.clone(),
             audit: all.clone(),
             partitions: all.clone(),
+            letters: all.clone(),
+            bus: Arc::new(self.with(|state| state.bus.clone())),
             commands: all.clone(),
             probes: vec![all],
             health: None,
@@ -198,6 +204,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         exit_code: None,
         stdout: None,
         stderr: None,
+        requeue_of: None,
     }
 }
 

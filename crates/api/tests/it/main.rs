@@ -6,6 +6,7 @@
 )]
 
 mod actions;
+mod dead_letters;
 mod executions;
 mod fake_cluster;
 mod fakes;

@@ -211,6 +211,7 @@ fn details(record: &Execution) -> String {
         ("enforcement", record.enforcement_id.clone()),
         ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
         ("request", Some(record.request_id.to_string())),
+        ("runs again", record.requeue_of.map(|of| of.to_string())),
         ("worker", record.worker.map(|worker| worker.to_string())),
         ("created", time(Some(record.created))),
         ("not before", time(record.not_before)),

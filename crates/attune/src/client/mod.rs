@@ -10,6 +10,7 @@ mod batch;
 mod batch_plan;
 mod batch_report;
 mod cluster;
+mod dead_letters;
 mod executions;
 mod holders;
 mod http;
@@ -28,6 +29,7 @@ use serde::Serialize;
 
 use self::action::ActionArguments;
 use self::cluster::ClusterArguments;
+use self::dead_letters::DeadLettersArguments;
 use self::executions::ExecutionsArguments;
 use self::http::{CallError, Http};
 use self::queues::QueuesArguments;
@@ -52,6 +54,8 @@ pub(crate) enum ClientCommand {
     Queues(QueuesArguments),
     /// Look at the executors, the partitions they own and the workers.
     Cluster(ClusterArguments),
+    /// Look at messages that nobody could use, and put them back.
+    DeadLetters(DeadLettersArguments),
 }
 
 /// How to reach the server and how to answer.
@@ -172,6 +176,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Executions(arguments) => &arguments.connect,
         ClientCommand::Queues(arguments) => &arguments.connect,
         ClientCommand::Cluster(arguments) => &arguments.connect,
+        ClientCommand::DeadLetters(arguments) => &arguments.connect,
     };
     let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
     match command {
@@ -180,5 +185,6 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
+        ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
     }
 }

@@ -162,7 +162,8 @@ async fn cluster_lasting_dead_pool() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), dead_pool).await
 }
 
-/// Dead letters that take no more stop nobody who has something to put there.
+/// Dead letters that take no more stop nobody who has something to put there, and submissions that
+/// cannot even be recorded are kept all the same: their owner keeps them itself.
 async fn full_dead_letters(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
     api.apply(&limited(LIVE, &noop(), 4)).await?;
@@ -172,7 +173,15 @@ async fn full_dead_letters(system: &System) -> anyhow::Result<()> {
     for _ in 0..300 {
         publish(&bus, &Topic::Enforcements, firing("it.nobody", &json!({}))).await?;
     }
-    the_rest_goes_on(system).await
+    the_rest_goes_on(system).await?;
+    let mut sql = system.database()?.connect().await?;
+    let query = "SELECT count(*) FROM attune.dead_letter WHERE source = 'enforcement.created'";
+    wait_for("what was confirmed", async || {
+        let kept: i64 = sqlx::query_scalar(query).fetch_one(&mut sql).await?;
+        ensure!(kept == 300, "{kept} of 300 are kept");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ mod claims;
 mod client;
 mod clocks;
 mod completions;
+mod dead_letters;
 mod example;
 mod executors;
 mod first_use;

@@ -9,7 +9,7 @@ use attune_executor::Counter;
 use attune_executor_service::ExecutorOptions;
 use attune_messages::v1::{EnforcementCreated, ExecutionRequested};
 use attune_messages::{decode_batch, encode};
-use attune_store::ActionStore as _;
+use attune_store::{ActionStore as _, DeadLetterFilter, DeadLetterStore as _};
 use chrono::Utc;
 use serde_json::value::to_raw_value;
 use uuid::Uuid;
@@ -106,5 +106,43 @@ async fn a_firing_that_cannot_be_handed_on_is_a_dead_letter_and_holds_up_nothing
         (system.bus.unsettled(&Topic::DeadLetters) == 1).then_some(())
     })
     .await;
+    member.stop().await;
+}
+
+/// A submission that cannot even be recorded is kept in the commit that acknowledges it, so dead
+/// letters that take nothing lose none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_recorded_is_kept_while_the_dead_letters_take_nothing() {
+    const COUNT: usize = 5;
+    let (system, member) = bounded().await;
+    let room = Room {
+        messages: 0,
+        bytes: 0,
+    };
+    system.bus.set_room(&Topic::DeadLetters, room);
+    for number in 0..COUNT {
+        let body = firing("test.nobody", number as u64, 0);
+        let message = attune_bus::Outgoing::new(Topic::Enforcements, Uuid::now_v7(), body);
+        system.bus.publish(vec![message]).await.unwrap();
+    }
+    let filter = DeadLetterFilter::default();
+    let letters = until("all are kept", async || {
+        let letters = system.store.list_dead_letters(&filter, None, 10).await;
+        letters.ok().filter(|letters| letters.len() == COUNT)
+    })
+    .await;
+    for letter in letters {
+        assert_eq!(letter.source, "enforcement.created");
+        assert!(letter.reason.contains("test.nobody"), "{letter:?}");
+        let (_, body) = system
+            .store
+            .find_dead_letter(letter.id)
+            .await
+            .unwrap()
+            .unwrap();
+        let items: Vec<EnforcementCreated> = decode_batch(&body, LARGEST).unwrap();
+        assert!(items[0].0.request_id.is_some(), "it goes back as it came");
+    }
+    assert_eq!(member.counters.get(Counter::LetterKept), COUNT as u64);
     member.stop().await;
 }

@@ -11,7 +11,7 @@ use attune_core::{
 use crate::counters::Counter;
 use crate::fact::Decided;
 use crate::notice::Notice;
-use crate::partition::{Answer, Completion, ForceRelease, Grantee, Letter, Submit};
+use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit};
 use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
@@ -112,8 +112,6 @@ pub enum Output {
     Call(CallId, Call),
     /// Tell workers what they may run; what came of it is [`Input::Published`].
     Dispatch(PublishId, Vec<Dispatch>),
-    /// Keep submissions that nothing can be done with; what came of it is [`Input::Published`].
-    Letters(PublishId, Arc<Vec<Letter>>),
     /// Tell somebody; nobody waits for a confirm.
     Send(Send),
     /// These messages are done with.

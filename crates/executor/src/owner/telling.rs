@@ -17,11 +17,11 @@ use attune_core::{ExecutionId, PartitionId};
 use super::backoff::Backoff;
 use super::snapshots::Snapshots;
 use super::{
-    Call, DeliveryId, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Refusal,
-    Reply, Send, Stage,
+    Call, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Refusal, Reply, Send,
+    Stage,
 };
 use crate::counters::Counter;
-use crate::partition::{Event, Grantee, Letter};
+use crate::partition::{Event, Grantee};
 use crate::queue::Millis;
 use crate::round::Round;
 use crate::stored::Body;
@@ -40,8 +40,6 @@ const MAX_TOGETHER: usize = 1_000;
 /// taken over must not flood the broker with what mostly waits at the workers already.
 const AGAIN_AT_ONCE: usize = 500;
 const AGAIN_INTERVAL: Millis = 50;
-/// How often dead letters are tried when they are refused.
-const LETTER_TRIES: u32 = 3;
 
 /// The line of one pool.
 #[derive(Debug)]
@@ -73,25 +71,12 @@ impl Pool {
     }
 }
 
-/// Something on its way to the bus.
+/// Dispatches on their way to the bus.
 #[derive(Debug)]
-enum OnTheWay {
-    Dispatches {
-        pool: String,
-        items: Vec<(PartitionId, Dispatch)>,
-        bytes: usize,
-    },
-    Letters(Letters),
-}
-
-/// Submissions that nothing can be done with, and the deliveries that brought them.
-#[derive(Debug)]
-struct Letters {
-    letters: Arc<Vec<Letter>>,
-    acks: Vec<DeliveryId>,
-    tries: u32,
-    backoff: Backoff,
-    retry_at: Millis,
+struct OnTheWay {
+    pool: String,
+    items: Vec<(PartitionId, Dispatch)>,
+    bytes: usize,
 }
 
 /// What is to be told, and what is being told.
@@ -100,7 +85,6 @@ pub(super) struct Telling {
     pools: BTreeMap<String, Pool>,
     on_the_way: BTreeMap<PublishId, OnTheWay>,
     bytes_on_the_way: usize,
-    letters: Vec<Letters>,
     /// To be dispatched once more.
     again: VecDeque<(PartitionId, Grantee)>,
     again_at: Millis,
@@ -115,9 +99,8 @@ impl Telling {
         let pools = pools
             .filter(|pool| pool.unconfirmed == 0)
             .map(|pool| pool.retry_at);
-        let letters = self.letters.iter().map(|letters| letters.retry_at);
         let again = (!self.again.is_empty() && self.reading.is_empty()).then_some(self.again_at);
-        pools.chain(letters).chain(again).min()
+        pools.chain(again).min()
     }
 
     /// Whether so much is on its way that commands must wait.
@@ -197,17 +180,7 @@ impl Owner {
             self.telling.again.extend(again);
             answers.extend(tell.answers);
             cancels.extend(tell.cancels);
-            if tell.letters.is_empty() {
-                acks.extend(tell.acks);
-            } else {
-                self.telling.letters.push(Letters {
-                    letters: Arc::new(tell.letters),
-                    acks: tell.acks,
-                    tries: 0,
-                    backoff: Backoff::new(100, 10_000),
-                    retry_at: now,
-                });
-            }
+            acks.extend(tell.acks);
         }
         if !answers.is_empty() {
             self.out.push(Output::Send(Send::Answers(answers)));
@@ -254,19 +227,6 @@ impl Owner {
         for name in due {
             self.dispatch(&name);
         }
-        let letters = std::mem::take(&mut self.telling.letters);
-        for letters in letters {
-            if letters.retry_at > now {
-                self.telling.letters.push(letters);
-                continue;
-            }
-            let id = PublishId(self.number());
-            let copy = Arc::clone(&letters.letters);
-            self.telling
-                .on_the_way
-                .insert(id, OnTheWay::Letters(letters));
-            self.out.push(Output::Letters(id, copy));
-        }
         self.read_bodies(now);
         self.publish_snapshots(now);
     }
@@ -285,7 +245,7 @@ impl Owner {
         pool.unconfirmed += 1;
         self.telling.bytes_on_the_way += bytes;
         let dispatches = items.iter().map(|(_, dispatch)| dispatch.clone()).collect();
-        let sent = OnTheWay::Dispatches {
+        let sent = OnTheWay {
             pool: name.to_owned(),
             items,
             bytes,
@@ -296,17 +256,15 @@ impl Owner {
 
     /// It is known what came of something that was published.
     pub(super) fn published(&mut self, now: Millis, id: PublishId, published: Published) {
-        match self.telling.on_the_way.remove(&id) {
-            Some(OnTheWay::Dispatches { pool, items, bytes }) => {
-                self.telling.bytes_on_the_way -= bytes;
-                if let Some(pool) = self.telling.pools.get_mut(&pool) {
-                    pool.unconfirmed -= 1;
-                }
-                self.dispatched(now, &pool, items, published);
-            }
-            Some(OnTheWay::Letters(letters)) => self.letters_published(now, letters, published),
-            None => {}
+        let Some(sent) = self.telling.on_the_way.remove(&id) else {
+            return;
+        };
+        let OnTheWay { pool, items, bytes } = sent;
+        self.telling.bytes_on_the_way -= bytes;
+        if let Some(pool) = self.telling.pools.get_mut(&pool) {
+            pool.unconfirmed -= 1;
         }
+        self.dispatched(now, &pool, items, published);
     }
 
     fn dispatched(
@@ -437,27 +395,6 @@ impl Owner {
             let name = Arc::clone(&name);
             self.pending.push_back((*id, Event::Pool { name, closed }));
         }
-    }
-
-    fn letters_published(&mut self, now: Millis, mut letters: Letters, published: Published) {
-        match published {
-            Published::Confirmed => {}
-            Published::Refused(_) if letters.tries + 1 >= LETTER_TRIES => {
-                for letter in letters.letters.iter() {
-                    self.out.push(Output::Count(Counter::LetterDropped));
-                    self.out.push(Output::Notice(Notice::LetterDropped {
-                        action_ref: letter.submission.action_ref.clone(),
-                        reason: letter.reject.to_string(),
-                    }));
-                }
-            }
-            published => {
-                letters.tries += u32::from(matches!(published, Published::Refused(_)));
-                letters.retry_at = now + letters.backoff.next_delay(&mut self.chance);
-                return self.telling.letters.push(letters);
-            }
-        }
-        self.out.push(Output::Ack(letters.acks));
     }
 
     /// Reads the bodies of what is dispatched once more, a few at a time, and only of what still

@@ -218,7 +218,7 @@ pub enum Effect {
         /// What to say.
         answer: Answer,
     },
-    /// Put a submission among the dead letters: it cannot even be recorded.
+    /// Keep a submission as a dead letter, in the commit of this round: it cannot even be recorded.
     DeadLetter(Letter),
     /// Write it down, in the commit of this round.
     Audit(Audit),
@@ -244,6 +244,10 @@ pub struct Grantee {
 /// A submission that nothing can be done with, and why.
 #[derive(Debug, Clone)]
 pub struct Letter {
+    /// Names the request.
+    pub request_id: RequestId,
+    /// The digest of its body.
+    pub digest: i64,
     /// The submission.
     pub submission: Box<Submission>,
     /// Why.

@@ -178,8 +178,12 @@ impl Partition {
             .copied()
             .filter(|_| fits);
         let Some(action_id) = action_id else {
-            let (submission, reject) = (Box::new(submission), reject.clone());
-            out.push(Effect::DeadLetter(Letter { submission, reject }));
+            out.push(Effect::DeadLetter(Letter {
+                request_id,
+                digest,
+                submission: Box::new(submission),
+                reject: reject.clone(),
+            }));
             return;
         };
         let id = ExecutionId::new(self.id, Seq::new(self.epoch, self.next_place));

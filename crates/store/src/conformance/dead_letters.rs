@@ -7,11 +7,11 @@ use attune_core::RequestId;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::support::LONG;
+use super::support::{LONG, World, fenced};
 use crate::audit::what;
 use crate::{
-    DeadLetter, DeadLetterFilter, DeadLetterRetention, LETTER_OVERHEAD, NewDeadLetter, Requeue,
-    Store,
+    Batch, DeadLetter, DeadLetterFilter, DeadLetterRetention, LETTER_OVERHEAD, NewDeadLetter,
+    Requeue, Store,
 };
 
 /// A message of which everything is kept.
@@ -152,6 +152,57 @@ pub async fn a_letter_is_put_back_once_and_audited(store: Arc<dyn Store>) {
     assert!(!store.mark_requeued(&late).await.unwrap());
     assert!(store.mark_requeued(&requeue(&back)).await.unwrap());
     assert_eq!(store.audit_log(None, 10).await.unwrap().len(), 2);
+}
+
+/// What an owner could not use is kept in the transaction that acknowledges it; a batch that is
+/// repeated leaves one letter.
+pub async fn a_letter_is_written_with_its_batch(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let batch = Batch {
+        inserts: vec![world.queued(&action)],
+        letters: vec![
+            letter("enforcement.created", "no such action", b"{}"),
+            letter("enforcement.created", "deep", "\u{1F980}\0".as_bytes()),
+        ],
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    world.commit(&batch).await;
+    assert_eq!(world.active_ids().await, [batch.inserts[0].id]);
+    let kept = all(&*store).await;
+    assert_eq!(kept.len(), 2);
+    for new in &batch.letters {
+        let mut kept = kept.iter();
+        let kept = kept.find(|kept| kept.message_id == new.message_id);
+        let (kept, body) = store
+            .find_dead_letter(kept.unwrap().id)
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!((&kept.reason, &kept.source), (&new.reason, &new.source));
+        assert_eq!(body, new.body);
+    }
+    // Letters alone are a batch too.
+    let alone = Batch {
+        letters: vec![letter("enforcement.created", "alone", b"{}")],
+        ..world.batch()
+    };
+    assert!(!alone.is_empty());
+    world.commit(&alone).await;
+    assert_eq!(all(&*store).await.len(), 3);
+}
+
+/// A stale owner keeps nothing: its messages come again, to the owner that there is.
+pub async fn a_fenced_batch_leaves_no_letter(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    world.lose(1).await;
+    let batch = Batch {
+        letters: vec![letter("enforcement.created", "no such action", b"{}")],
+        ..world.batch()
+    };
+    assert_eq!(fenced(store.commit(&batch).await), [1]);
+    assert_eq!(all(&*store).await, []);
 }
 
 /// Age and size bound the letters; those that came last stay.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, Priority, Status, Submission};
+use attune_core::{Attempt, ExecutionId, Priority, Status, Submission};
 use serde_json::{Value, json};
 
 use super::support::{World, grant, raw};
@@ -27,6 +27,7 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         labels: labels.clone(),
         not_before: Some("2030-01-02T03:04:05.678901Z".parse().unwrap()),
         timeout_seconds: Some(30),
+        requeue_of: Some(ExecutionId(7 << 8)),
         ..Submission::new(action.spec.action_ref.as_str())
     };
     let new = world.queued_with(&action, submission);
@@ -60,14 +61,23 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         exit_code: None,
         stdout: None,
         stderr: None,
+        requeue_of: Some(ExecutionId(7 << 8)),
     };
     assert_eq!(record, expected);
     let on_page = store
         .list_executions(&crate::ExecutionFilter::default(), None, 5)
         .await
         .unwrap();
-    assert_eq!(on_page.executions, vec![expected]);
+    assert_eq!(on_page.executions, vec![expected.clone()]);
     assert_eq!(on_page.next, None);
+    world.end(&[id], Status::Cancelled).await;
+    let ended = world.record(id).await;
+    let expected = ExecutionRecord {
+        status: Status::Cancelled,
+        finished_at: ended.finished_at,
+        ..expected
+    };
+    assert_eq!(ended, expected);
 }
 
 /// Parameters come back as they were sent: every script, every number, up to their full size.

@@ -44,6 +44,7 @@ pub(super) fn record(id: i64, status: Status) -> Execution {
         exit_code: None,
         stdout: Some(None),
         stderr: Some(None),
+        requeue_of: None,
     }
 }
 
@@ -82,6 +83,7 @@ fn the_command_line_is_sound_and_documents_its_exit_codes() {
         &["queues"],
         &["action", "apply"],
         &["executions", "cancel"],
+        &["dead-letters", "requeue"],
     ] {
         let found = path.iter().fold(&mut command, |command, name| {
             command

@@ -1,0 +1,350 @@
+//! `/api/v1/dead-letters`: messages that nobody could use, and putting them back.
+
+use std::str::FromStr;
+
+use attune_api_types::{
+    DeadLetter, DeadLetterList, ErrorBody, RequeueRequest, Requeued, RequeuedExecution,
+};
+use attune_bus::client::ClientError;
+use attune_bus::{Outgoing, PublishError, Refusal, Topic};
+use attune_core::input::check_text;
+use attune_core::{RequestId, Submission};
+use attune_dead_letters::{PutBack, put_back};
+use attune_messages::v1::ExecutionRequested;
+use attune_store::{DeadLetterFilter, ExecutionRecord, Requeue};
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+
+use super::holders::NOBODY;
+use super::{App, lost_task};
+use crate::answers::PageBudget;
+use crate::body;
+use crate::error::ApiError;
+use crate::query::Params;
+
+/// What a letter without its body is thought to need, in bytes.
+const ROW_BYTES: usize = 1024;
+/// What a letter is thought to need at most, in bytes, as long as its answer is not read.
+const SHOWN_BYTES: usize = 2 * 1024 * 1024;
+
+/// The letter that a path names.
+fn id_of(path: Result<Path<String>, PathRejection>) -> Result<i64, ApiError> {
+    let text = path.map(|Path(text)| text).unwrap_or_default();
+    let id = text.parse().ok().filter(|id| *id > 0);
+    id.ok_or_else(|| ApiError::field("id", "the id of a dead letter is a positive integer"))
+}
+
+fn no_letter(id: i64) -> ApiError {
+    let message = format!("there is no dead letter {id}; old ones are removed");
+    ApiError::new(StatusCode::NOT_FOUND, "UNKNOWN_DEAD_LETTER", message)
+}
+
+/// A part of a letter that a list has only if it is asked for.
+struct IncludeBody;
+
+impl FromStr for IncludeBody {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        (text == "body").then_some(Self).ok_or("there is body")
+    }
+}
+
+/// Dead letters by filter, those that came first last, in pages.
+#[utoipa::path(
+    get, path = "/dead-letters", tag = "operations", operation_id = "list_dead_letters",
+    params(
+        ("source" = Option<String>, Query, description = "Only those that came from there, as in \
+            `enforcement.created`."),
+        ("reason" = Option<String>, Query, description = "Only those with exactly this reason."),
+        ("requeued" = Option<bool>, Query, description = "Only those that were put back, or only \
+            those that were not."),
+        ("include" = Option<String>, Query, description = "`body`: what is kept of each message, \
+            which is left out otherwise."),
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("before" = Option<i64>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.",
+        body = DeadLetterList))
+)]
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
+    let mut params = Params::of(&uri)?;
+    let filter = DeadLetterFilter {
+        source: params.take("source")?,
+        reason: params.take("reason")?,
+        requeued: params.parse("requeued")?,
+    };
+    let with_body = !params.list::<IncludeBody>("include")?.is_empty();
+    let before: Option<i64> = params.parse("before")?;
+    let limit = params.limit(app.options.max_page_size)?;
+    params.end("source, reason, requeued, include, limit, before")?;
+    if !with_body {
+        let bytes = app.options.page_bytes.min(limit as usize * ROW_BYTES);
+        let memory = app.memory.reserve(bytes).await?;
+        return Ok(memory.json(&page(&app, &filter, before, limit, false).await?));
+    }
+    let memory = app.memory.reserve(app.options.page_bytes).await?;
+    let _turn = app.memory.turn().await?;
+    Ok(memory.json(&page(&app, &filter, before, limit, true).await?))
+}
+
+async fn page(
+    app: &App,
+    filter: &DeadLetterFilter,
+    before: Option<i64>,
+    limit: u32,
+    with_body: bool,
+) -> Result<DeadLetterList, ApiError> {
+    let letters = &app.ports.letters;
+    // One more than asked for tells whether another page follows.
+    let found = letters.list_dead_letters(filter, before, limit + 1).await?;
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let all = found.len();
+    let mut shown = Vec::new();
+    for letter in found.into_iter().take(limit as usize) {
+        let row = match with_body {
+            false => view(letter, None),
+            true => match letters.find_dead_letter(letter.id).await? {
+                Some((letter, body)) => view(letter, Some(&body)),
+                // It was removed just now.
+                None => view(letter, None),
+            },
+        };
+        if !budget.takes(&row) {
+            break;
+        }
+        shown.push(row);
+    }
+    let next = shown.last().filter(|_| shown.len() < all);
+    Ok(DeadLetterList {
+        next: next.map(|letter| letter.id),
+        dead_letters: shown,
+    })
+}
+
+fn view(letter: attune_store::DeadLetter, body: Option<&[u8]>) -> DeadLetter {
+    DeadLetter {
+        id: letter.id,
+        message_id: letter.message_id,
+        reason: letter.reason,
+        source: letter.source,
+        bytes: letter.bytes,
+        truncated: letter.truncated,
+        arrivals: letter.arrivals,
+        received_at: letter.received_at,
+        requeued_at: letter.requeued_at,
+        requeued_by: letter.requeued_by,
+        body: body.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
+    }
+}
+
+/// One dead letter, with what is kept of the message.
+#[utoipa::path(
+    get, path = "/dead-letters/{id}", tag = "operations", operation_id = "show_dead_letter",
+    params(("id" = i64, Path, minimum = 1, description = "The letter.")),
+    responses(
+        (status = 200, description = "The letter, with its body.", body = DeadLetter),
+        (status = 404, description = "`UNKNOWN_DEAD_LETTER`.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let id = id_of(path)?;
+    let memory = app.memory.reserve(SHOWN_BYTES).await?;
+    let found = app.ports.letters.find_dead_letter(id).await?;
+    let (letter, body) = found.ok_or_else(|| no_letter(id))?;
+    Ok(memory.json(&view(letter, Some(&body))))
+}
+
+/// Puts a dead letter back.
+///
+/// What never became an execution, and a completion, is published as it came, under the id that
+/// it came with. Of a dispatch, the executions that have ended are run again as new ones.
+#[utoipa::path(
+    post, path = "/dead-letters/{id}/requeue", tag = "operations",
+    operation_id = "requeue_dead_letter",
+    request_body = RequeueRequest,
+    params(("id" = i64, Path, minimum = 1, description = "The letter.")),
+    responses(
+        (status = 200, description = "It was put back; audited.", body = Requeued),
+        (status = 404, description = "`UNKNOWN_DEAD_LETTER`.", body = ErrorBody),
+        (status = 409, description = "`ALREADY_REQUEUED`: it was put back and has not come again \
+            since. `NOTHING_TO_REQUEUE`: it is a dispatch of executions that have not ended, or \
+            are not kept any more. `CONFLICT`: it came again just now.", body = ErrorBody),
+        (status = 422, description = "`INVALID_INPUT`: nothing good could come of it; the message \
+            says why.", body = ErrorBody),
+        (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
+            may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+    )
+)]
+pub(crate) async fn requeue(
+    State(app): State<App>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<Requeued>, ApiError> {
+    let id = id_of(path)?;
+    let text = body::read(request, &app.options).await?;
+    let asked: RequeueRequest = body::parse(&text)?;
+    let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
+    check_text("who", &who)?;
+    if let Some(reason) = &asked.reason {
+        check_text("reason", reason)?;
+    }
+    // A client that goes away must not leave what was published without its mark.
+    let task = async move {
+        let requeue = Requeue {
+            id,
+            arrivals: 0,
+            request_id: RequestId::fresh(),
+            who,
+            reason: asked.reason,
+        };
+        put_letter_back(&app, requeue).await
+    };
+    tokio::spawn(task).await.map_err(lost_task)?.map(Json)
+}
+
+/// Carries it out first and marks the letter then, so that a crash in between leaves a letter that
+/// can be put back again, which changes nothing.
+async fn put_letter_back(app: &App, mut requeue: Requeue) -> Result<Requeued, ApiError> {
+    let id = requeue.id;
+    let found = app.ports.letters.find_dead_letter(id).await?;
+    let (letter, body) = found.ok_or_else(|| no_letter(id))?;
+    if let Some(at) = letter.requeued_at {
+        let by = letter.requeued_by.unwrap_or_default();
+        let message = format!("{by} put it back at {at}; if it is still of no use, it comes again");
+        return Err(conflict("ALREADY_REQUEUED", message));
+    }
+    requeue.arrivals = letter.arrivals;
+    let requeued = match put_back(&letter, body)? {
+        PutBack::Publish(message) => {
+            publish(app, message).await?;
+            Requeued {
+                id,
+                published: true,
+                executions: Vec::new(),
+            }
+        }
+        PutBack::RunAgain(dispatched) => Requeued {
+            id,
+            published: false,
+            executions: run_again(app, dispatched).await?,
+        },
+    };
+    if !app.ports.letters.mark_requeued(&requeue).await? {
+        return Err(conflict(
+            "CONFLICT",
+            "it was put back, and came again or was removed or put back by somebody else \
+             meanwhile; look at it again"
+                .to_owned(),
+        ));
+    }
+    Ok(requeued)
+}
+
+fn conflict(code: &'static str, message: String) -> ApiError {
+    ApiError::new(StatusCode::CONFLICT, code, message)
+}
+
+/// Publishes a message as it came.
+async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
+    let partitions = app.options.partitions;
+    if let Topic::Commands(partition) | Topic::Control(partition) = &message.topic
+        && partition.0 >= partitions
+    {
+        let words = format!("it came from partition {partition}, and there are {partitions}");
+        return Err(ApiError::field("id", words));
+    }
+    let message_id = message.message_id;
+    let Err(error) = app.ports.bus.publish(vec![message]).await else {
+        return Ok(());
+    };
+    Err(match error.refusal_of(message_id) {
+        Some(refusal @ (Refusal::Unroutable | Refusal::Full)) => ApiError::unavailable(
+            "OVERLOADED",
+            format!("where it came from takes nothing now: {refusal}; nothing was done"),
+        ),
+        Some(refusal) => ApiError::field("id", format!("it cannot be sent: {refusal}")),
+        None => unconfirmed(&error),
+    })
+}
+
+fn unconfirmed(error: &PublishError) -> ApiError {
+    ApiError::unavailable(
+        "OUTCOME_UNKNOWN",
+        format!("{error}; whether it was put back is unknown; put it back again"),
+    )
+}
+
+/// Runs those of what was dispatched again that have ended, each as a new execution that names it.
+async fn run_again(
+    app: &App,
+    dispatched: Vec<ExecutionRequested>,
+) -> Result<Vec<RequeuedExecution>, ApiError> {
+    let (mut told, mut again) = (Vec::new(), Vec::new());
+    for item in dispatched {
+        let id = item.execution_id;
+        let record = app.ports.executions.find_execution(id).await?;
+        told.push(RequeuedExecution {
+            requeue_of: id,
+            id: None,
+            status: record.as_ref().map(|record| record.status),
+        });
+        if let Some(record) = record.filter(|record| record.status.is_terminal()) {
+            again.push((told.len() - 1, submission(record, item)));
+        }
+    }
+    if again.is_empty() {
+        let message = "it is a dispatch, and of its executions none has ended and is still kept: \
+                       what waits or runs is dispatched anew by itself"
+            .to_owned();
+        return Err(conflict("NOTHING_TO_REQUEUE", message));
+    }
+    let (places, submissions): (Vec<usize>, Vec<Submission>) = again.into_iter().unzip();
+    let deadline = app.options.submit_timeout;
+    let answers = app.ports.commands.submit(submissions, deadline).await;
+    for (place, answer) in places.into_iter().zip(answers) {
+        // Putting the letter back once more gives those that were accepted before.
+        let accepted = answer.map_err(refused)?;
+        told[place].id = accepted.execution_id;
+        told[place].status = accepted.status;
+    }
+    Ok(told)
+}
+
+fn refused(error: ClientError) -> ApiError {
+    match error {
+        ClientError::NotConfirmed { reason, .. } => ApiError::unavailable(
+            "OUTCOME_UNKNOWN",
+            format!(
+                "no answer in time ({reason}); whether it was put back is unknown; put it back \
+                 again"
+            ),
+        ),
+        error => error.into(),
+    }
+}
+
+/// What was asked for, once more. Its request id follows from the old execution, so that however
+/// many letters name it, it is run again once.
+fn submission(record: ExecutionRecord, dispatched: ExecutionRequested) -> Submission {
+    let key = format!("attune: execution {} is run again", record.id);
+    Submission {
+        request_id: Some(RequestId::from_key(&key)),
+        // As they were written: the record has them as values.
+        parameters: dispatched.parameters,
+        priority: record.priority,
+        enforcement_id: record.enforcement_id,
+        requested_by: record.requested_by,
+        group: record.group,
+        labels: record.labels,
+        timeout_seconds: record.timeout_seconds,
+        requeue_of: Some(record.id),
+        ..Submission::new(record.action_ref)
+    }
+}

@@ -1,0 +1,19 @@
+-- The ended execution that this one runs again, when a dead letter was put back.
+ALTER TABLE execution_active ADD COLUMN requeue_of INTEGER;
+ALTER TABLE execution_history ADD COLUMN requeue_of INTEGER;
+
+DROP VIEW execution;
+CREATE VIEW execution AS
+SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, enforcement_id,
+       requested_by, group_key, labels, parameters, not_before, timeout_seconds, cancel_requested,
+       worker, created, requested_at, started_at, CAST(NULL AS TEXT) AS finished_at,
+       CAST(NULL AS TEXT) AS result, CAST(NULL AS TEXT) AS error,
+       CAST(NULL AS INTEGER) AS exit_code, CAST(NULL AS TEXT) AS stdout,
+       CAST(NULL AS TEXT) AS stderr, requeue_of
+  FROM execution_active
+UNION ALL
+SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, enforcement_id,
+       requested_by, group_key, labels, parameters, not_before, timeout_seconds, cancel_requested,
+       worker, created, requested_at, started_at, finished_at, result,
+       error, exit_code, stdout, stderr, requeue_of
+  FROM execution_history;
