@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Submission};
-use attune_executor::partition::{Completion, OnReject};
+use attune_executor::partition::{Completion, ForceRelease, OnReject};
 
 use crate::plan::Time;
 use crate::rng::Rng;
@@ -17,8 +17,8 @@ pub(crate) enum Name {
     Control(u16),
     /// Commands of a partition.
     Commands(u16),
-    /// What workers shall run.
-    Requested,
+    /// What the workers of a pool shall run.
+    Requested(usize),
 }
 
 /// A message.
@@ -30,6 +30,8 @@ pub(crate) enum Body {
     Cancel(RequestId, ExecutionId, Arc<str>),
     /// This action has changed; who asks stands last.
     Changed(RequestId, Arc<str>, Arc<str>),
+    /// An operator takes a slot back.
+    Release(Arc<ForceRelease>, Arc<str>),
     /// A run has ended.
     Completed(Arc<Completion>),
     /// Run this.
@@ -182,7 +184,7 @@ impl Bus {
             return sent;
         };
         while !queue.ready.is_empty() {
-            let candidates: Vec<usize> = if name == Name::Requested {
+            let candidates: Vec<usize> = if matches!(name, Name::Requested(_)) {
                 (0..queue.consumers.len())
                     .filter(|n| queue.consumers[*n].unacked.len() < queue.consumers[*n].prefetch)
                     .collect()

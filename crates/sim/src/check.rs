@@ -201,6 +201,8 @@ impl Report {
             "unknown_commits": seen.unknown_commits,
             "refused_commits": seen.refused_commits,
             "refused_dispatches": seen.refused_dispatches,
+            "force_released": seen.force_released,
+            "unsendable": seen.unsendable,
             "faults_by_kind": seen.faults,
             "first_failing_seed": self.broken.values().map(|(_, seed)| *seed).min(),
             "violations": violations,

@@ -8,7 +8,8 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, NewExecution, StoredExecution, StoredLease, StoredSlot, WorkerEnd,
+    Batch, Body, KnownRequest, NewExecution, Outcome, StoredExecution, StoredLease, StoredSlot,
+    WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -35,6 +36,30 @@ pub(crate) struct Row {
     started_at: Time,
 }
 
+/// How an execution has ended, as clients read it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    /// Its last status.
+    pub(crate) status: Status,
+    /// Its last attempt.
+    pub(crate) attempt: Attempt,
+    /// What its program returned.
+    pub(crate) result: Option<String>,
+    /// Why it did not succeed.
+    pub(crate) error: Option<String>,
+}
+
+impl Ended {
+    fn of(attempt: Attempt, outcome: &Outcome) -> Self {
+        Self {
+            status: outcome.status,
+            attempt,
+            result: outcome.result.as_ref().map(|it| it.get().to_owned()),
+            error: outcome.error.clone(),
+        }
+    }
+}
+
 /// The lease of a partition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lease {
@@ -46,6 +71,13 @@ pub(crate) struct Lease {
     free_since: Time,
     /// Who is to have it next.
     wanted: Option<OwnerId>,
+}
+
+impl Lease {
+    /// Whether its owner holds it.
+    pub(crate) fn is_live(&self, now: Time) -> bool {
+        self.owner.is_some() && self.expires > now
+    }
 }
 
 /// A claim that succeeded.
@@ -77,8 +109,8 @@ pub(crate) struct Store {
     pub(crate) actions: Vec<Action>,
     /// What waits or holds a slot.
     pub(crate) active: BTreeMap<ExecutionId, Row>,
-    /// What has ended, how, and in which attempt.
-    pub(crate) history: BTreeMap<ExecutionId, (Status, Attempt)>,
+    /// What has ended.
+    pub(crate) history: BTreeMap<ExecutionId, Ended>,
     /// What requests led to, and the digests of their bodies.
     pub(crate) requests: BTreeMap<RequestId, (ExecutionId, i64)>,
     /// What has gone through each queue.
@@ -268,7 +300,7 @@ impl Store {
     /// Where the execution of a request stands.
     fn status(&self, id: ExecutionId) -> Option<Status> {
         let active = self.active.get(&id).map(|row| row.status);
-        active.or_else(|| self.history.get(&id).map(|(status, _)| *status))
+        active.or_else(|| self.history.get(&id).map(|ended| ended.status))
     }
 
     /// What is known of these requests.
@@ -376,7 +408,7 @@ impl Store {
         }
         for (new, outcome) in &batch.instant {
             if self.remember(new, &mut odd) {
-                self.history.insert(new.id, (outcome.status, new.attempt));
+                self.history.insert(new.id, Ended::of(new.attempt, outcome));
             }
         }
         for update in &batch.changes {
@@ -406,7 +438,7 @@ impl Store {
             match self.active.remove(&end.id) {
                 Some(row) => {
                     self.history
-                        .insert(end.id, (end.outcome.status, row.attempt));
+                        .insert(end.id, Ended::of(row.attempt, &end.outcome));
                 }
                 None if first => odd.ended_twice.push(end.id),
                 None => {}

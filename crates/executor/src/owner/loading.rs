@@ -12,8 +12,6 @@ use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
 use crate::partition::{Effect, Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
 
-/// How many executions one page loads: what restoring them costs is a pause for everybody else.
-const PAGE: u32 = 10_000;
 /// How many partitions are loaded at once.
 const LOADS_AT_ONCE: usize = 4;
 
@@ -87,7 +85,7 @@ impl Owner {
                     let rows = Call::LoadRows {
                         partition: *id,
                         after,
-                        limit: PAGE,
+                        limit: self.options.page_rows,
                     };
                     (rows, Some(after))
                 }
@@ -129,7 +127,7 @@ impl Owner {
             }
             Reply::Rows(rows) => {
                 let last = rows.last().map(|row| row.id);
-                let whole = rows.len() < PAGE as usize;
+                let whole = rows.len() < self.options.page_rows as usize;
                 let recovered = load.partition.step(wall, Event::RecoverRows(rows));
                 load.effects.extend(recovered);
                 load.next = Next::Rows {

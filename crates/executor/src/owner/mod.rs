@@ -63,6 +63,11 @@ pub struct OwnerOptions {
     pub stats_refresh: Millis,
     /// What the reconciler takes for lost, and how often it looks.
     pub reconcile: ReconcileBounds,
+    /// How many executions one page of a partition that was taken loads: what restoring them costs
+    /// is a pause for everybody else.
+    pub page_rows: u32,
+    /// How many executions one slice compares with the store; likewise.
+    pub slice_rows: u32,
     /// Whether what is decided is logged.
     pub keep_log: bool,
 }

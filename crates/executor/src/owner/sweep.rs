@@ -16,9 +16,6 @@ use crate::queue::Millis;
 use crate::round::Draft;
 use crate::stored::{StoredExecution, StoredSlot, WorkerEnd};
 
-/// How many executions one slice compares: what comparing them costs is a pause for everybody
-/// else.
-const SLICE: u32 = 2_000;
 /// How long the lost workers are not looked at, at most, in milliseconds: a worker may have come
 /// whose lease ends before any other.
 const PATIENCE: Millis = 1_000;
@@ -84,6 +81,11 @@ impl Sweep {
         due.map(|(_, at)| at).min()
     }
 
+    /// Whether no round may begin while something is read; none ever waits for that.
+    pub(super) fn stops_rounds(&self) -> bool {
+        cfg!(attune_plant = "stop-the-world") && (self.asking_slots || self.asking_slice)
+    }
+
     /// Whether something was read that the next round compares.
     pub(super) fn has_read(&self) -> bool {
         !self.read.is_empty()
@@ -143,6 +145,15 @@ impl Owner {
         }
     }
 
+    fn slice_rows(&self) -> u32 {
+        // All at once, as if that cost nothing.
+        if cfg!(attune_plant = "stop-the-world") {
+            u32::MAX
+        } else {
+            self.options.slice_rows
+        }
+    }
+
     fn ask_for_slice(&mut self, open: &BTreeMap<PartitionId, Epoch>) {
         let (at, after) = self.sweep.cursor.unwrap_or((PartitionId(0), None));
         let here = open
@@ -167,7 +178,7 @@ impl Owner {
         let call = Call::LoadRows {
             partition,
             after,
-            limit: SLICE,
+            limit: self.slice_rows(),
         };
         self.call(Purpose::Sweep(asked), call);
     }
@@ -195,7 +206,7 @@ impl Owner {
                 Reply::Rows(rows),
             ) => {
                 let last = rows.last().map(|row| row.id);
-                let whole = rows.len() < SLICE as usize;
+                let whole = rows.len() < self.slice_rows() as usize;
                 self.sweep.cursor = if whole {
                     Some((PartitionId(partition.0.saturating_add(1)), None))
                 } else {
@@ -317,7 +328,7 @@ impl Owner {
                 } => {
                     self.sweep.asking_slice = false;
                     self.miss_actions(partition, rows.iter().map(|row| row.action_id));
-                    let whole = rows.len() < SLICE as usize;
+                    let whole = rows.len() < self.slice_rows() as usize;
                     let last = rows.last().map(|row| row.id).filter(|_| !whole);
                     let event = Event::ReconcileWaiting {
                         after,

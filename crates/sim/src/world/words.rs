@@ -20,6 +20,8 @@ pub struct Seen {
     pub refused_commits: u64,
     pub refused_dispatches: u64,
     pub dropped_dispatches: u64,
+    pub force_released: u64,
+    pub unsendable: u64,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -41,6 +43,8 @@ impl Seen {
         self.refused_commits += other.refused_commits;
         self.refused_dispatches += other.refused_dispatches;
         self.dropped_dispatches += other.dropped_dispatches;
+        self.force_released += other.force_released;
+        self.unsendable += other.unsendable;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }
@@ -129,6 +133,8 @@ pub(crate) enum Ev {
     Store(Party, u64, StoreCall, Fate, Time),
     Answer(usize),
     Ask(usize),
+    /// See whether things go on.
+    Watch,
     Restart(Party),
     /// The time until which this worker trusted its lease.
     LifeEnds(usize, WorkerId),
