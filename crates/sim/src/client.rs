@@ -57,8 +57,11 @@ impl World {
                 }
             }
             Op::ForceRelease { of } => {
-                let stored = self.store.requests.get(&self.request_of(of));
-                if let Some((id, _)) = stored.copied() {
+                let holders = self.store.active.iter();
+                let holders = holders.filter(|(_, row)| row.status.holds_slot());
+                let many = holders.clone().count().max(1);
+                let mut holders = holders.map(|(id, _)| *id).skip(of % many);
+                if let Some(id) = holders.next() {
                     self.force_release(id);
                 }
             }
@@ -84,7 +87,7 @@ impl World {
         }
     }
 
-    /// Takes the slot back from an execution that is seen to hold one.
+    /// Takes the slot back from an execution that is seen to hold it.
     fn force_release(&mut self, id: ExecutionId) {
         let row = self.store.active.get(&id);
         let Some(row) = row.filter(|row| row.status.holds_slot()) else {

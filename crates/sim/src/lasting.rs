@@ -82,6 +82,12 @@ impl Lasting {
         of.iter().any(fails) || fails(&Reads::All)
     }
 
+    /// By how much the store's clock is wrong.
+    pub(crate) fn clock_is_off(&self, now: Time) -> Time {
+        let (by, until) = self.step;
+        if now < until { by } else { 0 }
+    }
+
     /// How wrong the store's clock looks to an owner. One that never saw it right would have
     /// nothing to compare it with.
     pub(crate) fn clock_looks(&mut self, now: Time, owner: OwnerId) -> Time {
@@ -112,14 +118,20 @@ impl World {
     /// Begins what lasts.
     pub(crate) fn begin_lasting(&mut self, fault: &Fault) {
         let now = self.now;
+        let pools = self.plan.pools;
         match *fault {
             Fault::RefuseLong { refuse } => self.refuse_until = now + refuse,
             Fault::FailReads { reads, fail } => {
                 self.lasting.reads.insert(reads, now + fail);
             }
-            Fault::FullPool { pool, full } => self.lasting.pools[pool].full_until = now + full,
-            Fault::LostRoute { pool, lost } => self.lasting.pools[pool].lost_until = now + lost,
+            Fault::FullPool { pool, full } => {
+                self.lasting.pools[pool % pools].full_until = now + full;
+            }
+            Fault::LostRoute { pool, lost } => {
+                self.lasting.pools[pool % pools].lost_until = now + lost;
+            }
             Fault::DeadPool { pool, dead } => {
+                let pool = pool % pools;
                 self.lasting.pools[pool].dead_until = now + dead;
                 for worker in 0..self.workers.len() {
                     if self.plan.pool_of(worker) == pool && self.workers[worker].is_alive() {
@@ -138,6 +150,15 @@ impl World {
             }
             Fault::StepStoreClock { by, lasts } => self.lasting.step = (by, now + lasts),
             _ => {}
+        }
+    }
+
+    /// What the store takes for now.
+    pub(crate) fn store_now(&self) -> Time {
+        if self.plan.store_clock {
+            self.now + self.lasting.clock_is_off(self.now)
+        } else {
+            self.now
         }
     }
 

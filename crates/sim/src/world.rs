@@ -24,7 +24,7 @@ use crate::bus::{Body, Bus, Delivery, Name, Party};
 use crate::client::Ask;
 use crate::flow::Flow;
 use crate::lasting::Lasting;
-use crate::oracle::{Key, Oracle, Violation};
+use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
 use crate::results::Reports;
@@ -40,7 +40,7 @@ pub use words::{Outcome, Seen};
 /// What the wall clocks show when a run begins, in milliseconds.
 pub(crate) const WALL: i64 = 1_700_000_000_000;
 
-struct Due(Time, u64, Ev);
+struct Due(Time, u64, Box<Ev>);
 
 impl PartialEq for Due {
     fn eq(&self, other: &Self) -> bool {
@@ -101,15 +101,22 @@ pub(crate) struct World {
 
 /// Runs a plan to its end.
 pub fn run(plan: Plan, keep_lines: bool) -> Outcome {
+    run_until(plan, keep_lines, None)
+}
+
+/// Likewise, but no further than to where a rule is broken.
+pub(crate) fn run_until(plan: Plan, keep_lines: bool, rule: Option<Rule>) -> Outcome {
     let mut world = World::new(plan, keep_lines);
-    world.run();
+    world.run(rule);
     let World {
         oracle,
         seen,
         trace,
+        pushed,
         ..
     } = world;
     Outcome {
+        steps: pushed,
         hash: trace.hash(),
         seen,
         violations: oracle.violations,
@@ -202,7 +209,7 @@ impl World {
     pub(crate) fn push(&mut self, at: Time, event: Ev) {
         self.pushed += 1;
         self.events
-            .push(Reverse(Due(at.max(self.now), self.pushed, event)));
+            .push(Reverse(Due(at.max(self.now), self.pushed, Box::new(event))));
     }
 
     /// The usual delay of anything.
@@ -219,21 +226,24 @@ impl World {
         self.trace.note(self.now, note);
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, until: Option<Rule>) {
         let end = self.plan.heal_at + PATIENCE;
         while let Some(Reverse(Due(at, _, event))) = self.events.pop() {
             self.now = at;
             if at >= end {
                 break;
             }
-            if matches!(event, Ev::Look) {
+            if matches!(*event, Ev::Look) {
                 if self.is_done() {
                     break;
                 }
                 self.push(self.now + 500, Ev::Look);
                 continue;
             }
-            self.handle(event);
+            self.handle(*event);
+            if until.is_some_and(|rule| self.oracle.violations.contains_key(&rule)) {
+                return;
+            }
         }
         let asks = self
             .asks
@@ -250,6 +260,7 @@ impl World {
         for violation in self.oracle.violations.clone().into_values() {
             self.note(Note::Broken(violation.rule));
         }
+        self.seen.most_returned = u64::from(self.bus.most_returned);
         self.seen.executions = (self.store.history.len() + self.store.active.len()) as u64;
     }
 
@@ -393,6 +404,11 @@ impl World {
     pub(crate) fn close(&mut self, subscription: u64) {
         if let Some(name) = self.bus.close(subscription) {
             self.pump(name);
+        }
+        for (name, body) in self.bus.take_dead() {
+            let words = format!("{name:?} gave this back too often: {body:?}");
+            let violation = Violation::of(attune_core::Promise::I1, words);
+            self.oracle.blame(self.now, violation);
         }
     }
 

@@ -20,6 +20,11 @@ pub(super) struct StoreClock {
 }
 
 impl StoreClock {
+    /// Whether the store's clock was seen.
+    pub(super) fn is_known(&self) -> bool {
+        self.offset.is_some()
+    }
+
     /// The store's time, in milliseconds since 1970; the monotonic time itself until the store
     /// was seen.
     pub(super) fn at(&self, now: Millis) -> Millis {

@@ -233,6 +233,9 @@ impl Owner {
             Input::Answered(call, reply) => self.answered(now, call, reply),
             Input::Published(id, published) => self.published(now, id, published),
             Input::Unsubscribed(subscription) => self.unsubscribed(now, subscription),
+            // Nothing is decided before the store's time is known: what was accepted until then would
+            // look as if it had waited since 1970. The first look finds what is free.
+            Input::HandedOver(_) if !self.clock.is_known() => {}
             Input::HandedOver(partitions) => self.keeper.hint(partitions),
             Input::Timer => {}
             Input::Leave => self.leave(now),

@@ -43,3 +43,23 @@ fn a_closed_pool_whose_dispatches_went_to_other_owners_opens() {
     let is_open = |output: &Output| matches!(output, Output::Notice(Notice::PoolOpen { pool }) if pool == "default");
     assert!(owner.out.iter().any(is_open), "{:?}", owner.out);
 }
+
+#[test]
+fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
+    use crate::owner::Input;
+    let mut owner = owner();
+    let first = owner.step(0, Input::Timer);
+    let asked = first.iter().find_map(|output| match output {
+        Output::Call(id, Call::Look { .. }) => Some(*id),
+        _ => None,
+    });
+    let failure = crate::owner::Failure {
+        refused: false,
+        words: "it hangs".to_owned(),
+    };
+    let asked = asked.expect("it looks first");
+    owner.step(10, Input::Answered(asked, Reply::Failed(failure)));
+    let next = owner.step(20, Input::HandedOver(vec![PartitionId(0)]));
+    let acquires = |output: &Output| matches!(output, Output::Call(_, Call::Acquire(_)));
+    assert!(!next.iter().any(acquires), "{next:?}");
+}

@@ -72,6 +72,7 @@ impl Plan {
             ops,
             faults,
             heal_at: span + rng.between(500, 6_000),
+            store_clock: false,
             plant,
         };
         plan.add_lasting();

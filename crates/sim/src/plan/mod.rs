@@ -114,9 +114,9 @@ pub enum Op {
         /// The id of the operation that asked for it.
         of: usize,
     },
-    /// Takes the slot back from an execution, if it holds one.
+    /// Takes the slot back from one of those that hold one then.
     ForceRelease {
-        /// The id of the operation that asked for it.
+        /// From which of them.
         of: usize,
     },
     /// Changes the limit of an action.
@@ -166,6 +166,8 @@ pub struct Plan {
     pub faults: Vec<Planned<Fault>>,
     /// When everything is made whole.
     pub heal_at: Time,
+    /// Whether steps of the store's clock change all that it says.
+    pub store_clock: bool,
     /// The bug that is planted.
     pub plant: Option<Plant>,
 }

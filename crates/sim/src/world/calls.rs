@@ -8,6 +8,7 @@ impl World {
     /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
     /// is so late that its sender has given up.
     pub(crate) fn call(&mut self, party: Party, number: u64, call: StoreCall) {
+        self.flow.sent(&call);
         let noise = self.noise;
         let fate = if self.rng.chance(noise.refused) {
             Fate::Refused
@@ -101,7 +102,7 @@ impl World {
     }
 
     fn do_call(&mut self, call: StoreCall) -> StoreReply {
-        let now = self.now;
+        let now = self.store_now();
         match call {
             StoreCall::Owner(owner, call) => {
                 StoreReply::Owner(Box::new(self.do_owner_call(owner, &call)))
@@ -124,13 +125,13 @@ impl World {
     }
 
     fn do_owner_call(&mut self, owner: OwnerId, call: &Call) -> Reply {
-        let now = self.now;
+        let (shown, now) = (self.now, self.store_now());
         let ttl = crate::plan::OWNER_TTL;
         let store = &mut self.store;
         match call {
             Call::Renew(held) => Reply::Renewed(store.renew(now, owner, held, ttl)),
             Call::Look { ttl } => Reply::Looked {
-                store_now: WALL + now + self.lasting.clock_looks(now, owner),
+                store_now: WALL + shown + self.lasting.clock_looks(shown, owner),
                 live: store.look(now, owner, *ttl),
                 leases: store.stored_leases(now),
             },
@@ -205,7 +206,7 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
-        match self.store.commit(self.now, written.number, batch) {
+        match self.store.commit(self.store_now(), written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 if !again {

@@ -22,6 +22,8 @@ pub struct Seen {
     pub dropped_dispatches: u64,
     pub force_released: u64,
     pub unsendable: u64,
+    /// How often one message was given back at most.
+    pub most_returned: u64,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -45,6 +47,7 @@ impl Seen {
         self.dropped_dispatches += other.dropped_dispatches;
         self.force_released += other.force_released;
         self.unsendable += other.unsendable;
+        self.most_returned = self.most_returned.max(other.most_returned);
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }
@@ -56,6 +59,8 @@ impl Seen {
 pub struct Outcome {
     /// Decided by every step of the run.
     pub hash: u64,
+    /// How many things happened in it: what it cost.
+    pub steps: u64,
     /// What it came across.
     pub seen: Seen,
     /// The first violation of each rule.
