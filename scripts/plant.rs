@@ -5,14 +5,17 @@
 //! into a folder of their own.
 
 /// Every bug that can be planted by building; see `scripts/plants`.
-const PLANTS: [&str; 7] = [
+const PLANTS: [&str; 10] = [
     "ack-first",
     "cancel-db",
     "counter",
     "no-claim",
     "no-fence",
     "refused-loop",
+    "reload-storm",
     "requeue",
+    "stop-the-world",
+    "wall-clock",
 ];
 
 fn main() {

@@ -33,6 +33,10 @@ const HINTS: u16 = 64;
 const ROUND_BYTES: usize = 16 * 1024 * 1024;
 /// How old the figures of a queue may become in which somebody waits or runs.
 const STATS_REFRESH: Duration = Duration::from_secs(60);
+/// How many executions are loaded at a time when a partition is taken over.
+const PAGE_ROWS: u32 = 10_000;
+/// How many executions are compared with the store at a time.
+const SLICE_ROWS: u32 = 2_000;
 
 /// How an executor works.
 #[derive(Debug, Clone)]
@@ -275,6 +279,8 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
             republish_after: span(options.republish_after),
             interval: span(options.reconcile_interval),
         },
+        page_rows: PAGE_ROWS,
+        slice_rows: SLICE_ROWS,
         keep_log: options.recorder.is_some(),
     }
 }

@@ -5,10 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Submission};
-use attune_executor::partition::{Completion, OnReject};
+use attune_executor::partition::{Completion, ForceRelease, OnReject};
 
 use crate::plan::Time;
 use crate::rng::Rng;
+
+/// How often a message may be given back; then it becomes a dead letter. Far more often than what
+/// dies and stands still in a run gives anything back, and far less than a loop would.
+const DELIVERY_LIMIT: u32 = 100;
 
 /// A queue of the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,8 +21,8 @@ pub(crate) enum Name {
     Control(u16),
     /// Commands of a partition.
     Commands(u16),
-    /// What workers shall run.
-    Requested,
+    /// What the workers of a pool shall run.
+    Requested(usize),
 }
 
 /// A message.
@@ -30,6 +34,8 @@ pub(crate) enum Body {
     Cancel(RequestId, ExecutionId, Arc<str>),
     /// This action has changed; who asks stands last.
     Changed(RequestId, Arc<str>, Arc<str>),
+    /// An operator takes a slot back.
+    Release(Arc<ForceRelease>, Arc<str>),
     /// A run has ended.
     Completed(Arc<Completion>),
     /// Run this.
@@ -86,6 +92,8 @@ struct Queue {
     ready: VecDeque<(u64, Body)>,
     consumers: Vec<Consumer>,
     places: u64,
+    /// How often each message was given back.
+    returned: BTreeMap<u64, u32>,
 }
 
 /// The broker.
@@ -95,6 +103,10 @@ pub(crate) struct Bus {
     subscriptions: u64,
     /// True when giving back behind what waits is planted.
     pub(crate) requeue_last: bool,
+    /// What was given back too often, since it was last asked for.
+    dead: Vec<(Name, Body)>,
+    /// How often the message was given back that was given back most.
+    pub(crate) most_returned: u32,
 }
 
 impl Bus {
@@ -129,7 +141,18 @@ impl Bus {
             let Some(index) = queue.consumers.iter().position(|c| c.id == subscription) else {
                 continue;
             };
-            let back = queue.consumers.remove(index).unacked;
+            let mut back = queue.consumers.remove(index).unacked;
+            // The broker counts for every message that was on its way, whoever is to blame.
+            back.retain(|place, body| {
+                let times = queue.returned.entry(*place).or_default();
+                *times += 1;
+                self.most_returned = self.most_returned.max(*times);
+                let is_dead = *times > DELIVERY_LIMIT && !matches!(name, Name::Requested(_));
+                if is_dead {
+                    self.dead.push((*name, body.clone()));
+                }
+                !is_dead
+            });
             if self.requeue_last {
                 queue.ready.extend(back);
             } else {
@@ -142,6 +165,11 @@ impl Bus {
             return Some(*name);
         }
         None
+    }
+
+    /// Takes what has become dead letters.
+    pub(crate) fn take_dead(&mut self) -> Vec<(Name, Body)> {
+        std::mem::take(&mut self.dead)
     }
 
     /// The subscriptions of a party.
@@ -182,7 +210,7 @@ impl Bus {
             return sent;
         };
         while !queue.ready.is_empty() {
-            let candidates: Vec<usize> = if name == Name::Requested {
+            let candidates: Vec<usize> = if matches!(name, Name::Requested(_)) {
                 (0..queue.consumers.len())
                     .filter(|n| queue.consumers[*n].unacked.len() < queue.consumers[*n].prefetch)
                     .collect()

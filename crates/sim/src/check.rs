@@ -10,6 +10,10 @@ use crate::plan::{Plan, Plant};
 use crate::shrink::shrink;
 use crate::world::{Outcome, Seen, run};
 
+/// How much of a long history is shown.
+const FIRST_LINES: usize = 100;
+const LAST_LINES: usize = 400;
+
 /// Which seeds to run, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -21,6 +25,8 @@ pub struct Options {
     pub jobs: usize,
     /// The bug that is planted.
     pub plant: Option<Plant>,
+    /// Whether steps of the store's clock change all that it says, ages and leases too.
+    pub store_clock: bool,
     /// Whether only the last line is printed.
     pub json: bool,
     /// Whether the first seed is run alone and its history shown.
@@ -34,6 +40,7 @@ impl Default for Options {
             first_seed: 0,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             plant: None,
+            store_clock: false,
             json: false,
             trace: false,
         }
@@ -61,6 +68,7 @@ impl Options {
                     let found = Plant::ALL.iter().find(|(known, _)| *known == name);
                     options.plant = Some(found.ok_or(format!("there is no plant `{name}`"))?.1);
                 }
+                "--store-clock" => options.store_clock = true,
                 "--json" => options.json = true,
                 "--trace" => options.trace = true,
                 "--help" | "-h" => return Ok(None),
@@ -68,6 +76,14 @@ impl Options {
             }
         }
         Ok(Some(options))
+    }
+}
+
+impl Options {
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::of(seed, self.plant);
+        plan.store_clock = self.store_clock;
+        plan
     }
 }
 
@@ -106,7 +122,7 @@ pub fn check(options: &Options) -> Report {
                     }
                     for seed in from..seeds.min(from + 64) {
                         let seed = options.first_seed + seed;
-                        mine.add(seed, &run(Plan::of(seed, options.plant), false));
+                        mine.add(seed, &run(options.plan(seed), false));
                     }
                 }
                 report
@@ -145,20 +161,20 @@ impl Report {
     /// The history of the lowest failing seed, as short as it can be made.
     fn explain(&mut self, options: &Options) {
         if options.trace {
-            let plan = Plan::of(options.first_seed, options.plant);
+            let plan = options.plan(options.first_seed);
             self.history = describe(&plan);
             self.history.extend(run(plan, true).lines);
         } else if !options.json
             && let Some((rule, (_, seed))) = self.broken.iter().min_by_key(|(_, (_, s))| *s)
         {
-            let plan = shrink(&Plan::of(*seed, options.plant), *rule);
+            let plan = shrink(&options.plan(*seed), *rule);
             let outcome = run(plan.clone(), true);
             self.history.push(format!(
                 "seed {seed} breaks {}; its shortest history:",
                 rule.name()
             ));
             self.history.extend(describe(&plan));
-            self.history.extend(outcome.lines);
+            self.history.extend(shortened(outcome.lines));
             for (rule, violation) in &outcome.violations {
                 let (name, words) = (rule.name(), &violation.words);
                 self.history
@@ -201,12 +217,25 @@ impl Report {
             "unknown_commits": seen.unknown_commits,
             "refused_commits": seen.refused_commits,
             "refused_dispatches": seen.refused_dispatches,
+            "force_released": seen.force_released,
+            "unsendable": seen.unsendable,
+            "most_returned": seen.most_returned,
             "faults_by_kind": seen.faults,
             "first_failing_seed": self.broken.values().map(|(_, seed)| *seed).min(),
             "violations": violations,
         })
         .to_string()
     }
+}
+
+/// Of a long history, how it begins and how it ends.
+fn shortened(mut lines: Vec<String>) -> Vec<String> {
+    let Some(left_out) = lines.len().checked_sub(FIRST_LINES + LAST_LINES + 1) else {
+        return lines;
+    };
+    let words = format!("            ... {} lines are left out ...", left_out + 1);
+    lines.splice(FIRST_LINES..=FIRST_LINES + left_out, [words]);
+    lines
 }
 
 /// The plan, one line for each part.

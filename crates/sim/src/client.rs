@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use attune_core::{ExecutionId, PartitionId, RequestId, Submission};
-use attune_executor::partition::OnReject;
+use attune_core::{ActionId, ExecutionId, PartitionId, RequestId, Submission};
+use attune_executor::partition::{ForceRelease, OnReject};
 use chrono::DateTime;
 use uuid::Uuid;
 
@@ -13,7 +13,7 @@ use crate::plan::{Op, Time};
 use crate::trace::Note;
 use crate::world::{Ev, WALL, World};
 
-/// How long a client waits before it asks again.
+/// How long a client waits before it asks again; then longer and longer.
 const ASK_AGAIN: Time = 2_500;
 
 /// Something that a client wants to be sure of.
@@ -24,6 +24,9 @@ pub(crate) struct Ask {
     pub(crate) request_id: RequestId,
     /// The broker's word is enough: nobody waits for an answer.
     pub(crate) confirm_only: bool,
+    /// The limit that holds when it is answered.
+    limit: Option<(ActionId, i64)>,
+    tries: u32,
     pub(crate) done: bool,
 }
 
@@ -53,19 +56,56 @@ impl World {
                     self.cancel(id);
                 }
             }
-            Op::Limit { action, limit } => {
-                let Some(stored) = self.store.actions.get_mut(action) else {
-                    return;
-                };
-                stored.spec.policy.concurrency.limit = limit;
-                stored.version += 1;
-                let action_ref: Arc<str> = Arc::from(stored.spec.action_ref.as_str());
-                let partition = stored.partition;
-                let request_id = RequestId(self.fresh());
-                let body = |reply_to| Body::Changed(request_id, action_ref, reply_to);
-                self.add_ask(0, partition, request_id, false, body);
+            Op::ForceRelease { of } => {
+                let holders = self.store.active.iter();
+                let holders = holders.filter(|(_, row)| row.status.holds_slot());
+                let many = holders.clone().count().max(1);
+                let mut holders = holders.map(|(id, _)| *id).skip(of % many);
+                if let Some(id) = holders.next() {
+                    self.force_release(id);
+                }
             }
+            Op::Limit { action, limit } => self.change_limit(action, limit),
         }
+    }
+
+    fn change_limit(&mut self, action: usize, limit: Option<u32>) {
+        let Some(stored) = self.store.actions.get_mut(action) else {
+            return;
+        };
+        stored.spec.policy.concurrency.limit = limit;
+        stored.version += 1;
+        let (id, version) = (stored.id, stored.version);
+        let action_ref: Arc<str> = Arc::from(stored.spec.action_ref.as_str());
+        let partition = stored.partition;
+        self.oracle.said.stored(id, version, limit);
+        let request_id = RequestId(self.fresh());
+        let body = |reply_to| Body::Changed(request_id, action_ref, reply_to);
+        self.add_ask(0, partition, request_id, false, body);
+        if let Some(ask) = self.asks.last_mut() {
+            ask.limit = Some((id, version));
+        }
+    }
+
+    /// Takes the slot back from an execution that is seen to hold it.
+    fn force_release(&mut self, id: ExecutionId) {
+        let row = self.store.active.get(&id);
+        let Some(row) = row.filter(|row| row.status.holds_slot()) else {
+            return;
+        };
+        let (attempt, worker) = (row.attempt, row.worker);
+        self.oracle.ask_back((id, attempt));
+        let request_id = RequestId(self.fresh());
+        let command = ForceRelease {
+            request_id,
+            execution_id: id,
+            attempt,
+            who: "somebody".to_owned(),
+            reason: "it hangs".to_owned(),
+            worker,
+        };
+        let body = |reply_to| Body::Release(Arc::new(command), reply_to);
+        self.add_ask(0, id.partition(), request_id, false, body);
     }
 
     fn submit(&mut self, id: usize, what: &Op, differs: bool) {
@@ -91,6 +131,7 @@ impl World {
         submission.not_before = not_before;
         let request_id = self.request_of(id);
         let partition = self.plan.partition_of(action);
+        self.oracle.said.submitted(request_id, &submission);
         let body = |reply_to: Arc<str>| {
             Body::Submit(Arc::new(Submit {
                 request_id,
@@ -127,6 +168,8 @@ impl World {
             body: body(Arc::from(number.to_string())),
             request_id,
             confirm_only,
+            limit: None,
+            tries: 0,
             done: false,
         });
         self.ask(number);
@@ -153,7 +196,10 @@ impl World {
         if self.rng.chance(self.noise.doubled) {
             self.push(at + 1, Ev::Arrive(name, body, None));
         }
-        self.push(self.now + ASK_AGAIN, Ev::Ask(number));
+        let tries = &mut self.asks[number].tries;
+        let wait = ASK_AGAIN << (*tries).min(3);
+        *tries += 1;
+        self.push(self.now + wait, Ev::Ask(number));
     }
 
     /// The broker has a message for good; the client may not hear of it.
@@ -180,6 +226,10 @@ impl World {
 
     pub(crate) fn answered(&mut self, number: usize) {
         self.note(Note::Answered(number));
-        self.asks[number].done = true;
+        let ask = &mut self.asks[number];
+        ask.done = true;
+        if let Some((action, version)) = ask.limit {
+            self.oracle.said.told(action, version);
+        }
     }
 }

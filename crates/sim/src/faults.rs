@@ -10,6 +10,8 @@ use std::sync::Arc;
 const HEARTBEATS: Time = 2_000;
 /// How long nobody sees an owner that hands over what it has.
 const HIDDEN: Time = 6_000;
+/// How long an owner takes to hand everything over, at most.
+const LEAVING: Time = 8_000;
 
 impl World {
     pub(crate) fn fault(&mut self, index: usize) {
@@ -24,19 +26,23 @@ impl World {
             }
             Fault::PauseOwner { owner, pause } if self.owners[owner].is_alive() => {
                 self.owners[owner].paused_until = now + pause;
+                self.flow.excuse(now + pause);
                 let party = Party::Owner(owner, self.owners[owner].life());
                 self.push(now + HEARTBEATS, Ev::Silent(party));
             }
             Fault::BlindOwner { owner, blind } => {
                 self.owners[owner].blind = Some((now, now + blind));
+                self.flow.excuse(now + blind);
             }
             Fault::HandOver { owner } if self.owners[owner].is_alive() => {
                 let id = self.owners[owner].id();
                 self.store.hidden.insert(id, now + HIDDEN);
+                self.flow.excuse(now + HIDDEN);
             }
             Fault::StopOwner { owner, down } if self.owners[owner].is_alive() => {
                 let party = Party::Owner(owner, self.owners[owner].life());
                 self.soon(Ev::To(party, Word::Leave));
+                self.flow.excuse(now + LEAVING);
                 self.push(now + down, Ev::Restart(Party::Owner(owner, 0)));
             }
             Fault::Refuse { refuse } => self.refuse_until = now + refuse,
@@ -62,7 +68,7 @@ impl World {
                 let name = Name::Control(completion.execution_id.partition().0);
                 self.soon(Ev::Arrive(name, Body::Completed(completion), None));
             }
-            _ => {}
+            fault => self.begin_lasting(&fault),
         }
     }
 
@@ -71,7 +77,12 @@ impl World {
         match party {
             Party::Owner(owner, _) if !self.owners[owner].is_alive() => self.start_owner(owner),
             Party::Worker(worker, _) if !self.workers[worker].is_alive() => {
-                self.start_worker(worker);
+                let dead_until = self.lasting.dead_until(self.plan.pool_of(worker));
+                if dead_until > self.now {
+                    self.push(dead_until, Ev::Restart(party));
+                } else {
+                    self.start_worker(worker);
+                }
             }
             _ => {}
         }

@@ -8,6 +8,7 @@ use attune_core::{
 use attune_executor::stored::Batch;
 
 use crate::plan::Time;
+use crate::said::Said;
 use crate::shadow::Shadow;
 use crate::store::{Odd, Store};
 
@@ -24,6 +25,16 @@ pub enum Rule {
     Stored,
     /// Who waits for a slot expires when the queue's time is over, and not before.
     Expiry,
+    /// A result is what the program of that attempt said.
+    Result,
+    /// A free slot and somebody who may have it come together soon.
+    Progress,
+    /// No owner is busy with one thing for long while others wait.
+    Pause,
+    /// What the store refuses costs no new epoch.
+    Restraint,
+    /// The time of an owner is the store's, and steps of no clock change it.
+    Clock,
 }
 
 impl From<Promise> for Rule {
@@ -41,6 +52,11 @@ impl Rule {
             Self::ToldEarly,
             Self::Stored,
             Self::Expiry,
+            Self::Result,
+            Self::Progress,
+            Self::Pause,
+            Self::Restraint,
+            Self::Clock,
         ])
     }
 
@@ -52,6 +68,11 @@ impl Rule {
             Self::ToldEarly => "told_early",
             Self::Stored => "stored",
             Self::Expiry => "expiry",
+            Self::Result => "result",
+            Self::Progress => "progress",
+            Self::Pause => "pause",
+            Self::Restraint => "restraint",
+            Self::Clock => "clock",
         }
     }
 }
@@ -83,6 +104,8 @@ pub(crate) type Key = (ExecutionId, Attempt);
 /// What the oracle remembers.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
+    /// What clients have said.
+    pub(crate) said: Said,
     /// The first violation of each rule.
     pub(crate) violations: BTreeMap<Rule, Violation>,
     /// User code that runs right now: its action and its worker.
@@ -91,6 +114,10 @@ pub(crate) struct Oracle {
     started: BTreeSet<Key>,
     /// The limit under which each attempt was granted.
     granted: BTreeMap<Key, Option<u32>>,
+    /// Attempts whose slots an operator asks back.
+    asked_back: BTreeSet<Key>,
+    /// Those of them that lost it: what still runs of them counts no more.
+    let_go: BTreeSet<Key>,
     /// The place, in its queue, of the last submission that was stored, by partition.
     last_place: BTreeMap<PartitionId, u64>,
     /// Requests that were refused; they may be accepted when they come again.
@@ -110,6 +137,21 @@ impl Oracle {
         self.blame(at, Violation::of(rule, words));
     }
 
+    /// An operator asks for the slot of an attempt.
+    pub(crate) fn ask_back(&mut self, key: Key) {
+        self.asked_back.insert(key);
+    }
+
+    /// Sees which of those attempts have lost their slots.
+    fn let_go(&mut self, store: &Store) {
+        let holds = |key: &&Key| {
+            let row = store.active.get(&key.0);
+            row.is_some_and(|row| row.attempt == key.1 && row.status.holds_slot())
+        };
+        let lost = self.asked_back.iter().filter(|key| !holds(key));
+        self.let_go.extend(lost);
+    }
+
     /// A request is being refused for good reasons.
     pub(crate) fn refuse(&mut self, request: RequestId) {
         self.refused.insert(request);
@@ -124,7 +166,9 @@ impl Oracle {
                 format!("{key:?} starts a second time"),
             );
         }
-        if self.running.keys().any(|(id, _)| *id == key.0) {
+        let let_go = &self.let_go;
+        let mut counts = self.running.keys().filter(|key| !let_go.contains(key));
+        if counts.any(|(id, _)| *id == key.0) {
             self.say(
                 now,
                 Rule::DoubleStart,
@@ -142,7 +186,7 @@ impl Oracle {
         let of_action = self
             .running
             .iter()
-            .filter(|(_, (other, _))| *other == action);
+            .filter(|(key, (other, _))| *other == action && !self.let_go.contains(key));
         let limits = of_action
             .clone()
             .map(|(key, _)| self.granted.get(key).copied().flatten());
@@ -179,6 +223,7 @@ impl Oracle {
         shadows: &BTreeMap<PartitionId, &Shadow>,
         places: &[(ExecutionId, RequestId, u64)],
     ) {
+        self.let_go(store);
         for id in &odd.ended_twice {
             self.say(
                 now,
@@ -230,7 +275,9 @@ impl Oracle {
             let held = rows
                 .filter(|other| other.action == row.action && other.status.holds_slot())
                 .count();
-            if limit.is_some_and(|limit| held > limit as usize) {
+            if limit.is_some_and(|limit| held > limit as usize)
+                || held > self.said.most(row.action) as usize
+            {
                 let words = format!("{held} slots of action {} are held: {key:?}", row.action);
                 self.say(now, Promise::I2, words);
             }

@@ -1,6 +1,7 @@
 //! An owner process: the machine that production runs, and the little that drives it. It brings
 //! the machine what happens in the run, does what it says, and has what it decides judged.
 
+mod dispatching;
 mod judging;
 mod plants;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use attune_core::{ExecutionId, OwnerId, PartitionId, RequestId, Status};
 use attune_executor::owner::{
-    Call, CallId, Delivered, DeliveryId, Dispatch, PublishId, Published, Refusal, Reply, Send,
+    Call, CallId, Delivered, DeliveryId, Dispatch, PublishId, Published, Reply, Send,
     SubscriptionId, Work,
 };
 use attune_executor::partition::{ClusterBounds, ReconcileBounds};
@@ -25,10 +26,11 @@ use crate::shadow::Shadow;
 use crate::trace::Note;
 use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 
-/// How many items one round takes.
-const MAX_ROUND: usize = 8;
 /// How many messages of a queue an owner holds unacknowledged.
 const PREFETCH: usize = 10;
+/// How many executions an owner loads at a time, and how many it compares with the store.
+const PAGE: u32 = 200;
+const SLICE: u32 = 100;
 /// How long one may wait in a queue that says nothing about it, in seconds.
 const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 /// What the monotonic clocks of owners show when a run begins, besides their skew.
@@ -77,7 +79,7 @@ impl Owner {
             break_commit: false,
             id: nobody,
             skew,
-            machine: machine(nobody, 1),
+            machine: machine(nobody, 1, 1),
             subscriptions: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             delivered: 0,
@@ -135,7 +137,7 @@ impl Owner {
     }
 }
 
-fn machine(id: OwnerId, partitions: u16) -> Machine {
+fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
     Machine::new(OwnerOptions {
         id,
         cluster: ClusterBounds {
@@ -147,10 +149,12 @@ fn machine(id: OwnerId, partitions: u16) -> Machine {
             queue_timeout_seconds: QUEUE_TIMEOUT_SECONDS,
         },
         lease_ttl: OWNER_TTL,
-        round_max_items: MAX_ROUND,
+        round_max_items: round_items,
         round_max_bytes: 1 << 20,
         stats_interval: 250,
         stats_refresh: 60_000,
+        page_rows: PAGE,
+        slice_rows: SLICE,
         reconcile: ReconcileBounds {
             worker_grace: GRACE,
             republish_after: REPUBLISH_AFTER,
@@ -168,14 +172,14 @@ impl World {
     /// A fresh process.
     pub(crate) fn start_owner(&mut self, o: usize) {
         let id = OwnerId(self.fresh());
-        let partitions = self.plan.partitions;
+        let (partitions, round_items) = (self.plan.partitions, self.plan.round_items);
         let owner = &mut self.owners[o];
         let (life, skew) = (owner.life + 1, owner.skew);
         *owner = Owner {
             life,
             alive: true,
             id,
-            machine: machine(id, partitions),
+            machine: machine(id, partitions, round_items),
             ..Owner::new(skew)
         };
         let party = self.owner_party(o);
@@ -196,6 +200,7 @@ impl World {
             Word::Deliver(delivery) => self.delivered(o, &delivery),
             Word::Reply(number, StoreReply::Owner(reply)) => {
                 self.note_rows(o, &reply);
+                self.charge(o, &reply);
                 Some(Input::Answered(CallId(number), *reply))
             }
             Word::Published(id, published) => Some(Input::Published(id, published)),
@@ -251,7 +256,8 @@ impl World {
             self.push(self.now, Ev::Ack(delivery.subscription, delivery.place));
         }
         let at_broker = (delivery.subscription, delivery.place);
-        let delivered = self.receive(o, subscription, partition, &delivery.body, at_broker)?;
+        let body = self.as_taken(&delivery.body);
+        let delivered = self.receive(o, subscription, partition, &body, at_broker)?;
         if self.has(Plant::StaleInbox) {
             let kept = self.owners[o].stale.entry(partition).or_default();
             kept.insert(delivered.id, delivery.body.clone());
@@ -385,81 +391,6 @@ impl World {
         };
         self.call(party, id.0, call);
     }
-
-    // ---- the broker ----
-
-    fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
-        let party = self.owner_party(o);
-        let room = self
-            .plan
-            .room
-            .filter(|_| !self.healed)
-            .unwrap_or(usize::MAX);
-        let mut refused = Vec::new();
-        let unknown = self.rng.chance(self.noise.unknown);
-        for (place, dispatch) in dispatches.iter().enumerate() {
-            let grantee = &dispatch.grantee;
-            let key = (grantee.execution_id, grantee.attempt);
-            if self.bus.len(Name::Requested) >= room {
-                self.seen.refused_dispatches += 1;
-                refused.push((place, Refusal::Full));
-                continue;
-            }
-            self.note(Note::Dispatched(key.0, key.1));
-            self.oracle.dispatched(self.now, &self.store, key);
-            if !unknown || self.rng.chance(500) {
-                let body = Body::Request(key.0, key.1, grantee.action.id);
-                self.publish(Name::Requested, &body);
-            }
-        }
-        let published = match (unknown, refused.is_empty()) {
-            (true, _) => Published::Unknown,
-            (false, true) => Published::Confirmed,
-            (false, false) => Published::Refused(refused),
-        };
-        self.soon(Ev::To(party, Word::Published(id, published)));
-    }
-
-    fn send(&mut self, o: usize, send: Send) {
-        match send {
-            Send::Answers(answers) => {
-                for (reply_to, answer) in answers {
-                    if let Ok(accepted) = &answer.outcome
-                        && let Some(id) = accepted.execution_id
-                    {
-                        self.told(&reply_to, id);
-                    }
-                    let Ok(ask) = reply_to.parse() else { continue };
-                    if !self.rng.chance(self.noise.lost) {
-                        self.soon(Ev::Answer(ask));
-                    }
-                }
-            }
-            Send::Cancels(cancels) => {
-                for key in cancels {
-                    for worker in 0..self.workers.len() {
-                        let party = Party::Worker(worker, self.workers[worker].life());
-                        if !self.rng.chance(self.noise.lost) {
-                            self.soon(Ev::To(party, Word::CancelRun(key)));
-                        }
-                    }
-                }
-            }
-            Send::HandedOver { partition, to, .. } => {
-                let next = self
-                    .owners
-                    .iter()
-                    .position(|owner| owner.alive && owner.id == to);
-                if let Some(next) = next
-                    && !self.rng.chance(self.noise.lost)
-                {
-                    let party = self.owner_party(next);
-                    self.soon(Ev::To(party, Word::HandedOver(partition)));
-                }
-            }
-            Send::Snapshots(snapshots) => self.judge_snapshots(o, &snapshots),
-        }
-    }
 }
 
 /// The work in a message, and who waits for the answer.
@@ -481,6 +412,10 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
         Body::Changed(request_id, action_ref, reply_to) => {
             let change = (*request_id, action_ref.to_string());
             (Work::Changes(vec![change]), Some(Arc::clone(reply_to)))
+        }
+        Body::Release(command, reply_to) => {
+            let work = Work::Releases(vec![(**command).clone()]);
+            (work, Some(Arc::clone(reply_to)))
         }
         Body::Request(..) => return None,
     })

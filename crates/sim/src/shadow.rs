@@ -10,7 +10,9 @@ use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
 use attune_executor::stored::StoredExecution;
 
+use crate::lasting::Lasting;
 use crate::oracle::{Rule, Violation};
+use crate::results::Reports;
 
 /// Milliseconds of an owner's wall clock.
 pub(crate) type Millis = i64;
@@ -27,22 +29,27 @@ pub(crate) struct Seen {
     since: Millis,
 }
 
+/// What the owners are told by others.
+pub(crate) struct Told<'a> {
+    /// By workers.
+    pub(crate) reports: &'a Reports,
+    /// By the bus, of what can never be sent.
+    pub(crate) lasting: &'a Lasting,
+}
+
 /// The decisions of one core.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     pub(crate) rows: BTreeMap<ExecutionId, Seen>,
     /// The limit and the waiting time, in milliseconds, of each action as the owner knows them.
     pub(crate) bounds: BTreeMap<ActionId, (Option<u32>, Millis)>,
-    /// The one pool takes no dispatches.
-    pub(crate) pool_closed: bool,
+    /// The pools that take no dispatches.
+    pub(crate) closed: BTreeSet<String>,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
     pub(crate) found: Vec<Violation>,
 }
-
-/// What workers have said of runs.
-pub(crate) type Reports = BTreeSet<(ExecutionId, Attempt, Status)>;
 
 impl Seen {
     /// Whether its time to wait for its first slot runs.
@@ -118,7 +125,7 @@ impl Shadow {
     pub(crate) fn judge(
         &mut self,
         now: Millis,
-        reports: &Reports,
+        told: &Told<'_>,
         facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
@@ -137,13 +144,18 @@ impl Shadow {
                     attempt,
                     ..
                 } => self.grant(now, *execution_id, *attempt, out),
-                Fact::Pool { closed, .. } => self.pool_closed = *closed,
+                Fact::Pool { name, closed: true } => {
+                    self.closed.insert(name.clone());
+                }
+                Fact::Pool { name, .. } => {
+                    self.closed.remove(name);
+                }
                 Fact::Revoked { execution_id, .. } => self.revoke(now, *execution_id, out),
                 Fact::Ended {
                     execution_id,
                     status,
                     ..
-                } => self.end(now, reports, *execution_id, *status, out),
+                } => self.end(now, told, *execution_id, *status, out),
                 Fact::Acquired { .. }
                 | Fact::Held { .. }
                 | Fact::Stale { .. }
@@ -217,7 +229,7 @@ impl Shadow {
     fn end(
         &mut self,
         now: Millis,
-        reports: &Reports,
+        told: &Told<'_>,
         id: ExecutionId,
         status: Status,
         out: &mut Vec<Violation>,
@@ -226,12 +238,13 @@ impl Shadow {
             let words = format!("{id} ends as {status} and had ended before");
             return out.push(Violation::of(Promise::I5, words));
         };
-        let reported = seen.holds && reports.contains(&(id, seen.attempt, status));
+        let reported = seen.holds && told.reports.contains(id, seen.attempt, status);
         let by_run = matches!(
             status,
             Status::Succeeded | Status::Failed | Status::TimedOut
         );
-        if by_run && !reported {
+        let unsendable = status == Status::Failed && told.lasting.unsendable.contains_key(&id);
+        if by_run && !reported && !unsendable {
             let words = format!("{id} ends as {status}, and no run of its attempt said so");
             out.push(Violation::of(Promise::I5, words));
         }
@@ -244,12 +257,17 @@ impl Shadow {
     }
 
     /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it.
-    pub(crate) fn settle(&self, now: Millis, out: &mut Vec<Violation>) {
-        if self.pool_closed {
-            return;
-        }
+    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches.
+    pub(crate) fn settle(
+        &self,
+        now: Millis,
+        pool_of: impl Fn(ActionId) -> String,
+        out: &mut Vec<Violation>,
+    ) {
         for action in self.bounds.keys() {
+            if self.closed.contains(&pool_of(*action)) {
+                continue;
+            }
             if let Some(id) = self.first_eligible(now, *action)
                 && self.has_free_slot(*action)
             {

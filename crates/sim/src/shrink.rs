@@ -3,47 +3,52 @@
 
 use crate::oracle::Rule;
 use crate::plan::{Plan, Planned};
-use crate::world::run;
+use crate::world::run_until;
 
-/// How many runs the search may cost.
-const MAX_RUNS: usize = 3_000;
+/// How much the search may cost: events of all its runs, some seconds in all.
+const MAX_STEPS: u64 = 10_000_000;
 
 /// A plan that breaks `rule` and of which, as far as was tried, nothing can be left out.
 pub fn shrink(plan: &Plan, rule: Rule) -> Plan {
     let mut best = plan.clone();
-    let mut runs = 0;
-    let breaks = |plan: &Plan, runs: &mut usize| {
-        *runs += 1;
-        *runs < MAX_RUNS && run(plan.clone(), false).violations.contains_key(&rule)
+    let mut steps = 0;
+    let breaks = |plan: &Plan, steps: &mut u64| {
+        if *steps >= MAX_STEPS {
+            return false;
+        }
+        let outcome = run_until(plan.clone(), false, Some(rule));
+        *steps += outcome.steps;
+        outcome.violations.contains_key(&rule)
     };
     loop {
         let before = size(&best);
         less(
             &mut best,
             |plan| &mut plan.faults,
-            |plan| breaks(plan, &mut runs),
+            |plan| breaks(plan, &mut steps),
         );
         less(
             &mut best,
             |plan| &mut plan.ops,
-            |plan| breaks(plan, &mut runs),
+            |plan| breaks(plan, &mut steps),
         );
         for quieter in quieter(&best) {
-            if breaks(&quieter, &mut runs) {
+            if breaks(&quieter, &mut steps) {
                 best = quieter;
             }
         }
-        if size(&best) == before || runs >= MAX_RUNS {
+        if size(&best) == before || steps >= MAX_STEPS {
             return best;
         }
     }
 }
 
-fn size(plan: &Plan) -> (usize, usize, u32) {
+fn size(plan: &Plan) -> (usize, usize, u32, usize) {
     let noise = plan.noise;
     let loud =
         noise.refused + noise.unknown + noise.stalled + noise.doubled + noise.lost + noise.late;
-    (plan.ops.len(), plan.faults.len(), loud)
+    let more = plan.pools + usize::from(plan.room.is_some());
+    (plan.ops.len(), plan.faults.len(), loud, more)
 }
 
 /// Takes away halves, quarters, and so on down to single entries of a list.
@@ -85,5 +90,12 @@ fn quieter(plan: &Plan) -> Vec<Plan> {
         without(|plan| plan.noise.lost = 0),
         without(|plan| plan.noise.late = 0),
         without(|plan| plan.owner_skews.fill(0)),
+        without(|plan| plan.room = None),
+        without(|plan| {
+            plan.pools = 1;
+            for action in &mut plan.actions {
+                action.pool = 0;
+            }
+        }),
     ]
 }

@@ -9,7 +9,7 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, ObservedLease, StoredExecution,
+    Batch, Body, KnownRequest, LoadedTo, NewExecution, ObservedLease, Outcome, StoredExecution,
     StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 
@@ -37,6 +37,30 @@ pub(crate) struct Row {
     started_at: Time,
 }
 
+/// How an execution has ended, as clients read it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ended {
+    /// Its last status.
+    pub(crate) status: Status,
+    /// Its last attempt.
+    pub(crate) attempt: Attempt,
+    /// What its program returned.
+    pub(crate) result: Option<String>,
+    /// Why it did not succeed.
+    pub(crate) error: Option<String>,
+}
+
+impl Ended {
+    fn of(attempt: Attempt, outcome: &Outcome) -> Self {
+        Self {
+            status: outcome.status,
+            attempt,
+            result: outcome.result.as_ref().map(|it| it.get().to_owned()),
+            error: outcome.error.clone(),
+        }
+    }
+}
+
 /// The lease of a partition.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lease {
@@ -45,9 +69,18 @@ pub(crate) struct Lease {
     pub(crate) epoch: i64,
     /// Rises with every renewal and every change of hands.
     renewals: i64,
+    /// When that last happened.
+    moved_at: Time,
     ttl: Time,
     /// Who is to have it next.
     wanted: Option<OwnerId>,
+}
+
+impl Lease {
+    /// Whether its owner has renewed it in time; nobody may judge by that but the simulator.
+    pub(crate) fn is_live(&self, now: Time) -> bool {
+        self.owner.is_some() && self.moved_at + self.ttl > now
+    }
 }
 
 /// The lease of a worker: only somebody's decision ends it.
@@ -87,8 +120,8 @@ pub(crate) struct Store {
     pub(crate) actions: Vec<Action>,
     /// What waits or holds a slot.
     pub(crate) active: BTreeMap<ExecutionId, Row>,
-    /// What has ended, how, and in which attempt.
-    pub(crate) history: BTreeMap<ExecutionId, (Status, Attempt)>,
+    /// What has ended.
+    pub(crate) history: BTreeMap<ExecutionId, Ended>,
     /// What requests led to, and the digests of their bodies.
     pub(crate) requests: BTreeMap<RequestId, (ExecutionId, i64)>,
     /// What has gone through each queue.
@@ -108,6 +141,7 @@ impl Store {
     /// Takes those partitions that nobody owns, or the asker itself.
     pub(crate) fn acquire(
         &mut self,
+        now: Time,
         owner: OwnerId,
         wanted: &[PartitionId],
         ttl: Time,
@@ -119,12 +153,13 @@ impl Store {
         let wanted = wanted.iter().copied();
         let wanted = wanted.filter(|it| free(&self.leases[usize::from(it.0)]));
         let wanted: Vec<PartitionId> = wanted.collect();
-        self.take(owner, wanted, ttl)
+        self.take(now, owner, wanted, ttl)
     }
 
     /// Takes those that still stand as they were observed.
     pub(crate) fn take_over(
         &mut self,
+        now: Time,
         owner: OwnerId,
         observed: &[ObservedLease],
         ttl: Time,
@@ -134,11 +169,12 @@ impl Store {
             (lease.epoch, lease.renewals) == (seen.epoch.0, seen.renewals)
         });
         let unmoved = unmoved.map(|seen| seen.partition).collect();
-        self.take(owner, unmoved, ttl)
+        self.take(now, owner, unmoved, ttl)
     }
 
     fn take(
         &mut self,
+        now: Time,
         owner: OwnerId,
         partitions: Vec<PartitionId>,
         ttl: Time,
@@ -149,6 +185,7 @@ impl Store {
                 owner: Some(owner),
                 epoch: lease.epoch + 1,
                 renewals: lease.renewals + 1,
+                moved_at: now,
                 ttl,
                 wanted: None,
             };
@@ -165,6 +202,7 @@ impl Store {
     /// Extends what is still held.
     pub(crate) fn renew(
         &mut self,
+        now: Time,
         owner: OwnerId,
         held: &[(PartitionId, Epoch)],
         ttl: Time,
@@ -174,6 +212,7 @@ impl Store {
             if self.holds(owner, *partition, *epoch) {
                 let lease = &mut self.leases[usize::from(partition.0)];
                 lease.renewals += 1;
+                lease.moved_at = now;
                 lease.ttl = ttl;
                 renewed.push(*partition);
             }
@@ -352,7 +391,7 @@ impl Store {
     /// Where the execution of a request stands.
     fn status(&self, id: ExecutionId) -> Option<Status> {
         let active = self.active.get(&id).map(|row| row.status);
-        active.or_else(|| self.history.get(&id).map(|(status, _)| *status))
+        active.or_else(|| self.history.get(&id).map(|ended| ended.status))
     }
 
     /// What is known of these requests.
@@ -456,7 +495,7 @@ impl Store {
         }
         for (new, outcome) in &batch.instant {
             if self.remember(new, &mut odd) {
-                self.history.insert(new.id, (outcome.status, new.attempt));
+                self.history.insert(new.id, Ended::of(new.attempt, outcome));
             }
         }
         for update in &batch.changes {
@@ -486,7 +525,7 @@ impl Store {
             match self.active.remove(&end.id) {
                 Some(row) => {
                     self.history
-                        .insert(end.id, (end.outcome.status, row.attempt));
+                        .insert(end.id, Ended::of(row.attempt, &end.outcome));
                 }
                 None if first => odd.ended_twice.push(end.id),
                 None => {}

@@ -190,8 +190,9 @@ impl World {
     fn listen(&mut self, w: usize) {
         let party = self.worker_party(w);
         self.close(self.workers[w].subscription);
-        self.workers[w].subscription = self.bus.subscribe(Name::Requested, party, PREFETCH);
-        self.pump(Name::Requested);
+        let name = Name::Requested(self.plan.pool_of(w));
+        self.workers[w].subscription = self.bus.subscribe(name, party, PREFETCH);
+        self.pump(name);
     }
 
     /// Nothing of a life that is not trusted any more goes on.
@@ -326,8 +327,9 @@ impl World {
         if self.workers[w].living(self.now) != Some(id) {
             return;
         }
-        let completed = Arc::new(completion(key, action, status));
-        self.reports.insert((key.0, key.1, status));
+        let result = format!("\"what {} said of attempt {} of {}\"", id.0, key.1, key.0);
+        let completed = Arc::new(completion(key, action, status, &result));
+        self.reports.add(key, status, result);
         self.completions.push(Arc::clone(&completed));
         let name = Name::Control(key.0.partition().0);
         let body = Body::Completed(completed);

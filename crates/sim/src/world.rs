@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
-    RequestId, Run, Status, WorkerId,
+    RawValue, RequestId, Run, Status, WorkerId,
 };
 use attune_executor::owner::{
     Call, Delivered, Failure, Looked, PublishId, Published, Reply, SubscriptionId,
@@ -22,9 +22,12 @@ use uuid::Uuid;
 
 use crate::bus::{Body, Bus, Delivery, Name, Party};
 use crate::client::Ask;
-use crate::oracle::{Key, Oracle, Violation};
+use crate::flow::Flow;
+use crate::lasting::Lasting;
+use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
+use crate::results::Reports;
 use crate::rng::Rng;
 use crate::shadow::Shadow;
 use crate::store::{Claim, Lease, Store};
@@ -37,7 +40,7 @@ pub use words::{Outcome, Seen};
 /// What the wall clocks show when a run begins, in milliseconds.
 pub(crate) const WALL: i64 = 1_700_000_000_000;
 
-struct Due(Time, u64, Ev);
+struct Due(Time, u64, Box<Ev>);
 
 impl PartialEq for Due {
     fn eq(&self, other: &Self) -> bool {
@@ -79,7 +82,11 @@ pub(crate) struct World {
     pub(crate) confirmed: BTreeSet<RequestId>,
     pub(crate) completions: Vec<Arc<Completion>>,
     /// What workers have said of runs.
-    pub(crate) reports: BTreeSet<(ExecutionId, Attempt, Status)>,
+    pub(crate) reports: Reports,
+    /// What lasts.
+    pub(crate) lasting: Lasting,
+    /// Whether things go on.
+    pub(crate) flow: Flow,
     /// Slots that a planted counter believes to be free and are not.
     pub(crate) extra: BTreeMap<ActionId, u32>,
     pub(crate) oracle: Oracle,
@@ -94,15 +101,22 @@ pub(crate) struct World {
 
 /// Runs a plan to its end.
 pub fn run(plan: Plan, keep_lines: bool) -> Outcome {
+    run_until(plan, keep_lines, None)
+}
+
+/// Likewise, but no further than to where a rule is broken.
+pub(crate) fn run_until(plan: Plan, keep_lines: bool, rule: Option<Rule>) -> Outcome {
     let mut world = World::new(plan, keep_lines);
-    world.run();
+    world.run(rule);
     let World {
         oracle,
         seen,
         trace,
+        pushed,
         ..
     } = world;
     Outcome {
+        steps: pushed,
         hash: trace.hash(),
         seen,
         violations: oracle.violations,
@@ -144,7 +158,9 @@ impl World {
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
             completions: Vec::new(),
-            reports: BTreeSet::new(),
+            reports: Reports::default(),
+            lasting: Lasting::new(plan.pools),
+            flow: Flow::default(),
             extra: BTreeMap::new(),
             oracle: Oracle::default(),
             shadows: BTreeMap::new(),
@@ -172,7 +188,12 @@ impl World {
         for n in 0..self.plan.faults.len() {
             self.push(self.plan.faults[n].at, Ev::Fault(n));
         }
+        for action in self.store.actions.clone() {
+            let limit = action.spec.policy.concurrency.limit;
+            self.oracle.said.stored(action.id, action.version, limit);
+        }
         self.push(self.plan.heal_at, Ev::Heal);
+        self.push(0, Ev::Watch);
     }
 
     /// A number that no other thing of this run has.
@@ -188,7 +209,7 @@ impl World {
     pub(crate) fn push(&mut self, at: Time, event: Ev) {
         self.pushed += 1;
         self.events
-            .push(Reverse(Due(at.max(self.now), self.pushed, event)));
+            .push(Reverse(Due(at.max(self.now), self.pushed, Box::new(event))));
     }
 
     /// The usual delay of anything.
@@ -205,21 +226,24 @@ impl World {
         self.trace.note(self.now, note);
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, until: Option<Rule>) {
         let end = self.plan.heal_at + PATIENCE;
         while let Some(Reverse(Due(at, _, event))) = self.events.pop() {
             self.now = at;
             if at >= end {
                 break;
             }
-            if matches!(event, Ev::Look) {
+            if matches!(*event, Ev::Look) {
                 if self.is_done() {
                     break;
                 }
                 self.push(self.now + 500, Ev::Look);
                 continue;
             }
-            self.handle(event);
+            self.handle(*event);
+            if until.is_some_and(|rule| self.oracle.violations.contains_key(&rule)) {
+                return;
+            }
         }
         let asks = self
             .asks
@@ -236,6 +260,7 @@ impl World {
         for violation in self.oracle.violations.clone().into_values() {
             self.note(Note::Broken(violation.rule));
         }
+        self.seen.most_returned = u64::from(self.bus.most_returned);
         self.seen.executions = (self.store.history.len() + self.store.active.len()) as u64;
     }
 
@@ -274,6 +299,7 @@ impl World {
             }
             Ev::Answer(ask) => self.answered(ask),
             Ev::Ask(ask) => self.ask(ask),
+            Ev::Watch => self.watch_flow(),
             Ev::Restart(party) => self.restart(party),
             Ev::LifeEnds(worker, id) => self.life_ends(worker, id),
             Ev::RunEnds(worker, key, id, status) => self.run_ends(worker, key, id, status),
@@ -297,8 +323,17 @@ impl World {
         if let Some(until) = self.stands_still(party) {
             return self.push(until, Ev::Resume(party));
         }
-        for word in self.waiting.remove(&party).into_iter().flatten() {
+        if let Party::Owner(owner, _) = party {
+            self.judge_pause(owner);
+        }
+        let mut waiting = self.waiting.remove(&party).unwrap_or_default();
+        while let Some(word) = waiting.pop_front() {
             self.tell(party, word);
+            // One of them may have kept it busy.
+            if let Some(until) = self.stands_still(party).filter(|_| !waiting.is_empty()) {
+                self.waiting.insert(party, waiting);
+                return self.push(until, Ev::Resume(party));
+            }
         }
     }
 
@@ -333,6 +368,10 @@ impl World {
         if let Some(ask) = ask {
             self.confirm(ask);
         }
+        if let Body::Completed(completion) = &body {
+            let key = (completion.execution_id, completion.attempt);
+            self.flow.ended(key);
+        }
         let place = self.bus.arrive(name, body);
         self.note(Note::Arrived(name, place));
         self.pump(name);
@@ -366,6 +405,11 @@ impl World {
         if let Some(name) = self.bus.close(subscription) {
             self.pump(name);
         }
+        for (name, body) in self.bus.take_dead() {
+            let words = format!("{name:?} gave this back too often: {body:?}");
+            let violation = Violation::of(attune_core::Promise::I1, words);
+            self.oracle.blame(self.now, violation);
+        }
     }
 
     fn heal(&mut self) {
@@ -374,6 +418,7 @@ impl World {
         self.noise = self.noise.healed();
         (self.store_down_until, self.refuse_until) = (0, 0);
         self.store.hidden.clear();
+        self.lasting.heal();
         for owner in &mut self.owners {
             (owner.blind, owner.break_commit) = (None, false);
         }
@@ -390,6 +435,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     spec.policy.queue.timeout_seconds = shape.timeout_seconds;
     spec.on_worker_lost = shape.on_worker_lost;
     spec.max_attempts = shape.max_attempts;
+    spec.pool = pool_name(shape.pool);
     Action {
         id: ActionId(i64::try_from(number).unwrap_or(0) + 1),
         partition: plan.partition_of(number),
@@ -398,16 +444,24 @@ fn action(plan: &Plan, number: usize) -> Action {
     }
 }
 
+/// The name of a pool of workers.
+pub(crate) fn pool_name(pool: usize) -> String {
+    format!("pool{pool}")
+}
+
 /// A completion as a worker reports it.
 pub(crate) fn completion(
     (execution_id, attempt): (ExecutionId, Attempt),
     action_id: ActionId,
     status: Status,
+    result: &str,
 ) -> Completion {
+    let mut outcome = Ending::of(status, None);
+    outcome.result = RawValue::from_string(result.to_owned()).ok();
     Completion {
         execution_id,
         attempt,
         action_id,
-        outcome: Ending::of(status, None),
+        outcome,
     }
 }

@@ -264,6 +264,7 @@ impl Owner {
 
     fn acquired(&mut self, now: Millis, sent: Millis, partition: PartitionId, epoch: Epoch) {
         self.forget(partition);
+        // Whatever it was wanted for once more: this epoch is as good as the next one.
         self.keeper.wanted.remove(&partition);
         let held = Held {
             epoch,

@@ -13,8 +13,6 @@ use crate::partition::{Effect, Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
 use crate::stored::LoadedTo;
 
-/// How many executions one page loads: what restoring them costs is a pause for everybody else.
-const PAGE: u32 = 10_000;
 /// How many partitions are loaded at once.
 const LOADS_AT_ONCE: usize = 4;
 
@@ -88,7 +86,7 @@ impl Owner {
                     let rows = Call::LoadRows {
                         partition: *id,
                         after,
-                        limit: PAGE,
+                        limit: self.options.page_rows,
                     };
                     (rows, Some(after))
                 }

@@ -72,6 +72,11 @@ pub struct OwnerOptions {
     pub stats_refresh: Millis,
     /// What the reconciler takes for lost, and how often it looks.
     pub reconcile: ReconcileBounds,
+    /// How many executions one page of a partition that was taken loads: what restoring them costs
+    /// is a pause for everybody else.
+    pub page_rows: u32,
+    /// How many executions one slice compares with the store; likewise.
+    pub slice_rows: u32,
     /// Whether what is decided is logged.
     pub keep_log: bool,
 }
@@ -243,6 +248,9 @@ impl Owner {
             Input::Answered(call, reply) => self.answered(now, call, reply),
             Input::Published(id, published) => self.published(now, id, published),
             Input::Unsubscribed(subscription) => self.unsubscribed(now, subscription),
+            // Nothing is decided before the store's time is known: what was accepted until then would
+            // look as if it had waited since 1970. The first look finds what is free.
+            Input::HandedOver(_) if !self.clock.is_known() => {}
             Input::HandedOver(partitions) => self.keeper.hint(partitions),
             Input::Timer => {}
             Input::Leave => self.leave(now),

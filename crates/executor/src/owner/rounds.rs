@@ -106,6 +106,9 @@ impl Owner {
         if !self.may_begin() || now < self.rounds.begin_at || !self.is_trusted(now) {
             return;
         }
+        if self.sweep.stops_rounds() && !self.sweep.has_read() {
+            return;
+        }
         let work = self.gather();
         if work.is_empty() && !self.has_something_due(now) {
             return;
@@ -391,6 +394,9 @@ impl Owner {
     /// Nothing of a round was written, for a reason that may last.
     fn refused(&mut self, now: Millis, round: Round, failure: &Failure) {
         self.count(Counter::CommitRefused);
+        if cfg!(attune_plant = "reload-storm") {
+            return self.unknown(now, &round, Reply::Failed(failure.clone()));
+        }
         for round in round.split() {
             let Some(partition) = round.tells.keys().next().copied() else {
                 continue;

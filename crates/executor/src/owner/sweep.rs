@@ -16,9 +16,6 @@ use crate::queue::Millis;
 use crate::round::Draft;
 use crate::stored::{StoredExecution, StoredSlot};
 
-/// How many executions one slice compares: what comparing them costs is a pause for everybody
-/// else.
-const SLICE: u32 = 2_000;
 
 /// What was asked, and about which partitions in which epochs.
 #[derive(Debug)]
@@ -73,6 +70,11 @@ impl Sweep {
         due.map(|(_, at)| at).min()
     }
 
+    /// Whether no round may begin while something is read; none ever waits for that.
+    pub(super) fn stops_rounds(&self) -> bool {
+        cfg!(attune_plant = "stop-the-world") && (self.asking_slots || self.asking_slice)
+    }
+
     /// Whether something was read that the next round compares.
     pub(super) fn has_read(&self) -> bool {
         !self.read.is_empty()
@@ -124,6 +126,15 @@ impl Owner {
         open.map(|(id, place)| (*id, place.epoch)).collect()
     }
 
+    fn slice_rows(&self) -> u32 {
+        // All at once, as if that cost nothing.
+        if cfg!(attune_plant = "stop-the-world") {
+            u32::MAX
+        } else {
+            self.options.slice_rows
+        }
+    }
+
     fn ask_for_slots(&mut self) {
         let epochs = self.comparable();
         let open = epochs.keys().filter_map(|id| self.partition(*id));
@@ -151,7 +162,7 @@ impl Owner {
         let call = Call::ScanRows {
             partitions: epochs.keys().copied().collect(),
             after,
-            limit: SLICE,
+            limit: self.slice_rows(),
         };
         self.call(Purpose::Sweep(Asked::Slice { epochs, after }), call);
     }

@@ -218,6 +218,7 @@ impl Owner {
 
     /// Tells what can be told now.
     pub(super) fn go_on_telling(&mut self, now: Millis) {
+        self.open_forgotten_pools();
         let due = self
             .telling
             .pools
@@ -387,6 +388,18 @@ impl Owner {
         }
     }
 
+    /// Opens pools for which no dispatch is left, because the partitions that they were of have
+    /// other owners by now: nothing would ever tell that they take dispatches again.
+    fn open_forgotten_pools(&mut self) {
+        let pools = self.telling.pools.iter();
+        let forgotten = pools
+            .filter(|(_, pool)| pool.closed && pool.waiting.is_empty() && pool.unconfirmed == 0);
+        let forgotten: Vec<String> = forgotten.map(|(name, _)| name.clone()).collect();
+        for name in forgotten {
+            self.open_pool(&name);
+        }
+    }
+
     fn set_pool(&mut self, name: &str, closed: bool) {
         let name: Arc<str> = Arc::from(name);
         let served = self.places.iter();
@@ -438,3 +451,7 @@ impl Owner {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "telling_tests.rs"]
+mod tests;

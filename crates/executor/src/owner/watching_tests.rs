@@ -65,6 +65,8 @@ impl World {
                     republish_after: 30_000,
                     interval: 10_000,
                 },
+                page_rows: 10_000,
+                slice_rows: 2_000,
                 keep_log: false,
             }),
             now: 1_000_000,

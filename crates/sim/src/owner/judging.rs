@@ -1,13 +1,20 @@
 //! What an owner decides, brought before the oracle.
 
-use attune_core::{QueueStats, QueueTotals, Seq};
+use attune_core::{ActionId, QueueStats, QueueTotals, Seq};
 
 use super::*;
+use crate::shadow::Told;
+use crate::world::{WALL, pool_name};
+
+/// By how much the time of an owner may be wrong: by as long as its first look at the store's
+/// clock took, which may have stood still with it.
+const WRONG_BY: Time = 30_000;
 
 impl World {
     /// Judges what a round decided, once. What the oracle says counts when it is stored: what a
     /// stale owner decides and cannot store does no harm.
     pub(super) fn judged(&mut self, o: usize, commit: Arc<Commit>) -> Written {
+        self.judge_clock(o);
         let now = self.owners[o].wall(self.now);
         let (mut found, mut places) = (Vec::new(), Vec::new());
         for decided in &commit.decided {
@@ -19,9 +26,17 @@ impl World {
                 shadow.judged = decided.number;
                 let mut said = Vec::new();
                 let facts = without_extra(&decided.facts, &self.extra);
-                shadow.judge(now, &self.reports, &facts, &mut said);
+                said.extend(facts.iter().filter_map(|fact| self.oracle.said.judge(fact)));
+                let told = Told {
+                    reports: &self.reports,
+                    lasting: &self.lasting,
+                };
+                shadow.judge(now, &told, &facts, &mut said);
                 if !counter {
-                    shadow.settle(now, &mut said);
+                    let actions = &self.plan.actions;
+                    let number = |id: ActionId| usize::try_from(id.0 - 1).unwrap_or(0);
+                    let pool_of = |id| pool_name(actions[number(id)].pool);
+                    shadow.settle(now, pool_of, &mut said);
                 }
                 shadow.pass(now, &mut said);
                 shadow.found = said;
@@ -38,6 +53,17 @@ impl World {
             commit,
             places,
             found,
+        }
+    }
+
+    /// By which time an owner decides.
+    fn judge_clock(&mut self, o: usize) {
+        let owner = &self.owners[o];
+        let wrong = owner.wall(self.now) - (WALL + owner.clock(self.now) - BOOT - owner.skew);
+        if wrong.abs() > WRONG_BY {
+            let words = format!("the time by which an owner decides is wrong by {wrong} ms");
+            self.oracle
+                .blame(self.now, Violation::of(Rule::Clock, words));
         }
     }
 
@@ -101,7 +127,11 @@ impl World {
         if !decided.facts.iter().any(is_loaded) {
             let (now, mut said) = (self.owners[o].wall(self.now), Vec::new());
             let shadow = self.shadows.entry(key).or_default();
-            shadow.judge(now, &self.reports, &decided.facts, &mut said);
+            let told = Told {
+                reports: &self.reports,
+                lasting: &self.lasting,
+            };
+            shadow.judge(now, &told, &decided.facts, &mut said);
             for violation in said {
                 self.oracle.blame(self.now, violation);
             }
@@ -144,6 +174,8 @@ impl World {
             Counter::Expired => seen.expired += 1,
             Counter::Abandoned => seen.abandoned += 1,
             Counter::CommitRefused => seen.refused_commits += 1,
+            Counter::ForceReleased => seen.force_released += 1,
+            Counter::Undispatchable => seen.unsendable += 1,
             Counter::DispatchDropped => seen.dropped_dispatches += 1,
             Counter::SlotLeakMended
             | Counter::SlotMissingMended

@@ -18,6 +18,22 @@ impl World {
         }
     }
 
+    /// The end of an earlier attempt is taken for that of the one that holds the slot now.
+    pub(super) fn as_taken(&self, body: &Body) -> Body {
+        let Body::Completed(completion) = body else {
+            return body.clone();
+        };
+        let row = self.store.active.get(&completion.execution_id);
+        match row.filter(|row| row.status.holds_slot() && row.attempt > completion.attempt) {
+            Some(row) if self.has(Plant::StaleResult) => {
+                let mut taken = (**completion).clone();
+                taken.attempt = row.attempt;
+                Body::Completed(Arc::new(taken))
+            }
+            _ => body.clone(),
+        }
+    }
+
     /// A counter goes down with every completion: after a stale one it is one slot short of the
     /// truth, as if the limit were one higher.
     pub(super) fn believe_in_a_free_slot(&mut self, o: usize) {

@@ -2,11 +2,13 @@
 
 use super::*;
 use crate::store::body_of;
+use attune_executor::stored::Batch;
 
 impl World {
     /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
     /// is so late that its sender has given up.
     pub(crate) fn call(&mut self, party: Party, number: u64, call: StoreCall) {
+        self.flow.sent(&call);
         let noise = self.noise;
         let fate = if self.rng.chance(noise.refused) {
             Fate::Refused
@@ -24,6 +26,9 @@ impl World {
             }
             reply_at += stall;
         }
+        if fate != Fate::Answered || reply_at > self.now + 2 * noise.delay {
+            self.flow.excuse(reply_at);
+        }
         let is_commit = matches!(call, StoreCall::Commit(_));
         // Whoever writes the same again suffers from this alone: then it is the rule.
         let late = if self.has(Plant::SameEpoch) {
@@ -40,7 +45,7 @@ impl World {
                 let call = call.clone();
                 self.push(again, Ev::Store(party, number, call, Fate::Answered, again));
             } else {
-                let failed = failed(&call, false);
+                let failed = self.fail(&call, false);
                 self.push(reply_at, Ev::To(party, Word::Reply(number, failed)));
             }
             return self.push(late, Ev::Store(party, 0, call, Fate::Answered, late));
@@ -51,43 +56,53 @@ impl World {
     pub(super) fn perform(&mut self, party: Party, call: StoreCall, fate: Fate) -> StoreReply {
         let commits = matches!(call, StoreCall::Commit(_));
         if self.now < self.store_down_until {
-            return failed(&call, false);
+            return self.fail(&call, false);
         }
         if fate == Fate::Refused {
             let refused = self.rng.chance(500);
-            return failed(&call, refused);
+            return self.fail(&call, refused);
         }
         if commits && self.now < self.refuse_until {
-            return failed(&call, true);
+            return self.fail(&call, true);
+        }
+        if let StoreCall::Owner(_, read) = &call
+            && self.lasting.fails(read, self.now)
+        {
+            return self.fail(&call, false);
         }
         if let Party::Owner(owner, life) = party
             && commits
             && self.owners[owner].is_in(life)
             && std::mem::take(&mut self.owners[owner].break_commit)
         {
-            return failed(&call, true);
+            return self.fail(&call, true);
         }
         if commits && self.left_open.remove(&party) {
             return StoreReply::Owner(Box::new(Reply::Committed(Vec::new())));
         }
-        let refused = failed(&call, false);
+        let unknown = (fate == Fate::Unknown).then(|| self.fail(&call, false));
         let reply = self.do_call(call);
-        match fate {
-            Fate::Unknown => {
+        match unknown {
+            Some(unknown) => {
                 if commits && self.has(Plant::CancelDb) {
                     self.left_open.insert(party);
                 }
                 let made = matches!(&reply, StoreReply::Owner(reply)
                     if matches!(**reply, Reply::Committed(_)));
                 self.seen.unknown_commits += u64::from(made);
-                refused
+                unknown
             }
-            _ => reply,
+            None => reply,
         }
     }
 
+    fn fail(&mut self, call: &StoreCall, refused: bool) -> StoreReply {
+        self.flow.failed(call, refused);
+        failed(call, refused)
+    }
+
     fn do_call(&mut self, call: StoreCall) -> StoreReply {
-        let now = self.now;
+        let now = self.store_now();
         match call {
             StoreCall::Owner(owner, call) => {
                 StoreReply::Owner(Box::new(self.do_owner_call(owner, &call)))
@@ -108,24 +123,28 @@ impl World {
     }
 
     fn do_owner_call(&mut self, owner: OwnerId, call: &Call) -> Reply {
-        let now = self.now;
+        let (shown, now) = (self.now, self.store_now());
         let ttl = crate::plan::OWNER_TTL;
         let store = &mut self.store;
         match call {
-            Call::Renew(held) => Reply::Renewed(store.renew(owner, held, ttl)),
+            Call::Renew(held) => Reply::Renewed(store.renew(now, owner, held, ttl)),
             Call::Announce { ttl } => {
                 store.announce(now, owner, *ttl);
                 Reply::Announced
             }
             Call::Look => Reply::Looked(Looked {
-                store_now: WALL + now,
+                store_now: WALL + now + self.lasting.clock_looks(now, owner),
                 executors: store.stored_executors(now),
                 leases: store.stored_leases(),
             }),
             Call::Acquire(_) | Call::TakeOver(_) => {
+                if let Call::Acquire(wanted) = call {
+                    self.judge_acquiring(owner, wanted);
+                }
+                let store = &mut self.store;
                 let taken = match call {
-                    Call::TakeOver(observed) => store.take_over(owner, observed, ttl),
-                    Call::Acquire(wanted) => store.acquire(owner, wanted, ttl),
+                    Call::TakeOver(observed) => store.take_over(now, owner, observed, ttl),
+                    Call::Acquire(wanted) => store.acquire(now, owner, wanted, ttl),
                     _ => Vec::new(),
                 };
                 self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
@@ -189,6 +208,18 @@ impl World {
         }
     }
 
+    /// What clients read from now on.
+    fn judge_results(&mut self, batch: &Batch) {
+        for end in &batch.ends {
+            let Some(ended) = self.store.history.get(&end.id) else {
+                continue;
+            };
+            if let Some(violation) = self.reports.judge(end.id, ended, &self.lasting) {
+                self.oracle.blame(self.now, violation);
+            }
+        }
+    }
+
     fn actions_of(&self, partition: PartitionId) -> Vec<Action> {
         let actions = self.store.actions.iter();
         let mine = actions.filter(|action| action.partition == partition);
@@ -198,7 +229,7 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
-        match self.store.commit(self.now, written.number, batch) {
+        match self.store.commit(self.store_now(), written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 if !again {
@@ -215,6 +246,8 @@ impl World {
                     let store = &self.store;
                     self.oracle
                         .committed(self.now, store, batch, &odd, &shadows, &written.places);
+                    self.judge_results(batch);
+                    self.granted_now(batch);
                 }
                 let granted = batch.changes.iter();
                 let granted = granted.filter(|change| change.grant_no.is_some());

@@ -20,6 +20,10 @@ pub struct Seen {
     pub refused_commits: u64,
     pub refused_dispatches: u64,
     pub dropped_dispatches: u64,
+    pub force_released: u64,
+    pub unsendable: u64,
+    /// How often one message was given back at most.
+    pub most_returned: u64,
     /// How often each kind of fault happened.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -41,6 +45,9 @@ impl Seen {
         self.refused_commits += other.refused_commits;
         self.refused_dispatches += other.refused_dispatches;
         self.dropped_dispatches += other.dropped_dispatches;
+        self.force_released += other.force_released;
+        self.unsendable += other.unsendable;
+        self.most_returned = self.most_returned.max(other.most_returned);
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }
@@ -52,6 +59,8 @@ impl Seen {
 pub struct Outcome {
     /// Decided by every step of the run.
     pub hash: u64,
+    /// How many things happened in it: what it cost.
+    pub steps: u64,
     /// What it came across.
     pub seen: Seen,
     /// The first violation of each rule.
@@ -129,6 +138,8 @@ pub(crate) enum Ev {
     Store(Party, u64, StoreCall, Fate, Time),
     Answer(usize),
     Ask(usize),
+    /// See whether things go on.
+    Watch,
     Restart(Party),
     /// The time until which this worker trusted its lease.
     LifeEnds(usize, WorkerId),

@@ -33,6 +33,27 @@ fn no_promise_is_broken_and_no_run_is_idle() {
     for (what, count, least) in enough {
         assert!(count >= least, "only {count} {what}: {seen:?}");
     }
+    let lasting = [
+        "dead-pool",
+        "fail-bodies",
+        "fail-loads",
+        "fail-look-ups",
+        "fail-looks",
+        "fail-reads",
+        "fail-sweeps",
+        "full-pool",
+        "invalid",
+        "lost-route",
+        "refuse-for-minutes",
+        "store-clock-step",
+        "too-large",
+    ];
+    for kind in lasting {
+        let count = seen.faults.get(kind).copied().unwrap_or(0);
+        assert!(count >= 2, "only {count} {kind}: {:?}", seen.faults);
+    }
+    assert!(seen.force_released >= 30, "{seen:?}");
+    assert!(seen.unsendable >= 5, "{seen:?}");
 }
 
 #[test]
@@ -100,6 +121,11 @@ fn an_inbox_of_an_earlier_epoch_breaks_the_order() {
 #[test]
 fn a_dropped_store_call_loses_what_was_confirmed() {
     is_found(Plant::CancelDb, Promise::I1, 100);
+}
+
+#[test]
+fn a_result_of_an_earlier_attempt_is_found() {
+    is_found(Plant::StaleResult, Rule::Result, 200);
 }
 
 #[test]

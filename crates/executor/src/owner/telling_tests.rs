@@ -1,0 +1,65 @@
+use attune_core::OwnerId;
+
+use super::*;
+use crate::owner::OwnerOptions;
+use crate::partition::{ClusterBounds, ReconcileBounds};
+use crate::queue::QueueConfig;
+
+fn owner() -> Owner {
+    Owner::new(OwnerOptions {
+        id: OwnerId(uuid::Uuid::from_u128(1)),
+        cluster: ClusterBounds {
+            partitions: 1,
+            max_message_bytes: 1 << 20,
+        },
+        queue: QueueConfig::default(),
+        lease_ttl: 15_000,
+        round_max_items: 1_000,
+        round_max_bytes: 1 << 20,
+        stats_interval: 250,
+        stats_refresh: 60_000,
+        reconcile: ReconcileBounds {
+            worker_grace: 5_000,
+            republish_after: 30_000,
+            interval: 10_000,
+        },
+        page_rows: 10_000,
+        slice_rows: 2_000,
+        keep_log: false,
+    })
+}
+
+#[test]
+fn a_closed_pool_whose_dispatches_went_to_other_owners_opens() {
+    let mut owner = owner();
+    owner
+        .telling
+        .pools
+        .insert("default".to_owned(), Pool::new());
+    owner.close_pool("default", "its queue is full");
+    assert_eq!(owner.telling.closed_pools().count(), 1);
+    owner.go_on_telling(0);
+    assert_eq!(owner.telling.closed_pools().count(), 0);
+    let is_open = |output: &Output| matches!(output, Output::Notice(Notice::PoolOpen { pool }) if pool == "default");
+    assert!(owner.out.iter().any(is_open), "{:?}", owner.out);
+}
+
+#[test]
+fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
+    use crate::owner::Input;
+    let mut owner = owner();
+    let first = owner.step(0, Input::Timer);
+    let asked = first.iter().find_map(|output| match output {
+        Output::Call(id, Call::Look { .. }) => Some(*id),
+        _ => None,
+    });
+    let failure = crate::owner::Failure {
+        refused: false,
+        words: "it hangs".to_owned(),
+    };
+    let asked = asked.expect("it looks first");
+    owner.step(10, Input::Answered(asked, Reply::Failed(failure)));
+    let next = owner.step(20, Input::HandedOver(vec![PartitionId(0)]));
+    let acquires = |output: &Output| matches!(output, Output::Call(_, Call::Acquire(_)));
+    assert!(!next.iter().any(acquires), "{next:?}");
+}

@@ -1,0 +1,222 @@
+//! Whether things go on: a free slot and somebody who may have it come together soon, nobody
+//! stands still over a piece of work while others wait, and a refusal costs no new epoch.
+//!
+//! All of it is seen from outside: a slot is free when the broker has the end of its run, whether
+//! or not an owner has looked. An owner that makes no rounds is accused here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::{ActionId, Epoch, ExecutionId, OwnerId, PartitionId, Status};
+use attune_executor::owner::{Call, Reply};
+use attune_executor::stored::Batch;
+
+use crate::oracle::{Key, Rule, Violation};
+use crate::plan::Time;
+use crate::world::{Ev, StoreCall, WALL, World};
+
+/// How long a free slot may wait for somebody who may have it when nothing is wrong.
+const BOUND: Time = 5_000;
+/// How long after something was wrong it still excuses: owners wait this long at most before they
+/// try again.
+const AFTERWARDS: Time = 2_500;
+/// How often an owner may take a partition from itself without a reason: what it lets go and what
+/// it is told may cross. A loop does it far more often.
+const RACES: u64 = 3;
+/// How often it is looked at.
+const LOOK_EVERY: Time = 500;
+/// How long an owner may be busy with one thing while others wait, in milliseconds.
+const PAUSE: Time = 30;
+/// How many rows and how many slots an owner compares in a millisecond.
+const ROWS: usize = 10;
+const SLOTS: usize = 40;
+
+/// What is remembered of it.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// Since when each action has a free slot and somebody who may have it, without an excuse.
+    since: BTreeMap<ActionId, Time>,
+    /// Runs whose ends the broker has.
+    ended: BTreeSet<Key>,
+    /// Until then whatever does not go on has an excuse.
+    excused_until: Time,
+    /// For how long each owner is busy with what it is doing, while that is too long.
+    busy: BTreeMap<usize, Time>,
+    /// How often an owner did not learn what came of a call that changes something.
+    unknown: BTreeMap<OwnerId, u64>,
+    /// How often an owner has taken a partition from itself.
+    taken_again: BTreeMap<(OwnerId, PartitionId), u64>,
+}
+
+impl Flow {
+    /// The broker has the end of a run.
+    pub(crate) fn ended(&mut self, key: Key) {
+        self.ended.insert(key);
+    }
+
+    /// Something is wrong until then.
+    pub(crate) fn excuse(&mut self, until: Time) {
+        self.excused_until = self.excused_until.max(until + AFTERWARDS);
+    }
+
+    /// A store call came to nothing, or nobody knows what came of it.
+    pub(crate) fn failed(&mut self, call: &StoreCall, refused: bool) {
+        let owner = match call {
+            StoreCall::Commit(written) if !refused => written.commit.batch.owner,
+            StoreCall::Owner(owner, call) if matches!(**call, Call::Acquire(_)) => *owner,
+            _ => return,
+        };
+        *self.unknown.entry(owner).or_default() += 1;
+    }
+
+    /// A store call is on its way. What is being given up may be taken again before it is free.
+    pub(crate) fn sent(&mut self, call: &StoreCall) {
+        if let StoreCall::Owner(owner, call) = call
+            && matches!(**call, Call::GiveUp(..))
+        {
+            *self.unknown.entry(*owner).or_default() += 1;
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn watch_flow(&mut self) {
+        self.push(self.now + LOOK_EVERY, Ev::Watch);
+        let excused = self.is_anything_wrong();
+        for number in 0..self.store.actions.len() {
+            let action = self.store.actions[number].id;
+            let waiting = self.could_be_granted(number).filter(|_| !excused);
+            let Some(id) = waiting.filter(|_| self.is_served(number)) else {
+                self.flow.since.remove(&action);
+                continue;
+            };
+            let since = *self.flow.since.entry(action).or_insert(self.now);
+            if self.now - since > BOUND {
+                let words = format!(
+                    "{id} waits although a slot of {action} is free and nothing is wrong since {since} ms"
+                );
+                self.oracle
+                    .blame(self.now, Violation::of(Rule::Progress, words));
+            }
+        }
+    }
+
+    /// These were granted: things go on.
+    pub(crate) fn granted_now(&mut self, batch: &Batch) {
+        let changed = batch.changes.iter();
+        let changed = changed.filter(|change| change.grant_no.is_some());
+        let inserted = batch.inserts.iter();
+        let inserted = inserted.filter(|new| new.status == Status::Requested);
+        let ids = changed.map(|it| it.id).chain(inserted.map(|it| it.id));
+        for id in ids {
+            if let Some(row) = self.store.active.get(&id) {
+                self.flow.since.remove(&row.action);
+            }
+        }
+    }
+
+    fn is_anything_wrong(&self) -> bool {
+        let now = self.now;
+        now < self.flow.excused_until
+            || now < self.store_down_until
+            || now < self.refuse_until
+            || self.lasting.reads_fail(now)
+    }
+
+    /// Whether an owner serves the partition of an action, and its pool takes dispatches.
+    fn is_served(&self, number: usize) -> bool {
+        let partition = self.plan.partition_of(number);
+        let lease = &self.store.leases[usize::from(partition.0)];
+        let owner = lease.owner.filter(|_| lease.is_live(self.now));
+        let owner = owner.and_then(|id| self.owners.iter().find(|owner| owner.id() == id));
+        owner.is_some_and(|owner| owner.is_alive())
+            && self.shadows.contains_key(&(partition, Epoch(lease.epoch)))
+            && self
+                .lasting
+                .is_open(self.plan.actions[number].pool, self.now)
+    }
+
+    /// Somebody who could be given a slot of an action, as it looks from outside.
+    fn could_be_granted(&self, number: usize) -> Option<ExecutionId> {
+        let action = self.store.actions[number].id;
+        let rows = self.store.active.iter();
+        let rows = rows.filter(|(_, row)| row.action == action);
+        let held = rows.clone().filter(|(id, row)| {
+            row.status.holds_slot() && !self.flow.ended.contains(&(**id, row.attempt))
+        });
+        if held.count() >= self.oracle.said.least(action) as usize {
+            return None;
+        }
+        let mut eligible = rows.filter(|(_, row)| {
+            let starts = row.not_before.is_none_or(|time| time <= WALL + self.now);
+            !row.status.holds_slot() && starts
+        });
+        eligible.next().map(|(id, _)| *id)
+    }
+
+    // ---- one thing at a time ----
+
+    /// How long an owner is busy with what it has read.
+    pub(crate) fn charge(&mut self, o: usize, reply: &Reply) {
+        let cost = match reply {
+            Reply::Rows { rows, .. } | Reply::Slice { rows, .. } => rows.len() / ROWS,
+            Reply::Slots(slots) => slots.len() / SLOTS,
+            _ => 0,
+        };
+        let cost = Time::try_from(cost).unwrap_or(0);
+        if cost == 0 {
+            return;
+        }
+        let owner = &mut self.owners[o];
+        owner.paused_until = owner.paused_until.max(self.now + cost);
+        if cost > PAUSE {
+            self.flow.busy.insert(o, cost);
+        }
+    }
+
+    /// An owner that was busy looks up: who could have been given a slot meanwhile?
+    pub(crate) fn judge_pause(&mut self, o: usize) {
+        let Some(cost) = self.flow.busy.remove(&o) else {
+            return;
+        };
+        let id = self.owners[o].id();
+        for number in 0..self.store.actions.len() {
+            let partition = self.plan.partition_of(number);
+            let lease = &self.store.leases[usize::from(partition.0)];
+            if lease.owner != Some(id) || !self.is_served(number) {
+                continue;
+            }
+            if let Some(waiting) = self.could_be_granted(number) {
+                let words = format!(
+                    "an owner did one thing for {cost} ms, while {waiting} could have had a slot"
+                );
+                self.oracle
+                    .blame(self.now, Violation::of(Rule::Pause, words));
+            }
+        }
+    }
+
+    // ---- new epochs ----
+
+    /// An owner asks for partitions. One that it holds already is asked for because it does not
+    /// know what came of an earlier call; a call that was refused is no such reason.
+    pub(crate) fn judge_acquiring(&mut self, owner: OwnerId, wanted: &[PartitionId]) {
+        for partition in wanted {
+            let lease = &self.store.leases[usize::from(partition.0)];
+            if lease.owner != Some(owner) || !lease.is_live(self.now) {
+                continue;
+            }
+            let taken = self.flow.taken_again.entry((owner, *partition));
+            let taken = taken.or_default();
+            *taken += 1;
+            let reasons = self.flow.unknown.get(&owner).copied().unwrap_or(0);
+            if *taken > reasons + RACES {
+                let words = format!(
+                    "an owner takes partition {partition} from itself, for the {taken}. time, and \
+                     {reasons} calls had an unknown outcome"
+                );
+                self.oracle
+                    .blame(self.now, Violation::of(Rule::Restraint, words));
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What goes on being wrong for a while: reads that fail, pools that take no dispatches, what can
+//! never be sent, a clock of the store that has stepped.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::{ExecutionId, OwnerId};
+use attune_executor::owner::{Call, Refusal};
+
+use crate::bus::{Name, Party};
+use crate::plan::{Fault, Reads, Time};
+use crate::world::{Ev, World};
+
+/// How many dispatches the broker keeps for a pool without workers.
+const DEAD_ROOM: usize = 3;
+/// The longest pause after which an owner tries a pool again that took nothing.
+const POOL_PATIENCE: Time = 10_500;
+
+#[derive(Debug, Clone, Default)]
+struct Pool {
+    full_until: Time,
+    dead_until: Time,
+    lost_until: Time,
+    /// Until then nobody need have noticed that it takes dispatches again.
+    excused_until: Time,
+}
+
+/// What lasts.
+#[derive(Debug, Default)]
+pub(crate) struct Lasting {
+    reads: BTreeMap<Reads, Time>,
+    pools: Vec<Pool>,
+    /// What becomes of the next executions that are dispatched for the first time.
+    next: Vec<Refusal>,
+    /// Executions that cannot be dispatched, ever.
+    pub(crate) unsendable: BTreeMap<ExecutionId, Refusal>,
+    sent: BTreeSet<ExecutionId>,
+    /// By how much the store's clock is wrong, and until when.
+    step: (Time, Time),
+    /// Owners that have seen the store's clock when it was right.
+    know_the_time: BTreeSet<OwnerId>,
+}
+
+impl Lasting {
+    pub(crate) fn new(pools: usize) -> Self {
+        Self {
+            pools: vec![Pool::default(); pools],
+            ..Self::default()
+        }
+    }
+
+    /// Everything is well again.
+    pub(crate) fn heal(&mut self) {
+        self.reads.clear();
+        self.next.clear();
+        self.step = (0, 0);
+        for pool in &mut self.pools {
+            (pool.full_until, pool.dead_until, pool.lost_until) = (0, 0, 0);
+        }
+    }
+
+    /// Whether any read fails.
+    pub(crate) fn reads_fail(&self, now: Time) -> bool {
+        self.reads.values().any(|until| now < *until)
+    }
+
+    /// Whether the store does not answer this call.
+    pub(crate) fn fails(&self, call: &Call, now: Time) -> bool {
+        let of: &[Reads] = match call {
+            Call::LookUp { .. } => &[Reads::LookUps],
+            Call::LoadQueues(_) => &[Reads::Loads],
+            Call::LoadRows { .. } => &[Reads::Loads],
+            Call::ScanRows { .. } | Call::LoadSlots(_) => &[Reads::Sweeps],
+            Call::LoadBodies(_) => &[Reads::Bodies],
+            Call::Look | Call::WorkerEnds => &[Reads::Looks],
+            Call::Renew(_)
+            | Call::Announce { .. }
+            | Call::Acquire(_)
+            | Call::TakeOver(_)
+            | Call::EndWorkers(_)
+            | Call::GiveUp(..)
+            | Call::Retire
+            | Call::Commit(_) => return false,
+        };
+        let fails = |reads: &Reads| self.reads.get(reads).is_some_and(|until| now < *until);
+        of.iter().any(fails) || fails(&Reads::All)
+    }
+
+    /// By how much the store's clock is wrong.
+    pub(crate) fn clock_is_off(&self, now: Time) -> Time {
+        let (by, until) = self.step;
+        if now < until { by } else { 0 }
+    }
+
+    /// How wrong the store's clock looks to an owner. One that never saw it right would have
+    /// nothing to compare it with.
+    pub(crate) fn clock_looks(&mut self, now: Time, owner: OwnerId) -> Time {
+        let (by, until) = self.step;
+        if now >= until {
+            self.know_the_time.insert(owner);
+            return 0;
+        }
+        if self.know_the_time.contains(&owner) {
+            by
+        } else {
+            0
+        }
+    }
+
+    /// Whether a pool takes dispatches again, for so long that its owners must have noticed.
+    pub(crate) fn is_open(&self, pool: usize, now: Time) -> bool {
+        self.pools[pool].excused_until <= now
+    }
+
+    /// When the workers of a pool may start.
+    pub(crate) fn dead_until(&self, pool: usize) -> Time {
+        self.pools[pool].dead_until
+    }
+}
+
+impl World {
+    /// Begins what lasts.
+    pub(crate) fn begin_lasting(&mut self, fault: &Fault) {
+        let now = self.now;
+        let pools = self.plan.pools;
+        match *fault {
+            Fault::RefuseLong { refuse } => self.refuse_until = now + refuse,
+            Fault::FailReads { reads, fail } => {
+                self.lasting.reads.insert(reads, now + fail);
+            }
+            Fault::FullPool { pool, full } => {
+                self.lasting.pools[pool % pools].full_until = now + full;
+            }
+            Fault::LostRoute { pool, lost } => {
+                self.lasting.pools[pool % pools].lost_until = now + lost;
+            }
+            Fault::DeadPool { pool, dead } => {
+                let pool = pool % pools;
+                self.lasting.pools[pool].dead_until = now + dead;
+                for worker in 0..self.workers.len() {
+                    if self.plan.pool_of(worker) == pool && self.workers[worker].is_alive() {
+                        self.crash_worker(worker);
+                        self.push(now + dead, Ev::Restart(Party::Worker(worker, 0)));
+                    }
+                }
+            }
+            Fault::TooLarge => self.lasting.next.push(Refusal::TooLarge {
+                bytes: (1 << 20) + 1,
+                max: 1 << 20,
+            }),
+            Fault::Invalid => {
+                let words = "it holds what no message can hold".to_owned();
+                self.lasting.next.push(Refusal::Invalid(words));
+            }
+            Fault::StepStoreClock { by, lasts } => self.lasting.step = (by, now + lasts),
+            _ => {}
+        }
+    }
+
+    /// What the store takes for now.
+    pub(crate) fn store_now(&self) -> Time {
+        if self.plan.store_clock {
+            self.now + self.lasting.clock_is_off(self.now)
+        } else {
+            self.now
+        }
+    }
+
+    /// What the broker says to a dispatch, if it does not take it.
+    pub(crate) fn refusal(&mut self, pool: usize, id: ExecutionId) -> Option<Refusal> {
+        let now = self.now;
+        if let Some(refusal) = self.lasting.unsendable.get(&id) {
+            return Some(refusal.clone());
+        }
+        // Whatever was sent once can be sent: a size does not change.
+        if self.lasting.sent.insert(id)
+            && let Some(refusal) = self.lasting.next.pop()
+        {
+            self.lasting.unsendable.insert(id, refusal.clone());
+            return Some(refusal);
+        }
+        let kept = self.bus.len(Name::Requested(pool));
+        let planned = self.plan.room.filter(|_| !self.healed);
+        let state = &mut self.lasting.pools[pool];
+        let dead = (now < state.dead_until).then_some(DEAD_ROOM);
+        let room = planned.into_iter().chain(dead).min();
+        let refusal = if now < state.lost_until {
+            Refusal::Unroutable
+        } else if now < state.full_until || room.is_some_and(|room| kept >= room) {
+            Refusal::Full
+        } else {
+            return None;
+        };
+        state.excused_until = now + POOL_PATIENCE;
+        Some(refusal)
+    }
+}

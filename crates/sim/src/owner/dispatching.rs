@@ -1,0 +1,75 @@
+//! What an owner tells the workers and those who ask.
+
+use super::*;
+
+impl World {
+    pub(super) fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
+        let party = self.owner_party(o);
+        let mut refused = Vec::new();
+        let unknown = self.rng.chance(self.noise.unknown);
+        for (place, dispatch) in dispatches.iter().enumerate() {
+            let grantee = &dispatch.grantee;
+            let key = (grantee.execution_id, grantee.attempt);
+            let action = usize::try_from(grantee.action.id.0 - 1).unwrap_or(0);
+            let pool = self.plan.actions[action].pool;
+            if let Some(refusal) = self.refusal(pool, key.0) {
+                self.seen.refused_dispatches += 1;
+                refused.push((place, refusal));
+                continue;
+            }
+            self.note(Note::Dispatched(key.0, key.1));
+            self.oracle.dispatched(self.now, &self.store, key);
+            if !unknown || self.rng.chance(500) {
+                let body = Body::Request(key.0, key.1, grantee.action.id);
+                self.publish(Name::Requested(pool), &body);
+            }
+        }
+        let published = match (unknown, refused.is_empty()) {
+            (true, _) => Published::Unknown,
+            (false, true) => Published::Confirmed,
+            (false, false) => Published::Refused(refused),
+        };
+        self.soon(Ev::To(party, Word::Published(id, published)));
+    }
+
+    pub(super) fn send(&mut self, o: usize, send: Send) {
+        match send {
+            Send::Answers(answers) => {
+                for (reply_to, answer) in answers {
+                    if let Ok(accepted) = &answer.outcome
+                        && let Some(id) = accepted.execution_id
+                    {
+                        self.told(&reply_to, id);
+                    }
+                    let Ok(ask) = reply_to.parse() else { continue };
+                    if !self.rng.chance(self.noise.lost) {
+                        self.soon(Ev::Answer(ask));
+                    }
+                }
+            }
+            Send::Cancels(cancels) => {
+                for key in cancels {
+                    for worker in 0..self.workers.len() {
+                        let party = Party::Worker(worker, self.workers[worker].life());
+                        if !self.rng.chance(self.noise.lost) {
+                            self.soon(Ev::To(party, Word::CancelRun(key)));
+                        }
+                    }
+                }
+            }
+            Send::HandedOver { partition, to, .. } => {
+                let next = self
+                    .owners
+                    .iter()
+                    .position(|owner| owner.alive && owner.id == to);
+                if let Some(next) = next
+                    && !self.rng.chance(self.noise.lost)
+                {
+                    let party = self.owner_party(next);
+                    self.soon(Ev::To(party, Word::HandedOver(partition)));
+                }
+            }
+            Send::Snapshots(snapshots) => self.judge_snapshots(o, &snapshots),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Draws a plan from its seed.
+
+use attune_core::{OnWorkerLost, Priority, Status};
+
+use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
+use crate::rng::Rng;
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64, plant: Option<Plant>) -> Self {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let partitions = rng.pick(&[1, 1, 2, 3]);
+        let span = rng.between(5_000, 25_000);
+        let actions: Vec<ActionShape> = (0..rng.between(1, 3)).map(|n| action(n, rng)).collect();
+        let owners = rng.pick(&[2, 2, 3]);
+        let workers = rng.between(2, 4);
+        let mut ops = Vec::new();
+        let submits = usize::try_from(rng.between(16, 48)).unwrap_or(16);
+        // Some runs come in a burst, so that queues are long; others drip.
+        let rush = rng.pick(&[span, span, span / 4, 200]);
+        for id in 0..submits {
+            let what = Op::Submit {
+                client: rng.index(3),
+                action: rng.index(actions.len()),
+                priority: if rng.chance(600) {
+                    Priority::Normal
+                } else {
+                    rng.pick(&Priority::ALL)
+                },
+                delay: rng.chance(100).then(|| rng.between(1, 6_000)),
+                asks: rng.chance(700),
+            };
+            let at = rng.between(0, rush);
+            ops.push(Planned { at, id, what });
+        }
+        for id in submits..submits + rng.index(10) {
+            let of = rng.index(submits);
+            let what = match rng.index(5) {
+                0 | 1 => Op::Repeat {
+                    of,
+                    differs: rng.chance(300),
+                },
+                2 | 3 => Op::Cancel { of },
+                _ => Op::Limit {
+                    action: rng.index(actions.len()),
+                    limit: limit(rng),
+                },
+            };
+            let at = rng.between(100, span);
+            ops.push(Planned { at, id, what });
+        }
+        ops.sort_by_key(|op| (op.at, op.id));
+        let mut faults: Vec<Planned<Fault>> = (0..rng.index(9))
+            .map(|id| Planned {
+                at: rng.between(200, span),
+                id,
+                what: fault(rng, owners, usize::try_from(workers).unwrap_or(2)),
+            })
+            .collect();
+        faults.sort_by_key(|fault| (fault.at, fault.id));
+        let mut plan = Self {
+            seed,
+            partitions,
+            pools: 1,
+            round_items: 0,
+            owner_skews: (0..owners).map(|_| rng.between(-200, 200)).collect(),
+            worker_slots: (0..workers).map(|_| 1 + rng.index(3)).collect(),
+            actions,
+            noise: noise(rng),
+            room: rng.chance(200).then(|| 1 + rng.index(8)),
+            ops,
+            faults,
+            heal_at: span + rng.between(500, 6_000),
+            store_clock: false,
+            plant,
+        };
+        plan.add_lasting();
+        plan
+    }
+}
+
+fn limit(rng: &mut Rng) -> Option<u32> {
+    rng.pick(&[Some(1), Some(1), Some(2), Some(3), Some(5), None])
+}
+
+fn action(n: i64, rng: &mut Rng) -> ActionShape {
+    ActionShape {
+        name: format!("sim.a{n}"),
+        pool: 0,
+        limit: limit(rng),
+        max_length: rng.chance(150).then_some(5),
+        timeout_seconds: rng.chance(150).then_some(8),
+        on_worker_lost: if rng.chance(200) {
+            OnWorkerLost::Fail
+        } else {
+            OnWorkerLost::Retry
+        },
+        max_attempts: u32::try_from(rng.between(2, 5)).unwrap_or(3),
+        run_ms: rng.pick(&[10, 300, 300, 1_000, 3_000]),
+    }
+}
+
+fn noise(rng: &mut Rng) -> Noise {
+    // A fifth of the runs have faults only, so that they are not drowned in noise.
+    let loud = u32::from(!rng.chance(200));
+    let mut up_to = |most: i64| u32::try_from(rng.between(0, most)).unwrap_or(0) * loud;
+    Noise {
+        refused: up_to(40),
+        unknown: up_to(60),
+        stalled: up_to(15),
+        doubled: up_to(120),
+        lost: up_to(150),
+        late: up_to(60),
+        delay: i64::from(rng.pick(&[2_u8, 10, 40, 150])),
+    }
+}
+
+fn fault(rng: &mut Rng, owners: usize, workers: usize) -> Fault {
+    let owner = rng.index(owners);
+    let worker = rng.index(workers);
+    match rng.index(16) {
+        0 | 1 => Fault::CrashOwner {
+            owner,
+            down: rng.between(100, 5_000),
+        },
+        2 | 3 => Fault::PauseOwner {
+            owner,
+            pause: rng.between(500, 9_000),
+        },
+        4 | 12 => Fault::BlindOwner {
+            owner,
+            blind: rng.between(3_000, 9_000),
+        },
+        5 | 13 => Fault::HandOver { owner },
+        14 => Fault::StopOwner {
+            owner,
+            down: rng.between(1_000, 12_000),
+        },
+        15 => Fault::Refuse {
+            refuse: rng.between(500, 20_000),
+        },
+        6 => Fault::Reload { owner },
+        7 => Fault::CutOwner { owner },
+        8 => Fault::CrashWorker {
+            worker,
+            down: rng.between(100, 4_000),
+        },
+        9 => Fault::PauseWorker {
+            worker,
+            pause: rng.between(500, 8_000),
+        },
+        10 => Fault::StoreDown {
+            down: rng.between(100, 3_000),
+        },
+        _ => Fault::Replay,
+    }
+}
+
+/// How a run of user code ends, by chance.
+pub(crate) fn outcome(rng: &mut Rng) -> Status {
+    match rng.index(20) {
+        0 => Status::Failed,
+        1 => Status::TimedOut,
+        _ => Status::Succeeded,
+    }
+}

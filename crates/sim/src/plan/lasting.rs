@@ -1,0 +1,121 @@
+//! Draws what lasts, what operators do, and how large a run is: from a stream of chance of its
+//! own, so that the rest of a plan stays what it is.
+
+use attune_core::Priority;
+
+use super::{Fault, Op, Plan, Planned, Reads, Time};
+use crate::rng::Rng;
+
+/// How many submissions the large runs have: more than most bounds of the owner, and more than
+/// all of them.
+const MANY: usize = 500;
+const VERY_MANY: usize = 1_100;
+/// How many items one round of an owner takes, in small runs and in large ones.
+const SMALL_ROUND: usize = 8;
+const LARGE_ROUND: usize = 64;
+
+impl Plan {
+    pub(super) fn add_lasting(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x1a57_1a57_1a57_1a57);
+        let rng = &mut rng;
+        self.round_items = SMALL_ROUND;
+        if rng.chance(300) {
+            self.pools = 2;
+            for action in &mut self.actions {
+                action.pool = rng.index(self.pools);
+            }
+        }
+        let size = rng.index(1_000);
+        if size < 10 {
+            self.submit_many(if size < 1 { VERY_MANY } else { MANY }, rng);
+        }
+        if rng.chance(250) {
+            self.add_releases(rng);
+        }
+        if rng.chance(150) {
+            self.add_limits(rng);
+        }
+        if rng.chance(350) {
+            for _ in 0..=rng.index(2) {
+                self.add_fault(rng);
+            }
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
+        self.faults.sort_by_key(|fault| (fault.at, fault.id));
+    }
+
+    fn submit_many(&mut self, many: usize, rng: &mut Rng) {
+        self.round_items = LARGE_ROUND;
+        let last = self.ops.iter().map(|op| op.at).max().unwrap_or(1_000);
+        for action in &mut self.actions {
+            action.run_ms = action.run_ms.min(100);
+            // Otherwise most of them would be refused.
+            action.max_length = None;
+        }
+        self.worker_slots.fill(6);
+        for _ in self.ops.len()..many {
+            let what = Op::Submit {
+                client: rng.index(3),
+                action: rng.index(self.actions.len()),
+                priority: rng.pick(&Priority::ALL),
+                delay: rng.chance(150).then(|| rng.between(1, 20_000)),
+                asks: rng.chance(300),
+            };
+            let at = rng.between(0, last);
+            self.ask(at, what);
+        }
+    }
+
+    /// Operators take slots back, of whatever holds one then.
+    fn add_releases(&mut self, rng: &mut Rng) {
+        for _ in 0..=rng.index(4) {
+            let of = rng.index(16);
+            let at = rng.between(500, self.heal_at);
+            self.ask(at, Op::ForceRelease { of });
+        }
+    }
+
+    /// Somebody turns a limit down and up again while executions run.
+    fn add_limits(&mut self, rng: &mut Rng) {
+        let action = rng.index(self.actions.len());
+        let mut at = rng.between(200, self.heal_at / 2);
+        for limit in [Some(1), Some(4), Some(2), None, Some(1), Some(3)] {
+            self.ask(at, Op::Limit { action, limit });
+            at += rng.between(20, 3_000);
+        }
+    }
+
+    fn ask(&mut self, at: Time, what: Op) {
+        let id = self.ops.iter().map(|op| op.id + 1).max().unwrap_or(0);
+        self.ops.push(Planned { at, id, what });
+    }
+
+    fn add_fault(&mut self, rng: &mut Rng) {
+        let pool = rng.index(self.pools);
+        let long = rng.between(2_000, 20_000);
+        let what = match rng.index(15) {
+            0 => Fault::RefuseLong {
+                refuse: rng.between(60_000, 180_000),
+            },
+            n @ 1..=6 => Fault::FailReads {
+                reads: Reads::ALL[(n - 1) % Reads::ALL.len()],
+                fail: long,
+            },
+            7 | 8 => Fault::FullPool { pool, full: long },
+            9 => Fault::DeadPool { pool, dead: long },
+            10 => Fault::LostRoute { pool, lost: long },
+            11 => Fault::TooLarge,
+            12 => Fault::Invalid,
+            _ => Fault::StepStoreClock {
+                by: rng.pick(&[-7_200_000, 7_200_000]),
+                lasts: long,
+            },
+        };
+        let at = rng.between(200, self.heal_at);
+        // It ends before everything is healed: what follows from its end is part of the run.
+        self.heal_at = self.heal_at.max(at + what.lasts() + 1_000);
+        let id = self.faults.iter().map(|fault| fault.id + 1).max();
+        let id = id.unwrap_or(0);
+        self.faults.push(Planned { at, id, what });
+    }
+}

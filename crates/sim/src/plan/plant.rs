@@ -1,0 +1,43 @@
+//! Bugs that are planted around the owner; those inside of it are built in, see `scripts/plants`.
+
+/// A bug that is planted to see that it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plant {
+    /// The store takes what stale owners write.
+    NoFence,
+    /// Workers run what they are told to without claiming it.
+    NoClaim,
+    /// Every completion frees a slot, however often it comes.
+    Counter,
+    /// Owners acknowledge what they receive before they have stored what follows from it.
+    AckFirst,
+    /// The broker gives back what was not acknowledged behind what waits.
+    RequeueLast,
+    /// Owners tell before they have committed.
+    TellFirst,
+    /// An owner that takes a partition again goes on with what it had received in its last epoch.
+    StaleInbox,
+    /// An owner writes a round again in the same epoch when its outcome is unknown.
+    SameEpoch,
+    /// Whoever gives up on a store call drops it: its connection goes back to the pool inside a
+    /// transaction, where the next write is confirmed and never committed.
+    CancelDb,
+    /// Owners take the result of an attempt that has lost its slot for that of the next one.
+    StaleResult,
+}
+
+impl Plant {
+    /// All of them, by the names they have on the command line.
+    pub const ALL: [(&'static str, Self); 10] = [
+        ("no-fence", Self::NoFence),
+        ("no-claim", Self::NoClaim),
+        ("counter", Self::Counter),
+        ("ack-first", Self::AckFirst),
+        ("nack-requeue", Self::RequeueLast),
+        ("tell-first", Self::TellFirst),
+        ("stale-inbox", Self::StaleInbox),
+        ("same-epoch", Self::SameEpoch),
+        ("cancel-db", Self::CancelDb),
+        ("stale-result", Self::StaleResult),
+    ];
+}
