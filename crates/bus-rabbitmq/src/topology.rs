@@ -164,19 +164,45 @@ impl Topology {
                     false => cause,
                 }
             })?;
-        if let Some((exchange, key)) = binding {
-            channel
-                .queue_bind(
-                    name.clone(),
-                    exchange,
-                    key,
-                    QueueBindOptions::default(),
-                    FieldTable::default(),
-                )
-                .await
-                .map_err(declaring)?;
+        match binding {
+            Some(binding) => bind(channel, name, binding).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Makes the binding of a topic's queue again, which must be there with its exchange.
+    pub(crate) async fn bind(
+        &self,
+        channel: &Channel,
+        queue: ShortString,
+        topic: &Topic,
+    ) -> Result<(), Cause> {
+        match self.plan(topic)?.binding {
+            Some(binding) => bind(channel, queue, binding).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the binding of a kept topic again, if its queue exists.
+    ///
+    /// # Errors
+    /// When it does not: who consumes from it declares it.
+    pub(crate) async fn bind_existing(
+        &self,
+        channel: &Channel,
+        topic: &Topic,
+    ) -> Result<(), Cause> {
+        self.declare_base(channel).await?;
+        let name = self.plan(topic)?.name;
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
+        channel
+            .queue_declare(name.clone(), options, FieldTable::default())
+            .await
+            .map_err(|error| Cause::of(&error).during(&format!("looking for queue {name}")))?;
+        self.bind(channel, name, topic).await
     }
 
     /// Notes that a queue exists with another delivery limit: that of earlier releases, as far as
@@ -302,6 +328,19 @@ impl Topology {
         }
         Ok(table)
     }
+}
+
+/// Binds a queue to an exchange by a key; nothing happens where it is bound already.
+async fn bind(
+    channel: &Channel,
+    queue: ShortString,
+    (exchange, key): (ShortString, ShortString),
+) -> Result<(), Cause> {
+    let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+    channel
+        .queue_bind(queue.clone(), exchange, key, options, arguments)
+        .await
+        .map_err(|error| Cause::of(&error).during(&format!("binding queue {queue}")))
 }
 
 /// lapin's own conversion panics on more than 255 bytes.
