@@ -291,14 +291,24 @@ impl SubscriptionTask {
         }
     }
 
-    /// Makes the binding again from time to time, in case that somebody has deleted it: to a queue of
-    /// one subscriber nobody learns that nothing arrives. Ends only when that cannot be done.
+    /// Makes the binding again from time to time, in case that somebody has deleted it, and sees
+    /// whether the broker still knows of a consumer: nobody else learns that nothing arrives. Ends
+    /// only when that cannot be mended.
     async fn keep_bound(&self, channel: &Channel, queue: ShortString) -> End {
+        let topic = &self.subscription.topic;
+        let mut missing = 0;
         loop {
             sleep(self.rebind_interval).await;
-            let topic = &self.subscription.topic;
-            if let Err(cause) = self.topology.bind(channel, queue.clone(), topic).await {
-                return End::Lost(cause.to_string());
+            match self.topology.look_after(channel, &queue, topic).await {
+                Ok(0) if missing > 0 => {
+                    return End::Lost(format!(
+                        "the broker knows no subscription to {topic} any more"
+                    ));
+                }
+                // A queue without a leader says so as well.
+                Ok(0) => missing += 1,
+                Ok(_) => missing = 0,
+                Err(cause) => return End::Lost(cause.to_string()),
             }
         }
     }

@@ -273,7 +273,7 @@ impl Bus for RabbitBus {
             return Err(BusError::Closed);
         }
         self.wait_for_dropped(&subscription.topic).await;
-        self.rebinding.note_declared(&subscription.topic);
+        self.rebinding.note_subscribed(&subscription.topic);
         let (ready, subscribed) = oneshot::channel();
         // Dropped on every way out but the last, which ends the task.
         let subscriber = self.spawn(subscription, ready);

@@ -3,9 +3,10 @@
 //! Whoever consumes a topic declares it, and a subscription whose queue is deleted is rebuilt with
 //! its queue. A *binding* that is deleted takes its messages away without anybody noticing but the
 //! publisher, whose `mandatory` messages come back. So each topic that sends messages back is
-//! mended from here, beside the publishing: what this bus has declared itself is declared again;
-//! of other topics the queue must exist already (a queue that nobody has declared yet is declared
-//! by whoever consumes it, with arguments that it knows), and its binding is made again.
+//! mended from here, beside the publishing: its queue must exist, and is bound again. A queue that
+//! is not there is declared again only by who has declared it without consuming from it, and not
+//! at once: a broker whose queue is deleted and made again in a moment forgets to tell the one that
+//! consumed from it.
 //!
 //! The callers go on as before: they are told that the message is unroutable, and publish it
 //! again.
@@ -27,6 +28,8 @@ use crate::topology::Topology;
 
 /// How long a topic may send messages back before the bus is not well.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long who consumes from a queue that was deleted has to declare it first.
+const CONSUMERS_FIRST: Duration = Duration::from_secs(2);
 /// A topic that has sent nothing back for so long is forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
 /// The longest wait between two tries for one topic.
@@ -46,8 +49,20 @@ pub(crate) struct Rebinding {
 #[derive(Default)]
 struct State {
     lost: HashMap<Topic, Lost>,
-    /// Declared or subscribed to by this bus.
+    /// Declared by this bus.
     declared: HashSet<Topic>,
+    /// Subscribed to by this bus: a subscription declares its queue itself.
+    subscribed: HashSet<Topic>,
+}
+
+impl State {
+    fn how(&self, topic: &Topic) -> Declaration {
+        let is_ours = self.declared.contains(topic) || *topic == Topic::DeadLetters;
+        match is_ours && !self.subscribed.contains(topic) {
+            true => Declaration::Whole,
+            false => Declaration::Binding,
+        }
+    }
 }
 
 /// A topic that sent messages back.
@@ -63,12 +78,12 @@ struct Lost {
 }
 
 impl Lost {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, retry_at: Instant) -> Self {
         Self {
             since: now,
             seen: now,
             mended: None,
-            retry_at: now,
+            retry_at,
             backoff: Backoff::new(Duration::from_millis(100), SLOWEST),
             log: LogPace::default(),
         }
@@ -85,7 +100,7 @@ impl Rebinding {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that this bus uses a topic as one who may declare it.
+    /// Notes that this bus has declared a topic.
     pub(crate) fn note_declared(&self, topic: &Topic) {
         let mut state = self.state();
         if !state.declared.contains(topic) {
@@ -93,13 +108,25 @@ impl Rebinding {
         }
     }
 
+    /// Notes that this bus consumes from a topic.
+    pub(crate) fn note_subscribed(&self, topic: &Topic) {
+        self.state().subscribed.insert(topic.clone());
+    }
+
     /// Notes that a topic has sent a message back.
     pub(crate) fn note_unroutable(&self, topic: &Topic, now: Instant) {
         let mut state = self.state();
+        let retry_at = match state.how(topic) {
+            Declaration::Whole => now + CONSUMERS_FIRST,
+            Declaration::Binding => now,
+        };
         if let Some(lost) = state.lost.get_mut(topic) {
+            if !lost.is_open(now) {
+                lost.retry_at = lost.retry_at.max(retry_at);
+            }
             lost.seen = now;
         } else if state.lost.len() < MAX_TOPICS {
-            state.lost.insert(topic.clone(), Lost::new(now));
+            state.lost.insert(topic.clone(), Lost::new(now, retry_at));
         }
         drop(state);
         self.news.notify_one();
@@ -122,11 +149,7 @@ impl Rebinding {
         state.lost.retain(|_, lost| now - lost.seen < MEMORY);
         let open = state.lost.iter().filter(|(_, lost)| lost.is_open(now));
         let (topic, lost) = open.min_by_key(|(_, lost)| lost.retry_at)?;
-        let how = match state.declared.contains(topic) || *topic == Topic::DeadLetters {
-            true => Declaration::Whole,
-            false => Declaration::Binding,
-        };
-        Some((lost.retry_at, topic.clone(), how))
+        Some((lost.retry_at, topic.clone(), state.how(topic)))
     }
 
     /// Notes what came of a try that began at `started`.

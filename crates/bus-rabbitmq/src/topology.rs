@@ -170,17 +170,28 @@ impl Topology {
         }
     }
 
-    /// Makes the binding of a topic's queue again, which must be there with its exchange.
-    pub(crate) async fn bind(
+    /// Makes the binding of a topic's queue again; answers how many consumers the queue has.
+    ///
+    /// # Errors
+    /// When the queue or its exchange is not there.
+    pub(crate) async fn look_after(
         &self,
         channel: &Channel,
-        queue: ShortString,
+        queue: &ShortString,
         topic: &Topic,
-    ) -> Result<(), Cause> {
-        match self.plan(topic)?.binding {
-            Some(binding) => bind(channel, queue, binding).await,
-            None => Ok(()),
+    ) -> Result<u32, Cause> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
+        let found = channel
+            .queue_declare(queue.clone(), options, FieldTable::default())
+            .await
+            .map_err(|error| Cause::of(&error).during(&format!("looking for queue {queue}")))?;
+        if let Some(binding) = self.plan(topic)?.binding {
+            bind(channel, queue.clone(), binding).await?;
         }
+        Ok(found.consumer_count())
     }
 
     /// Makes the binding of a kept topic again, if its queue exists.
@@ -193,16 +204,8 @@ impl Topology {
         topic: &Topic,
     ) -> Result<(), Cause> {
         self.declare_base(channel).await?;
-        let name = self.plan(topic)?.name;
-        let options = QueueDeclareOptions {
-            passive: true,
-            ..Default::default()
-        };
-        channel
-            .queue_declare(name.clone(), options, FieldTable::default())
-            .await
-            .map_err(|error| Cause::of(&error).during(&format!("looking for queue {name}")))?;
-        self.bind(channel, name, topic).await
+        let queue = self.plan(topic)?.name;
+        self.look_after(channel, &queue, topic).await.map(drop)
     }
 
     /// Notes that a queue exists with another delivery limit: that of earlier releases, as far as
