@@ -12,7 +12,7 @@ use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
-use attune_store::Store;
+use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -35,6 +35,8 @@ const ROUND_BOUND: Duration = Duration::from_secs(60);
 
 /// How often the bus is looked at.
 const BUS_LOOK: Duration = Duration::from_secs(1);
+/// How often a process that has its own database file looks whether it is still there.
+const FILE_LOOK: Duration = Duration::from_secs(1);
 /// How long the bus may be in trouble before the process is not ready.
 const BUS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -110,6 +112,9 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
         Err(error) => return Err(error),
     };
     watch_bus(&parts, &health, &shutdown);
+    if settings.wiring == attune_config::Wiring::Embedded {
+        watch_file(&parts, &shutdown);
+    }
     process.ready();
     systemd::ready();
     systemd::watchdog(&health);
@@ -279,6 +284,8 @@ async fn start_worker(
     )
     .await?;
     handle.counters().export(&metrics.meter("worker"));
+    let (name, words) = ("worker.starts", Option::clone);
+    show_troubles(health, name, handle.troubles(), words, shutdown);
     spawn(shutdown, "worker", handle, ended);
     Ok(())
 }
@@ -340,6 +347,24 @@ fn show_troubles<T: Send + Sync + 'static>(
             }
             if troubles.changed().await.is_err() {
                 return;
+            }
+        }
+    });
+}
+
+/// Stops the process when its database file is deleted or replaced: whatever it did from then on
+/// would be lost.
+fn watch_file(parts: &Parts, shutdown: &Shutdown) {
+    let (store, stop) = (parts.store.clone(), shutdown.clone());
+    shutdown.spawn_finite("database file", async move {
+        let mut look = tokio::time::interval(FILE_LOOK);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = look.tick() => {}
+            }
+            if let Err(error @ StoreError::Conflict(_)) = store.check().await {
+                return Err(error);
             }
         }
     });

@@ -20,6 +20,10 @@ attune_runtime::counters! {
         abandoned: Counter = "worker.runs.abandoned.total",
         /// Messages that it could not read and put among the dead letters.
         dead_letters: Counter = "worker.dead_letters.total",
+        /// How often it could start nothing (no room, no processes) and took no more.
+        stuck_total: Counter = "worker.stuck.total",
+        /// Whether it can start nothing right now.
+        stuck: Gauge = "worker.stuck",
         /// Slots that are taken right now.
         busy: Gauge = "worker.slots.busy",
     }
