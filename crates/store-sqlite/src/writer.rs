@@ -203,9 +203,10 @@ mod tests {
                 })
             })
         };
-        limit(8).await.unwrap();
         let large = "INSERT INTO kept VALUES (printf('%.*c', 100000, 'x'))";
         for _ in 0..3 {
+            // Each time, because a connection that is opened again has no such limit.
+            limit(8).await.unwrap();
             let full = execute(&writer, large).await;
             assert!(matches!(full, Err(StoreError::Refused(_))), "{full:?}");
         }
