@@ -13,6 +13,11 @@ attune_runtime::counters! {
         runs: Counter = "worker.runs.total",
         /// Completions that the bus has confirmed.
         reported: Counter = "worker.completions.reported.total",
+        /// Completions that were confirmed and told again, because their executions still counted
+        /// as running.
+        retold: Counter = "worker.completions.retold.total",
+        /// Messages with completions that are kept in case they must be told again.
+        told: Gauge = "worker.completions.kept",
         /// How often it lost its lease and killed what it ran.
         lease_lost: Counter = "worker.leases.lost.total",
         /// Runs whose outcome is not reported because the worker lost its lease or had no more

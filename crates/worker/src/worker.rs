@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
@@ -24,6 +25,7 @@ use crate::reporter::Reporter;
 use crate::runner::Runner;
 use crate::runs::Runs;
 use crate::service::{Pending, Phase, Service, Stuck};
+use crate::told::{Reminder, Told};
 
 /// How many cancels may be delivered and not yet settled.
 const CANCEL_PREFETCH: u16 = 64;
@@ -91,10 +93,13 @@ impl Worker {
         };
         let counters = Arc::new(WorkerCounters::default());
         let outbox = Arc::new(Outbox::default());
+        let told = Arc::new(Told::new(options.retell_after, Arc::clone(&counters)));
+        let reminder = Reminder::new(&told, &store, &bus, &counters);
         let reporter = Reporter {
             bus: Arc::clone(&bus),
             outbox: Arc::clone(&outbox),
             counters: Arc::clone(&counters),
+            told,
             max_message_bytes: options.max_message_bytes,
         };
         let pool = Topic::Requested(options.pool.clone());
@@ -109,6 +114,7 @@ impl Worker {
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
+            _reminder: AbortOnDropHandle::new(tokio::spawn(reminder.run())),
             runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
             guard,
             inbox: Inbox::new(),

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
@@ -45,6 +46,8 @@ pub(crate) struct Service {
     pub(crate) shutdown: CancellationToken,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) reporter: JoinHandle<()>,
+    /// Asks what became of what was reported; ends with the service.
+    pub(crate) _reminder: AbortOnDropHandle<()>,
     pub(crate) runs: Runs,
     pub(crate) inbox: Inbox,
     pub(crate) requested: Option<Subscriber>,
