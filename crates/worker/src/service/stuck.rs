@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{Subscriber, Topic};
+use attune_bus::{Shelf, Subscriber, Topic};
 use attune_runtime::Backoff;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -126,7 +126,13 @@ impl Service {
     pub(super) fn subscribed(&mut self, subscribed: Result<Subscriber, WorkerError>) {
         match subscribed {
             Ok(_) if self.stuck.is_stuck() || !matches!(self.phase, Phase::Serving) => {}
-            Ok(subscriber) => self.requested = Some(subscriber),
+            Ok(subscriber) => {
+                // What lay on the shelf of the subscription before has gone back to the bus.
+                let (bus, settler) = (Arc::clone(&self.bus), subscriber.settler());
+                let topic = Topic::Requested(self.options.pool.clone());
+                self.shelf = Shelf::new(bus, topic, settler, self.shutdown.clone());
+                self.requested = Some(subscriber);
+            }
             Err(WorkerError::Stopped) => {}
             Err(error) => {
                 tracing::error!(%error, "the worker cannot subscribe again; it stops");
