@@ -8,7 +8,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::error::Category;
+use serde_json::value::RawValue;
 use serde_path_to_error::{Path, Segment};
 
 use crate::error::ApiError;
@@ -125,15 +127,39 @@ pub(crate) fn is_array(body: &[u8]) -> bool {
     body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
 }
 
-/// Reads a `T`.
+/// Reads a `T`, which is an object.
 ///
 /// # Errors
 /// 400 with line and column when it is not JSON, 422 with the field when it is not a `T`.
 pub(crate) fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
+    if is_array(text) {
+        // It would be read as the object's fields, one after the other.
+        let problem = "an object is expected here, not an array";
+        let read = serde_json::from_slice::<IgnoredAny>(text);
+        return Err(read.map_or_else(|error| explain("", &error), |_| wrong_form("", problem)));
+    }
+    parse_any(text)
+}
+
+/// Reads the items of an array.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_list(text: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
+    parse_any(text)
+}
+
+fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = dotted(error.path());
-        explain(&path, error.inner())
+        match error.inner().classify() {
+            // It says so as well where one of several words is expected and a number stands.
+            Category::Syntax if is_json(text) => {
+                wrong_form(&path, "a text or an object is expected here")
+            }
+            _ => explain(&path, error.inner()),
+        }
     })?;
     deserializer.end().map_err(|error| explain("", &error))?;
     Ok(value)
@@ -164,16 +190,22 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
                 error.column()
             ),
         ),
-        Category::Data => {
-            let field = field_of(path, problem);
-            if field.is_empty() {
-                let mut refusal = ApiError::field("", problem);
-                refusal.detail.field = None;
-                return refusal;
-            }
-            ApiError::field(&*field, format!("`{field}`: {problem}"))
-        }
+        Category::Data => wrong_form(&field_of(path, problem), problem),
     }
+}
+
+/// The refusal of JSON that is something else than it should be, at a field or as a whole.
+fn wrong_form(field: &str, problem: &str) -> ApiError {
+    if field.is_empty() {
+        let mut refusal = ApiError::field("", problem);
+        refusal.detail.field = None;
+        return refusal;
+    }
+    ApiError::field(field, format!("`{field}`: {problem}"))
+}
+
+fn is_json(text: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
 /// The place of a problem: where the parser stood, and the field it missed or did not know there.
@@ -231,7 +263,9 @@ mod tests {
             (r#"{"action_ref":7}"#, "action_ref"),
             (r#"{"action_ref":"a.b","priorty":"high"}"#, "priorty"),
             (r#"{"action_ref":"a.b","priority":"urgent"}"#, "priority"),
+            (r#"{"action_ref":"a.b","priority":5}"#, "priority"),
             (r#"{"action_ref":"a.b","labels":{"k":1}}"#, "labels.k"),
+            (r#"["a.b"]"#, ""),
             (
                 r#"{"action_ref":"a.b","timeout_seconds":-1}"#,
                 "timeout_seconds",
@@ -252,6 +286,7 @@ mod tests {
             (r#"{"ref":"a.b"}"#, "run"),
             (r#"{"ref":"A","run":{"builtin":"noop"}}"#, "ref"),
             (r#"{"ref":"a.b","run":{"shell":"x"}}"#, "run"),
+            (r#"{"ref":"a.b","run":{"builtin":5}}"#, "run"),
             (
                 r#"{"ref":"a.b","run":{"builtin":"noop"},"policy":{"concurrency":{"limt":1}}}"#,
                 "policy.concurrency.limt",
@@ -265,6 +300,18 @@ mod tests {
             assert_eq!(status, 422, "{text}");
             assert!(found.starts_with(field), "{text}: {found}: {message}");
         }
+    }
+
+    #[test]
+    fn a_number_for_a_priority_is_told_which_words_there_are() {
+        let (_, _, message) = refusal::<Submission>(r#"{"action_ref":"a.b","priority":5}"#);
+        assert_eq!(
+            message,
+            "`priority`: invalid type: integer `5`, expected one of `critical`, `high`, `normal`, \
+             `low`, `background`"
+        );
+        let (_, _, message) = refusal::<Submission>(r#"[{"action_ref":"a.b"}]"#);
+        assert_eq!(message, "an object is expected here, not an array");
     }
 
     #[test]

@@ -12,9 +12,10 @@ use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
-use attune_store::Store;
+use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_role;
@@ -31,6 +32,13 @@ const DRAIN: Duration = Duration::from_secs(20);
 /// How long a round of a role's loop may take before the process counts as stuck: several times
 /// what a call to a server may take.
 const ROUND_BOUND: Duration = Duration::from_secs(60);
+
+/// How often the bus is looked at.
+const BUS_LOOK: Duration = Duration::from_secs(1);
+/// How often a process that has its own database file looks whether it is still there.
+const FILE_LOOK: Duration = Duration::from_secs(1);
+/// How long the bus may be in trouble before the process is not ready.
+const BUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A service of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +111,10 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
         Err(_) if shutdown.is_cancelled() => return Ok(ExitCode::SUCCESS),
         Err(error) => return Err(error),
     };
+    watch_bus(&parts, &health, &shutdown);
+    if settings.wiring == attune_config::Wiring::Embedded {
+        watch_file(&parts, &shutdown);
+    }
     process.ready();
     systemd::ready();
     systemd::watchdog(&health);
@@ -272,6 +284,8 @@ async fn start_worker(
     )
     .await?;
     handle.counters().export(&metrics.meter("worker"));
+    let (name, words) = ("worker.starts", Option::clone);
+    show_troubles(health, name, handle.troubles(), words, shutdown);
     spawn(shutdown, "worker", handle, ended);
     Ok(())
 }
@@ -333,6 +347,52 @@ fn show_troubles<T: Send + Sync + 'static>(
             }
             if troubles.changed().await.is_err() {
                 return;
+            }
+        }
+    });
+}
+
+/// Stops the process when its database file is deleted or replaced: whatever it did from then on
+/// would be lost.
+fn watch_file(parts: &Parts, shutdown: &Shutdown) {
+    let (store, stop) = (parts.store.clone(), shutdown.clone());
+    shutdown.spawn_finite("database file", async move {
+        let mut look = tokio::time::interval(FILE_LOOK);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                _ = look.tick() => {}
+            }
+            if let Err(error @ StoreError::Conflict(_)) = store.check().await {
+                return Err(error);
+            }
+        }
+    });
+}
+
+/// Lets readiness say that messages do not get through: the broker is away, or has lost a queue or
+/// a binding and it could not be made again. What is over at once is not told.
+fn watch_bus(parts: &Parts, health: &Health, shutdown: &Shutdown) {
+    let (bus, component) = (parts.bus.clone(), health.component("bus"));
+    let stop = shutdown.clone();
+    component.ready();
+    shutdown.spawn_finite("bus.troubles", async move {
+        let mut since = None;
+        let mut look = tokio::time::interval(BUS_LOOK);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = look.tick() => {}
+            }
+            match bus.check().await {
+                Ok(()) => {
+                    since = None;
+                    component.ready();
+                }
+                Err(error) if since.get_or_insert_with(Instant::now).elapsed() > BUS_PATIENCE => {
+                    component.waiting(error.to_string());
+                }
+                Err(_) => {}
             }
         }
     });

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_bus::{Delivery, DeliveryTag, Settle, Subscription};
+use attune_bus::{Delivery, DeliveryTag, Settle, Subscription, Topic};
 use attune_runtime::{Backoff, LogPace};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
+use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -52,21 +52,37 @@ impl Settle for Acknowledger {
 /// Tells whether a subscription is well, for `check`.
 pub(crate) type Trouble = Arc<Mutex<Option<Cause>>>;
 
+/// What is declared of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declaration {
+    /// Its exchange, its queue and its binding.
+    Whole,
+    /// The binding of a queue that exists.
+    Binding,
+}
+
 /// Declares what a topic needs, on a channel of its own: a refusal closes the channel it was
 /// asked on.
 pub(crate) async fn declare(
     life: &Life,
     topology: &Topology,
-    topic: &attune_bus::Topic,
+    topic: &Topic,
+    how: Declaration,
     limit: Duration,
 ) -> Result<(), Cause> {
     loop {
         let channel = open_channel(life, limit).await?;
-        let declared = within(life, limit, topology.declare(&channel, topic)).await;
+        let declaring = async {
+            match how {
+                Declaration::Whole => topology.declare(&channel, topic).await.map(drop),
+                Declaration::Binding => topology.bind_existing(&channel, topic).await,
+            }
+        };
+        let declared = within(life, limit, declaring).await;
         abandon(&channel).await;
         match declared {
             Err(cause) if cause.wants_another_attempt() => {}
-            declared => return declared.map(drop),
+            declared => return declared,
         }
     }
 }
@@ -132,6 +148,7 @@ pub(crate) struct SubscriptionTask {
     pub(crate) acknowledger: Arc<Acknowledger>,
     pub(crate) trouble: Trouble,
     pub(crate) setup_timeout: Duration,
+    pub(crate) rebind_interval: Duration,
 }
 
 /// Why forwarding ended.
@@ -154,7 +171,7 @@ impl SubscriptionTask {
             let Some(life) = life else { break };
             seen = life.generation;
             match self.open(&life).await {
-                Ok((channel, consumer)) => {
+                Ok((channel, queue, consumer)) => {
                     backoff.reset();
                     log.reset();
                     self.note(None);
@@ -162,7 +179,7 @@ impl SubscriptionTask {
                     if !wanted {
                         self.stop.cancel();
                     }
-                    self.work(&life, &channel, consumer).await;
+                    self.work(&life, &channel, queue, consumer).await;
                 }
                 Err(cause) => {
                     if let Some(ready) = ready.take() {
@@ -200,17 +217,17 @@ impl SubscriptionTask {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = cause;
     }
 
-    async fn open(&self, life: &Life) -> Result<(Channel, Consumer), Cause> {
+    async fn open(&self, life: &Life) -> Result<(Channel, ShortString, Consumer), Cause> {
         // One channel for each subscription: whatever makes the broker close a channel (an
         // unknown tag, an acknowledgement that comes after its `consumer_timeout` of half an
         // hour) takes every consumer on it along.
         loop {
             let channel = open_channel(life, self.setup_timeout).await?;
             match within(life, self.setup_timeout, self.consume(&channel)).await {
-                Ok(consumer) => {
+                Ok((queue, consumer)) => {
                     // Numbers start again on a new channel: a new life for the tags.
                     self.acknowledger.with(Ledger::begin);
-                    return Ok((channel, consumer));
+                    return Ok((channel, queue, consumer));
                 }
                 Err(cause) => {
                     abandon(&channel).await;
@@ -222,7 +239,7 @@ impl SubscriptionTask {
         }
     }
 
-    async fn consume(&self, channel: &Channel) -> Result<Consumer, Cause> {
+    async fn consume(&self, channel: &Channel) -> Result<(ShortString, Consumer), Cause> {
         let topic = &self.subscription.topic;
         let failed = |error| Cause::of(&error).during(&format!("subscribing to {topic}"));
         let queue = self.topology.declare(channel, topic).await?;
@@ -236,15 +253,26 @@ impl SubscriptionTask {
         // With acknowledgements (never `no_ack`), and not `exclusive`: quorum queues ignore that
         // flag.
         let (tag, options) = ("".into(), BasicConsumeOptions::default());
-        channel
-            .basic_consume(queue, tag, options, FieldTable::default())
+        let consumer = channel
+            .basic_consume(queue.clone(), tag, options, FieldTable::default())
             .await
-            .map_err(failed)
+            .map_err(failed)?;
+        Ok((queue, consumer))
     }
 
     /// Works on one channel until it ends, one way or the other.
-    async fn work(&self, life: &Life, channel: &Channel, mut consumer: Consumer) {
-        let end = match self.forward(life, channel, &mut consumer).await {
+    async fn work(
+        &self,
+        life: &Life,
+        channel: &Channel,
+        queue: ShortString,
+        mut consumer: Consumer,
+    ) {
+        let end = tokio::select! {
+            end = self.forward(life, channel, &mut consumer) => end,
+            end = self.keep_bound(channel, queue) => end,
+        };
+        let end = match end {
             End::Lost(cause) => Some(cause),
             End::Stopped => {
                 let closing = async {
@@ -260,6 +288,28 @@ impl SubscriptionTask {
         };
         if let Some(cause) = end {
             life.fail(cause);
+        }
+    }
+
+    /// Makes the binding again from time to time, in case that somebody has deleted it, and sees
+    /// whether the broker still knows of a consumer: nobody else learns that nothing arrives. Ends
+    /// only when that cannot be mended.
+    async fn keep_bound(&self, channel: &Channel, queue: ShortString) -> End {
+        let topic = &self.subscription.topic;
+        let mut missing = 0;
+        loop {
+            sleep(self.rebind_interval).await;
+            match self.topology.look_after(channel, &queue, topic).await {
+                Ok(0) if missing > 0 => {
+                    return End::Lost(format!(
+                        "the broker knows no subscription to {topic} any more"
+                    ));
+                }
+                // A queue without a leader says so as well.
+                Ok(0) => missing += 1,
+                Ok(_) => missing = 0,
+                Err(cause) => return End::Lost(cause.to_string()),
+            }
         }
     }
 

@@ -13,6 +13,7 @@
 //!   come again: the order holds for the first time that each is seen.
 //! - What was not acknowledged comes again, before anything newer, to the next subscriber.
 //! - A subscriber never notices a reconnection, except by redeliveries.
+//! - Exchanges, queues and bindings that somebody deletes are declared again.
 //!
 //! An acknowledgement is not confirmed by anybody. What was acknowledged shortly before a channel
 //! ends may come again: a connection can break with the frame on its way, and a quorum queue
@@ -34,26 +35,32 @@ mod link;
 mod message;
 mod options;
 mod publisher;
+mod rebinding;
 mod removal;
 mod topology;
 mod window;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription, Topic};
+use attune_bus::{
+    Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
+};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use crate::cause::Cause;
-use crate::consumer::{Acknowledger, SubscriptionTask, Trouble};
+use crate::consumer::{Acknowledger, Declaration, SubscriptionTask, Trouble};
 use crate::dial::Dialer;
 use crate::link::Link;
 use crate::options::Endpoint;
 use crate::publisher::Publisher;
+use crate::rebinding::{Rebinding, RebindingTask};
 use crate::topology::Topology;
 
 pub use crate::options::{BrokerUrl, QueueType, RabbitOptions};
@@ -64,7 +71,9 @@ pub struct RabbitBus {
     publishing: Link,
     consuming: Link,
     topology: Arc<Topology>,
+    rebinding: Arc<Rebinding>,
     connect_timeout: Duration,
+    rebind_interval: Duration,
     /// Those that live, and those that end at the moment. Touched by `subscribe` and `check`.
     subscriptions: Mutex<Vec<Entry>>,
     phases: Phases,
@@ -149,12 +158,23 @@ impl RabbitBus {
             phases.publisher.stop.clone(),
         );
         phases.publisher.tasks.spawn(task.run());
+        let rebinding = Arc::new(Rebinding::default());
+        let rebinder = RebindingTask {
+            rebinding: Arc::clone(&rebinding),
+            link: consuming.clone(),
+            topology: Arc::clone(&topology),
+            closing: phases.subscriptions.stop.clone(),
+            setup_timeout: options.connect_timeout,
+        };
+        phases.subscriptions.tasks.spawn(rebinder.run());
         let bus = Self {
             publisher,
             publishing,
             consuming,
             topology,
+            rebinding,
             connect_timeout: options.connect_timeout,
+            rebind_interval: options.rebind_interval,
             subscriptions: Mutex::default(),
             phases,
             _end: end.drop_guard(),
@@ -221,6 +241,7 @@ impl RabbitBus {
             acknowledger: Arc::clone(&acknowledger) as _,
             trouble,
             setup_timeout: self.connect_timeout,
+            rebind_interval: self.rebind_interval,
         };
         let ended = ended.drop_guard();
         self.phases.subscriptions.tasks.spawn(async move {
@@ -237,7 +258,14 @@ impl Bus for RabbitBus {
         if self.closed() {
             return Err(PublishError::Closed);
         }
-        self.publisher.publish(messages).await
+        let topics: HashMap<_, _> = messages
+            .iter()
+            .map(|message| (message.message_id, message.topic.clone()))
+            .collect();
+        match self.publisher.publish(messages).await {
+            Err(PublishError::Refused(refused)) => self.judge(refused, &topics),
+            published => published,
+        }
     }
 
     async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
@@ -245,6 +273,7 @@ impl Bus for RabbitBus {
             return Err(BusError::Closed);
         }
         self.wait_for_dropped(&subscription.topic).await;
+        self.rebinding.note_subscribed(&subscription.topic);
         let (ready, subscribed) = oneshot::channel();
         // Dropped on every way out but the last, which ends the task.
         let subscriber = self.spawn(subscription, ready);
@@ -266,7 +295,9 @@ impl Bus for RabbitBus {
         }
         match timeout(self.connect_timeout, self.consuming.life_after(0)).await {
             Ok(Some(life)) => {
-                consumer::declare(&life, &self.topology, topic, self.connect_timeout).await?;
+                let (limit, whole) = (self.connect_timeout, Declaration::Whole);
+                consumer::declare(&life, &self.topology, topic, whole, limit).await?;
+                self.rebinding.note_declared(topic);
                 Ok(())
             }
             Ok(None) => Err(BusError::Closed),
@@ -289,7 +320,13 @@ impl Bus for RabbitBus {
                     .clone()
             })
         });
-        trouble.map_or(Ok(()), |cause| Err(cause.into()))
+        if let Some(cause) = trouble {
+            return Err(cause.into());
+        }
+        match self.rebinding.problem(Instant::now()) {
+            Some(problem) => Err(BusError::Unavailable(problem)),
+            None => Ok(()),
+        }
     }
 
     async fn close(&self) {
@@ -300,6 +337,34 @@ impl Bus for RabbitBus {
 }
 
 impl RabbitBus {
+    /// Has topics mended that sent messages back, and overlooks what is not worth a refusal.
+    fn judge(
+        &self,
+        mut refused: Vec<Refused>,
+        topics: &HashMap<Uuid, Topic>,
+    ) -> Result<(), PublishError> {
+        let now = Instant::now();
+        refused.retain(|refused| {
+            let Some(topic) = topics.get(&refused.message_id) else {
+                return true;
+            };
+            match refused.why {
+                Refusal::Unroutable => {
+                    self.rebinding.note_unroutable(topic, now);
+                    true
+                }
+                // Queues of one subscriber drop their oldest message when they are full; a
+                // `basic.nack` says that the queue was on its way out, and nobody there is fine.
+                Refusal::Full => topic.must_route(),
+                Refusal::TooLarge { .. } | Refusal::Invalid(_) => true,
+            }
+        });
+        match refused.is_empty() {
+            true => Ok(()),
+            false => Err(PublishError::Refused(refused)),
+        }
+    }
+
     /// The link for consuming did not come up in time; why.
     fn unavailable(&self) -> BusError {
         match self.consuming.check() {

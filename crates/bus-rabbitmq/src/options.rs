@@ -27,6 +27,8 @@ pub struct RabbitOptions {
     pub connect_timeout: Duration,
     /// After this time without a confirm the outcome of a publish counts as unknown.
     pub publish_timeout: Duration,
+    /// How often a subscription makes its binding again, in case that somebody has deleted it.
+    pub rebind_interval: Duration,
     /// The largest body that is sent, in bytes; larger messages are refused.
     pub max_message_bytes: usize,
     /// What a durable queue may hold, in bytes of bodies; beyond it publishing is refused. It is
@@ -40,7 +42,7 @@ pub struct RabbitOptions {
 
 impl RabbitOptions {
     /// Defaults for a URL: no prefix, quorum queues, heartbeat 10 s, 10 s to connect and to
-    /// confirm, messages to 1 MiB, queues to 1 GiB, TLS except on a loopback address.
+    /// confirm, a minute between bindings, messages to 1 MiB, queues to 1 GiB, TLS except on a loopback address.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: BrokerUrl::new(url),
@@ -49,6 +51,7 @@ impl RabbitOptions {
             heartbeat: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(10),
+            rebind_interval: Duration::from_secs(60),
             max_message_bytes: 1 << 20,
             max_queue_bytes: 1 << 30,
             connection_name: "attune".to_owned(),

@@ -164,19 +164,48 @@ impl Topology {
                     false => cause,
                 }
             })?;
-        if let Some((exchange, key)) = binding {
-            channel
-                .queue_bind(
-                    name.clone(),
-                    exchange,
-                    key,
-                    QueueBindOptions::default(),
-                    FieldTable::default(),
-                )
-                .await
-                .map_err(declaring)?;
+        match binding {
+            Some(binding) => bind(channel, name, binding).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Makes the binding of a topic's queue again; answers how many consumers the queue has.
+    ///
+    /// # Errors
+    /// When the queue or its exchange is not there.
+    pub(crate) async fn look_after(
+        &self,
+        channel: &Channel,
+        queue: &ShortString,
+        topic: &Topic,
+    ) -> Result<u32, Cause> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..Default::default()
+        };
+        let found = channel
+            .queue_declare(queue.clone(), options, FieldTable::default())
+            .await
+            .map_err(|error| Cause::of(&error).during(&format!("looking for queue {queue}")))?;
+        if let Some(binding) = self.plan(topic)?.binding {
+            bind(channel, queue.clone(), binding).await?;
+        }
+        Ok(found.consumer_count())
+    }
+
+    /// Makes the binding of a kept topic again, if its queue exists.
+    ///
+    /// # Errors
+    /// When it does not: who consumes from it declares it.
+    pub(crate) async fn bind_existing(
+        &self,
+        channel: &Channel,
+        topic: &Topic,
+    ) -> Result<(), Cause> {
+        self.declare_base(channel).await?;
+        let queue = self.plan(topic)?.name;
+        self.look_after(channel, &queue, topic).await.map(drop)
     }
 
     /// Notes that a queue exists with another delivery limit: that of earlier releases, as far as
@@ -302,6 +331,19 @@ impl Topology {
         }
         Ok(table)
     }
+}
+
+/// Binds a queue to an exchange by a key; nothing happens where it is bound already.
+async fn bind(
+    channel: &Channel,
+    queue: ShortString,
+    (exchange, key): (ShortString, ShortString),
+) -> Result<(), Cause> {
+    let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+    channel
+        .queue_bind(queue.clone(), exchange, key, options, arguments)
+        .await
+        .map_err(|error| Cause::of(&error).during(&format!("binding queue {queue}")))
 }
 
 /// lapin's own conversion panics on more than 255 bytes.

@@ -3,12 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A higher priority goes first; within one, order is first in, first out.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// Goes before everything else.
@@ -58,6 +57,29 @@ impl Priority {
             Self::Low => "low",
             Self::Background => "background",
         }
+    }
+}
+
+/// Written by hand, because of a derived one the JSON reader says of `"priority": 5` that it is
+/// no JSON.
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Words)
+    }
+}
+
+struct Words;
+
+impl Visitor<'_> for Words {
+    type Value = Priority;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("one of `critical`, `high`, `normal`, `low`, `background`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Priority, E> {
+        let found = text.parse();
+        found.map_err(|_| de::Error::invalid_value(de::Unexpected::Str(text), &self))
     }
 }
 

@@ -82,9 +82,6 @@ impl Publisher {
             messages.push(message);
         }
         let mut published = self.publish(messages, &places).await;
-        if matches!(published, Published::Refused(_)) {
-            self.declared().remove(&pool);
-        }
         match &mut published {
             Published::Confirmed if !too_large.is_empty() => Published::Refused(too_large),
             Published::Refused(refused) => {

@@ -7,7 +7,7 @@ use attune_store::StoreError;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, of_connecting};
 use crate::options::{PostgresOptions, address};
 use crate::sessions::Purpose;
 
@@ -106,7 +106,7 @@ async fn probe(options: PgConnectOptions, address: Arc<str>) -> Result<(), Store
     // The attempt goes on by itself when nobody waits any more; only the waiting is cut short.
     let answer = tokio::time::timeout(CONNECT_TIMEOUT, attempt); // waiting only
     match answer.await {
-        Ok(Ok(result)) => result.map_err(|error| Failure::from(error).at(&address)),
+        Ok(Ok(result)) => result.map_err(|error| of_connecting(error, &address)),
         Ok(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Ok(Err(error)) => Err(StoreError::Unavailable(Box::new(error))),
         Err(_) => Err(StoreError::Unavailable(Box::new(NoAnswer { address }))),

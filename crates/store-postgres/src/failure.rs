@@ -66,6 +66,16 @@ impl Failure {
     }
 }
 
+/// What a failure means to a program that has not connected yet. A password or a name that is
+/// wrong from the beginning is a wrong setting: waiting would only hide it.
+pub(crate) fn of_connecting(error: sqlx::Error, address: &Arc<str>) -> StoreError {
+    let is_setting = code(&error).is_some_and(|code| code == "3D000" || code.starts_with("28"));
+    match Failure::from(error).at(address) {
+        StoreError::Refused(source) if is_setting => StoreError::Statement(source),
+        other => other,
+    }
+}
+
 /// What a failed migration means.
 pub(crate) fn of_migration(error: MigrateError) -> Failure {
     match error {
@@ -114,13 +124,15 @@ fn kind_of_code(code: &str) -> Kind {
         // Too many connections; the time for an idle transaction; an outcome that the server
         // itself does not know.
         "53300" | "25P03" | "40003" => StoreError::Unavailable,
-        // statement_timeout; lock_timeout; a standby that is not promoted yet
-        "57014" | "55P03" | "25006" => StoreError::Refused,
+        // statement_timeout; lock_timeout; a standby that is not promoted yet; a database that
+        // takes no connections, or is not there.
+        "57014" | "55P03" | "25006" | "55000" | "3D000" => StoreError::Refused,
         _ => match code.get(..2).unwrap_or_default() {
             // Connections; operators, who end sessions and stop servers.
             "08" | "57" => StoreError::Unavailable,
-            // Conflicts between transactions; resources, such as a full disk; the system.
-            "40" | "53" | "58" => StoreError::Refused,
+            // Conflicts between transactions; resources, such as a full disk; the system; users
+            // and passwords, which are changed under running processes.
+            "40" | "53" | "58" | "28" => StoreError::Refused,
             _ => StoreError::Statement,
         },
     }
@@ -139,13 +151,14 @@ mod tests {
             assert!(error.is_transient() && !error.wrote_nothing(), "{code}");
         }
         for code in [
-            "53100", "53200", "57014", "40P01", "40001", "55P03", "25006", "58030",
+            "53100", "53200", "57014", "40P01", "40001", "55P03", "25006", "58030", "55000",
+            "3D000", "28P01", "28000",
         ] {
             let error = kind(code);
             assert!(matches!(error, StoreError::Refused(_)), "{code}");
             assert!(error.is_transient() && error.wrote_nothing(), "{code}");
         }
-        for code in ["23505", "22021", "28P01", "3D000", "42601", "42501", ""] {
+        for code in ["23505", "22021", "42601", "42501", ""] {
             let error = kind(code);
             assert!(matches!(error, StoreError::Statement(_)), "{code}");
             assert!(!error.is_transient() && error.wrote_nothing(), "{code}");

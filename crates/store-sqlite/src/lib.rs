@@ -21,6 +21,7 @@ mod dead_letters;
 mod error;
 mod executions;
 mod former;
+mod identity;
 mod lock;
 mod migrate;
 mod options;

@@ -160,8 +160,14 @@ impl Store for SqliteStore {
     }
 
     async fn check(&self) -> Result<(), StoreError> {
-        self.task(async |inner: Arc<Inner>| migrate::check(&mut *inner.reader().await?).await)
-            .await
+        self.task(async |inner: Arc<Inner>| {
+            // Only somebody's hand changes that.
+            if let Some(problem) = inner.writer.lost_file() {
+                return Err(StoreError::Conflict(problem).into());
+            }
+            migrate::check(&mut *inner.reader().await?).await
+        })
+        .await
     }
 
     async fn partition_count(&self) -> Result<Option<u16>, StoreError> {

@@ -6,6 +6,7 @@ use sqlx::{Connection as _, Sqlite, Transaction};
 use tokio::sync::Mutex;
 
 use crate::error::{Failure, closed};
+use crate::identity::FileIdentity;
 
 /// Gives the connection to one caller after another, in the order in which they ask.
 ///
@@ -15,13 +16,16 @@ use crate::error::{Failure, closed};
 #[derive(Debug)]
 pub(crate) struct Writer {
     options: SqliteConnectOptions,
+    /// The file that was opened; nothing is written into another one.
+    file: FileIdentity,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 enum State {
     Open(SqliteConnection),
-    /// Its thread has died; the next caller opens another one.
+    /// Its thread has died, or nobody knows whether a transaction is open in it; the next caller
+    /// opens another one.
     Broken,
     Closed,
 }
@@ -29,8 +33,10 @@ enum State {
 impl Writer {
     pub(crate) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let connection = SqliteConnection::connect_with(&options).await?;
+        let file = FileIdentity::of(options.get_filename()).map_err(sqlx::Error::Io)?;
         Ok(Self {
             options,
+            file,
             state: Mutex::new(State::Open(connection)),
         })
     }
@@ -68,6 +74,11 @@ impl Writer {
         })
     }
 
+    /// Whether the file is not the one any more that was opened, in words.
+    pub(crate) fn lost_file(&self) -> Option<String> {
+        self.file.problem()
+    }
+
     /// Closes the connection; later calls are refused.
     pub(crate) async fn close(&self) -> Result<(), sqlx::Error> {
         let mut state = self.state.lock().await;
@@ -81,6 +92,7 @@ impl Writer {
         &self,
         state: &'s mut State,
     ) -> Result<&'s mut SqliteConnection, Failure> {
+        self.file.check()?;
         if matches!(state, State::Broken) {
             *state = State::Open(SqliteConnection::connect_with(&self.options).await?);
         }
@@ -102,9 +114,10 @@ where
     let failure = match work(&mut transaction).await {
         Ok(value) => match transaction.commit().await {
             Ok(()) => return Ok(value),
-            // Dropping it has queued a ROLLBACK before whatever the connection does next. A
-            // commit that failed with BUSY would otherwise stay open.
-            Err(error) => return Err((error.into(), false)),
+            // SQLite may have ended the transaction by itself (disk full, an I/O error) or not
+            // (BUSY). Where it has, sqlx goes on to believe in it and begins none any more; so
+            // the connection goes, and with it whatever is open.
+            Err(error) => return Err((error.into(), true)),
         },
         Err(failure) => failure,
     };
@@ -114,5 +127,108 @@ where
             tracing::warn!(%error, "cannot roll back; the connection is opened again");
             Err((failure, true))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_store::StoreError;
+
+    use super::*;
+
+    type Work = for<'c> fn(&'c mut SqliteConnection) -> BoxFuture<'c, Result<(), Failure>>;
+
+    async fn writer(folder: &std::path::Path) -> Writer {
+        let options = SqliteConnectOptions::new()
+            .filename(folder.join("attune.db"))
+            .create_if_missing(true);
+        let writer = Writer::open(options).await.unwrap();
+        execute(&writer, "CREATE TABLE kept (body TEXT)")
+            .await
+            .unwrap();
+        writer
+    }
+
+    async fn execute(writer: &Writer, statement: &'static str) -> Result<(), StoreError> {
+        let done = writer.transaction(move |connection| {
+            Box::pin(async move {
+                sqlx::query(statement).execute(connection).await?;
+                Ok(())
+            })
+        });
+        done.await.map_err(StoreError::from)
+    }
+
+    /// As on a full disk, SQLite ends the transaction by itself: at a statement, or at the commit.
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_has_ended_is_the_only_one_that_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = writer(folder.path()).await;
+        let unseen: Work = |connection| {
+            Box::pin(async move {
+                sqlx::query("ROLLBACK").execute(connection).await?;
+                Ok(())
+            })
+        };
+        let seen: Work = |connection| {
+            Box::pin(async move {
+                sqlx::query("ROLLBACK").execute(&mut *connection).await?;
+                sqlx::query("COMMIT").execute(connection).await?;
+                Ok(())
+            })
+        };
+        for work in [unseen, seen] {
+            writer.transaction(work).await.unwrap_err();
+            for _ in 0..2 {
+                execute(&writer, "INSERT INTO kept VALUES ('x')")
+                    .await
+                    .unwrap();
+            }
+        }
+        writer.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_full_file_refuses_and_goes_on_when_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = writer(folder.path()).await;
+        let limit = |pages: u32| {
+            writer.run(move |connection| {
+                Box::pin(async move {
+                    let limit = format!("PRAGMA max_page_count = {pages}");
+                    sqlx::query(sqlx::AssertSqlSafe(limit))
+                        .execute(connection)
+                        .await?;
+                    Ok(())
+                })
+            })
+        };
+        let large = "INSERT INTO kept VALUES (printf('%.*c', 100000, 'x'))";
+        for _ in 0..3 {
+            // Each time, because a connection that is opened again has no such limit.
+            limit(8).await.unwrap();
+            let full = execute(&writer, large).await;
+            assert!(matches!(full, Err(StoreError::Refused(_))), "{full:?}");
+        }
+        limit(1_000).await.unwrap();
+        execute(&writer, large).await.unwrap();
+        writer.close().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_into_a_file_that_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = writer(folder.path()).await;
+        let path = folder.path().join("attune.db");
+        let moved = folder.path().join("moved.db");
+        std::fs::rename(&path, &moved).unwrap();
+        let lost = execute(&writer, "INSERT INTO kept VALUES ('x')").await;
+        assert!(matches!(lost, Err(StoreError::Refused(_))), "{lost:?}");
+        assert!(!path.exists(), "no new file is made");
+        std::fs::rename(&moved, &path).unwrap();
+        execute(&writer, "INSERT INTO kept VALUES ('x')")
+            .await
+            .unwrap();
+        writer.close().await.unwrap();
     }
 }

@@ -13,6 +13,11 @@ attune_runtime::counters! {
         runs: Counter = "worker.runs.total",
         /// Completions that the bus has confirmed.
         reported: Counter = "worker.completions.reported.total",
+        /// Completions that were confirmed and told again, because their executions still counted
+        /// as running.
+        retold: Counter = "worker.completions.retold.total",
+        /// Messages with completions that are kept in case they must be told again.
+        told: Gauge = "worker.completions.kept",
         /// How often it lost its lease and killed what it ran.
         lease_lost: Counter = "worker.leases.lost.total",
         /// Runs whose outcome is not reported because the worker lost its lease or had no more
@@ -20,6 +25,10 @@ attune_runtime::counters! {
         abandoned: Counter = "worker.runs.abandoned.total",
         /// Messages that it could not read and put among the dead letters.
         dead_letters: Counter = "worker.dead_letters.total",
+        /// How often it could start nothing (no room, no processes) and took no more.
+        stuck_total: Counter = "worker.stuck.total",
+        /// Whether it can start nothing right now.
+        stuck: Gauge = "worker.stuck",
         /// Slots that are taken right now.
         busy: Gauge = "worker.slots.busy",
     }

@@ -157,6 +157,14 @@ impl Inbox {
         }
     }
 
+    /// Forgets every delivery, for a new subscription; nothing is being claimed.
+    pub(crate) fn start_over(&mut self) {
+        self.order.clear();
+        self.items.clear();
+        self.deliveries.clear();
+        self.generation = 0;
+    }
+
     fn forget_older_than(&mut self, generation: u64) {
         self.generation = generation;
         self.deliveries

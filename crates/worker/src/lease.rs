@@ -58,6 +58,11 @@ impl Life {
         self.over.is_cancelled() || BootInstant::now() >= *self.trusted()
     }
 
+    /// Until when the store is sure to count the worker as alive.
+    pub(crate) fn trusted_until(&self) -> BootInstant {
+        *self.trusted()
+    }
+
     /// Ends every run of this life.
     pub(crate) fn end(&self) {
         self.over.cancel();

@@ -27,6 +27,7 @@ mod reporter;
 mod runner;
 mod runs;
 mod service;
+mod told;
 mod worker;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.

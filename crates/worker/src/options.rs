@@ -40,6 +40,8 @@ pub struct WorkerOptions {
     /// Messages received and not yet claimed, at most. Few, so that a worker whose slots are
     /// all taken does not keep executions from others.
     pub prefetch: u16,
+    /// How long after it was confirmed a completion is asked for, in case that it was lost.
+    pub retell_after: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
 }
@@ -74,6 +76,7 @@ impl Default for WorkerOptions {
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
             prefetch: 4,
+            retell_after: Duration::from_secs(15),
             progress: Progress::default(),
         }
     }

@@ -3,6 +3,7 @@
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::VecDeque;
 
+use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_messages::v1::ExecutionCompleted;
 use attune_messages::{Pack, PackBounds, Packer, message_bytes};
 use serde_json::value::{RawValue, to_raw_value};
@@ -34,6 +35,9 @@ struct State {
     held_bytes: usize,
     closed: bool,
 }
+
+/// Which attempt a completion ends, and under whose lease.
+pub(crate) type Ended = Option<(WorkerId, (ExecutionId, Attempt))>;
 
 /// What goes out together.
 #[derive(Debug)]
@@ -118,12 +122,14 @@ impl Batch {
     }
 
     /// Fits the items into as few messages of at most `max_bytes` as their order allows.
-    pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted>> {
+    pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted, Ended>> {
         let room = max_bytes.saturating_sub(message_bytes::<ExecutionCompleted>(0));
         let mut packer = Packer::new(PackBounds::new(MAX_ITEMS, max_bytes));
         for item in self.items {
             let id = item.0.execution_id;
-            if let Err((error, ())) = packer.add_raw(fit(item, room), ()) {
+            let key = (item.0.execution_id, item.0.attempt);
+            let ended = item.0.worker.map(|worker| (worker, key));
+            if let Err((error, _)) = packer.add_raw(fit(item, room), ended) {
                 // Not with the smallest bound that a worker's options allow.
                 tracing::error!(execution.id = %id, %error, "a completion cannot be reported");
             }
@@ -187,7 +193,7 @@ fn cut(text: &mut Option<String>, max: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use attune_core::{ActionId, Attempt, ExecutionId, Status};
+    use attune_core::{ActionId, Status};
     use attune_messages::decode_batch;
     use attune_messages::v1::Completion;
     use uuid::Uuid;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::counters::WorkerCounters;
 use crate::outbox::{Batch, MAX_ITEMS, Outbox};
+use crate::told::Told;
 
 /// Messages of one publish, at most.
 const MAX_MESSAGES: usize = 8;
@@ -20,6 +21,7 @@ pub(crate) struct Reporter {
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) told: Arc<Told>,
     pub(crate) max_message_bytes: usize,
 }
 
@@ -41,16 +43,20 @@ impl Reporter {
     async fn step(&self, batch: Batch) -> bool {
         let (count, bytes) = (batch.items.len(), batch.bytes());
         let now = Utc::now();
-        let messages = batch
-            .into_packs(self.max_message_bytes)
+        let packs = batch.into_packs(self.max_message_bytes);
+        let messages: Vec<Outgoing> = packs
             .iter()
             .map(|pack| {
                 let id = Uuid::now_v7();
                 Outgoing::new(Topic::Completed, id, pack.encode(id, now))
             })
             .collect();
-        if !self.publish(messages).await {
+        if !self.publish(messages.clone()).await {
             return false;
+        }
+        for (message, pack) in messages.into_iter().zip(packs) {
+            let ended = pack.into_tags().into_iter().flatten();
+            self.told.keep(message, ended.collect());
         }
         self.counters.reported.add(count);
         self.outbox.confirmed(count, bytes);

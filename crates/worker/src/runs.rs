@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Key;
 use crate::lease::Life;
-use crate::runner::{Ended, Outcome, Runner, Stop};
+use crate::runner::{Ended, Gate, Outcome, Runner, Stop};
 
 /// The runs that take time, each in a task of its own.
 pub(crate) struct Runs {
@@ -109,6 +109,16 @@ impl Runs {
             by_task: HashMap::new(),
             cancels: HashMap::new(),
         }
+    }
+
+    /// Where runs wait while nothing can be started.
+    pub(crate) fn gate(&self) -> Gate {
+        self.runner.gate().clone()
+    }
+
+    /// What runs everything.
+    pub(crate) fn runner(&self) -> Arc<Runner> {
+        Arc::clone(&self.runner)
     }
 
     /// Records that a claim was won.

@@ -8,9 +8,11 @@ use attune_bus::{Bus, BusError, Shelf, Subscriber, Subscription, Topic};
 use attune_record::Recorder;
 use attune_runtime::{Backoff, LogPace};
 use attune_store::WorkerStore;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
@@ -22,7 +24,8 @@ use crate::outbox::Outbox;
 use crate::reporter::Reporter;
 use crate::runner::Runner;
 use crate::runs::Runs;
-use crate::service::{Pending, Phase, Service};
+use crate::service::{Pending, Phase, Service, Stuck};
+use crate::told::{Reminder, Told};
 
 /// How many cancels may be delivered and not yet settled.
 const CANCEL_PREFETCH: u16 = 64;
@@ -90,15 +93,19 @@ impl Worker {
         };
         let counters = Arc::new(WorkerCounters::default());
         let outbox = Arc::new(Outbox::default());
+        let told = Arc::new(Told::new(options.retell_after, Arc::clone(&counters)));
+        let reminder = Reminder::new(&told, &store, &bus, &counters);
         let reporter = Reporter {
             bus: Arc::clone(&bus),
             outbox: Arc::clone(&outbox),
             counters: Arc::clone(&counters),
+            told,
             max_message_bytes: options.max_message_bytes,
         };
         let pool = Topic::Requested(options.pool.clone());
         let (on, settler) = (Arc::clone(&bus), requested.settler());
         let shelf = Shelf::new(on, pool, settler, shutdown.clone());
+        let (troubles, shown) = watch::channel(None);
         let service = Service {
             bus,
             store,
@@ -107,6 +114,7 @@ impl Worker {
             shutdown: shutdown.child_token(),
             outbox,
             reporter: tokio::spawn(reporter.run()),
+            _reminder: AbortOnDropHandle::new(tokio::spawn(reminder.run())),
             runs: Runs::new(Runner::new(&options, Arc::clone(&guard)), recorder),
             guard,
             inbox: Inbox::new(),
@@ -116,11 +124,14 @@ impl Worker {
             life: Some(life),
             phase: Phase::Serving,
             pending: Pending::default(),
+            stuck: Stuck::default(),
+            troubles,
             options,
         };
         Ok(WorkerHandle {
             task: tokio::spawn(service.run()),
             counters,
+            troubles: shown,
         })
     }
 }
@@ -132,12 +143,19 @@ impl Worker {
 pub struct WorkerHandle {
     task: JoinHandle<Result<(), WorkerError>>,
     counters: Arc<WorkerCounters>,
+    troubles: watch::Receiver<Option<String>>,
 }
 
 impl WorkerHandle {
     /// What it counts; it can be kept beyond the worker's end.
     pub fn counters(&self) -> Arc<WorkerCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// What keeps it from its work at the moment, in words: it can start no programs, or its
+    /// lease is not renewed.
+    pub fn troubles(&self) -> watch::Receiver<Option<String>> {
+        self.troubles.clone()
     }
 }
 
@@ -152,7 +170,7 @@ impl Future for WorkerHandle {
 }
 
 /// Subscribes; tries for as long as the bus cannot be reached.
-async fn subscribe(
+pub(crate) async fn subscribe(
     bus: &Arc<dyn Bus>,
     topic: Topic,
     prefetch: u16,

@@ -65,7 +65,7 @@ pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<R
 
 /// Each item is accepted or refused by itself; the answer has as many items as the request.
 async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<Response, ApiError> {
-    let items: Vec<&RawValue> = body::parse(text)?;
+    let items = body::parse_list(text)?;
     if items.is_empty() || items.len() > MAX_BATCH {
         return Err(Reject::new(
             attune_core::RejectCode::InvalidInput,

@@ -281,12 +281,12 @@ async fn closing_sends_calls_completely_or_not_at_all() {
 }
 
 /// The exchange is deleted: publishing closes the channel. The next connection declares it again,
-/// and the subscriber's next one the binding.
+/// and what then finds no binding has it made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_exchange() {
     let prefix = Prefix::new();
     let bus = connect(prefix.options()).await;
-    let subscriber = subscribe(&*bus, Topic::Completed, 8).await;
+    let mut subscriber = subscribe(&*bus, Topic::Completed, 8).await;
     let (connection, channel) = stranger().await;
     let exchange = prefix.name("attune.executions");
     channel
@@ -305,11 +305,7 @@ async fn a_deleted_exchange() {
         }
         other => panic!("{other:?}"),
     }
-    drop(subscriber);
-    let mut subscriber = subscribe(&*bus, Topic::Completed, 8).await;
-    within("an answer", bus.publish(vec![message]))
-        .await
-        .unwrap();
+    publish_until_confirmed(&*bus, vec![message]).await;
     assert_eq!(number(&receive(&mut subscriber).await), 1);
     connection.close(200, "done".into()).await.unwrap();
     bus.close().await;

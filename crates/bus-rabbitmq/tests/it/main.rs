@@ -1,6 +1,7 @@
 //! Against a real RabbitMQ; see `support` for what has to run.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic, like tests")]
 
+mod bindings;
 mod conformance;
 mod dead_letters;
 mod faults;

@@ -10,6 +10,7 @@ mod http;
 mod process;
 mod program;
 mod room;
+mod start;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,8 @@ use crate::guard::Guard;
 use crate::options::WorkerOptions;
 use http::HttpGet;
 use program::Programs;
+
+pub(crate) use start::Gate;
 
 /// What came of a run, as it is reported.
 #[derive(Debug)]
@@ -108,6 +111,11 @@ struct Bounds {
 }
 
 impl Bounds {
+    /// Begins the time that the run may take anew.
+    fn restart(&mut self) {
+        self.deadline = Instant::now() + self.timeout;
+    }
+
     /// Waits until something ends the run from outside.
     async fn cause(&self) -> Cause {
         tokio::select! {
@@ -159,6 +167,16 @@ impl Runner {
         }
     }
 
+    /// Where runs wait while nothing can be started.
+    pub(crate) fn gate(&self) -> &Gate {
+        self.programs.gate()
+    }
+
+    /// Whether programs can be started, and if not, why.
+    pub(crate) async fn look(&self) -> Result<(), String> {
+        self.programs.look().await
+    }
+
     /// The outcome of what takes no time and so needs neither a task nor a way to end it.
     pub(crate) fn instant(request: &ExecutionRequested) -> Option<Outcome> {
         match &request.run {
@@ -189,9 +207,9 @@ impl Runner {
             deadline: Instant::now() + timeout,
         };
         match &request.run {
-            Run::Program(argv) => self.programs.run(argv, request, &bounds).await,
+            Run::Program(argv) => self.programs.run(argv, request, bounds).await,
             Run::Builtin(Builtin::Command) => match parameters::<Command>(request) {
-                Ok(command) => self.programs.run(&command.argv, request, &bounds).await,
+                Ok(command) => self.programs.run(&command.argv, request, bounds).await,
                 Err(outcome) => Ended::Outcome(outcome),
             },
             Run::Builtin(Builtin::HttpGet) => match parameters(request) {

@@ -17,6 +17,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::capture::{Capture, Text};
 use super::process::{self, Group};
 use super::room::Room;
+use super::start::{self, Gate, MAX_STARTS, NotStarted};
 use super::{Bounds, Ended, Outcome};
 use crate::guard::{Guard, VARIABLE};
 use crate::options::WorkerOptions;
@@ -29,6 +30,7 @@ pub(crate) struct Programs {
     output_max_bytes: usize,
     kill_grace: Duration,
     guard: Arc<Guard>,
+    gate: Gate,
 }
 
 impl Programs {
@@ -42,37 +44,83 @@ impl Programs {
             output_max_bytes: options.output_max_bytes,
             kill_grace: options.kill_grace,
             guard,
+            gate: Gate::new(),
         }
     }
 
-    /// Runs a program to its end; nothing in its process group is left when this returns.
+    pub(super) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    pub(super) async fn look(&self) -> Result<(), String> {
+        start::look(&self.work_dir).await
+    }
+
+    /// Runs a program to its end; nothing in its process group is left when this returns. It waits
+    /// for its start while this worker can start nothing.
     pub(crate) async fn run(
         &self,
         argv: &[String],
         request: &ExecutionRequested,
-        bounds: &Bounds,
+        mut bounds: Bounds,
     ) -> Ended {
         let Some((program, arguments)) = argv.split_first().filter(|(name, _)| !name.is_empty())
         else {
             return Ended::Outcome(Outcome::failed("`argv` names no program"));
         };
-        let room = match Room::prepare(&self.work_dir, request.parameters.get()).await {
-            Ok(room) => room,
-            Err(error) => {
-                let place = self.work_dir.display();
-                let error = format!("a folder for the run cannot be made in {place}: {error}");
-                return Ended::Outcome(Outcome::failed(error));
+        let mut starts = 0;
+        let (room, child) = loop {
+            starts += 1;
+            match self.start(program, arguments, request, &bounds).await {
+                Ok(started) => break started,
+                Err(NotStarted::Worker(_)) if starts < MAX_STARTS => {}
+                Err(NotStarted::Program(error) | NotStarted::Worker(error)) => {
+                    return Ended::Outcome(Outcome::failed(error));
+                }
+            }
+            tokio::select! {
+                biased;
+                () = bounds.stop.over.cancelled() => return Ended::Killed,
+                () = bounds.stop.cancel.cancelled() => {
+                    return Ended::Outcome(Outcome::cancelled("cancelled before it ran"));
+                }
+                () = self.gate.opened() => bounds.restart(),
             }
         };
-        let mut command = self.command(program, arguments, request, &room);
-        let key = (request.execution_id, request.attempt);
-        command.env(VARIABLE, self.guard.mark(bounds.worker, key));
-        let ended = match command.spawn() {
-            Ok(child) => self.attend(child, request, bounds).await,
-            Err(error) => Ended::Outcome(Outcome::failed(cannot_start(program, &error))),
-        };
+        let ended = self.attend(child, request, &bounds).await;
         room.remove().await;
         ended
+    }
+
+    /// Starts a program in a folder of its own. Closes the gate when this worker cannot.
+    async fn start(
+        &self,
+        program: &str,
+        arguments: &[String],
+        request: &ExecutionRequested,
+        bounds: &Bounds,
+    ) -> Result<(Room, Child), NotStarted> {
+        let prepared = Room::prepare(&self.work_dir, request.parameters.get()).await;
+        let prepared = prepared.map_err(|error| NotStarted::no_room(&self.work_dir, &error));
+        let started = match prepared {
+            Ok(room) => {
+                let mut command = self.command(program, arguments, request, &room);
+                let key = (request.execution_id, request.attempt);
+                command.env(VARIABLE, self.guard.mark(bounds.worker, key));
+                match command.spawn() {
+                    Ok(child) => return Ok((room, child)),
+                    Err(error) => {
+                        room.remove().await;
+                        NotStarted::of(program, &error)
+                    }
+                }
+            }
+            Err(why) => why,
+        };
+        if let NotStarted::Worker(why) = &started {
+            self.gate.close(why);
+        }
+        Err(started)
     }
 
     fn command(
@@ -143,16 +191,6 @@ impl Programs {
 /// Gives the parameters to a program. One that does not read them has every right not to.
 async fn feed(mut stdin: ChildStdin, parameters: &str) {
     let _ = stdin.write_all(parameters.as_bytes()).await;
-}
-
-fn cannot_start(program: &str, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            format!("the program `{program}` was not found, or the interpreter that it names")
-        }
-        io::ErrorKind::PermissionDenied => format!("the program `{program}` may not be executed"),
-        _ => format!("the program `{program}` cannot be started: {error}"),
-    }
 }
 
 fn outcome(status: io::Result<ExitStatus>, stdout: Text, stderr: Text) -> Outcome {

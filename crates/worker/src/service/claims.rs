@@ -29,7 +29,8 @@ impl Service {
         let Some(life) = self.life.clone().filter(|life| serving && !life.is_over()) else {
             return;
         };
-        if self.pending.claim.is_some() || self.pending.retry_at.is_some() {
+        let waits = self.pending.claim.is_some() || self.pending.retry_at.is_some();
+        if waits || self.stuck.is_stuck() {
             return;
         }
         let free = self.options.slots.saturating_sub(self.runs.len());
@@ -124,7 +125,7 @@ impl Service {
     /// They wait again, or their messages go back to the bus when nothing is taken any more.
     fn return_unclaimed(&mut self, keys: Vec<Key>) {
         self.inbox.put_back(keys);
-        if !matches!(self.phase, Phase::Serving) {
+        if !matches!(self.phase, Phase::Serving) || self.requested.is_none() {
             self.inbox.give_up_waiting();
         }
     }

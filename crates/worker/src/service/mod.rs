@@ -6,6 +6,7 @@
 
 mod claims;
 mod drain;
+mod stuck;
 mod wait;
 
 use std::sync::Arc;
@@ -15,9 +16,11 @@ use attune_messages::v1::{ExecutionCancel, ExecutionRequested};
 use attune_messages::{DecodeError, decode};
 use attune_runtime::{Backoff, LogPace};
 use attune_store::{Claim, StoreError, WorkerStore};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::counters::WorkerCounters;
 use crate::error::WorkerError;
@@ -28,7 +31,8 @@ use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::runs::{Finished, Runs};
 use claims::Claiming;
-use wait::{answered, next, over, registered, until};
+pub(crate) use stuck::Stuck;
+use wait::{answered, finished, next, over, registered, until};
 
 /// Everything that the loop owns.
 pub(crate) struct Service {
@@ -42,6 +46,8 @@ pub(crate) struct Service {
     pub(crate) shutdown: CancellationToken,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) reporter: JoinHandle<()>,
+    /// Asks what became of what was reported; ends with the service.
+    pub(crate) _reminder: AbortOnDropHandle<()>,
     pub(crate) runs: Runs,
     pub(crate) inbox: Inbox,
     pub(crate) requested: Option<Subscriber>,
@@ -52,6 +58,9 @@ pub(crate) struct Service {
     pub(crate) life: Option<Arc<Life>>,
     pub(crate) phase: Phase,
     pub(crate) pending: Pending,
+    pub(crate) stuck: Stuck,
+    /// What keeps it from its work, for people.
+    pub(crate) troubles: watch::Sender<Option<String>>,
 }
 
 /// What is under way elsewhere, and when to look again.
@@ -67,6 +76,8 @@ pub(crate) struct Pending {
     alarm_at: Option<Instant>,
     /// Ended by us; its lease is still kept.
     killed: Option<Arc<Life>>,
+    /// When to look at what time alone changes.
+    look_at: Option<Instant>,
     /// The bus was closed below us.
     bus_closed: bool,
 }
@@ -99,6 +110,12 @@ enum Event {
     Retry,
     /// Completions were confirmed: there may be room to claim.
     Room,
+    /// A run could not be started, by no fault of its own.
+    CannotStart,
+    CanStart(Backoff),
+    Subscribed(Result<Subscriber, WorkerError>),
+    /// Time has passed.
+    Look,
 }
 
 impl Phase {
@@ -120,7 +137,9 @@ impl Service {
     /// Starts a claim where one is due, takes the next event and does what follows from it.
     /// `false` when nothing is left to do.
     async fn step(&mut self) -> bool {
+        self.subscribe_again();
         self.start_claim();
+        self.tell_trouble();
         self.options.progress.rest();
         let event = self.event().await;
         self.options.progress.stamp();
@@ -136,6 +155,10 @@ impl Service {
             Event::Requested(delivery) => self.requested(delivery),
             Event::Retry => self.pending.retry_at = None,
             Event::Room => {}
+            Event::CannotStart => self.cannot_start(),
+            Event::CanStart(backoff) => self.can_start(backoff),
+            Event::Subscribed(subscribed) => self.subscribed(subscribed),
+            Event::Look => self.look(),
         }
         self.counters.busy.set(self.runs.len());
         matches!(self.phase, Phase::Serving)
@@ -148,7 +171,9 @@ impl Service {
     async fn event(&mut self) -> Event {
         let serving = matches!(self.phase, Phase::Serving);
         let blocked = serving && self.inbox.is_waiting() && !self.outbox.has_room();
-        let pending = &mut self.pending;
+        let (pending, stuck) = (&mut self.pending, &mut self.stuck);
+        let (is_stuck, gate) = (stuck.is_stuck(), self.runs.gate());
+        let look_at = pending.look_at.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
             () = self.shutdown.cancelled(), if serving => Event::Shutdown,
@@ -157,10 +182,14 @@ impl Service {
             () = until(pending.alarm_at) => Event::Alarm,
             life = registered(&mut pending.registration) => Event::Registered(life),
             Some(finished) = self.runs.next(), if !self.runs.is_empty() => Event::Finished(finished),
+            () = gate.closed(), if !is_stuck => Event::CannotStart,
+            backoff = finished(&mut stuck.looking) => Event::CanStart(backoff),
+            subscribed = finished(&mut stuck.subscribing) => Event::Subscribed(subscribed),
             (claiming, answer) = answered(&mut pending.claim) => Event::Claimed(claiming, answer),
             delivery = next(&mut self.cancels) => Event::Cancel(delivery),
             () = until(pending.retry_at) => Event::Retry,
             () = self.outbox.emptied(), if blocked => Event::Room,
+            () = until(Some(look_at)) => Event::Look,
             delivery = next(&mut self.requested) => Event::Requested(delivery),
         }
     }

@@ -43,6 +43,16 @@ pub(super) async fn registered(
     life.expect("registering does not panic: a store that does counts as unavailable")
 }
 
+/// The end of a task that does not panic.
+pub(super) async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> T {
+    let Some(running) = task else {
+        return pending().await;
+    };
+    let ended = running.await;
+    *task = None;
+    ended.expect("these tasks do not panic, and whoever aborts them does not wait")
+}
+
 pub(super) async fn answered(
     claim: &mut Option<Claiming>,
 ) -> (Claiming, Result<Vec<Claim>, StoreError>) {

@@ -12,3 +12,4 @@ mod lease;
 mod reports;
 mod rig;
 mod shutdown;
+mod stuck;

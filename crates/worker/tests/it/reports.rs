@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
@@ -9,7 +10,7 @@ use attune_bus::{Bus, BusError, Outgoing, PublishError, Subscriber, Subscription
 use attune_core::Status;
 use attune_messages::decode;
 use attune_messages::v1::ExecutionCompleted;
-use attune_worker::{Worker, WorkerError};
+use attune_worker::{Worker, WorkerError, WorkerOptions};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +66,78 @@ impl Bus for Troubled {
     async fn close(&self) {
         self.bus.close().await;
     }
+}
+
+/// A broker that confirms the first message with completions and loses it.
+struct Forgetful {
+    bus: Arc<MemoryBus>,
+    publishes: AtomicUsize,
+}
+
+#[async_trait]
+impl Bus for Forgetful {
+    async fn publish(&self, messages: Vec<Outgoing>) -> Result<(), PublishError> {
+        match self.publishes.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => self.bus.publish(messages).await,
+        }
+    }
+
+    async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError> {
+        self.bus.subscribe(subscription).await
+    }
+
+    async fn declare(&self, topic: &Topic) -> Result<(), BusError> {
+        self.bus.declare(topic).await
+    }
+
+    async fn check(&self) -> Result<(), BusError> {
+        self.bus.check().await
+    }
+
+    async fn close(&self) {
+        self.bus.close().await;
+    }
+}
+
+/// The store still shows the execution as running, so it is told again; when it has ended there,
+/// nobody hears of it any more.
+#[tokio::test]
+async fn a_completion_that_the_broker_has_lost_is_told_again() {
+    let bus = Arc::new(MemoryBus::new());
+    let forgetful = Arc::new(Forgetful {
+        bus: Arc::clone(&bus),
+        publishes: AtomicUsize::new(0),
+    });
+    let retell = |options: &mut WorkerOptions| options.retell_after = Duration::from_millis(50);
+    let mut rig = Rig::start_on(forgetful.clone(), bus, retell).await;
+    let request = echo(1);
+    rig.request(std::slice::from_ref(&request)).await;
+    let completion = rig.completion().await;
+    assert_eq!(
+        (
+            completion.execution_id,
+            completion.attempt,
+            completion.status
+        ),
+        (request.execution_id, request.attempt, Status::Succeeded)
+    );
+    let counters = rig.worker.counters();
+    assert!(counters.retold.get() > 0);
+    rig.store.change(|state| state.running.clear());
+    until("it is forgotten", || counters.told.get() == 0).await;
+    let publishes = forgetful.publishes.load(Ordering::SeqCst);
+
+    // What arrives is asked for once and told once.
+    let second = echo(2);
+    rig.request(std::slice::from_ref(&second)).await;
+    until("it was published", || {
+        forgetful.publishes.load(Ordering::SeqCst) > publishes
+    })
+    .await;
+    rig.store.change(|state| state.running.clear());
+    until("it is forgotten", || counters.told.get() == 0).await;
+    rig.stop().await;
 }
 
 #[tokio::test]
