@@ -16,7 +16,6 @@ use crate::queue::Millis;
 use crate::round::Draft;
 use crate::stored::{StoredExecution, StoredSlot};
 
-
 /// What was asked, and about which partitions in which epochs.
 #[derive(Debug)]
 pub(super) enum Asked {

@@ -178,7 +178,14 @@ impl World {
                 actions: vec![],
                 totals: vec![],
             },
-            Call::LoadRows { .. } => Reply::Rows(vec![]),
+            Call::LoadRows { .. } => Reply::Rows {
+                rows: vec![],
+                next: None,
+            },
+            Call::ScanRows { .. } => Reply::Slice {
+                rows: vec![],
+                last: None,
+            },
             Call::LoadSlots(_) => Reply::Slots(vec![]),
             other => panic!("nobody asked for this: {other:?}"),
         }

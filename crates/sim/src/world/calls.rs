@@ -127,13 +127,13 @@ impl World {
         let ttl = crate::plan::OWNER_TTL;
         let store = &mut self.store;
         match call {
-            Call::Renew(held) => Reply::Renewed(store.renew(now, owner, held, ttl)),
+            Call::Renew(held) => Reply::Renewed(store.renew(shown, owner, held, ttl)),
             Call::Announce { ttl } => {
                 store.announce(now, owner, *ttl);
                 Reply::Announced
             }
             Call::Look => Reply::Looked(Looked {
-                store_now: WALL + now + self.lasting.clock_looks(now, owner),
+                store_now: WALL + shown + self.lasting.clock_looks(shown, owner),
                 executors: store.stored_executors(now),
                 leases: store.stored_leases(),
             }),
@@ -143,8 +143,8 @@ impl World {
                 }
                 let store = &mut self.store;
                 let taken = match call {
-                    Call::TakeOver(observed) => store.take_over(now, owner, observed, ttl),
-                    Call::Acquire(wanted) => store.acquire(now, owner, wanted, ttl),
+                    Call::TakeOver(observed) => store.take_over(shown, owner, observed, ttl),
+                    Call::Acquire(wanted) => store.acquire(shown, owner, wanted, ttl),
                     _ => Vec::new(),
                 };
                 self.seen.takeovers += taken.iter().filter(|(_, epoch)| epoch.0 > 1).count() as u64;
