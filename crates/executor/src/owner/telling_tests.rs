@@ -50,7 +50,7 @@ fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
     let mut owner = owner();
     let first = owner.step(0, Input::Timer);
     let asked = first.iter().find_map(|output| match output {
-        Output::Call(id, Call::Look { .. }) => Some(*id),
+        Output::Call(id, Call::Look) => Some(*id),
         _ => None,
     });
     let failure = crate::owner::Failure {

@@ -211,7 +211,10 @@ fn large_messages_fill_the_window_by_their_bytes() {
         ..completion(0, 1)
     };
     let mut taken = 0;
-    while world.deliver(message(std::slice::from_ref(&large))).is_some() {
+    while world
+        .deliver(message(std::slice::from_ref(&large)))
+        .is_some()
+    {
         taken += 1;
     }
     assert_eq!(taken, 4);
