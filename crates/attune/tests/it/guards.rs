@@ -57,14 +57,25 @@ fn processes() -> anyhow::Result<Vec<Seen>> {
     Ok(seen)
 }
 
-/// The guard of a worker process, once it has one besides `before`.
+/// Whether a process catches SIGTERM: from then on it is a guard that nothing but the end of its
+/// worker ends.
+fn catches_term(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid()));
+    let status = status.unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+}
+
+/// The guard of a worker process, once it has one besides `before` that listens.
 async fn guard_of(worker: u32, before: Option<Pid>) -> anyhow::Result<Pid> {
     wait_for("the guard of the worker", async || {
         let guard = processes()?.into_iter().find(|seen| {
             seen.parent == worker && seen.command.iter().any(|argument| argument == "guard")
         });
         let guard = guard.and_then(|seen| Pid::from_raw(seen.pid));
-        guard.filter(|pid| Some(*pid) != before).context("none yet")
+        let guard = guard.filter(|pid| Some(*pid) != before && catches_term(*pid));
+        guard.context("none yet")
     })
     .await
 }
