@@ -379,7 +379,7 @@ impl World {
         until.filter(|until| *until > self.now)
     }
 
-    fn arrive(&mut self, name: Name, body: Body, ask: Option<usize>) {
+    pub(crate) fn arrive(&mut self, name: Name, body: Body, ask: Option<usize>) {
         if let Some(ask) = ask {
             self.confirm(ask);
         }

@@ -285,7 +285,8 @@ impl World {
                 .cloned()
                 .collect();
             if marks.is_empty() {
-                self.soon(Ev::Arrive(name, Body::Wire(Arc::new(wire)), None));
+                // The broker has it before it leaves the dead letters: it is never nowhere.
+                self.arrive(name, Body::Wire(Arc::new(wire)), None);
             } else if wire.firings().len() > 1 {
                 let words = format!("{marks:?} took others into the dead letters: {text}");
                 self.oracle
