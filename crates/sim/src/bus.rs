@@ -9,6 +9,7 @@ use attune_executor::partition::{Completion, ForceRelease, OnReject};
 
 use crate::plan::Time;
 use crate::rng::Rng;
+use crate::routing::{Wire, is_shared};
 
 /// How often a message may be given back; then it becomes a dead letter. Far more often than what
 /// dies and stands still in a run gives anything back, and far less than a loop would.
@@ -21,6 +22,10 @@ pub(crate) enum Name {
     Control(u16),
     /// Commands of a partition.
     Commands(u16),
+    /// Rule firings, for one relay at a time.
+    Firings,
+    /// Completions, for all relays that take them.
+    Completed,
     /// What the workers of a pool shall run.
     Requested(usize),
 }
@@ -38,6 +43,8 @@ pub(crate) enum Body {
     Release(Arc<ForceRelease>, Arc<str>),
     /// A run has ended.
     Completed(Arc<Completion>),
+    /// What goes through a relay, as it is on the wire.
+    Wire(Arc<Wire>),
     /// Run this.
     Request(ExecutionId, Attempt, ActionId),
 }
@@ -62,6 +69,8 @@ pub(crate) enum Party {
     Owner(usize, u32),
     /// A worker, in one life of its process.
     Worker(usize, u32),
+    /// A relay of firings or completions, in one life of its process.
+    Relay(usize, u32),
 }
 
 /// A message at its place in a queue.
@@ -210,7 +219,8 @@ impl Bus {
             return sent;
         };
         while !queue.ready.is_empty() {
-            let candidates: Vec<usize> = if matches!(name, Name::Requested(_)) {
+            let shared = matches!(name, Name::Requested(_)) || is_shared(name);
+            let candidates: Vec<usize> = if shared {
                 (0..queue.consumers.len())
                     .filter(|n| queue.consumers[*n].unacked.len() < queue.consumers[*n].prefetch)
                     .collect()
@@ -237,6 +247,22 @@ impl Bus {
             sent.push((consumer.last_at, delivery));
         }
         sent
+    }
+
+    /// What a queue has, in its places.
+    pub(crate) fn kept(&self, name: Name) -> impl Iterator<Item = (u64, &Body)> {
+        let queue = self.queues.get(&name).into_iter();
+        queue.flat_map(|queue| {
+            let unacked = queue.consumers.iter().flat_map(|c| &c.unacked);
+            let unacked = unacked.map(|(place, body)| (*place, body));
+            unacked.chain(queue.ready.iter().map(|(place, body)| (*place, body)))
+        })
+    }
+
+    /// Changes what waits in a queue.
+    pub(crate) fn rewrite(&mut self, name: Name, change: impl Fn(&mut Body)) {
+        let queue = self.queues.entry(name).or_default();
+        queue.ready.iter_mut().for_each(|(_, body)| change(body));
     }
 
     /// How many messages a queue has.

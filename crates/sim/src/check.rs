@@ -257,5 +257,11 @@ fn describe(plan: &Plan) -> Vec<String> {
             fault.id, fault.at, fault.what
         ));
     }
+    for fault in &plan.routing.faults {
+        lines.push(format!(
+            "fault on the way, at {} ms: {:?}",
+            fault.at, fault.what
+        ));
+    }
     lines
 }

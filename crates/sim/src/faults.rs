@@ -76,6 +76,9 @@ impl World {
     pub(crate) fn restart(&mut self, party: Party) {
         match party {
             Party::Owner(owner, _) if !self.owners[owner].is_alive() => self.start_owner(owner),
+            Party::Relay(relay, _) if !self.routing.relays[relay].is_alive() => {
+                self.start_relay(relay);
+            }
             Party::Worker(worker, _) if !self.workers[worker].is_alive() => {
                 let dead_until = self.lasting.dead_until(self.plan.pool_of(worker));
                 if dead_until > self.now {

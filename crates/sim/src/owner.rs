@@ -22,6 +22,7 @@ use attune_executor::{
 use crate::bus::{Body, Delivery, Name, Party};
 use crate::oracle::{Rule, Violation};
 use crate::plan::{GRACE, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
+use crate::routing::requests;
 use crate::shadow::Shadow;
 use crate::trace::Note;
 use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
@@ -57,7 +58,7 @@ pub(crate) struct Owner {
     machine: Machine,
     subscriptions: BTreeMap<SubscriptionId, Subscribed>,
     /// Where each delivery that is not acknowledged lies at the broker.
-    deliveries: BTreeMap<DeliveryId, ((u64, u64), Option<RequestId>)>,
+    deliveries: BTreeMap<DeliveryId, ((u64, u64), Vec<RequestId>)>,
     delivered: u64,
     /// Where the submissions of a request lie at the broker that were delivered.
     places: BTreeMap<RequestId, BTreeSet<u64>>,
@@ -213,7 +214,11 @@ impl World {
                 self.reconnect(o);
                 None
             }
-            Word::Reply(..) | Word::Lease | Word::CancelRun(_) | Word::Report(..) => None,
+            Word::Reply(..)
+            | Word::Relayed(..)
+            | Word::Lease
+            | Word::CancelRun(_)
+            | Word::Report(..) => None,
         };
         if let Some(input) = input {
             self.step_owner(o, input);
@@ -256,8 +261,7 @@ impl World {
             self.push(self.now, Ev::Ack(delivery.subscription, delivery.place));
         }
         let at_broker = (delivery.subscription, delivery.place);
-        let body = self.as_taken(&delivery.body);
-        let delivered = self.receive(o, subscription, partition, &body, at_broker)?;
+        let delivered = self.receive(o, subscription, partition, &delivery.body, at_broker)?;
         if self.has(Plant::StaleInbox) {
             let kept = self.owners[o].stale.entry(partition).or_default();
             kept.insert(delivered.id, delivery.body.clone());
@@ -274,17 +278,16 @@ impl World {
         at_broker: (u64, u64),
     ) -> Option<Delivered> {
         let (work, reply_to) = work_of(body)?;
+        let work = self.as_taken(work);
         let owner = &mut self.owners[o];
         owner.delivered += 1;
         let id = DeliveryId(owner.delivered);
-        let request = match body {
-            Body::Submit(submit) => Some(submit.request_id),
-            _ => None,
-        };
-        owner.deliveries.insert(id, (at_broker, request));
-        if let Some(request) = request {
-            owner.places.entry(request).or_default().insert(at_broker.1);
+        let requests = requests(&work);
+        for request in &requests {
+            let places = owner.places.entry(*request).or_default();
+            places.insert(at_broker.1);
         }
+        owner.deliveries.insert(id, (at_broker, requests));
         Some(Delivered {
             id,
             subscription,
@@ -331,11 +334,13 @@ impl World {
 
     fn ack(&mut self, o: usize, delivery: DeliveryId) {
         let owner = &mut self.owners[o];
-        let Some(((sub, place), request)) = owner.deliveries.remove(&delivery) else {
+        let Some(((sub, place), requests)) = owner.deliveries.remove(&delivery) else {
             return;
         };
-        if let Some(places) = request.and_then(|request| owner.places.get_mut(&request)) {
-            places.remove(&place);
+        for request in requests {
+            if let Some(places) = owner.places.get_mut(&request) {
+                places.remove(&place);
+            }
         }
         self.soon(Ev::Ack(sub, place));
     }
@@ -417,6 +422,7 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
             let work = Work::Releases(vec![(**command).clone()]);
             (work, Some(Arc::clone(reply_to)))
         }
+        Body::Wire(wire) => (wire.work()?, None),
         Body::Request(..) => return None,
     })
 }

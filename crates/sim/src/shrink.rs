@@ -32,6 +32,11 @@ pub fn shrink(plan: &Plan, rule: Rule) -> Plan {
             |plan| &mut plan.ops,
             |plan| breaks(plan, &mut steps),
         );
+        less(
+            &mut best,
+            |plan| &mut plan.routing.faults,
+            |plan| breaks(plan, &mut steps),
+        );
         for quieter in quieter(&best) {
             if breaks(&quieter, &mut steps) {
                 best = quieter;
@@ -43,12 +48,14 @@ pub fn shrink(plan: &Plan, rule: Rule) -> Plan {
     }
 }
 
-fn size(plan: &Plan) -> (usize, usize, u32, usize) {
+fn size(plan: &Plan) -> (usize, usize, usize, u32, usize) {
     let noise = plan.noise;
     let loud =
         noise.refused + noise.unknown + noise.stalled + noise.doubled + noise.lost + noise.late;
+    let loud = loud + plan.routing.several;
+    let routing = plan.routing.faults.len();
     let more = plan.pools + usize::from(plan.room.is_some());
-    (plan.ops.len(), plan.faults.len(), loud, more)
+    (plan.ops.len(), plan.faults.len(), routing, loud, more)
 }
 
 /// Takes away halves, quarters, and so on down to single entries of a list.
@@ -97,5 +104,6 @@ fn quieter(plan: &Plan) -> Vec<Plan> {
                 action.pool = 0;
             }
         }),
+        without(|plan| plan.routing.several = 0),
     ]
 }

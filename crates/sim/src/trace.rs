@@ -44,6 +44,7 @@ impl Hash for Party {
         match self {
             Self::Owner(n, life) => (0, n, life).hash(state),
             Self::Worker(n, life) => (1, n, life).hash(state),
+            Self::Relay(n, life) => (2, n, life).hash(state),
         }
     }
 }
@@ -64,6 +65,7 @@ impl fmt::Display for Short<Party> {
         match self.0 {
             Party::Owner(n, life) => write!(f, "owner {n}.{life}"),
             Party::Worker(n, life) => write!(f, "worker {n}.{life}"),
+            Party::Relay(n, life) => write!(f, "relay {n}.{life}"),
         }
     }
 }

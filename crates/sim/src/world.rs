@@ -29,6 +29,7 @@ use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
 use crate::results::Reports;
 use crate::rng::Rng;
+use crate::routing::{Routing, RoutingEv};
 use crate::shadow::Shadow;
 use crate::store::{Claim, Lease, Store};
 use crate::trace::{Note, Trace};
@@ -87,6 +88,8 @@ pub(crate) struct World {
     pub(crate) lasting: Lasting,
     /// Whether things go on.
     pub(crate) flow: Flow,
+    /// The way of firings and completions.
+    pub(crate) routing: Routing,
     /// Slots that a planted counter believes to be free and are not.
     pub(crate) extra: BTreeMap<ActionId, u32>,
     pub(crate) oracle: Oracle,
@@ -161,6 +164,7 @@ impl World {
             reports: Reports::default(),
             lasting: Lasting::new(plan.pools),
             flow: Flow::default(),
+            routing: Routing::default(),
             extra: BTreeMap::new(),
             oracle: Oracle::default(),
             shadows: BTreeMap::new(),
@@ -176,6 +180,7 @@ impl World {
     }
 
     fn begin(&mut self) {
+        self.begin_routing();
         for owner in 0..self.owners.len() {
             self.push(0, Ev::Restart(Party::Owner(owner, 0)));
         }
@@ -252,6 +257,7 @@ impl World {
         let unanswered: Vec<RequestId> = asks.map(|ask| ask.request_id).collect();
         self.oracle
             .end(self.now, &self.store, &self.confirmed, &unanswered);
+        self.end_routing();
         if !self.bus.is_empty() {
             let words = "the broker still keeps messages".to_owned();
             self.oracle
@@ -269,6 +275,7 @@ impl World {
         self.healed
             && self.store.active.is_empty()
             && self.bus.is_empty()
+            && self.routing_is_done()
             && self.oracle.is_quiet()
             && self.asks.iter().all(|ask| ask.done)
     }
@@ -301,6 +308,7 @@ impl World {
             Ev::Ask(ask) => self.ask(ask),
             Ev::Watch => self.watch_flow(),
             Ev::Restart(party) => self.restart(party),
+            Ev::Routing(event) => self.routing_event(event),
             Ev::LifeEnds(worker, id) => self.life_ends(worker, id),
             Ev::RunEnds(worker, key, id, status) => self.run_ends(worker, key, id, status),
             Ev::Look => {}
@@ -346,7 +354,10 @@ impl World {
             Party::Worker(worker, life) if self.workers[worker].is_in(life) => {
                 self.tell_worker(worker, word);
             }
-            Party::Owner(..) | Party::Worker(..) => {}
+            Party::Relay(relay, life) if self.routing.relays[relay].is_in(life) => {
+                self.tell_relay(relay, word);
+            }
+            Party::Owner(..) | Party::Worker(..) | Party::Relay(..) => {}
         }
     }
 
@@ -360,20 +371,29 @@ impl World {
                 let worker = &self.workers[worker];
                 worker.is_in(life).then_some(worker.paused_until)
             }
+            Party::Relay(relay, life) => {
+                let relay = &self.routing.relays[relay];
+                relay.is_in(life).then_some(relay.paused_until)
+            }
         };
         until.filter(|until| *until > self.now)
     }
 
-    fn arrive(&mut self, name: Name, body: Body, ask: Option<usize>) {
+    pub(crate) fn arrive(&mut self, name: Name, body: Body, ask: Option<usize>) {
         if let Some(ask) = ask {
             self.confirm(ask);
         }
-        if let Body::Completed(completion) = &body {
-            let key = (completion.execution_id, completion.attempt);
-            self.flow.ended(key);
+        if let Some((name, body)) = self.by_relays(name, body) {
+            self.arrive_at(name, body);
         }
+    }
+
+    /// A message comes to a queue.
+    pub(crate) fn arrive_at(&mut self, name: Name, body: Body) {
+        self.note_arrival(name, &body);
         let place = self.bus.arrive(name, body);
         self.note(Note::Arrived(name, place));
+        self.routing.note_place(name, place, self.now);
         self.pump(name);
     }
 
@@ -419,6 +439,7 @@ impl World {
         (self.store_down_until, self.refuse_until) = (0, 0);
         self.store.hidden.clear();
         self.lasting.heal();
+        self.heal_routing();
         for owner in &mut self.owners {
             (owner.blind, owner.break_commit) = (None, false);
         }

@@ -19,19 +19,18 @@ impl World {
     }
 
     /// The end of an earlier attempt is taken for that of the one that holds the slot now.
-    pub(super) fn as_taken(&self, body: &Body) -> Body {
-        let Body::Completed(completion) = body else {
-            return body.clone();
-        };
-        let row = self.store.active.get(&completion.execution_id);
-        match row.filter(|row| row.status.holds_slot() && row.attempt > completion.attempt) {
-            Some(row) if self.has(Plant::StaleResult) => {
-                let mut taken = (**completion).clone();
-                taken.attempt = row.attempt;
-                Body::Completed(Arc::new(taken))
+    pub(super) fn as_taken(&self, mut work: Work) -> Work {
+        if let Work::Completions(completions) = &mut work
+            && self.has(Plant::StaleResult)
+        {
+            for completion in completions {
+                let row = self.store.active.get(&completion.execution_id);
+                if let Some(row) = row.filter(|row| row.status.holds_slot()) {
+                    completion.attempt = completion.attempt.max(row.attempt);
+                }
             }
-            _ => body.clone(),
         }
+        work
     }
 
     /// A counter goes down with every completion: after a stale one it is one slot short of the

@@ -4,6 +4,7 @@ use attune_core::{OnWorkerLost, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::rng::Rng;
+use crate::routing::RoutingPlan;
 
 impl Plan {
     /// The plan of a seed.
@@ -71,11 +72,13 @@ impl Plan {
             room: rng.chance(200).then(|| 1 + rng.index(8)),
             ops,
             faults,
+            routing: RoutingPlan::default(),
             heal_at: span + rng.between(500, 6_000),
             store_clock: false,
             plant,
         };
         plan.add_lasting();
+        plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
 }

@@ -9,6 +9,8 @@ mod plant;
 
 use attune_core::{OnWorkerLost, PartitionId, Priority};
 
+use crate::routing::RoutingPlan;
+
 pub(crate) use draw::outcome;
 pub use fault::{Fault, Reads};
 pub use plant::Plant;
@@ -164,6 +166,8 @@ pub struct Plan {
     pub ops: Vec<Planned<Op>>,
     /// What goes wrong.
     pub faults: Vec<Planned<Fault>>,
+    /// What goes wrong on the way of firings and completions.
+    pub routing: RoutingPlan,
     /// When everything is made whole.
     pub heal_at: Time,
     /// Whether steps of the store's clock change all that it says.

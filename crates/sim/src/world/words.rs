@@ -109,6 +109,8 @@ pub(crate) enum Word {
     /// What came of something that was published.
     Published(PublishId, Published),
     Unsubscribed(SubscriptionId),
+    /// What came of something that a relay published.
+    Relayed(attune_routing::CallId, attune_routing::Answer),
     HandedOver(PartitionId),
     /// Look whether there is something to do.
     Wake,
@@ -141,6 +143,8 @@ pub(crate) enum Ev {
     /// See whether things go on.
     Watch,
     Restart(Party),
+    /// On the way of firings and completions.
+    Routing(RoutingEv),
     /// The time until which this worker trusted its lease.
     LifeEnds(usize, WorkerId),
     RunEnds(usize, Key, WorkerId, Status),
