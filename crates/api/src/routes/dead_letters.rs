@@ -295,7 +295,9 @@ async fn run_again(
             id: None,
             status: record.as_ref().map(|record| record.status),
         });
-        if let Some(record) = record.filter(|record| record.status.is_terminal()) {
+        let is_its_own =
+            |record: &ExecutionRecord| record.status.is_terminal() && is_dispatch_of(&item, record);
+        if let Some(record) = record.filter(is_its_own) {
             again.push((told.len() - 1, submission(record, item)));
         }
     }
@@ -328,6 +330,14 @@ fn refused(error: ClientError) -> ApiError {
         ),
         error => error.into(),
     }
+}
+
+/// Whether a letter says what was dispatched. Whoever can write to the queue of the dead letters
+/// could otherwise have something else run in the name of who asked for the execution.
+fn is_dispatch_of(item: &ExecutionRequested, record: &ExecutionRecord) -> bool {
+    let parameters = serde_json::from_str::<serde_json::Value>(item.parameters.get());
+    item.action_ref == record.action_ref
+        && parameters.is_ok_and(|parameters| parameters == record.parameters)
 }
 
 /// What was asked for, once more. Its request id follows from the old execution, so that however

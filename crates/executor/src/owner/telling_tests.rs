@@ -46,20 +46,39 @@ fn a_closed_pool_whose_dispatches_went_to_other_owners_opens() {
 
 #[test]
 fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
-    use crate::owner::Input;
+    use crate::owner::{CallId, Input};
     let mut owner = owner();
-    let first = owner.step(0, Input::Timer);
-    let asked = first.iter().find_map(|output| match output {
-        Output::Call(id, Call::Look) => Some(*id),
-        _ => None,
-    });
-    let failure = crate::owner::Failure {
-        refused: false,
-        words: "it hangs".to_owned(),
+    let mut calls = |now: Millis, input: Input| -> Vec<(CallId, Call)> {
+        let outputs = owner.step(now, input).into_iter();
+        let calls = outputs.filter_map(|output| match output {
+            Output::Call(id, call) => Some((id, call)),
+            _ => None,
+        });
+        calls.collect()
     };
-    let asked = asked.expect("it looks first");
-    owner.step(10, Input::Answered(asked, Reply::Failed(failure)));
-    let next = owner.step(20, Input::HandedOver(vec![PartitionId(0)]));
-    let acquires = |output: &Output| matches!(output, Output::Call(_, Call::Acquire(_)));
-    assert!(!next.iter().any(acquires), "{next:?}");
+    let mut asked = calls(0, Input::Timer);
+    asked.extend(calls(1, Input::HandedOver(vec![PartitionId(0)])));
+    let mut looks = 0;
+    for now in (2..60_000).step_by(100) {
+        assert!(
+            !asked
+                .iter()
+                .any(|(_, call)| matches!(call, Call::Acquire(_))),
+            "{asked:?}"
+        );
+        let mut next = calls(now, Input::Timer);
+        for (id, call) in asked {
+            looks += u32::from(matches!(call, Call::Look));
+            let reply = match call {
+                Call::Announce { .. } => Reply::Announced,
+                _ => Reply::Failed(crate::owner::Failure {
+                    refused: false,
+                    words: "it hangs".to_owned(),
+                }),
+            };
+            next.extend(calls(now, Input::Answered(id, reply)));
+        }
+        asked = next;
+    }
+    assert!(looks > 0, "it never asked for the time");
 }

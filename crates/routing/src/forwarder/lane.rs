@@ -52,7 +52,7 @@ pub(super) struct Lane<N> {
     pub(super) sent_at: Option<Duration>,
     /// Publishes in a row that brought nothing on, and since when.
     failures: u32,
-    failing_since: Duration,
+    refused_since: Option<Duration>,
     pub(super) not_before: Duration,
     /// Nobody had declared the target.
     pub(super) declare: bool,
@@ -65,7 +65,7 @@ impl<N> Default for Lane<N> {
             parcels: VecDeque::new(),
             sent_at: None,
             failures: 0,
-            failing_since: Duration::ZERO,
+            refused_since: None,
             not_before: Duration::ZERO,
             declare: false,
         }
@@ -93,16 +93,18 @@ impl<N> Lane<N> {
         self.sent_at.map(|at| at + SLOW)
     }
 
-    /// When it has brought nothing on for so long.
+    /// When its target has refused everything for so long. A broker that does not answer at all
+    /// says nothing about the target: then everything waits where it is, in its order.
     pub(super) fn failing_for(&self, patience: Duration) -> Option<Duration> {
-        (self.failures >= STUCK_AFTER).then(|| self.failing_since + patience)
+        let since = self.refused_since?;
+        (self.failures >= STUCK_AFTER).then(|| since + patience)
     }
 
     /// Waits longer with each failure. The pause is spread by the id of the message, so that
     /// relays that failed together do not return together.
-    pub(super) fn back_off(&mut self, now: Now, id: Uuid) {
-        if self.failures == 0 {
-            self.failing_since = now.elapsed;
+    pub(super) fn back_off(&mut self, now: Now, id: Uuid, refuses: bool) {
+        if refuses {
+            self.refused_since.get_or_insert(now.elapsed);
         }
         let ceiling = RETRY_CAP.min(RETRY_BASE * (1 << self.failures.min(10)));
         self.failures = self.failures.saturating_add(1);
@@ -113,6 +115,7 @@ impl<N> Lane<N> {
     /// Something was kept.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
+        self.refused_since = None;
     }
 }
 

@@ -83,19 +83,26 @@ impl<R: Rules> Forwarder<R> {
                 }
                 Some(why) => {
                     self.lane(to).declare |= why == Refusal::Unroutable;
-                    self.again(now, to, parcel, &mut failed);
+                    self.again(now, to, parcel, true, &mut failed);
                 }
-                None if unknown => self.again(now, to, parcel, &mut failed),
+                None if unknown => self.again(now, to, parcel, false, &mut failed),
                 None => self.kept(to, parcel, outputs),
             }
         }
     }
 
     /// Puts a message back to the front of its lane, which waits.
-    fn again(&mut self, now: Now, to: Target, parcel: Parcel<R::Note>, failed: &mut bool) {
+    fn again(
+        &mut self,
+        now: Now,
+        to: Target,
+        parcel: Parcel<R::Note>,
+        refuses: bool,
+        failed: &mut bool,
+    ) {
         let lane = self.lane(to);
         if !std::mem::replace(failed, true) {
-            lane.back_off(now, parcel.message.message_id);
+            lane.back_off(now, parcel.message.message_id, refuses);
         }
         lane.parcels.push_front(parcel);
     }
@@ -133,7 +140,7 @@ impl<R: Rules> Forwarder<R> {
         }
         let bare = parcel.message.headers.is_empty() && parcel.message.reply_to.is_none();
         if bare {
-            return self.again(now, to, parcel, failed);
+            return self.again(now, to, parcel, true, failed);
         }
         parcel.message.headers.clear();
         parcel.message.reply_to = None;

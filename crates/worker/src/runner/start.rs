@@ -19,7 +19,7 @@ use super::room::Room;
 
 /// So often a run is started again after its worker could not, with a successful look between any
 /// two; then something about this run itself must be what the machine cannot do.
-pub(super) const MAX_STARTS: usize = 20;
+pub(super) const MAX_STARTS: usize = 3;
 /// What a look writes: as much as the largest parameters that a message may carry.
 const LOOK_BYTES: usize = 1 << 20;
 
@@ -72,7 +72,6 @@ fn is_of_machine(error: &io::Error) -> bool {
                 | Errno::NOSPC
                 | Errno::DQUOT
                 | Errno::ROFS
-                | Errno::IO
         )
     )
 }
