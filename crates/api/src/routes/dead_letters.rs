@@ -302,9 +302,10 @@ async fn run_again(
         }
     }
     if again.is_empty() {
-        let message = "it is a dispatch, and of its executions none has ended and is still kept: \
-                       what waits or runs is dispatched anew by itself"
-            .to_owned();
+        let message =
+            "it is a dispatch, and of its executions none that was asked for like this has \
+                       ended and is still kept: what waits or runs is dispatched anew by itself"
+                .to_owned();
         return Err(conflict("NOTHING_TO_REQUEUE", message));
     }
     let (places, submissions): (Vec<usize>, Vec<Submission>) = again.into_iter().unzip();

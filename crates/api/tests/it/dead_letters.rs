@@ -101,6 +101,9 @@ fn firing() -> Vec<u8> {
 }
 
 /// The dispatch of executions, each with a number that no 64-bit float can hold.
+/// Of every execution here, as its client wrote them.
+const PARAMETERS: &str = r#"{"n":0.12345678901234567890123456789}"#;
+
 fn dispatch(ids: &[ExecutionId]) -> Vec<u8> {
     let items: Vec<Value> = ids
         .iter()
@@ -270,6 +273,7 @@ async fn only_what_has_ended_runs_again_and_names_what_it_was() {
         for (n, status) in [(901, Status::Abandoned), (902, Status::Running)] {
             let mut record = record(n, status, 0);
             record.requested_by = Some("ada".to_owned());
+            record.parameters = serde_json::from_str(PARAMETERS).unwrap();
             state.executions.insert(record.id, record);
         }
     });
@@ -277,6 +281,14 @@ async fn only_what_has_ended_runs_again_and_names_what_it_was() {
     let living = keep(&api, source, dispatch(&[alive, gone]));
     assert_eq!(
         requeue(&api, living).await.error(),
+        (409, "NOTHING_TO_REQUEUE", "")
+    );
+
+    // Whoever can write to the queue of the dead letters has no say in what runs as somebody else.
+    let forged = String::from_utf8(dispatch(&[ended])).unwrap();
+    let forged = keep(&api, source, forged.replace("0.123", "0.124").into_bytes());
+    assert_eq!(
+        requeue(&api, forged).await.error(),
         (409, "NOTHING_TO_REQUEUE", "")
     );
 
@@ -296,10 +308,7 @@ async fn only_what_has_ended_runs_again_and_names_what_it_was() {
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].requeue_of, Some(ended));
     assert_eq!(sent[0].requested_by.as_deref(), Some("ada"));
-    assert_eq!(
-        sent[0].parameters.get(),
-        r#"{"n":0.12345678901234567890123456789}"#
-    );
+    assert_eq!(sent[0].parameters.get(), PARAMETERS);
 
     // Another letter about the same execution leads to the same new one.
     let twin = keep(&api, source, dispatch(&[ended]));
