@@ -93,17 +93,18 @@ impl Lasting {
 
     /// How wrong the store's clock looks to an owner. One that never saw it right would have
     /// nothing to compare it with.
-    pub(crate) fn clock_looks(&mut self, now: Time, owner: OwnerId) -> Time {
+    pub(crate) fn clock_looks(&self, now: Time, owner: OwnerId) -> Time {
         let (by, until) = self.step;
-        if now >= until {
-            self.know_the_time.insert(owner);
-            return 0;
-        }
-        if self.know_the_time.contains(&owner) {
+        if now < until && self.know_the_time.contains(&owner) {
             by
         } else {
             0
         }
+    }
+
+    /// An owner has seen the store's clock. Its question alone tells nothing: the answer may be lost.
+    pub(crate) fn knows_the_time(&mut self, owner: OwnerId) {
+        self.know_the_time.insert(owner);
     }
 
     /// Whether a pool takes dispatches again, for so long that its owners must have noticed.

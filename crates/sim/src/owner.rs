@@ -202,6 +202,9 @@ impl World {
             Word::Reply(number, StoreReply::Owner(reply)) => {
                 self.note_rows(o, &reply);
                 self.charge(o, &reply);
+                if matches!(*reply, Reply::Looked(_)) {
+                    self.lasting.knows_the_time(self.owners[o].id());
+                }
                 Some(Input::Answered(CallId(number), *reply))
             }
             Word::Published(id, published) => Some(Input::Published(id, published)),
