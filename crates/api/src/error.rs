@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{Reject, RejectCode, RequestId};
 use attune_store::StoreError;
 use axum::Json;

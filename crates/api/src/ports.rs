@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_bus::Bus;
-use attune_bus::client::{ClientError, CommandClient};
+use attune_commands::{ClientError, CommandClient};
 use attune_core::{ActionId, ExecutionId, QueueStats, Submission};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use attune_api::{ApiOptions, ApiServer, LiveQueues, OpsListen, Ports, QueueDefaults};
-use attune_bus::{BusError, ClientOptions, CommandClient};
+use attune_bus::BusError;
+use attune_commands::{ClientOptions, CommandClient};
 use attune_config::Settings;
 use attune_core::{ActionId, QueueStats};
 use attune_runtime::{Health, Metrics, Shutdown, metrics_router, retry_until_ready};

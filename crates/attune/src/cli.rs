@@ -6,9 +6,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
-use crate::client::ClientCommand;
 use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
+use attune_cli::ClientCommand;
 
 /// Attune decides when each execution of an action may start: in order, within its limits,
 /// losing nothing.

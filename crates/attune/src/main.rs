@@ -4,7 +4,6 @@ mod api_role;
 mod bench;
 mod check_history;
 mod cli;
-mod client;
 mod demo;
 mod parts;
 mod roles;
@@ -95,7 +94,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     match cli.command {
         Command::CheckHistory(arguments) => return Ok(check_history::run(&arguments)),
-        Command::Client(command) => return client::run(command).await,
+        Command::Client(command) => return attune_cli::run(command).await,
         _ => {}
     }
     let settings = &loaded.settings;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use attune_bus::client::{ClientError, CommandClient};
+use attune_commands::{ClientError, CommandClient};
 use attune_core::{ExecutionId, Priority, RequestId, Submission};
 use attune_record::{Record, now_ns};
 use tokio::task::JoinSet;

@@ -1,12 +1,10 @@
-//! Message ports of Attune, the in-process bus and the conformance suite every adapter passes.
+//! Message ports of Attune and the in-process bus.
 //!
 //! The port promises what a broker can keep, and no more: a confirmed message is delivered at
 //! least once, in the order in which one publisher sent it on one topic, and again when it was
 //! not acknowledged. Everything else (once, and only by the right owner) is made above it.
 
-pub mod client;
 pub mod confirm;
-pub mod conformance;
 pub mod memory;
 pub mod port;
 mod shelf;
@@ -14,7 +12,6 @@ mod shelf;
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;
 
-pub use client::{ClientError, ClientOptions, CommandClient};
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
 pub use memory::{MemoryBus, Room};
 pub use port::{

@@ -14,9 +14,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["core"]),
     ("runtime", &["config"]),
     ("store", &["core"]),
+    ("store-conformance", &["store", "core"]),
     ("store-postgres", &["store", "core"]),
     ("store-sqlite", &["store", "core"]),
     ("bus", &["messages", "core"]),
+    ("bus-conformance", &["bus", "core"]),
+    ("commands", &["bus", "messages", "core"]),
     ("bus-rabbitmq", &["bus", "messages", "runtime", "core"]),
     ("executor", &["core"]),
     ("routing", &["messages", "core"]),
@@ -59,10 +62,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["store", "bus", "messages", "runtime", "core", "record"],
     ),
     ("api-types", &["core"]),
+    ("cli", &["api-types", "core"]),
     (
         "api",
         &[
             "api-types",
+            "commands",
             "store",
             "bus",
             "messages",
@@ -76,7 +81,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("history", &["record", "core"]),
     (
         "bench",
-        &["bus", "messages", "store", "history", "record", "core"],
+        &[
+            "bus", "commands", "messages", "store", "history", "record", "core",
+        ],
     ),
     ("testkit", &["core", "history", "record", "bus", "messages"]),
     ("model", &[]),

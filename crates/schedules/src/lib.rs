@@ -19,6 +19,7 @@
 #![expect(clippy::unwrap_used, reason = "a scenario fails by a panic")]
 
 // The pieces, and the names under which they ask for what is replaced.
+extern crate self as attune_bus;
 extern crate self as tokio;
 
 pub use real_tokio::select;
@@ -29,7 +30,7 @@ pub mod time;
 pub(crate) use shuttle::thread;
 pub use task::spawn;
 
-#[path = "../../bus/src/client/mod.rs"]
+#[path = "../../commands/src/client/mod.rs"]
 mod client;
 mod clock;
 #[path = "../../bus/src/confirm.rs"]

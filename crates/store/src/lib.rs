@@ -1,4 +1,4 @@
-//! Storage ports of Attune and the conformance suite every adapter passes.
+//! Storage ports of Attune.
 //!
 //! A port is a small trait; an adapter implements all of them ([`Store`]). Three rules
 //! hold for every method:
@@ -10,7 +10,6 @@
 
 pub mod actions;
 pub mod audit;
-pub mod conformance;
 pub mod dead_letters;
 pub mod error;
 pub mod executions;

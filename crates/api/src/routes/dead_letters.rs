@@ -5,8 +5,8 @@ use std::str::FromStr;
 use attune_api_types::{
     DeadLetter, DeadLetterList, ErrorBody, RequeueRequest, Requeued, RequeuedExecution,
 };
-use attune_bus::client::ClientError;
 use attune_bus::{Outgoing, PublishError, Refusal, Topic};
+use attune_commands::ClientError;
 use attune_core::input::check_text;
 use attune_core::{RequestId, Submission};
 use attune_dead_letters::{PutBack, put_back};

@@ -4,7 +4,7 @@ use attune_api_types::ErrorBody;
 use std::str::FromStr;
 
 use attune_api_types::{Cancelled, Execution, ExecutionList};
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
 use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord};
 use axum::Json;

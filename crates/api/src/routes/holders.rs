@@ -1,7 +1,7 @@
 //! Who holds the slots of an action, and taking a slot back by force.
 
 use attune_api_types::ErrorBody;
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::input::check_text;
 use attune_core::{ExecutionId, Reject, RejectCode, RequestId, millis};
 use attune_messages::v1::ForceRelease;

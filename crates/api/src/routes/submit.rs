@@ -1,7 +1,7 @@
 //! `POST /api/v1/executions`: one submission or a batch of them.
 
 use attune_api_types::words;
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{ActionRef, Reject, RequestId, Submission};
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, now_ns};

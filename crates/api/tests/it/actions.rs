@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::PartitionId;
 use axum::http::StatusCode;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `/api/v1/executions`: reading and cancelling.
 
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{Epoch, ExecutionId, PartitionId, RejectCode, RequestId, Seq, Status};
 use axum::http::StatusCode;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_api::{Commands, Ports, Probe};
 use attune_bus::MemoryBus;
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
     PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status, Submission, WorkerId,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{ExecutionId, RequestId};
 use attune_record::{Record, Recorder, read_dir};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! `POST /api/v1/executions`.
 
-use attune_bus::client::ClientError;
+use attune_commands::ClientError;
 use attune_core::{PartitionId, RequestId};
 use axum::http::{StatusCode, header};
 use serde_json::{Value, json};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use attune_bench::{Load, LoadOptions, Observed, Report, Scenario, load, read_rows};
-use attune_bus::client::{ClientOptions, CommandClient};
+use attune_commands::{ClientOptions, CommandClient};
 use attune_config::{Settings, Wiring};
 use attune_core::Status;
 use attune_history::Runs;

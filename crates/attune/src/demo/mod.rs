@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use attune_bus::{ClientOptions, CommandClient};
+use attune_commands::{ClientOptions, CommandClient};
 use attune_config::Settings;
 use attune_core::{Action, ActionId, ActionSpec, ExecutionId, Run, Submission};
 use attune_runtime::{Health, Metrics, Shutdown};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use attune_bench::{Load, LoadOptions, Pace, Scenario, SubmitOutcome, load};
-use attune_bus::client::{ClientOptions, CommandClient};
 use attune_bus::memory::MemoryBus;
 use attune_bus::{Bus, Outgoing, Subscription, Topic};
+use attune_commands::{ClientOptions, CommandClient};
 use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status};
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Submit};
 use attune_messages::{decode_batch, encode};

@@ -1,6 +1,6 @@
 //! The suite that every bus passes, on both types of queues.
 
-use attune_bus::conformance::{MAX_MESSAGE_BYTES, ROOM_BYTES};
+use attune_bus_conformance::{MAX_MESSAGE_BYTES, ROOM_BYTES};
 use attune_bus_rabbitmq::RabbitOptions;
 
 fn bounded(options: RabbitOptions) -> RabbitOptions {
@@ -28,7 +28,7 @@ mod quorum {
         (connect(super::bounded(prefix.options())).await, prefix)
     }
 
-    attune_bus::conformance_tests!(fresh, bounded);
+    attune_bus_conformance::conformance_tests!(fresh, bounded);
 }
 
 mod classic {
@@ -57,5 +57,5 @@ mod classic {
         (connect(options).await, prefix)
     }
 
-    attune_bus::conformance_tests!(fresh, bounded);
+    attune_bus_conformance::conformance_tests!(fresh, bounded);
 }

@@ -1,12 +1,8 @@
-//! Tests of the in-process bus and of what is built on the port.
+//! Tests of what is built on the port.
 
 #![expect(
     clippy::unwrap_used,
     reason = "a test may say by a panic that its set-up failed"
 )]
 
-mod client;
 mod confirm;
-mod memory;
-mod packing;
-mod support;

@@ -1,6 +1,6 @@
 //! The suite that every adapter passes.
 
-use attune_store::conformance::Case;
+use attune_store_conformance::Case;
 
 use crate::support::{on_fresh_db, port};
 
@@ -8,4 +8,4 @@ async fn on_fresh_store(case: Case) {
     on_fresh_db(move |db| case(port(&db))).await;
 }
 
-attune_store::conformance_tests!(on_fresh_store);
+attune_store_conformance::conformance_tests!(on_fresh_store);

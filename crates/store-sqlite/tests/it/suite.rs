@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_store::conformance::Case;
+use attune_store_conformance::Case;
 use attune_store_sqlite::SqliteStore;
 
 async fn on_fresh_store(case: Case) {
@@ -10,4 +10,4 @@ async fn on_fresh_store(case: Case) {
     case(Arc::new(store)).await;
 }
 
-attune_store::conformance_tests!(on_fresh_store);
+attune_store_conformance::conformance_tests!(on_fresh_store);

@@ -1,0 +1,326 @@
+//! `attune executions list | show | cancel`.
+
+use attune_api_types::{Cancelled, Execution, ExecutionList};
+use attune_core::{ActionRef, ExecutionId, Status};
+use chrono::{DateTime, SecondsFormat, Utc};
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::json;
+
+use super::http::{CallError, Http};
+use super::render::{Column, duration, or_dash, table};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
+
+/// How many executions are asked for at once where many are wanted. Servers may allow less.
+const LARGE_PAGE: u64 = 1000;
+
+/// What a list has of each execution only if it is asked for.
+const LONG_PARTS: &str = "parameters,result,stdout,stderr";
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ExecutionsArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    #[command(subcommand)]
+    command: ExecutionsCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum ExecutionsCommand {
+    /// List executions, the newest first.
+    #[command(after_help = EXIT_CODES)]
+    List(ListArguments),
+    /// Show everything about an execution.
+    #[command(after_help = EXIT_CODES)]
+    Show {
+        /// The execution's number, as `attune submit` and `attune executions list` print it.
+        #[arg(value_name = "ID")]
+        id: ExecutionId,
+    },
+    /// End executions, waiting or running.
+    #[command(after_help = EXIT_CODES)]
+    Cancel {
+        /// The executions' numbers, as `attune submit` and `attune executions list` print them.
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<ExecutionId>,
+    },
+    /// Take the slot of an execution back by force, when its worker will never be heard of again.
+    Release(holders::ReleaseArguments),
+}
+
+#[derive(Debug, Clone, Args)]
+struct ListArguments {
+    /// Only those of this action.
+    #[arg(long, value_name = "REF")]
+    action: Option<ActionRef>,
+    /// Only those in these states, as in queued,running.
+    #[arg(long, value_delimiter = ',')]
+    status: Vec<Status>,
+    /// Only those of this user.
+    #[arg(long)]
+    user: Option<String>,
+    /// Only those of this group.
+    #[arg(long)]
+    group: Option<String>,
+    /// How many to list.
+    #[arg(long, default_value_t = 50, conflicts_with = "all", value_parser = at_least_one)]
+    limit: u64,
+    /// List all of them.
+    #[arg(long)]
+    all: bool,
+}
+
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a whole number from 1 on".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+pub(super) async fn execute(
+    http: &Http,
+    arguments: ExecutionsArguments,
+) -> Result<Output, Failure> {
+    let json = arguments.connect.json;
+    match arguments.command {
+        ExecutionsCommand::List(filter) => list(http, &filter, json).await,
+        ExecutionsCommand::Show { id } => {
+            let record: Execution = http.get(&format!("/executions/{id}"), &[]).await?;
+            Ok(if json {
+                Output::json(&record)
+            } else {
+                Output::text(details(&record))
+            })
+        }
+        ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
+        ExecutionsCommand::Cancel { ids } => cancel(http, &ids, json).await,
+    }
+}
+
+async fn list(http: &Http, filter: &ListArguments, json: bool) -> Result<Output, Failure> {
+    let wanted = if filter.all { u64::MAX } else { filter.limit };
+    let (mut found, mut cursor) = (Vec::new(), None);
+    let mut largest = LARGE_PAGE;
+    loop {
+        let missing = wanted - found.len() as u64;
+        // Without a number the server gives its usual page, which is never too many for it.
+        let limit = (missing.min(largest) > 0).then(|| missing.min(largest).to_string());
+        let page = match page(http, filter, limit, &cursor, json).await {
+            Err(CallError::Refused(detail))
+                if detail.field.as_deref() == Some("limit") && largest > 0 =>
+            {
+                largest = 0;
+                continue;
+            }
+            page => page?,
+        };
+        found.extend(page.executions);
+        found.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
+        cursor = page.next;
+        if cursor.is_none() || found.len() as u64 >= wanted {
+            break;
+        }
+    }
+    Ok(if json {
+        Output::json(&json!({"executions": found, "next": cursor}))
+    } else {
+        let more = if cursor.is_some() {
+            "\n(there are more: --limit N or --all)"
+        } else {
+            ""
+        };
+        Output::text(format!("{}{more}", list_table(&found, Utc::now())))
+    })
+}
+
+async fn page(
+    http: &Http,
+    filter: &ListArguments,
+    limit: Option<String>,
+    cursor: &Option<String>,
+    whole: bool,
+) -> Result<ExecutionList, CallError> {
+    let statuses: Vec<&str> = filter.status.iter().map(|status| status.as_str()).collect();
+    let query = [
+        ("action", filter.action.as_ref().map(ToString::to_string)),
+        ("status", (!statuses.is_empty()).then(|| statuses.join(","))),
+        ("user", filter.user.clone()),
+        ("group", filter.group.clone()),
+        ("include", whole.then(|| LONG_PARTS.to_owned())),
+        ("limit", limit),
+        ("cursor", cursor.clone()),
+    ];
+    http.get("/executions", &query).await
+}
+
+fn list_table(executions: &[Execution], now: DateTime<Utc>) -> String {
+    let rows = executions.iter().map(|execution| {
+        let waited = execution
+            .started_at
+            .or(execution.finished_at)
+            .unwrap_or(now);
+        let ran = execution
+            .started_at
+            .map(|start| execution.finished_at.unwrap_or(now) - start);
+        vec![
+            execution.id.to_string(),
+            execution.action_ref.clone(),
+            execution.status.to_string(),
+            execution.priority.to_string(),
+            or_dash(execution.requested_by.clone()),
+            duration(now - execution.created),
+            duration(waited - execution.created),
+            ran.map_or_else(|| "-".to_owned(), duration),
+        ]
+    });
+    let columns = [
+        Column::Figures("id"),
+        Column::Words("action"),
+        Column::Words("status"),
+        Column::Words("priority"),
+        Column::Words("user"),
+        Column::Figures("age"),
+        Column::Figures("waited"),
+        Column::Figures("ran"),
+    ];
+    table(&columns, rows.collect())
+}
+
+/// One execution, a line for each thing that is known about it, long texts at the end.
+fn details(record: &Execution) -> String {
+    let time =
+        |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true));
+    let labels: Vec<String> = record
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let lines = [
+        ("id", Some(record.id.to_string())),
+        ("action", Some(record.action_ref.clone())),
+        ("status", Some(record.status.to_string())),
+        (
+            "cancelling",
+            record.cancel_requested.then(|| "yes".to_owned()),
+        ),
+        ("priority", Some(record.priority.to_string())),
+        ("attempt", Some(record.attempt.to_string())),
+        ("user", record.requested_by.clone()),
+        ("group", record.group.clone()),
+        ("enforcement", record.enforcement_id.clone()),
+        ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
+        ("request", Some(record.request_id.to_string())),
+        ("runs again", record.requeue_of.map(|of| of.to_string())),
+        ("worker", record.worker.map(|worker| worker.to_string())),
+        ("created", time(Some(record.created))),
+        ("not before", time(record.not_before)),
+        ("requested", time(record.requested_at)),
+        ("started", time(record.started_at)),
+        ("finished", time(record.finished_at)),
+        ("exit code", record.exit_code.map(|code| code.to_string())),
+        ("error", record.error.clone()),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        if let Some(value) = value {
+            text.push_str(&format!("{name:12} {value}\n"));
+        }
+    }
+    let pretty =
+        |value: &serde_json::Value| serde_json::to_string_pretty(value).expect("a value is JSON");
+    for (name, value) in [
+        ("parameters", record.parameters.as_ref().map(pretty)),
+        (
+            "result",
+            record.result.as_ref().and_then(Option::as_ref).map(pretty),
+        ),
+        ("stdout", record.stdout.clone().flatten()),
+        ("stderr", record.stderr.clone().flatten()),
+    ] {
+        if let Some(value) = value.filter(|value| !value.trim().is_empty()) {
+            text.push_str(&format!("\n{name}:\n{}\n", value.trim_end()));
+        }
+    }
+    text
+}
+
+async fn cancel(http: &Http, ids: &[ExecutionId], json: bool) -> Result<Output, Failure> {
+    let (mut cancelled, mut failed, mut exit) = (Vec::new(), Vec::new(), Exit::Done);
+    for id in ids {
+        let request = http.request(Method::POST, &format!("/executions/{id}/cancel"));
+        match http.send::<Cancelled>(request).await {
+            Ok(answer) => cancelled.push(answer),
+            Err(error) => {
+                failed.push(format!("cannot cancel {id}: {error}"));
+                exit = exit.max(Failure::from(error).exit);
+            }
+        }
+    }
+    let output = if json {
+        Output::json(&json!({"cancelled": cancelled, "failed": failed}))
+    } else {
+        let lines: Vec<String> = cancelled
+            .iter()
+            .map(|answer| match answer.status {
+                Status::Cancelled => format!("execution {} is cancelled", answer.id),
+                status => format!("execution {} is being ended ({status})", answer.id),
+            })
+            .collect();
+        Output::text(lines.join("\n"))
+    };
+    Ok(output.with(exit, failed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_list_shows_age_wait_and_run() {
+        let mut execution = record(7, Status::Succeeded);
+        let created = execution.created;
+        execution.started_at = Some(created + chrono::TimeDelta::seconds(3));
+        execution.finished_at = Some(created + chrono::TimeDelta::seconds(5));
+        execution.requested_by = Some("ann".to_owned());
+        let text = list_table(&[execution], created + chrono::TimeDelta::seconds(60));
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(
+            rows[0],
+            [
+                "id", "action", "status", "priority", "user", "age", "waited", "ran"
+            ]
+        );
+        assert_eq!(
+            rows[1],
+            [
+                "7",
+                "core.echo",
+                "succeeded",
+                "normal",
+                "ann",
+                "1m",
+                "0s",
+                "3.0s",
+                "2.0s"
+            ]
+        );
+    }
+
+    #[test]
+    fn details_leave_out_what_is_not_there() {
+        let mut execution = record(7, Status::Failed);
+        execution.exit_code = Some(3);
+        execution.stderr = Some(Some("boom\n".to_owned()));
+        let text = details(&execution);
+        assert!(text.contains("status       failed\n"), "{text}");
+        assert!(text.contains("exit code    3\n"), "{text}");
+        assert!(text.ends_with("\nstderr:\nboom\n"), "{text}");
+        assert!(!text.contains("started"), "{text}");
+        assert!(!text.contains("stdout"), "{text}");
+    }
+}

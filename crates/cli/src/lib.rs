@@ -1,0 +1,194 @@
+//! The commands that talk to a running server over HTTP.
+//!
+//! Each command makes an [`Output`] and leaves printing to [`run`], so that tests see what a
+//! person or a program would. Tables are for people; with `--json` a command writes exactly one
+//! JSON document to stdout. Errors go to stderr.
+
+mod action;
+mod action_file;
+mod batch;
+mod batch_plan;
+mod batch_report;
+mod cluster;
+mod dead_letters;
+mod executions;
+mod holders;
+mod http;
+mod lines;
+mod queues;
+mod render;
+mod submit;
+#[cfg(test)]
+mod tests;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use self::action::ActionArguments;
+use self::cluster::ClusterArguments;
+use self::dead_letters::DeadLettersArguments;
+use self::executions::ExecutionsArguments;
+use self::http::{CallError, Http};
+use self::queues::QueuesArguments;
+use self::submit::SubmitArguments;
+
+/// Shown below the options of every client command.
+const EXIT_CODES: &str = "Exit codes:
+  0  done; with --wait: the execution succeeded
+  1  the execution ended in another way
+  2  wrong usage, or the server refused
+  3  no server, or it is unknown whether it was done";
+
+/// What can be asked of a server.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ClientCommand {
+    /// Apply action files to a server, and look at its actions.
+    Action(ActionArguments),
+    /// Ask for executions: one, or a file of them.
+    Submit(Box<SubmitArguments>),
+    /// Look at executions and cancel them.
+    Executions(Box<ExecutionsArguments>),
+    /// Look at the queues: who waits, how long, and whether they are well.
+    Queues(QueuesArguments),
+    /// Look at the executors, the partitions they own and the workers.
+    Cluster(ClusterArguments),
+    /// Look at messages that nobody could use, and put them back.
+    DeadLetters(DeadLettersArguments),
+}
+
+/// How to reach the server and how to answer.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Connect {
+    /// Where the API listens.
+    #[arg(
+        long,
+        global = true,
+        env = "ATTUNE_URL",
+        default_value = "http://127.0.0.1:8080",
+        value_name = "URL"
+    )]
+    url: String,
+    /// Wait so many seconds for a server that does not listen yet; 0: not at all.
+    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS")]
+    connect_timeout: u64,
+    /// Write one JSON document to stdout instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// What the exit code says; see [`EXIT_CODES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Exit {
+    Done = 0,
+    NotSucceeded = 1,
+    Refused = 2,
+    Unknown = 3,
+}
+
+/// What a command has to say.
+#[derive(Debug)]
+struct Output {
+    /// For stdout.
+    text: String,
+    /// For stderr, each on a line of its own.
+    problems: Vec<String>,
+    exit: Exit,
+}
+
+impl Output {
+    fn text(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            problems: Vec::new(),
+            exit: Exit::Done,
+        }
+    }
+
+    fn json(value: &impl Serialize) -> Self {
+        let text = serde_json::to_string_pretty(value).expect("answers have string keys");
+        Self::text(text)
+    }
+
+    fn with(mut self, exit: Exit, problems: Vec<String>) -> Self {
+        self.exit = exit;
+        self.problems = problems;
+        self
+    }
+}
+
+/// Why a command could not do what it was asked to.
+#[derive(Debug, PartialEq, Eq)]
+struct Failure {
+    exit: Exit,
+    message: String,
+}
+
+impl Failure {
+    fn usage(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Refused,
+            message: message.into(),
+        }
+    }
+
+    fn unknown(message: impl Into<String>) -> Self {
+        Self {
+            exit: Exit::Unknown,
+            message: message.into(),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        let exit = match &error {
+            CallError::Refused(_) => Exit::Refused,
+            CallError::Unavailable(_) | CallError::Unreachable(_) | CallError::Unknown(_) => {
+                Exit::Unknown
+            }
+        };
+        Self {
+            exit,
+            message: error.to_string(),
+        }
+    }
+}
+
+/// Runs a command and prints what it has to say; gives the exit code.
+///
+/// # Errors
+/// When stdout cannot be written.
+pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
+    let output = match execute(command).await {
+        Ok(output) => output,
+        Err(failure) => Output::text("").with(failure.exit, vec![failure.message]),
+    };
+    for problem in &output.problems {
+        eprintln!("attune: {problem}");
+    }
+    render::to_stdout(&output.text)?;
+    Ok(ExitCode::from(output.exit as u8))
+}
+
+async fn execute(command: ClientCommand) -> Result<Output, Failure> {
+    let connect = match &command {
+        ClientCommand::Action(arguments) => &arguments.connect,
+        ClientCommand::Submit(arguments) => &arguments.connect,
+        ClientCommand::Executions(arguments) => &arguments.connect,
+        ClientCommand::Queues(arguments) => &arguments.connect,
+        ClientCommand::Cluster(arguments) => &arguments.connect,
+        ClientCommand::DeadLetters(arguments) => &arguments.connect,
+    };
+    let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
+    match command {
+        ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
+        ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,
+        ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
+        ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
+        ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
+        ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
+    }
+}

@@ -1,0 +1,172 @@
+//! `attune queues`.
+
+use attune_api_types::{HealthState, QueueList, QueueView};
+use attune_core::ActionRef;
+use chrono::{DateTime, Utc};
+use clap::{Args, Subcommand};
+
+use super::http::Http;
+use super::render::{Column, duration, limit, millis, table};
+use super::{Connect, EXIT_CODES, Failure, Output, holders};
+
+/// Figures of a moment less long ago, in milliseconds, are those of now: the time that the answer
+/// itself takes.
+const NOW_MS: u64 = 50;
+/// What `as of` means.
+const LAG: &str = "The figures are those of this moment where the server can ask the executor in \
+its own process (`attune standalone`), else those that the executor told last: within a quarter of \
+a second of a change (stats.publish_interval_ms), then once in a while. The column `as of` says which.";
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES, after_long_help = format!("{LAG}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]
+pub struct QueuesArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    /// Only the queue of this action.
+    #[arg(value_name = "REF")]
+    action_ref: Option<ActionRef>,
+    #[command(subcommand)]
+    command: Option<QueuesCommand>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum QueuesCommand {
+    /// Who holds the slots of an action: which execution, on which worker, since when.
+    #[command(after_help = EXIT_CODES)]
+    Holders {
+        /// The action's ref, as in core.echo.
+        #[arg(value_name = "REF")]
+        action_ref: ActionRef,
+    },
+}
+
+pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<Output, Failure> {
+    let json = arguments.connect.json;
+    if let Some(QueuesCommand::Holders { action_ref }) = arguments.command {
+        return holders::list(http, &action_ref, json).await;
+    }
+    let now = Utc::now();
+    if let Some(action_ref) = arguments.action_ref {
+        let view: QueueView = http
+            .get(&format!("/actions/{action_ref}/queue-stats"), &[])
+            .await?;
+        return Ok(if json {
+            Output::json(&view)
+        } else {
+            Output::text(queue_table(&[view], now))
+        });
+    }
+    let list: QueueList = http.get("/queue-stats", &[]).await?;
+    if json {
+        return Ok(Output::json(&list));
+    }
+    let mut text = queue_table(&list.queues, now);
+    let left = list.total.saturating_sub(list.queues.len() as u64);
+    if left > 0 {
+        text.push_str(&format!("\n({left} shorter queues are not shown)"));
+    }
+    Ok(Output::text(text))
+}
+
+fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
+    let rows = queues.iter().map(|queue| {
+        let oldest = queue.oldest_enqueued_at.map(|at| duration(now - at));
+        vec![
+            queue.action_ref.clone(),
+            queue.queue_length.to_string(),
+            queue.active_count.to_string(),
+            limit(queue.max_concurrent),
+            oldest.unwrap_or_else(|| "-".to_owned()),
+            queue.total_enqueued.to_string(),
+            queue.total_completed.to_string(),
+            queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
+            health(queue),
+        ]
+    });
+    let columns = [
+        Column::Words("action"),
+        Column::Figures("waiting"),
+        Column::Figures("active"),
+        Column::Figures("limit"),
+        Column::Figures("oldest wait"),
+        Column::Figures("enqueued"),
+        Column::Figures("completed"),
+        Column::Figures("as of"),
+        Column::Words("health"),
+    ];
+    table(&columns, rows.collect())
+}
+
+/// Which moment the figures describe.
+fn as_of(age_ms: u64) -> String {
+    if age_ms < NOW_MS {
+        "now".to_owned()
+    } else {
+        format!("{} ago", millis(age_ms))
+    }
+}
+
+fn health(queue: &QueueView) -> String {
+    let state = match queue.health.state {
+        HealthState::Healthy => return "healthy".to_owned(),
+        HealthState::Degraded => "degraded",
+        HealthState::Unhealthy => "unhealthy",
+    };
+    format!("{state}: {}", queue.health.reasons.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_api_types::QueueHealth;
+    use attune_core::ActionId;
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_is_a_row_with_its_verdict() {
+        let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let queue = QueueView {
+            action_ref: "core.echo".to_owned(),
+            action_id: ActionId(1),
+            queue_length: 12,
+            active_count: 2,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
+            total_enqueued: 20,
+            total_completed: 6,
+            total_cancelled: 0,
+            total_expired: 0,
+            last_updated: Some(now),
+            as_of: Some(now),
+            age_ms: Some(1200),
+            max_length: 100,
+            timeout_seconds: 60,
+            health: QueueHealth {
+                state: HealthState::Degraded,
+                reasons: vec!["a tenth full or more: 12 of 100".to_owned()],
+            },
+        };
+        let text = queue_table(&[queue], now);
+        let row = text.lines().nth(1).unwrap();
+        let cells: Vec<&str> = row
+            .split("  ")
+            .map(str::trim)
+            .filter(|it| !it.is_empty())
+            .collect();
+        assert_eq!(
+            cells,
+            [
+                "core.echo",
+                "12",
+                "2",
+                "2",
+                "1m 5s",
+                "20",
+                "6",
+                "1.2s ago",
+                "degraded: a tenth full or more: 12 of 100"
+            ]
+        );
+    }
+}

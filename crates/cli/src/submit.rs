@@ -1,0 +1,416 @@
+//! `attune submit`: one execution, optionally with the wait for its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use attune_api_types::{Execution, Submitted};
+use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Status, Submission};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use reqwest::Method;
+use serde_json::value::RawValue;
+
+use super::http::{CallError, Http, IDEMPOTENCY_KEY};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, render};
+
+/// The pause before the second look at an execution; each further one is half as long again.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause between two looks.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long the look at the deadline of `--timeout` may take.
+const LAST_LOOK: Duration = Duration::from_millis(500);
+/// A wait without `--timeout` ends when the server has not answered for so long.
+const SERVER_LOST_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct SubmitArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    /// The action to run, as in core.echo.
+    #[arg(
+        value_name = "REF",
+        required_unless_present = "file",
+        conflicts_with = "file"
+    )]
+    action_ref: Option<ActionRef>,
+    /// A parameter; the value is JSON where it can be read as JSON, else text.
+    #[arg(
+        short = 'p',
+        long = "param",
+        value_name = "KEY=VALUE",
+        conflicts_with = "file"
+    )]
+    param: Vec<String>,
+    /// All parameters as a JSON object, or @FILE with one (@- reads stdin); -p adds to them.
+    #[arg(long, value_name = "JSON|@FILE", conflicts_with = "file")]
+    params: Option<String>,
+    /// critical, high, normal, low or background.
+    #[arg(long, conflicts_with = "file")]
+    priority: Option<Priority>,
+    /// For whom it runs.
+    #[arg(long, conflicts_with = "file")]
+    user: Option<String>,
+    /// A key that limits can be set on.
+    #[arg(long, conflicts_with = "file")]
+    group: Option<String>,
+    /// A mark to find it by; may be given several times.
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
+    label: Vec<String>,
+    /// Names the request: repeating it within 24 hours gives the same execution. With --file,
+    /// the lines get keys made from this one, so that the same file can be submitted again.
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Wait until the execution has ended, and print what it returned.
+    #[arg(long, conflicts_with = "file")]
+    wait: bool,
+    /// Stop waiting after so many seconds (exit code 3); the execution goes on.
+    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    timeout: Option<u64>,
+    /// Submit every line of a file, each one submission in JSON; `-` reads stdin.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Give a line up that is still refused after so many seconds, because its queue is full or
+    /// the server is away.
+    #[arg(long, value_name = "SECONDS", requires = "file", default_value_t = 300)]
+    give_up_after: u64,
+}
+
+pub(super) async fn execute(http: &Http, arguments: SubmitArguments) -> Result<Output, Failure> {
+    if let Some(key) = &arguments.key {
+        attune_core::input::check_text("--key", key)
+            .map_err(|reject| Failure::usage(reject.message))?;
+    }
+    if let Some(file) = &arguments.file {
+        let options = batch::BatchOptions {
+            key: arguments.key.as_deref().map(RequestId::from_key),
+            give_up_after: Duration::from_secs(arguments.give_up_after),
+            json: arguments.connect.json,
+        };
+        return batch::execute(http, file, options).await;
+    }
+    let submission = submission(&arguments).map_err(Failure::usage)?;
+    let submitted = submit(http, &submission, arguments.key).await?;
+    if arguments.wait {
+        let timeout = arguments.timeout.map(Duration::from_secs);
+        let record = wait(http, submitted.id, timeout).await?;
+        return Ok(ended(&record, arguments.connect.json));
+    }
+    Ok(if arguments.connect.json {
+        Output::json(&submitted)
+    } else {
+        Output::text(accepted_line(&submitted))
+    })
+}
+
+/// The submission that the arguments describe.
+fn submission(arguments: &SubmitArguments) -> Result<Submission, String> {
+    let action_ref = arguments.action_ref.clone().ok_or("no action to run")?;
+    let parameters = parameters(arguments.params.as_deref(), &arguments.param)?;
+    let mut labels = BTreeMap::new();
+    for label in &arguments.label {
+        let (key, value) = split("--label", label)?;
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(format!("the label `{key}` is given twice"));
+        }
+    }
+    let submission = Submission {
+        parameters,
+        priority: arguments.priority.unwrap_or_default(),
+        requested_by: arguments.user.clone(),
+        group: arguments.group.clone(),
+        labels,
+        ..Submission::new(action_ref.as_str())
+    };
+    submission.check().map_err(|reject| reject.message)?;
+    Ok(submission)
+}
+
+/// The parameters, each value as it was written: a number with thirty digits stays one.
+fn parameters(whole: Option<&str>, single: &[String]) -> Result<Box<RawValue>, String> {
+    let mut parameters: BTreeMap<String, Box<RawValue>> = match whole {
+        None => BTreeMap::new(),
+        Some(text) => {
+            let text = match text.strip_prefix('@') {
+                Some("-") => std::io::read_to_string(std::io::stdin())
+                    .map_err(|error| format!("--params @-: {error}"))?,
+                Some(file) => std::fs::read_to_string(file)
+                    .map_err(|error| format!("--params @{file}: {error}"))?,
+                None => text.to_owned(),
+            };
+            serde_json::from_str(&text)
+                .map_err(|error| format!("--params is not a JSON object: {error}"))?
+        }
+    };
+    let mut seen = BTreeSet::new();
+    for param in single {
+        let (key, value) = split("-p", param)?;
+        if !seen.insert(key) {
+            return Err(format!("the parameter `{key}` is given twice"));
+        }
+        let value = RawValue::from_string(value.to_owned())
+            .or_else(|_| serde_json::value::to_raw_value(value))
+            .map_err(|error| format!("-p {key}: {error}"))?;
+        parameters.insert(key.to_owned(), value);
+    }
+    serde_json::value::to_raw_value(&parameters).map_err(|error| error.to_string())
+}
+
+fn split<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
+    text.split_once('=')
+        .filter(|(key, _)| !key.is_empty())
+        .ok_or_else(|| format!("`{text}` is not KEY=VALUE, as in {flag} message=hi"))
+}
+
+async fn submit(
+    http: &Http,
+    submission: &Submission,
+    key: Option<String>,
+) -> Result<Submitted, Failure> {
+    // A key in any case, so that a lost answer can be repeated, here or by hand.
+    let key = key.unwrap_or_else(|| RequestId::fresh().to_string());
+    let request = http
+        .request(Method::POST, "/executions")
+        .header(IDEMPOTENCY_KEY, &key)
+        .json(submission);
+    http.send_when_up(request).await.map_err(|error| {
+        let unknown = matches!(error, CallError::Unavailable(_) | CallError::Unknown(_));
+        let mut failure = Failure::from(error);
+        if unknown {
+            failure
+                .message
+                .push_str(&format!("\nto try again safely, add --key {key}"));
+        }
+        failure
+    })
+}
+
+fn accepted_line(submitted: &Submitted) -> String {
+    let Submitted {
+        id,
+        status,
+        position,
+        repeated,
+        ..
+    } = submitted;
+    let again = if *repeated { " (accepted before)" } else { "" };
+    match position {
+        Some(waiting) if *status == Status::Queued => {
+            format!("execution {id} is {status}, {waiting} before it{again}")
+        }
+        _ => format!("execution {id} is {status}{again}"),
+    }
+}
+
+/// Looks at the execution until it has ended, the last time when `timeout` is over.
+async fn wait(
+    http: &Http,
+    id: ExecutionId,
+    timeout: Option<Duration>,
+) -> Result<Execution, Failure> {
+    let started = Instant::now();
+    let spinner = spinner();
+    let deadline = timeout.map(|timeout| started + timeout);
+    let (mut pause, mut lost_since) = (FIRST_PAUSE, None);
+    loop {
+        match look(http, id, deadline).await {
+            Ok(record) if record.status.is_terminal() => {
+                return Ok(record);
+            }
+            Ok(record) => {
+                lost_since = None;
+                spinner.set_message(format!("execution {id} is {}", record.status));
+            }
+            Err(error @ CallError::Refused(_)) => return Err(error.into()),
+            Err(error) => {
+                let since = *lost_since.get_or_insert_with(Instant::now);
+                if timeout.is_none() && since.elapsed() >= SERVER_LOST_AFTER {
+                    return Err(Failure::unknown(format!(
+                        "execution {id} was accepted; how it ended is unknown: {error}"
+                    )));
+                }
+                spinner.set_message(format!("execution {id}: {error}"));
+            }
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(Failure::unknown(format!(
+                "execution {id} has not ended after {} s; it goes on",
+                timeout.unwrap_or_default().as_secs()
+            )));
+        }
+        let wake = Instant::now() + pause;
+        let wake = deadline.map_or(wake, |deadline| wake.min(deadline));
+        tokio::time::sleep_until(wake.into()).await;
+        pause = LONGEST_PAUSE.min(pause * 3 / 2);
+    }
+}
+
+/// One look; the last one, at the deadline, may take a little longer.
+async fn look(
+    http: &Http,
+    id: ExecutionId,
+    deadline: Option<Instant>,
+) -> Result<Execution, CallError> {
+    let path = format!("/executions/{id}");
+    let answer = http.get(&path, &[]);
+    let Some(deadline) = deadline else {
+        return answer.await;
+    };
+    tokio::time::timeout_at((deadline + LAST_LOOK).into(), answer)
+        .await
+        .unwrap_or_else(|_| Err(CallError::Unknown("no answer in time".to_owned())))
+}
+
+/// A sign of life on a terminal; nothing elsewhere.
+fn spinner() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg}  {elapsed}")
+        .expect("the template is fixed and right");
+    let spinner = ProgressBar::new_spinner()
+        .with_style(style)
+        .with_finish(ProgressFinish::AndClear);
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    spinner
+}
+
+/// How an execution ended: what it returned goes to stdout, everything else to stderr.
+fn ended(record: &Execution, json: bool) -> Output {
+    let succeeded = record.status == Status::Succeeded;
+    let exit = if succeeded {
+        Exit::Done
+    } else {
+        Exit::NotSucceeded
+    };
+    if json {
+        return Output::json(record).with(exit, Vec::new());
+    }
+    let text = match record.result.as_ref().and_then(Option::as_ref) {
+        Some(serde_json::Value::String(text)) => text.clone(),
+        Some(result) => serde_json::to_string_pretty(result).expect("a value is JSON"),
+        None => String::new(),
+    };
+    let mut problems = Vec::new();
+    if !succeeded {
+        let took = match (record.started_at, record.finished_at) {
+            (Some(start), Some(end)) => format!(" after {}", render::duration(end - start)),
+            _ => String::new(),
+        };
+        let code = record
+            .exit_code
+            .map(|code| format!(", exit code {code}"))
+            .unwrap_or_default();
+        let error = record
+            .error
+            .as_ref()
+            .map(|error| format!(": {error}"))
+            .unwrap_or_default();
+        problems.push(format!(
+            "execution {} {}{took}{code}{error}",
+            record.id, record.status
+        ));
+        if let Some(stderr) = record
+            .stderr
+            .as_ref()
+            .and_then(Option::as_ref)
+            .filter(|stderr| !stderr.trim().is_empty())
+        {
+            problems.push(format!("its stderr:\n{}", stderr.trim_end()));
+        }
+    }
+    Output::text(text).with(exit, problems)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: SubmitArguments,
+    }
+
+    fn read(line: &str) -> Result<Submission, String> {
+        let words = ["submit"]
+            .into_iter()
+            .chain(line.split(' ').filter(|it| !it.is_empty()));
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        submission(&line.arguments)
+    }
+
+    #[test]
+    fn values_are_json_where_they_can_be() {
+        for (line, parameters) in [
+            ("core.echo", "{}"),
+            ("core.echo -p message=hi", r#"{"message":"hi"}"#),
+            (
+                "core.echo -p n=3 -p b=true -p l=[1,2]",
+                r#"{"b":true,"l":[1,2],"n":3}"#,
+            ),
+            ("core.echo -p a=b=c -p e=", r#"{"a":"b=c","e":""}"#),
+            (r#"core.echo -p s="3""#, r#"{"s":"3"}"#),
+            (
+                r#"core.echo --params {"a":1,"b":2} -p b=x"#,
+                r#"{"a":1,"b":"x"}"#,
+            ),
+            (
+                "core.echo -p big=123456789012345678901234567890",
+                r#"{"big":123456789012345678901234567890}"#,
+            ),
+        ] {
+            assert_eq!(read(line).unwrap().parameters.get(), parameters, "{line}");
+        }
+    }
+
+    #[test]
+    fn everything_else_goes_where_it_belongs() {
+        let submission =
+            read("core.echo --priority high --user ann --group g --label a=1 --label b=2").unwrap();
+        assert_eq!(submission.priority, Priority::High);
+        assert_eq!(submission.requested_by.as_deref(), Some("ann"));
+        assert_eq!(submission.group.as_deref(), Some("g"));
+        assert_eq!(submission.labels.len(), 2);
+    }
+
+    #[test]
+    fn mistakes_are_told_before_anything_is_sent() {
+        for (line, problem) in [
+            ("", "REF"),
+            ("Core", "is not an action ref"),
+            ("core.echo --file x", "cannot be used with"),
+            ("core.echo --timeout 3", "--wait"),
+            ("core.echo -p message", "not KEY=VALUE"),
+            ("core.echo -p a=1 -p a=2", "given twice"),
+            ("core.echo --label a=1 --label a=2", "given twice"),
+            ("core.echo --params [1]", "not a JSON object"),
+            ("core.echo --params @/no/such/file", "/no/such/file"),
+            ("core.echo --priority urgent", "urgent"),
+            ("core.echo --label k=", "labels.k"),
+        ] {
+            let found = read(line).unwrap_err();
+            assert!(found.contains(problem), "{line}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_submission_is_told_in_one_line() {
+        let mut submitted = Submitted {
+            id: ExecutionId(7),
+            status: Status::Queued,
+            position: Some(3),
+            repeated: false,
+            request_id: RequestId::fresh(),
+        };
+        assert_eq!(
+            accepted_line(&submitted),
+            "execution 7 is queued, 3 before it"
+        );
+        (submitted.status, submitted.repeated) = (Status::Requested, true);
+        assert_eq!(
+            accepted_line(&submitted),
+            "execution 7 is requested (accepted before)"
+        );
+    }
+}

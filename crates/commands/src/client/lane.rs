@@ -1,0 +1,254 @@
+//! One lane per partition: at most one publish is outstanding, the rest gathers behind it.
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use attune_core::{PartitionId, RequestId};
+use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, Submit};
+use attune_messages::{PackBounds, PackSize, encode_raw};
+use chrono::Utc;
+use serde_json::value::RawValue;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::Shared;
+use super::pending::Outcome;
+use attune_bus::confirm::{Patience, publish_until_confirmed};
+use attune_bus::port::{Outgoing, Topic};
+
+/// The first pause after a publish that was not confirmed; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a command asks; a message holds commands of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Submit,
+    Cancel,
+    ForceRelease,
+    ActionChanged,
+}
+
+impl Kind {
+    /// An empty message of this kind.
+    fn size(self, bounds: PackBounds) -> PackSize {
+        match self {
+            Self::Submit => PackSize::of::<Submit>(bounds),
+            Self::Cancel => PackSize::of::<Cancel>(bounds),
+            Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
+            Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
+        }
+    }
+
+    fn encode(self, message_id: Uuid, items: &[&RawValue]) -> Vec<u8> {
+        let now = Utc::now();
+        match self {
+            Self::Submit => encode_raw::<Submit>(message_id, now, items),
+            Self::Cancel => encode_raw::<Cancel>(message_id, now, items),
+            Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
+            Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
+        }
+    }
+}
+
+/// What the caller and the lane know of each other.
+pub(super) struct Ticket {
+    /// Set by the caller when it stops waiting.
+    abandoned: AtomicBool,
+    /// Set by the lane when the bus has confirmed the command.
+    confirmed: AtomicBool,
+    /// Returned when neither holds the ticket any more, so that callers who give up early
+    /// cannot pile up commands behind a publish that hangs.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Ticket {
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+}
+
+/// An encoded command on its way.
+pub(super) struct Command {
+    kind: Kind,
+    pub(super) request_id: RequestId,
+    pub(super) item: Arc<RawValue>,
+    pub(super) ticket: Arc<Ticket>,
+    /// Whether it was sent before: then its failure says nothing about the first.
+    again: bool,
+}
+
+impl Command {
+    pub(super) fn first(
+        kind: Kind,
+        request_id: RequestId,
+        item: Arc<RawValue>,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
+        let ticket = Arc::new(Ticket {
+            abandoned: AtomicBool::new(false),
+            confirmed: AtomicBool::new(false),
+            _permit: permit,
+        });
+        Self {
+            kind,
+            request_id,
+            item,
+            ticket,
+            again: false,
+        }
+    }
+
+    pub(super) fn again(&self) -> Self {
+        Self {
+            kind: self.kind,
+            request_id: self.request_id,
+            item: Arc::clone(&self.item),
+            ticket: Arc::clone(&self.ticket),
+            again: true,
+        }
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.ticket.abandoned.load(Ordering::Acquire)
+    }
+}
+
+/// Commands that wait for the publish before them.
+#[derive(Default)]
+pub(super) struct Lane {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Command>,
+    /// Whether a task is sending; it looks here again before it ends.
+    sending: bool,
+}
+
+impl Lane {
+    /// The oldest commands of one kind that fit into one message, without those that nobody
+    /// waits for. `None` when there are none, and then the sender is done.
+    fn take_pack(&self, bounds: PackBounds) -> Option<Vec<Command>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pack: Vec<Command> = Vec::new();
+        let mut size: Option<PackSize> = None;
+        while let Some(next) = state.waiting.pop_front() {
+            if !next.is_wanted() {
+                continue;
+            }
+            let same_kind = pack.first().is_none_or(|first| first.kind == next.kind);
+            let fits = size
+                .get_or_insert_with(|| next.kind.size(bounds))
+                .add(next.item.get().len());
+            // One that no message can hold goes alone: the bus says what is wrong with it.
+            let fits = match fits {
+                Ok(fits) => fits && same_kind,
+                Err(_) => pack.is_empty(),
+            };
+            if !fits {
+                state.waiting.push_front(next);
+                break;
+            }
+            pack.push(next);
+        }
+        if pack.is_empty() {
+            state.sending = false;
+            return None;
+        }
+        Some(pack)
+    }
+}
+
+/// Puts commands into the lane of a partition and sees to it that they are sent.
+pub(super) fn push(shared: &Arc<Shared>, partition: PartitionId, commands: Vec<Command>) {
+    if commands.is_empty() {
+        return;
+    }
+    {
+        let lane = &shared.lanes[usize::from(partition.0)];
+        let mut state = lane.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.waiting.extend(commands);
+        if std::mem::replace(&mut state.sending, true) {
+            return;
+        }
+    }
+    tokio::spawn(send_all(Arc::clone(shared), partition));
+}
+
+/// Sends what is in a lane, pack after pack, until it is empty.
+async fn send_all(shared: Arc<Shared>, partition: PartitionId) {
+    let lane = &shared.lanes[usize::from(partition.0)];
+    let bounds = PackBounds {
+        items: shared.options.max_pack,
+        bytes: shared.options.max_pack_bytes,
+        max_bytes: shared.options.max_message_bytes,
+    };
+    while let Some(pack) = lane.take_pack(bounds) {
+        send(&shared, partition, &pack).await;
+    }
+}
+
+/// Publishes one pack until it is confirmed or refused, or until nobody waits for it. Later
+/// commands stay behind it, so that order holds when the broker was away.
+async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
+    let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
+    let message_id = Uuid::now_v7();
+    let mut message = Outgoing::new(
+        Topic::Commands(partition),
+        message_id,
+        pack[0].kind.encode(message_id, &items),
+    );
+    message.reply_to = Some(shared.reply_address.clone());
+    let mut pause = FIRST_PAUSE;
+    // Nobody stops it but those who wait for it.
+    let never = CancellationToken::new();
+    let published = publish_until_confirmed(
+        &*shared.bus,
+        vec![message],
+        Patience::Refusals(1),
+        &never,
+        |error, _| {
+            if !pack.iter().any(Command::is_wanted) {
+                return None;
+            }
+            tracing::warn!(
+                partition = partition.0,
+                commands = pack.len(),
+                %error,
+                "commands were not confirmed; sending them again"
+            );
+            let wait = pause;
+            pause = LONGEST_PAUSE.min(pause * 2);
+            Some(wait)
+        },
+    )
+    .await;
+    if published.is_all() {
+        for command in pack {
+            command.ticket.confirmed.store(true, Ordering::Release);
+        }
+        return;
+    }
+    let failure = match published.refused.into_iter().next() {
+        // A refusal says nothing about an attempt before it.
+        Some(gone) if gone.maybe_kept => {
+            Outcome::Unknown("the bus refused it after an attempt that it did not confirm")
+        }
+        Some(gone) => Outcome::Refused(gone.why),
+        None if published.closed => Outcome::Unknown("the bus was closed"),
+        // Nobody waits for it any more.
+        None => return,
+    };
+    for command in pack.iter().filter(|command| !command.again) {
+        shared.pending.fail(command, failure.clone());
+    }
+}

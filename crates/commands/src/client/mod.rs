@@ -1,0 +1,496 @@
+//! Sends commands to the owners of partitions and waits for their answers.
+//!
+//! *Packing without delay.* A command that finds its partition idle is published at once. What
+//! arrives while that publish is outstanding gathers and goes as one message when the confirm
+//! returns. Order is kept per partition, over kinds of commands too.
+//!
+//! *What is known when.* A broker's confirm says that a command is safe, an owner's answer says
+//! what became of it. When neither came in time the outcome is unknown, and the caller repeats
+//! the command under the same request id: the owner gives the first outcome again.
+//!
+//! *Answers may get lost*: the address for answers lives only as long as a connection, and an
+//! owner may die between its commit and its answer. So a confirmed command that has no answer
+//! at half of its deadline is sent once more under its request id; if it had been carried out,
+//! the owner says so (with `repeated`, even though this caller has not seen the first answer).
+
+mod answers;
+mod lane;
+mod pending;
+
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::time::Duration;
+
+use attune_core::input::DEFAULT_MAX_BYTES;
+use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
+use attune_messages::v1::{
+    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, Submit,
+};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+
+use attune_bus::port::{Bus, BusError, REPLY_PREFIX, Subscription, Topic};
+use lane::{Command, Kind, Lane};
+use pending::{Outcome, Pending, Waiter};
+
+/// How many messages of answers may be on their way to one client.
+const ANSWER_PREFETCH: u16 = 512;
+/// What the frame around one item takes at most, in bytes; the frame alone has about 200.
+const FRAME_BYTES: usize = 1024;
+
+/// Bounds of a [`CommandClient`].
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// How many partitions the cluster has.
+    pub partitions: u16,
+    /// How many commands one message holds at most.
+    pub max_pack: usize,
+    /// How many bytes of commands one message holds at most; a larger command goes alone.
+    pub max_pack_bytes: usize,
+    /// How large a message may be that owners read, in bytes; a larger command is refused.
+    pub max_message_bytes: usize,
+    /// How many commands may be without an answer; above it, callers get
+    /// [`ClientError::Overloaded`].
+    pub max_in_flight: usize,
+}
+
+impl ClientOptions {
+    /// The usual bounds for a cluster of `partitions`.
+    pub fn new(partitions: u16) -> Self {
+        Self {
+            partitions,
+            max_pack: 64,
+            max_pack_bytes: 512 * 1024,
+            max_message_bytes: DEFAULT_MAX_BYTES,
+            max_in_flight: 16_384,
+        }
+    }
+}
+
+/// Why a command was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The owner refused it; nothing was stored.
+    #[error("the command was refused")]
+    Rejected(#[source] Reject),
+    /// Neither an answer nor a refusal came in time: it may have been carried out, or may still
+    /// be. Repeat it under the same request id.
+    #[error("the outcome of request {request_id} is not known: {reason}")]
+    NotConfirmed {
+        /// Under which it is to be repeated.
+        request_id: RequestId,
+        /// What was missing.
+        reason: String,
+    },
+    /// No executor has ever served this partition, or it holds as many commands as it may.
+    /// Nothing was stored; trying again later is right.
+    #[error("partition {0} takes no commands now: no executor has started, or it is full")]
+    Unroutable(PartitionId),
+    /// This client has as many commands without an answer as it may. Nothing was sent.
+    #[error("{max_in_flight} commands wait for an answer; try again in {retry_after_seconds} s")]
+    Overloaded {
+        /// The bound that was reached.
+        max_in_flight: usize,
+        /// When trying again may help, in seconds.
+        retry_after_seconds: u32,
+    },
+}
+
+/// What a client can tell about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientStats {
+    /// Commands without an answer.
+    pub in_flight: usize,
+    /// Answers that nobody waited for any more: late ones and second ones.
+    pub unmatched_answers: u64,
+    /// Messages at the reply address that were not answers.
+    pub unreadable_answers: u64,
+}
+
+/// Sends commands and waits for answers. A clone is the same client; when the last is dropped,
+/// its reply address ends.
+#[derive(Clone)]
+pub struct CommandClient {
+    shared: Arc<Shared>,
+    _stop: Arc<DropGuard>,
+}
+
+impl fmt::Debug for CommandClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandClient")
+            .field("reply_address", &self.shared.reply_address)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+struct Shared {
+    bus: Arc<dyn Bus>,
+    options: ClientOptions,
+    reply_address: String,
+    /// Commands that may still be taken; a permit is held until a command is neither waited
+    /// for nor on its way.
+    in_flight: Arc<Semaphore>,
+    pending: Pending,
+    lanes: Vec<Lane>,
+    unmatched_answers: AtomicU64,
+    unreadable_answers: AtomicU64,
+}
+
+impl CommandClient {
+    /// Subscribes to an address of its own and starts to listen for answers.
+    ///
+    /// # Errors
+    /// When the subscription cannot be made.
+    ///
+    /// # Panics
+    /// When a bound of `options` is 0; settings refuse that before anything starts.
+    pub async fn start(bus: Arc<dyn Bus>, options: ClientOptions) -> Result<Self, BusError> {
+        assert!(
+            options.partitions > 0,
+            "a cluster has at least one partition"
+        );
+        assert!(options.max_pack > 0, "a message holds at least one command");
+        assert!(
+            options.max_in_flight > 0,
+            "at least one command may be sent"
+        );
+        let reply_address = format!("{REPLY_PREFIX}{}", Uuid::now_v7());
+        let answers = bus
+            .subscribe(Subscription {
+                topic: Topic::Reply(reply_address.clone()),
+                prefetch: ANSWER_PREFETCH,
+            })
+            .await?;
+        let shared = Arc::new(Shared {
+            bus,
+            reply_address,
+            in_flight: Arc::new(Semaphore::new(options.max_in_flight)),
+            pending: Pending::default(),
+            lanes: (0..options.partitions).map(|_| Lane::default()).collect(),
+            unmatched_answers: AtomicU64::new(0),
+            unreadable_answers: AtomicU64::new(0),
+            options,
+        });
+        let stop = CancellationToken::new();
+        tokio::spawn(answers::listen(Arc::clone(&shared), answers, stop.clone()));
+        Ok(Self {
+            shared,
+            _stop: Arc::new(stop.drop_guard()),
+        })
+    }
+
+    /// Asks for an execution and waits until it is durably accepted, or refused. A request id
+    /// is made where there is none. Dropping the future does not take the request back.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn submit(
+        &self,
+        submission: Submission,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        let (partition, prepared) = self.shared.prepare_submission(submission)?;
+        self.send(partition, prepared, deadline).await
+    }
+
+    /// Asks for several executions, in their order per action, and waits for all outcomes,
+    /// which have the order of the submissions. When [`ClientOptions::max_in_flight`] is
+    /// reached, the rest of them is [`ClientError::Overloaded`].
+    pub async fn submit_many(
+        &self,
+        submissions: Vec<Submission>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let deadline = Deadline::after(deadline);
+        let mut overloaded = false;
+        let mut by_partition: Vec<_> = self.shared.lanes.iter().map(|_| Vec::new()).collect();
+        let waiters = submissions
+            .into_iter()
+            .map(|submission| {
+                let (partition, prepared) = self.shared.prepare_submission(submission)?;
+                if overloaded {
+                    // One that is let in after another was not would change their order.
+                    return Err(self.shared.overloaded());
+                }
+                let (waiter, command) =
+                    self.shared
+                        .register(partition, prepared)
+                        .inspect_err(|error| {
+                            overloaded = matches!(error, ClientError::Overloaded { .. });
+                        })?;
+                by_partition[usize::from(partition.0)].push(command);
+                Ok(waiter)
+            })
+            .collect();
+        for (partition, commands) in (0..).map(PartitionId).zip(by_partition) {
+            lane::push(&self.shared, partition, commands);
+        }
+        self.wait(waiters, deadline).await
+    }
+
+    /// Asks for the end of an execution, waiting or running. Its status afterwards says whether
+    /// it has ended or is being ended.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn cancel(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        let partition = execution_id.partition();
+        self.check_partition(execution_id)?;
+        let request_id = RequestId::fresh();
+        let item = Cancel {
+            request_id,
+            execution_id,
+        };
+        self.send(
+            partition,
+            Prepared::new(Kind::Cancel, request_id, &item),
+            deadline,
+        )
+        .await
+    }
+
+    /// Takes the slot from an attempt, whatever its worker says. Its status afterwards says what
+    /// became of the execution.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn force_release(
+        &self,
+        command: ForceRelease,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        let (partition, request_id) = (command.execution_id.partition(), command.request_id);
+        self.check_partition(command.execution_id)?;
+        let prepared = Prepared::new(Kind::ForceRelease, request_id, &command);
+        self.send(partition, prepared, deadline).await
+    }
+
+    /// Tells the owner of an action that its definition or policy has changed, and waits until
+    /// the change is in force.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn action_changed(
+        &self,
+        action_ref: &str,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        let partition = PartitionId::of(action_ref, self.shared.options.partitions);
+        let request_id = RequestId::fresh();
+        let item = ActionChanged {
+            request_id,
+            action_ref: action_ref.to_owned(),
+        };
+        self.send(
+            partition,
+            Prepared::new(Kind::ActionChanged, request_id, &item),
+            deadline,
+        )
+        .await
+    }
+
+    /// What it can tell about itself now.
+    pub fn stats(&self) -> ClientStats {
+        let shared = &self.shared;
+        ClientStats {
+            in_flight: shared.options.max_in_flight - shared.in_flight.available_permits(),
+            unmatched_answers: shared.unmatched_answers.load(Ordering::Relaxed),
+            unreadable_answers: shared.unreadable_answers.load(Ordering::Relaxed),
+        }
+    }
+
+    /// No owner would ever answer for a partition that the cluster does not have.
+    fn check_partition(&self, execution_id: ExecutionId) -> Result<(), ClientError> {
+        if execution_id.partition().0 < self.shared.options.partitions {
+            return Ok(());
+        }
+        Err(ClientError::Rejected(Reject::new(
+            RejectCode::UnknownExecution,
+            format!("there is no execution {execution_id}"),
+        )))
+    }
+
+    async fn send(
+        &self,
+        partition: PartitionId,
+        prepared: Prepared,
+        deadline: Deadline,
+    ) -> Result<Accepted, ClientError> {
+        let (waiter, command) = self.shared.register(partition, prepared)?;
+        lane::push(&self.shared, partition, vec![command]);
+        let mut outcomes = self.wait(vec![Ok(waiter)], deadline).await;
+        outcomes.pop().expect("one waiter has one outcome")
+    }
+
+    /// Waits for the outcomes of commands that are on their way, and sends those once more that
+    /// have none at half of the deadline.
+    async fn wait(
+        &self,
+        waiters: Vec<Result<Waiter, ClientError>>,
+        deadline: Deadline,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let mut waits: Vec<_> = waiters.into_iter().map(|waiter| (waiter, None)).collect();
+        for (waiter, outcome) in &mut waits {
+            if let Ok(waiter) = waiter {
+                *outcome = tokio::time::timeout_at(deadline.half, waiter.outcome())
+                    .await
+                    .ok();
+            }
+        }
+        for (waiter, outcome) in &waits {
+            // While the first is not even confirmed, its lane is still trying to send it.
+            if let (Ok(waiter), None) = (waiter, outcome)
+                && waiter.is_confirmed()
+            {
+                tracing::debug!(request.id = %waiter.request_id(), "no answer yet; sending again");
+                lane::push(&self.shared, waiter.partition(), vec![waiter.command()]);
+            }
+        }
+        let mut results = Vec::with_capacity(waits.len());
+        for (waiter, outcome) in waits {
+            let mut waiter = match waiter {
+                Ok(waiter) => waiter,
+                Err(error) => {
+                    results.push(Err(error));
+                    continue;
+                }
+            };
+            let outcome = match outcome {
+                Some(outcome) => Some(outcome),
+                None => tokio::time::timeout_at(deadline.end, waiter.outcome())
+                    .await
+                    .ok(),
+            };
+            results.push(result(&waiter, outcome));
+        }
+        results
+    }
+}
+
+/// What a caller is told about an outcome, or about the lack of one.
+fn result(waiter: &Waiter, outcome: Option<Outcome>) -> Result<Accepted, ClientError> {
+    let reason = match outcome {
+        Some(Outcome::Answered(AnswerOutcome::Accepted(accepted))) => return Ok(accepted),
+        Some(Outcome::Answered(AnswerOutcome::Rejected(reject))) => {
+            return Err(ClientError::Rejected(reject));
+        }
+        Some(Outcome::Refused(why)) if why.is_final() => {
+            let reject = Reject::field("parameters", format!("the command is refused: {why}"));
+            return Err(ClientError::Rejected(reject));
+        }
+        Some(Outcome::Refused(_)) => return Err(ClientError::Unroutable(waiter.partition())),
+        Some(Outcome::Unknown(reason)) => reason,
+        None if waiter.is_confirmed() => "its owner has not answered",
+        None => "the bus has not confirmed it",
+    };
+    let (request_id, reason) = (waiter.request_id(), reason.to_owned());
+    Err(ClientError::NotConfirmed { request_id, reason })
+}
+
+/// When a caller stops waiting, and when it sends once more.
+#[derive(Clone, Copy)]
+struct Deadline {
+    half: Instant,
+    end: Instant,
+}
+
+impl Deadline {
+    fn after(duration: Duration) -> Self {
+        let now = Instant::now();
+        // An instant that the clock cannot hold is as good as none: thirty years.
+        let far = now + Duration::from_secs(30 * 365 * 24 * 3600);
+        Self {
+            half: now.checked_add(duration / 2).unwrap_or(far),
+            end: now.checked_add(duration).unwrap_or(far),
+        }
+    }
+}
+
+/// A command in its encoded form.
+struct Prepared {
+    kind: Kind,
+    request_id: RequestId,
+    item: Arc<RawValue>,
+}
+
+impl Prepared {
+    fn new<T: Serialize>(kind: Kind, request_id: RequestId, item: &T) -> Self {
+        let item = serde_json::value::to_raw_value(item)
+            .expect("commands have string keys and finite numbers");
+        Self {
+            kind,
+            request_id,
+            item: Arc::from(item),
+        }
+    }
+}
+
+impl Shared {
+    fn prepare_submission(
+        &self,
+        mut submission: Submission,
+    ) -> Result<(PartitionId, Prepared), ClientError> {
+        let request_id = *submission.request_id.get_or_insert_with(RequestId::fresh);
+        let partition = PartitionId::of(&submission.action_ref, self.options.partitions);
+        let item = Submit {
+            submission,
+            on_reject: OnReject::Answer,
+        };
+        let prepared = Prepared::new(Kind::Submit, request_id, &item);
+        let bytes = prepared.item.get().len();
+        let max = self.options.max_message_bytes.saturating_sub(FRAME_BYTES);
+        if bytes > max {
+            // Its owner could not read it, and would have no request id to answer to.
+            return Err(ClientError::Rejected(Reject::field(
+                "parameters",
+                format!("the request has {bytes} bytes; at most {max} are allowed"),
+            )));
+        }
+        Ok((partition, prepared))
+    }
+
+    /// Takes a command into account: from here on an answer finds its waiter.
+    fn register(
+        &self,
+        partition: PartitionId,
+        prepared: Prepared,
+    ) -> Result<(Waiter, Command), ClientError> {
+        let permit = Arc::clone(&self.in_flight)
+            .try_acquire_owned()
+            .map_err(|_| self.overloaded())?;
+        let Prepared {
+            kind,
+            request_id,
+            item,
+        } = prepared;
+        let command = Command::first(kind, request_id, item, permit);
+        let waiter = self.pending.add(partition, &command).ok_or_else(|| {
+            ClientError::Rejected(Reject::new(
+                RejectCode::Conflict,
+                format!("request id {request_id} is in use with a different body"),
+            ))
+        })?;
+        Ok((waiter, command))
+    }
+
+    fn overloaded(&self) -> ClientError {
+        ClientError::Overloaded {
+            max_in_flight: self.options.max_in_flight,
+            retry_after_seconds: 1,
+        }
+    }
+}

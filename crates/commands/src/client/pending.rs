@@ -1,0 +1,165 @@
+//! Who waits for which answer.
+
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+
+use attune_core::{PartitionId, RequestId};
+use attune_messages::v1::AnswerOutcome;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use super::lane::{Command, Ticket};
+use attune_bus::port::Refusal;
+
+/// How the wait for a command ends.
+#[derive(Debug, Clone)]
+pub(super) enum Outcome {
+    /// The owner has answered.
+    Answered(AnswerOutcome),
+    /// The bus did not take it, so that nothing was done.
+    Refused(Refusal),
+    /// It may have been carried out or not, for this reason, and waiting longer is of no use.
+    Unknown(&'static str),
+}
+
+/// All commands that someone waits for.
+#[derive(Default)]
+pub(super) struct Pending {
+    table: Arc<Mutex<Table>>,
+}
+
+type Table = HashMap<RequestId, Entry>;
+
+/// Callers that repeat a request while it is under way have one entry together: as their bodies
+/// are equal, whichever answer comes first is right for all of them.
+struct Entry {
+    item: Arc<RawValue>,
+    waiters: Vec<(Arc<Ticket>, oneshot::Sender<Outcome>)>,
+}
+
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the waiter with this ticket out of the table, if it is still there.
+fn remove(
+    table: &Mutex<Table>,
+    request_id: RequestId,
+    ticket: &Arc<Ticket>,
+) -> Option<oneshot::Sender<Outcome>> {
+    let mut table = lock(table);
+    let entry = table.get_mut(&request_id)?;
+    let index = entry
+        .waiters
+        .iter()
+        .position(|(other, _)| Arc::ptr_eq(other, ticket))?;
+    let (_, sender) = entry.waiters.remove(index);
+    if entry.waiters.is_empty() {
+        table.remove(&request_id);
+    }
+    Some(sender)
+}
+
+impl Pending {
+    /// Adds a waiter; `None` when the request id is in use with a different body.
+    pub(super) fn add(&self, partition: PartitionId, command: &Command) -> Option<Waiter> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut table = lock(&self.table);
+            let entry = table.entry(command.request_id).or_insert_with(|| Entry {
+                item: Arc::clone(&command.item),
+                waiters: Vec::with_capacity(1),
+            });
+            if entry.item.get() != command.item.get() {
+                return None;
+            }
+            entry.waiters.push((Arc::clone(&command.ticket), sender));
+        }
+        let table = Arc::clone(&self.table);
+        Some(Waiter {
+            table,
+            partition,
+            command: command.again(),
+            receiver,
+        })
+    }
+
+    /// Ends the wait of everyone under this request id; `false` when nobody waits.
+    pub(super) fn answer(&self, request_id: RequestId, outcome: &AnswerOutcome) -> bool {
+        let Some(entry) = lock(&self.table).remove(&request_id) else {
+            return false;
+        };
+        for (index, (_, waiter)) in entry.waiters.into_iter().enumerate() {
+            let mut outcome = outcome.clone();
+            if let (1.., AnswerOutcome::Accepted(accepted)) = (index, &mut outcome) {
+                accepted.repeated = true;
+            }
+            // One that has just given up needs no answer.
+            drop(waiter.send(Outcome::Answered(outcome)));
+        }
+        true
+    }
+
+    /// Ends the wait for one command, if someone still waits for it.
+    pub(super) fn fail(&self, command: &Command, outcome: Outcome) {
+        if let Some(waiter) = remove(&self.table, command.request_id, &command.ticket) {
+            drop(waiter.send(outcome));
+        }
+    }
+
+    /// Ends the wait of everyone.
+    pub(super) fn fail_all(&self, outcome: &Outcome) {
+        let all = std::mem::take(&mut *lock(&self.table));
+        for (_, waiter) in all.into_values().flat_map(|entry| entry.waiters) {
+            drop(waiter.send(outcome.clone()));
+        }
+    }
+}
+
+/// The wait for one command. Dropping it ends the wait: a command that is still in its lane is
+/// then not sent at all.
+pub(super) struct Waiter {
+    table: Arc<Mutex<Table>>,
+    partition: PartitionId,
+    command: Command,
+    receiver: oneshot::Receiver<Outcome>,
+}
+
+impl Waiter {
+    pub(super) fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    pub(super) fn request_id(&self) -> RequestId {
+        self.command.request_id
+    }
+
+    /// Whether the bus has confirmed the command.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.command.ticket.is_confirmed()
+    }
+
+    /// How the wait ends. Cancel safe; not to be asked again once it has.
+    pub(super) async fn outcome(&mut self) -> Outcome {
+        // The sender is dropped unused only together with the table.
+        (&mut self.receiver)
+            .await
+            .unwrap_or(Outcome::Unknown("the client has ended"))
+    }
+
+    /// The same command, to be sent once more.
+    pub(super) fn command(&self) -> Command {
+        self.command.again()
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.command.ticket.abandon();
+        drop(remove(
+            &self.table,
+            self.command.request_id,
+            &self.command.ticket,
+        ));
+    }
+}

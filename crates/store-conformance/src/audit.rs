@@ -1,0 +1,102 @@
+//! The audit log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_core::RequestId;
+use serde_json::json;
+
+use super::support::{World, fenced};
+use attune_store::audit::what;
+use attune_store::{Batch, NewAudit, Store};
+
+fn entry(what: &'static str, target: &str) -> NewAudit {
+    NewAudit {
+        request_id: RequestId::fresh(),
+        who: "ann \u{1F980}".to_owned(),
+        what,
+        target: target.to_owned(),
+        reason: Some("the worker's host is gone".to_owned()),
+        before: Some(json!({"attempt": 1})),
+        after: None,
+    }
+}
+
+/// An entry comes with the batch it belongs to; a batch that is repeated writes it once.
+pub async fn an_entry_is_written_with_its_batch_and_once(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let batch = Batch {
+        inserts: vec![world.queued(&action)],
+        audit: vec![
+            entry(what::FORCE_RELEASE, "1"),
+            entry(what::FORCE_RELEASE, "2"),
+        ],
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    world.commit(&batch).await;
+    assert_eq!(world.active_ids().await, [batch.inserts[0].id]);
+    let log = store.audit_log(None, 10).await.unwrap();
+    assert_eq!(log.len(), 2);
+    assert!(log[0].id > log[1].id, "the newest first");
+    for (kept, new) in log.iter().rev().zip(&batch.audit) {
+        assert_eq!((&kept.who, &kept.target), (&new.who, &new.target));
+        assert_eq!(
+            (kept.what.as_str(), kept.request_id),
+            (new.what, new.request_id)
+        );
+        assert_eq!((&kept.reason, &kept.before), (&new.reason, &new.before));
+        assert_eq!(kept.after, None);
+    }
+    let page = store.audit_log(Some(log[0].id), 10).await.unwrap();
+    assert_eq!(page, log[1..]);
+    assert_eq!(store.audit_log(None, 1).await.unwrap(), log[..1]);
+}
+
+/// A stale owner writes nothing, and nothing about it.
+pub async fn a_fenced_batch_leaves_no_entry(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    world.lose(1).await;
+    let batch = Batch {
+        audit: vec![entry(what::FORCE_RELEASE, "1")],
+        ..world.batch()
+    };
+    assert_eq!(fenced(store.commit(&batch).await), [1]);
+    assert_eq!(store.audit_log(None, 10).await.unwrap(), []);
+}
+
+/// Violations are counted by action and kind; other entries are none.
+pub async fn violations_are_summed_up(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let day = Duration::from_secs(24 * 3600);
+    let both = ["p.a".to_owned(), "p.b".to_owned()];
+    assert_eq!(store.violations(day, &both).await.unwrap(), []);
+    let audit = vec![
+        entry(what::ORDER_VIOLATION, "p.b"),
+        entry(what::ORDER_VIOLATION, "p.b"),
+        entry(what::LIMIT_VIOLATION, "p.b"),
+        entry(what::LIMIT_VIOLATION, "p.a"),
+        entry(what::FORCE_RELEASE, "p.a"),
+    ];
+    world
+        .commit(&Batch {
+            audit,
+            ..world.batch()
+        })
+        .await;
+    let of_a = store.violations(day, &both[..1]).await.unwrap();
+    assert_eq!(of_a.len(), 1);
+    assert_eq!(store.violations(day, &[]).await.unwrap(), []);
+    let found = store.violations(day, &both).await.unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|it| (it.action_ref.as_str(), it.what.as_str(), it.entries))
+        .collect();
+    let expected = [
+        ("p.a", what::LIMIT_VIOLATION, 1),
+        ("p.b", what::LIMIT_VIOLATION, 1),
+        ("p.b", what::ORDER_VIOLATION, 2),
+    ];
+    assert_eq!(found, expected);
+}

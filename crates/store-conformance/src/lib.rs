@@ -1,0 +1,163 @@
+#![expect(
+    clippy::unwrap_used,
+    reason = "a case panics when the store does not behave"
+)]
+//! The suite that every adapter passes: what the ports promise, as tests over a [`Store`].
+//!
+//! A case is a plain async function. It gets a store whose schema is migrated and which holds
+//! nothing, and panics when the store does not behave. An adapter calls
+//! [`conformance_tests!`] in its integration tests, which makes one
+//! test of each case:
+//!
+//! ```ignore
+//! /// Makes a fresh store, runs the case on it, removes the store.
+//! async fn on_fresh_store(case: attune_store_conformance::Case) { … }
+//!
+//! attune_store_conformance::conformance_tests!(on_fresh_store);
+//! ```
+
+mod actions;
+mod audit;
+mod claims;
+mod commits;
+mod dead_letters;
+mod ends;
+mod executions;
+mod fence;
+mod holders;
+mod leases;
+mod listing;
+mod requests;
+mod slots;
+mod stats;
+mod support;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use attune_store::Store;
+
+/// A case that has been started.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One case: takes a fresh, migrated store and panics when the store breaks a promise.
+pub type Case = fn(Arc<dyn Store>) -> Running;
+
+/// Runs every case one after another, each on a store that `make` has just made.
+///
+/// # Panics
+/// When the store breaks a promise.
+pub async fn run_all(make: impl AsyncFn() -> Arc<dyn Store>) {
+    for (_, case) in CASES {
+        case(make().await).await;
+    }
+}
+
+/// Names every case once and makes of that list [`CASES`] and `conformance_tests!`. The first
+/// argument is a dollar sign, which the inner macro cannot write itself.
+macro_rules! cases {
+    (($d:tt) $($module:ident :: $case:ident,)*) => {
+        $(pub use $module::$case;)*
+
+        /// Every case with its name.
+        pub const CASES: &[(&str, Case)] =
+            &[$((stringify!($case), |store| Box::pin($module::$case(store)))),*];
+
+        /// Makes one `#[tokio::test]` of each case of the suite. The argument names an async
+        /// function that takes a [`Case`](crate::Case), runs it on a fresh store
+        /// and lets its panic through.
+        #[macro_export]
+        macro_rules! conformance_tests {
+            ($d run:path) => {
+                $(
+                    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                    async fn $case() {
+                        $d run(|store| ::std::boxed::Box::pin($d crate::$case(store)))
+                            .await;
+                    }
+                )*
+            };
+        }
+    };
+}
+
+cases! { ($)
+    leases::partitions_are_made_once,
+    leases::a_cluster_has_from_1_to_256_partitions,
+    leases::a_free_partition_is_taken_once,
+    leases::an_expired_lease_changes_hands,
+    leases::a_renewal_needs_owner_and_epoch,
+    leases::an_expired_lease_that_nobody_took_can_be_renewed,
+    leases::a_lease_given_up_is_free_at_once,
+    leases::a_handed_over_lease_waits_for_its_new_owner,
+    leases::a_free_partition_tells_since_when,
+    leases::executors_know_who_is_there,
+    leases::racing_owners_share_the_partitions,
+    leases::a_lease_is_taken_as_it_was_observed,
+    leases::racing_watchers_share_the_partitions,
+    leases::an_expired_lease_names_its_holder,
+    leases::the_clock_of_the_store_is_told,
+    fence::a_stale_epoch_writes_nothing,
+    fence::every_missing_fence_is_named,
+    fence::an_expired_lease_that_nobody_took_still_writes,
+    fence::a_restore_fences_everybody_off,
+    fence::fences_are_checked_without_anything_to_write,
+    commits::inserts_load_in_order_and_in_pages,
+    commits::a_grant_returns_the_body,
+    commits::a_repeated_batch_changes_nothing,
+    commits::a_repeated_grant_leaves_a_claim_alone,
+    commits::a_slot_taken_back_can_be_granted_again,
+    commits::an_update_never_lowers_the_attempt,
+    commits::a_cancellation_keeps_the_status,
+    commits::totals_are_absolute,
+    commits::a_large_batch_is_written_whole,
+    commits::nothing_asked_is_nothing_done,
+    ends::an_end_moves_into_the_history,
+    ends::an_instant_end_goes_straight_to_the_history,
+    ends::ends_are_counted_once,
+    ends::a_hostile_outcome_is_stored,
+    claims::a_claim_is_won_once,
+    claims::a_claim_needs_the_attempt_and_the_slot,
+    claims::a_repeated_claim_is_returned_again,
+    claims::a_worker_without_a_live_lease_claims_nothing,
+    claims::a_cancelled_execution_is_claimed_with_its_mark,
+    claims::an_expired_worker_comes_back_until_it_is_ended,
+    claims::a_worker_that_did_not_move_is_ended,
+    claims::workers_are_listed_by_name,
+    claims::the_ends_of_workers_are_known,
+    slots::slots_are_loaded_with_their_holders,
+    slots::slots_follow_every_change,
+    slots::a_lost_worker_is_seen,
+    slots::bodies_are_loaded_while_active,
+    slots::pages_of_a_partition_follow_one_another,
+    slots::a_slice_is_as_long_as_asked,
+    holders::holders_are_shown_with_their_workers,
+    holders::holders_come_in_pages,
+    audit::an_entry_is_written_with_its_batch_and_once,
+    audit::a_fenced_batch_leaves_no_entry,
+    audit::violations_are_summed_up,
+    dead_letters::letters_are_kept_and_listed,
+    dead_letters::a_message_has_one_letter,
+    dead_letters::a_letter_is_put_back_once_and_audited,
+    dead_letters::a_letter_is_written_with_its_batch,
+    dead_letters::a_fenced_batch_leaves_no_letter,
+    dead_letters::old_letters_go_first,
+    requests::a_request_is_known_through_its_life,
+    requests::a_request_keeps_its_first_execution,
+    requests::old_requests_are_forgotten,
+    actions::an_action_is_created_changed_and_kept,
+    actions::a_policy_has_a_history,
+    actions::racing_authors_create_an_action_once,
+    actions::actions_are_listed_by_ref,
+    actions::actions_are_looked_up_by_ref_and_partition,
+    executions::everything_about_an_execution_is_kept,
+    executions::unicode_and_large_parameters_come_back,
+    executions::upkeep_leaves_what_is_active_alone,
+    listing::every_filter_selects,
+    listing::pages_have_no_gaps_while_executions_end,
+    listing::the_newest_come_first,
+    listing::long_parts_are_left_out_of_a_list,
+    stats::the_newest_snapshot_wins,
+    stats::snapshots_are_listed_by_length,
+    stats::snapshots_have_the_bounds_of_their_queue,
+}

@@ -1,0 +1,92 @@
+//! Request ids: repeating a request gives the same execution.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_core::{Attempt, RequestId, Status};
+
+use super::support::{World, eventually};
+use attune_store::{Batch, HistoryRetention, KnownRequest, RecordRetention, Store};
+
+const MONTH: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// A request is answered from the moment it is accepted, through its end and after it.
+pub async fn a_request_is_known_through_its_life(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let new = world.requested(&action);
+    let (id, request) = (new.id, new.request_id);
+    let mut expected = KnownRequest {
+        request_id: request,
+        execution_id: id,
+        digest: new.digest,
+        status: Status::Requested,
+    };
+    assert_eq!(known(&store, request).await, None);
+    world.insert(vec![new, world.queued(&action)]).await;
+    assert_eq!(known(&store, request).await, Some(expected.clone()));
+
+    let worker = world.worker("w").await;
+    store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
+    expected.status = Status::Running;
+    assert_eq!(known(&store, request).await, Some(expected.clone()));
+    world.end(&[id], Status::TimedOut).await;
+    expected.status = Status::TimedOut;
+    assert_eq!(known(&store, request).await, Some(expected));
+}
+
+/// When two executions were made of one request, the first keeps it.
+pub async fn a_request_keeps_its_first_execution(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let first = world.queued(&action);
+    let request = first.request_id;
+    let mut second = world.queued(&action);
+    second.request_id = request;
+    second.digest = first.digest.wrapping_add(1);
+    let (id, digest) = (first.id, first.digest);
+    world.insert(vec![first]).await;
+    world.insert(vec![second]).await;
+    let found = known(&store, request).await.unwrap();
+    assert_eq!((found.execution_id, found.digest), (id, digest));
+    assert_eq!(world.active_ids().await.len(), 2, "neither is lost");
+}
+
+/// Request ids are kept for as long as asked, and no longer; what they led to stays.
+pub async fn old_requests_are_forgotten(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let (new, ended) = (world.queued(&action), world.queued(&action));
+    let (id, request) = (new.id, new.request_id);
+    let ended_id = ended.id;
+    world.insert(vec![new, ended]).await;
+    world
+        .commit(&Batch {
+            ends: vec![super::support::end(ended_id, Status::Cancelled)],
+            ..world.batch()
+        })
+        .await;
+
+    let mut keep = HistoryRetention {
+        history: MONTH,
+        requests: Duration::from_secs(24 * 3600),
+        records: RecordRetention::USUAL,
+    };
+    store.maintain_history(keep).await.unwrap();
+    assert!(known(&store, request).await.is_some());
+    keep.requests = Duration::ZERO;
+    eventually("the request is forgotten", || async {
+        store.maintain_history(keep).await.unwrap();
+        known(&store, request).await.is_none().then_some(())
+    })
+    .await;
+    assert_eq!(world.active_ids().await, vec![id]);
+    assert_eq!(world.record(ended_id).await.status, Status::Cancelled);
+}
+
+async fn known(store: &Arc<dyn Store>, request: RequestId) -> Option<KnownRequest> {
+    let asked = [RequestId::fresh(), request];
+    let mut found = store.look_up(&asked, &[]).await.unwrap().requests;
+    assert!(found.len() <= 1, "only what was asked: {found:?}");
+    found.pop()
+}

@@ -1,0 +1,276 @@
+//! What the reconciler and the dispatcher load.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_core::{Attempt, ExecutionId, PartitionId, Priority, Status, Submission};
+
+use super::support::{
+    SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
+};
+use attune_store::{ActiveRow, Batch, Outcome, SlotRow, Store};
+
+/// Every held slot is loaded with who holds it, and nothing that waits is.
+pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    let waiting = world.insert_queued(&one).await;
+    let mut urgent = world.requested(&one);
+    urgent.submission.priority = Priority::High;
+    let requested = world.insert(vec![urgent]).await[0];
+    let running = world.insert_requested(&two).await;
+    let worker = world.worker("w").await;
+    store.claim(worker, &[(running, Attempt(1))]).await.unwrap();
+    world.update(vec![cancel(running, 1)]).await;
+
+    let asked = [requested, waiting, running];
+    let mut slots = store.load_slots(&asked).await.unwrap();
+    slots.sort_unstable_by_key(|slot| slot.id);
+    let held: Vec<_> = slots.iter().map(|slot| slot.held_for).collect();
+    let expected = vec![
+        SlotRow {
+            id: requested,
+            action_id: one.id,
+            priority: Priority::High,
+            attempt: Attempt(1),
+            status: Status::Requested,
+            worker: None,
+            worker_over: false,
+            age: slots[0].age,
+            held_for: held[0],
+            running_for: None,
+            cancel_requested: false,
+        },
+        SlotRow {
+            id: running,
+            action_id: two.id,
+            priority: Priority::Normal,
+            attempt: Attempt(1),
+            status: Status::Running,
+            worker: Some(worker),
+            worker_over: false,
+            age: slots[1].age,
+            held_for: held[1],
+            running_for: slots[1].running_for,
+            cancel_requested: true,
+        },
+    ];
+    assert_eq!(slots, expected);
+    assert!(held.iter().all(|held| *held < Duration::from_secs(60)));
+    // Both got their slot as they were accepted.
+    assert!(slots.iter().all(|slot| slot.age >= slot.held_for));
+    assert!(slots[1].running_for.is_some_and(|time| time <= held[1]));
+    let mine = store.load_slots(&[running]).await.unwrap();
+    assert_eq!(mine.len(), 1);
+    assert_eq!(mine[0].id, running);
+}
+
+/// After every kind of write, the slots are those of the executions that hold one; a batch that is
+/// written again changes nothing.
+pub async fn slots_follow_every_change(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    let inserts = vec![
+        world.queued(&one),
+        world.queued(&one),
+        world.requested(&one),
+        world.requested(&two),
+        world.requested(&two),
+        world.queued(&two),
+    ];
+    let ids: Vec<_> = inserts.iter().map(|new| new.id).collect();
+    let instant = vec![(world.requested(&one), Outcome::of(Status::Expired, None))];
+    let base = world.batch();
+    let batches = [
+        Batch {
+            inserts,
+            instant,
+            ..base.clone()
+        },
+        // A grant, a grant of a later attempt to one that holds a slot, and marks.
+        Batch {
+            updates: vec![
+                grant(ids[0], 1),
+                grant(ids[2], 2),
+                cancel(ids[3], 1),
+                cancel(ids[5], 0),
+            ],
+            ..base.clone()
+        },
+        // A slot taken back, an update that comes too late, and the end of one that waits.
+        Batch {
+            updates: vec![revoke(ids[2], 2), revoke(ids[0], 0)],
+            ends: vec![end(ids[1], Status::Cancelled)],
+            ..base.clone()
+        },
+        // Its next grant, and the end of a slot.
+        Batch {
+            updates: vec![grant(ids[2], 3)],
+            ends: vec![end(ids[4], Status::Succeeded)],
+            ..base.clone()
+        },
+    ];
+    let expected = [
+        vec![ids[2], ids[3], ids[4]],
+        vec![ids[0], ids[2], ids[3], ids[4]],
+        vec![ids[0], ids[3], ids[4]],
+        vec![ids[0], ids[2], ids[3]],
+    ];
+    for (batch, mut expected) in batches.iter().zip(expected) {
+        expected.sort_unstable();
+        for _ in 0..2 {
+            world.commit(batch).await;
+            assert_eq!(slots_of_active(&store).await, expected);
+        }
+    }
+}
+
+/// The ids of the slots, which are those of the active executions that hold one.
+async fn slots_of_active(store: &Arc<dyn Store>) -> Vec<ExecutionId> {
+    let all = store.scan_active(&partitions(), None, 1_000).await.unwrap();
+    let ids: Vec<_> = all.rows.iter().map(|row| row.id).collect();
+    let slots = store.load_slots(&ids).await.unwrap();
+    let mut slots: Vec<_> = slots.iter().map(|slot| slot.id).collect();
+    slots.sort_unstable();
+    let holders = all.rows.iter().filter(|row| row.status.holds_slot());
+    let holders: Vec<_> = holders.map(|row| row.id).collect();
+    assert_eq!(slots, holders);
+    slots
+}
+
+/// From the end of its lease on, a worker is over, and the store's clock ends no lease.
+pub async fn a_lost_worker_is_seen(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let (late, retired) = (
+        world.insert_requested(&action).await,
+        world.insert_requested(&action).await,
+    );
+    let gone = world.worker("gone").await;
+    store.claim(gone, &[(retired, Attempt(1))]).await.unwrap();
+    assert!(!is_over(&store, retired).await);
+    store.retire_worker(gone).await.unwrap();
+    assert!(is_over(&store, retired).await);
+
+    let lease = worker_lease("late", SHORT);
+    store.renew_worker(&lease).await.unwrap();
+    let won = store.claim(lease.worker, &[(late, Attempt(1))]).await;
+    assert_eq!(won.unwrap().len(), 1);
+    eventually("its time is over by the store's clock", || async {
+        let rows = store.workers().await.unwrap();
+        let row = rows.into_iter().find(|row| row.worker == lease.worker);
+        row.is_some_and(|row| row.remaining.is_zero()).then_some(())
+    })
+    .await;
+    assert!(!is_over(&store, late).await);
+    let ended = store.end_workers(&[(lease.worker, 0)]).await.unwrap();
+    assert_eq!(ended, [lease.worker]);
+    assert!(is_over(&store, late).await);
+}
+
+/// Bodies are loaded for what may be dispatched again, and only for that.
+pub async fn bodies_are_loaded_while_active(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let mut submission = Submission::new(action.spec.action_ref.as_str());
+    submission.parameters = raw(r#"{"n":1}"#);
+    submission.timeout_seconds = Some(9);
+    let kept = world.queued_with(&action, submission);
+    let ended = world.requested(&action);
+    let (kept, ended) = (kept.id, world.insert(vec![kept, ended]).await[1]);
+    world.end(&[ended], Status::Succeeded).await;
+
+    let unknown = world.queued(&action).id;
+    let bodies = store.load_bodies(&[ended, kept, unknown]).await.unwrap();
+    assert_eq!(bodies.len(), 1);
+    assert_eq!(bodies[0].id, kept);
+    assert_eq!(bodies[0].parameters.get(), r#"{"n":1}"#);
+    assert_eq!(bodies[0].timeout_seconds, Some(9));
+}
+
+/// The pages of a partition hold all that it has active, once, and of each action the oldest first,
+/// wherever they are cut.
+pub async fn pages_of_a_partition_follow_one_another(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let actions = [
+        world.action(1, "one").await,
+        world.action(1, "two").await,
+        world.action(1, "three").await,
+        world.action(1, "idle").await,
+    ];
+    let other = world.action(2, "other").await;
+    // In batches, so that rows of one action were accepted at different times.
+    for batch in 0..3 {
+        let mut inserts: Vec<_> = (0..7)
+            .map(|n| world.queued(&actions[(n + batch) % 3]))
+            .collect();
+        inserts.push(world.requested(&actions[batch]));
+        inserts.push(world.queued(&other));
+        world.insert(inserts).await;
+    }
+    let all = store.scan_active(&[PartitionId(1)], None, 1_000).await;
+    let all = by_id(all.unwrap().rows);
+    assert_eq!(all.len(), 24);
+    for limit in [1, 2, 5, 8, 24, 25] {
+        let (mut rows, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.load_partition(PartitionId(1), after, limit).await;
+            let page = page.unwrap();
+            assert!(page.rows.len() <= limit as usize);
+            rows.extend(page.rows);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        for action in &actions {
+            let its = rows.iter().filter(|row| row.action_id == action.id);
+            assert!(its.is_sorted_by_key(|row| row.id), "in pages of {limit}");
+        }
+        assert_eq!(by_id(rows), all, "in pages of {limit}");
+    }
+    let none = store
+        .load_partition(PartitionId(3), None, 10)
+        .await
+        .unwrap();
+    assert!(none.rows.is_empty() && none.next.is_none());
+}
+
+/// By rising id, and without what time changes.
+fn by_id(mut rows: Vec<ActiveRow>) -> Vec<ActiveRow> {
+    rows.sort_unstable_by_key(|row| row.id);
+    for row in &mut rows {
+        row.age = Duration::ZERO;
+    }
+    rows
+}
+
+/// A slice counts what lies in its range, whomever it belongs to, and says how far it has come.
+pub async fn a_slice_is_as_long_as_asked(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
+    let mut inserts: Vec<_> = (0..5).map(|_| world.queued(&two)).collect();
+    inserts.push(world.queued(&one));
+    let mut ids = world.insert(inserts).await;
+    ids.sort_unstable();
+    for mine in [vec![PartitionId(1)], vec![], partitions()] {
+        let (mut found, mut after) = (Vec::new(), None);
+        for end in [1, 3, 5] {
+            let slice = store.scan_active(&mine, after, 2).await.unwrap();
+            assert_eq!(slice.last, Some(ids[end]));
+            found.extend(slice.rows.iter().map(|row| row.id));
+            after = slice.last;
+        }
+        let end = store.scan_active(&mine, after, 2).await.unwrap();
+        assert!(end.rows.is_empty() && end.last.is_none());
+        let expected = ids.iter().filter(|id| mine.contains(&id.partition()));
+        assert_eq!(found, expected.copied().collect::<Vec<_>>());
+    }
+}
+
+async fn is_over(store: &Arc<dyn Store>, id: ExecutionId) -> bool {
+    let slots = store.load_slots(&[id]).await.unwrap();
+    let slot = slots.iter().find(|slot| slot.id == id).unwrap();
+    assert_eq!(slot.status, Status::Running);
+    slot.worker_over
+}

@@ -1,0 +1,108 @@
+//! Snapshots of queues.
+
+use std::sync::Arc;
+
+use attune_core::action::QueueBounds;
+use attune_core::{ActionId, QueueStats};
+
+use super::support::World;
+use attune_store::{StatsRow, Store};
+
+/// An older snapshot never overwrites a newer one, whether it comes later or in the same call.
+pub async fn the_newest_snapshot_wins(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let other = world.action(1, "b").await;
+    assert_eq!(store.find_by_action(action.id).await.unwrap(), None);
+    let row = |version: i64, length| snapshot(action.id, version, length);
+
+    let mixed = [row(5, 50), snapshot(other.id, 1, 7), row(7, 70), row(6, 60)];
+    store.upsert_queue_stats(&mixed).await.unwrap();
+    let kept = store.find_by_action(action.id).await.unwrap().unwrap();
+    assert_eq!(kept.stats, row(7, 70).stats);
+    assert_eq!(kept.action_ref, action.spec.action_ref.as_str());
+
+    store.upsert_queue_stats(&[row(6, 61)]).await.unwrap();
+    let after = store.find_by_action(action.id).await.unwrap().unwrap();
+    assert_eq!(
+        after, kept,
+        "an older one changes nothing, not even the time"
+    );
+    store.upsert_queue_stats(&[row(8, 80)]).await.unwrap();
+    let newer = store.find_by_action(action.id).await.unwrap().unwrap();
+    assert_eq!(newer.stats, row(8, 80).stats);
+    assert!(newer.last_updated >= kept.last_updated);
+    let untouched = store.find_by_action(other.id).await.unwrap().unwrap();
+    assert_eq!(untouched.stats.queue_length, 7);
+}
+
+/// The longest queue comes first; empty ones and unlimited ones are listed as well.
+pub async fn snapshots_are_listed_by_length(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let page = store.list_queue_stats(None, 10).await.unwrap();
+    assert_eq!(page, attune_store::StatsPage::default());
+    let mut rows = Vec::new();
+    for (name, length) in [("short", 1), ("long", 900), ("empty", 0)] {
+        let action = world.action(0, name).await;
+        let mut row = snapshot(action.id, 1, length);
+        if length == 0 {
+            row.stats.max_concurrent = None;
+            row.stats.oldest_enqueued_at = None;
+        }
+        rows.push(row);
+    }
+    store.upsert_queue_stats(&rows).await.unwrap();
+    let expected = [&rows[1], &rows[0], &rows[2]].map(|row| row.stats.clone());
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list_queue_stats(after, 2).await.unwrap();
+        assert!(page.rows.len() <= 2);
+        assert_eq!(page.total, 3);
+        let Some(last) = page.rows.last() else {
+            break;
+        };
+        after = Some(attune_store::StatsCursor {
+            queue_length: last.stats.queue_length,
+            action_id: last.stats.action_id,
+        });
+        found.extend(page.rows.into_iter().map(|row| row.stats));
+    }
+    assert_eq!(found, expected);
+}
+
+/// A snapshot comes with the bounds that the action's policy sets for its queue.
+pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "bounded").await;
+    let mut spec = action.spec.clone();
+    spec.policy.queue = QueueBounds {
+        max_length: Some(7),
+        timeout_seconds: Some(70),
+    };
+    store.apply_action(&spec, 4, "test").await.unwrap();
+    let free = world.action(0, "free").await;
+    let rows = [snapshot(action.id, 1, 5), snapshot(free.id, 1, 4)];
+    store.upsert_queue_stats(&rows).await.unwrap();
+    let page = store.list_queue_stats(None, 10).await.unwrap();
+    let bounds: Vec<_> = page.rows.iter().map(|row| row.bounds).collect();
+    assert_eq!(bounds, [spec.policy.queue, QueueBounds::default()]);
+    let one = store.find_by_action(action.id).await.unwrap().unwrap();
+    assert_eq!(one.bounds, spec.policy.queue);
+}
+
+fn snapshot(action_id: ActionId, version: i64, queue_length: u64) -> StatsRow {
+    StatsRow {
+        version,
+        stats: QueueStats {
+            action_id,
+            queue_length,
+            active_count: 2,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: Some("2026-11-21T10:00:00.123456Z".parse().unwrap()),
+            total_enqueued: 1_000_000_000_000,
+            total_completed: 5,
+            total_cancelled: 6,
+            total_expired: 7,
+        },
+    }
+}
