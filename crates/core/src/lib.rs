@@ -9,6 +9,7 @@ pub mod input;
 pub mod plain;
 pub mod priority;
 pub mod promise;
+pub mod refusal;
 pub mod reject;
 pub mod span;
 pub mod stats;
@@ -21,6 +22,7 @@ pub use ids::{
 };
 pub use priority::Priority;
 pub use promise::Promise;
+pub use refusal::Refusal;
 pub use reject::{Reject, RejectCode};
 /// JSON as it came, unread.
 pub use serde_json::value::RawValue;

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use attune_bus::{Bus, Outgoing, PublishError, Topic};
-use attune_executor::owner::{Dispatch, Published, Refusal, Send};
+use attune_core::Refusal;
+use attune_executor::owner::{Dispatch, Published, Send};
 use attune_messages::v1::{Answer, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot};
 use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
 use attune_runtime::Progress;
@@ -103,7 +104,7 @@ impl Publisher {
             Err(PublishError::Refused(refused)) => {
                 let each = refused.into_iter().flat_map(|one| {
                     let places = places.get(&one.message_id).cloned().unwrap_or_default();
-                    let why = refusal(one.why);
+                    let why = one.why;
                     places.into_iter().map(move |place| (place, why.clone()))
                 });
                 Published::Refused(each.collect())
@@ -209,15 +210,6 @@ impl Publisher {
 
     fn declared(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
         self.declared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn refusal(why: attune_bus::Refusal) -> Refusal {
-    match why {
-        attune_bus::Refusal::Unroutable => Refusal::Unroutable,
-        attune_bus::Refusal::Full => Refusal::Full,
-        attune_bus::Refusal::TooLarge { bytes, max } => Refusal::TooLarge { bytes, max },
-        attune_bus::Refusal::Invalid(words) => Refusal::Invalid(words),
     }
 }
 

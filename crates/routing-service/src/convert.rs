@@ -2,7 +2,7 @@
 
 use attune_bus::{Delivery, DeliveryTag, Outgoing, PublishError, Topic, letter};
 use attune_core::PartitionId;
-use attune_routing::{Answer, Arrived, DeliveryId, Message, Refusal, Target};
+use attune_routing::{Answer, Arrived, DeliveryId, Message, Target};
 
 /// Which topics the targets of a relay are.
 #[derive(Debug, Clone)]
@@ -72,22 +72,9 @@ pub(crate) fn answer(published: Result<(), PublishError>) -> Answer {
         Ok(()) => Answer::Confirmed,
         Err(PublishError::Refused(refused)) => {
             let refused = refused.into_iter();
-            Answer::Refused(
-                refused
-                    .map(|one| (one.message_id, refusal(one.why)))
-                    .collect(),
-            )
+            Answer::Refused(refused.map(|one| (one.message_id, one.why)).collect())
         }
         Err(PublishError::Unconfirmed(_)) => Answer::Unknown,
         Err(PublishError::Closed) => Answer::Closed,
-    }
-}
-
-fn refusal(why: attune_bus::Refusal) -> Refusal {
-    match why {
-        attune_bus::Refusal::Unroutable => Refusal::Unroutable,
-        attune_bus::Refusal::Full => Refusal::Full,
-        attune_bus::Refusal::TooLarge { bytes, max } => Refusal::TooLarge { bytes, max },
-        attune_bus::Refusal::Invalid(words) => Refusal::Invalid(words),
     }
 }

@@ -29,6 +29,6 @@ mod rules;
 pub use completions::Completions;
 pub use firings::Firings;
 pub use forwarder::Bounds;
-pub use port::{Answer, Arrived, CallId, DeliveryId, Input, Message, Now, Output, Refusal, Target};
+pub use port::{Answer, Arrived, CallId, DeliveryId, Input, Message, Now, Output, Target};
 pub use relay::Relay;
 pub use rules::{Item, Read, Rules};

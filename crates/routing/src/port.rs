@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use attune_core::PartitionId;
+use attune_core::{PartitionId, Refusal};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -54,35 +54,6 @@ pub struct Message {
     pub headers: Vec<(String, String)>,
     /// Of a dead letter: what is wrong with it.
     pub reason: Option<String>,
-}
-
-/// Why the bus does not take a message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Nobody has declared its target.
-    #[error("nobody has declared its topic")]
-    Unroutable,
-    /// There is no room.
-    #[error("its topic has no room")]
-    Full,
-    /// It is larger than the bus carries.
-    #[error("it has {bytes} bytes; at most {max} are allowed")]
-    TooLarge {
-        /// How large it is.
-        bytes: usize,
-        /// How large it may be.
-        max: usize,
-    },
-    /// The bus can never carry it.
-    #[error("it cannot be carried: {0}")]
-    Invalid(String),
-}
-
-impl Refusal {
-    /// Whether the same message will be refused for ever.
-    pub fn is_final(&self) -> bool {
-        matches!(self, Self::TooLarge { .. } | Self::Invalid(_))
-    }
 }
 
 /// What became of a call of publish.

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ExecutionId, OwnerId};
-use attune_executor::owner::{Call, Refusal};
+use attune_core::{ExecutionId, OwnerId, Refusal};
+use attune_executor::owner::Call;
 
 use crate::bus::{Name, Party};
 use crate::plan::{Fault, Reads, Time};

@@ -48,7 +48,7 @@ use workers::Workers;
 
 pub use port::{
     Call, CallId, Delivered, DeliveryId, Dispatch, Failure, Input, Looked, Output, PublishId,
-    Published, Refusal, Reply, Send, SubscriptionId, Work,
+    Published, Reply, Send, SubscriptionId, Work,
 };
 
 /// How an owner works; times in milliseconds.

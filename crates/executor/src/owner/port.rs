@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, QueueTotals,
-    RequestId, WorkerId,
+    Refusal, RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -168,24 +168,6 @@ pub enum Published {
     Refused(Vec<(usize, Refusal)>),
     /// Whether it was kept is unknown.
     Unknown,
-}
-
-/// Why the bus refuses a message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// Nobody has ever received there.
-    Unroutable,
-    /// What is kept there is at its bound.
-    Full,
-    /// It is larger than a message may be.
-    TooLarge {
-        /// How many bytes it has.
-        bytes: usize,
-        /// How many it may have.
-        max: usize,
-    },
-    /// It can never be sent.
-    Invalid(String),
 }
 
 /// A store call.

@@ -12,13 +12,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use attune_core::{ExecutionId, PartitionId};
+use attune_core::{ExecutionId, PartitionId, Refusal};
 
 use super::backoff::Backoff;
 use super::snapshots::Snapshots;
 use super::{
-    Call, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Refusal, Reply, Send,
-    Stage,
+    Call, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Reply, Send, Stage,
 };
 use crate::counters::Counter;
 use crate::partition::{Event, Grantee};

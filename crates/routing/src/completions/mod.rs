@@ -5,13 +5,13 @@
 //! cannot be stored: they are mended, and the error text says so. A refused completion would keep
 //! its slot until somebody looks.
 
-mod decide;
 mod mend;
-mod read;
+#[cfg(test)]
+mod tests;
 
-use attune_core::{Attempt, ExecutionId, Status};
-use attune_messages::message_bytes;
-use attune_messages::v1::{ExecutionCompleted, SlotRelease};
+use attune_core::{Attempt, ExecutionId, PartitionId, Status};
+use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
+use attune_messages::{DecodeError, Envelope, message_bytes};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::port::Arrived;
@@ -34,7 +34,7 @@ impl Rules for Completions {
     const NAME: &'static str = "completion";
 
     fn read(&self, arrived: &Arrived, max_bytes: usize) -> Read<Outcome> {
-        match read::read(&arrived.body, max_bytes) {
+        match read(&arrived.body, max_bytes) {
             Err(error) if error.is_newer() => Read::Newer,
             Err(error) => Read::Garbage(error.to_string()),
             Ok(items) => {
@@ -49,7 +49,7 @@ impl Rules for Completions {
     }
 }
 
-fn judge(item: read::Item, room: usize) -> Item<Outcome> {
+fn judge(item: Completed, room: usize) -> Item<Outcome> {
     let completion = match item {
         Ok(completion) => completion,
         Err(bad) => {
@@ -59,7 +59,7 @@ fn judge(item: read::Item, room: usize) -> Item<Outcome> {
             };
         }
     };
-    let to = match decide::decide(&completion) {
+    let to = match decide(&completion) {
         Ok(partition) => partition,
         Err(refusal) => {
             return Item::Refuse {
@@ -80,5 +80,86 @@ fn judge(item: read::Item, room: usize) -> Item<Outcome> {
         item: mended.item,
         note,
         changed: mended.changed,
+    }
+}
+
+/// One item of a message: a completion, or what is there instead and why it is none.
+type Completed = Result<Completion, Unreadable>;
+
+/// An item that is not a completion.
+#[derive(Debug)]
+struct Unreadable {
+    item: Box<RawValue>,
+    reason: String,
+}
+
+/// The items of a message of at most `max_bytes`, at least one. Each stands for itself: one
+/// that cannot be read does not take the others with it, whose slots would never be released.
+///
+/// # Errors
+/// When the message as a whole cannot be read.
+fn read(body: &[u8], max_bytes: usize) -> Result<Vec<Completed>, DecodeError> {
+    let envelope = Envelope::parse(body, max_bytes)?;
+    match envelope.items::<ExecutionCompleted>() {
+        Ok(items) => Ok(items
+            .into_iter()
+            .map(|ExecutionCompleted(item)| Ok(item))
+            .collect()),
+        Err(error @ DecodeError::Payload { .. }) => {
+            match serde_json::from_str::<Vec<Box<RawValue>>>(envelope.payload.get()) {
+                Ok(items) => Ok(items.into_iter().map(read_item).collect()),
+                // A single item, and that is not one.
+                Err(_) => Err(error),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn read_item(item: Box<RawValue>) -> Completed {
+    match serde_json::from_str(item.get()) {
+        Ok(ExecutionCompleted(completion)) => Ok(completion),
+        Err(error) => {
+            let reason = format!("the item is not a completion: {error}");
+            Err(Unreadable { item, reason })
+        }
+    }
+}
+
+/// Why a completion goes to the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum BadCompletion {
+    #[error("`execution_id` {0} is not the id of an execution; take it from the request")]
+    ExecutionId(ExecutionId),
+    #[error("`attempt` is {0}; attempts count from 1, take it from the request")]
+    Attempt(Attempt),
+    #[error("`status` is {0}; a run ends as succeeded, failed, timed_out or cancelled")]
+    Status(Status),
+    #[error("`partition` is {given}, but `execution_id` {id} belongs to {actual}; leave it out")]
+    OtherPartition {
+        id: ExecutionId,
+        given: PartitionId,
+        actual: PartitionId,
+    },
+}
+
+/// The partition whose owner must be told. Whether the execution exists, runs, and has this attempt
+/// is not asked: only its owner knows, and it ignores what does not fit. Whether the cluster has so many is not asked: a listener
+/// that is told a wrong number of them must bury nothing for it.
+fn decide(completion: &Completion) -> Result<PartitionId, BadCompletion> {
+    let id = completion.execution_id;
+    if id.0 <= 0 {
+        return Err(BadCompletion::ExecutionId(id));
+    }
+    if completion.attempt < Attempt(1) {
+        return Err(BadCompletion::Attempt(completion.attempt));
+    }
+    if !completion.status.is_reportable() {
+        return Err(BadCompletion::Status(completion.status));
+    }
+    let actual = id.partition();
+    match completion.partition {
+        Some(given) if given != actual => Err(BadCompletion::OtherPartition { id, given, actual }),
+        _ => Ok(actual),
     }
 }

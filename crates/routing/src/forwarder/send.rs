@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
+use attune_core::Refusal;
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::lane::{Carries, Lane, Parcel, may_publish};
 use super::{Forwarder, Sent};
-use crate::port::{Answer, CallId, Message, Now, Output, Refusal, Target};
+use crate::port::{Answer, CallId, Message, Now, Output, Target};
 use crate::router::Ids;
 use crate::rules::Rules;
 

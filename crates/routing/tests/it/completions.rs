@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status};
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Refusal, Seq, Status};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
 use attune_messages::{decode_batch, encode};
-use attune_routing::{Bounds, Completions, Message, Refusal, Target};
+use attune_routing::{Bounds, Completions, Message, Target};
 use chrono::DateTime;
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use uuid::Uuid;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use attune_core::{PartitionId, RequestId, Submission};
+use attune_core::{PartitionId, Refusal, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
 use attune_messages::{decode_batch, encode};
-use attune_routing::{Arrived, Bounds, DeliveryId, Firings, Input, Message, Refusal, Target};
+use attune_routing::{Arrived, Bounds, DeliveryId, Firings, Input, Message, Target};
 use chrono::DateTime;
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use serde_json::value::to_raw_value;

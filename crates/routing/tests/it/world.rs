@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use attune_core::Refusal;
 use attune_routing::{
-    Answer, Arrived, Bounds, CallId, DeliveryId, Input, Message, Now, Output, Refusal, Relay,
-    Rules, Target,
+    Answer, Arrived, Bounds, CallId, DeliveryId, Input, Message, Now, Output, Relay, Rules, Target,
 };
 use bytes::Bytes;
 use chrono::DateTime;

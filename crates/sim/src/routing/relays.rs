@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use attune_core::PartitionId;
+use attune_core::{PartitionId, Refusal};
 use attune_routing::{
     Answer, Arrived, Bounds, CallId, Completions, DeliveryId, Firings, Input, Message, Now, Output,
-    Refusal, Relay as Machine, Target,
+    Relay as Machine, Target,
 };
 use chrono::DateTime;
 use uuid::Uuid;
