@@ -20,6 +20,7 @@ mod executions;
 mod failure;
 mod options;
 mod partitions;
+mod requests;
 mod schema;
 mod sessions;
 pub mod sql;

@@ -185,7 +185,8 @@ pub struct ExecutionPage {
 pub struct HistoryRetention {
     /// Executions that have ended.
     pub history: Duration,
-    /// Request ids, within which a repeated request gives the same execution.
+    /// Request ids, within which a repeated request gives the same execution. An adapter may keep
+    /// them for up to a day longer, never shorter.
     pub requests: Duration,
     /// What is kept beside them.
     pub records: RecordRetention,

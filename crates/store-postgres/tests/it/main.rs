@@ -8,6 +8,7 @@ mod fencing;
 mod hot;
 mod monitoring;
 mod operators;
+mod requests;
 mod statements;
 mod support;
 mod throughput;
