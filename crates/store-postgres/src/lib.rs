@@ -18,6 +18,7 @@ mod db;
 mod dead_letters;
 mod executions;
 mod failure;
+mod history;
 mod options;
 mod partitions;
 mod requests;

@@ -4,6 +4,7 @@
 
 mod conformance;
 mod connecting;
+mod days;
 mod fencing;
 mod hot;
 mod monitoring;
