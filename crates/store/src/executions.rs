@@ -209,10 +209,7 @@ impl RecordRetention {
     pub const USUAL: Self = Self {
         audit: days(400),
         stats: days(30),
-        letters: DeadLetterRetention {
-            age: days(30),
-            bytes: 256 * 1024 * 1024,
-        },
+        letters: DeadLetterRetention::USUAL,
     };
 }
 

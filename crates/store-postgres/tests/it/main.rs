@@ -7,6 +7,7 @@ mod connecting;
 mod days;
 mod fencing;
 mod hot;
+mod letters;
 mod monitoring;
 mod operators;
 mod requests;
