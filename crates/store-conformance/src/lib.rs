@@ -144,7 +144,7 @@ cases! { ($)
     dead_letters::old_letters_go_first,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
-    requests::old_requests_are_forgotten,
+    requests::requests_are_kept_as_long_as_asked,
     actions::an_action_is_created_changed_and_kept,
     actions::a_policy_has_a_history,
     actions::racing_authors_create_an_action_once,

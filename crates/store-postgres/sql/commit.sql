@@ -56,7 +56,7 @@ inserted AS (
     ON CONFLICT (id) DO NOTHING
 ),
 -- The history has no unique index over its days. The request row, written by the same statement,
--- tells whether an instant end was written before.
+-- tells whether an instant end was written before; maybe yesterday, so all days are asked.
 instant AS (
     INSERT INTO attune.execution_history (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
@@ -88,6 +88,7 @@ instant AS (
         SELECT count(*) FROM attune.request r
         WHERE r.request_id = n.request_id AND r.execution_id = n.id)
 ),
+-- Each day has a unique index of its own, and none spans them, so none can be named here.
 remembered AS (
     INSERT INTO attune.request (request_id, execution_id, digest, created)
     SELECT r.request_id, r.id, r.digest, now()
@@ -98,7 +99,7 @@ remembered AS (
             unnest($7::bigint[] || $23::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
-    ON CONFLICT (request_id) DO NOTHING
+    ON CONFLICT DO NOTHING
 ),
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing

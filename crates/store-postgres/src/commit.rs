@@ -53,6 +53,8 @@ impl Db {
         if !missing.is_empty() && !cfg!(attune_plant = "no-fence") {
             return Err(CommitError::Fenced(missing));
         }
+        // Nobody waits for it.
+        drop(self.letters_were_added(&batch.letters));
         let mut committed = answer.committed;
         let before = self.granted_before(batch, &committed.granted).await;
         committed.granted.extend(before.map_err(unknown)?);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_store::StoreError;
+use attune_store::{LetterGauge, StoreError};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
@@ -14,13 +14,14 @@ use crate::sessions::Purpose;
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pools. Cheap to clone.
+/// The pools, and how many letters went through them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Db {
     pub(crate) commit: PgPool,
     pub(crate) key: PgPool,
     pub(crate) lease: PgPool,
     pub(crate) general: PgPool,
+    pub(crate) letters: Arc<LetterGauge>,
     migrate: PgConnectOptions,
     address: Arc<str>,
 }
@@ -58,6 +59,7 @@ impl Db {
             // One for the owner's partitions, one for the worker's lease, where one process is both.
             lease: pool(Purpose::Lease, 2),
             general: pool(Purpose::General, options.general_connections),
+            letters: Arc::new(LetterGauge::new(options.letters)),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
         })

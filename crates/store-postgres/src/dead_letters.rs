@@ -10,10 +10,12 @@ use attune_store::{
 };
 use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::bind::Binds;
 use crate::commit::counter;
+use crate::db::Db;
 use crate::failure::Failure;
 use crate::partitions::micros;
 use crate::{PostgresStore, sql, text};
@@ -30,7 +32,12 @@ impl DeadLetterStore for PostgresStore {
                     .await?;
                 Ok(())
             })
-            .await
+            .await?;
+        if let Some(pruned) = self.db.letters_were_added(letters) {
+            // What became of it is in the log; these letters are kept.
+            let _ = pruned.await;
+        }
+        Ok(())
     }
 
     async fn list_dead_letters(
@@ -84,14 +91,43 @@ impl DeadLetterStore for PostgresStore {
     }
 
     async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
+        self.db.remove_letters(keep).await
+    }
+}
+
+impl Db {
+    async fn remove_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
         let query = sqlx::query(sql::PRUNE_DEAD_LETTERS)
             .bind(micros(keep.age))
             .bind(counter(keep.bytes))
             .bind(counter(LETTER_OVERHEAD));
-        let pool = self.db.general.clone();
-        self.db
-            .run(async move { Ok(query.execute(&pool).await?.rows_affected()) })
+        let pool = self.general.clone();
+        self.run(async move { Ok(query.execute(&pool).await?.rows_affected()) })
             .await
+    }
+
+    /// Removes what is too much by now, in a task of its own, when enough was added to look for it.
+    pub(crate) fn letters_were_added(&self, letters: &[NewDeadLetter]) -> Option<JoinHandle<()>> {
+        let keep = self.letters.added(letters)?;
+        let db = self.clone();
+        Some(tokio::spawn(async move {
+            loop {
+                let removed = db.remove_letters(keep).await;
+                let again = db.letters.done(removed.is_ok());
+                match removed {
+                    Ok(0) => {}
+                    Ok(removed) => tracing::warn!(
+                        removed,
+                        kept.bytes = keep.bytes,
+                        "there were more dead letters than are kept; the oldest were removed"
+                    ),
+                    Err(error) => tracing::warn!(%error, "dead letters cannot be pruned"),
+                }
+                if !again {
+                    return;
+                }
+            }
+        }))
     }
 }
 

@@ -3,32 +3,26 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
+use attune_core::{ActionId, Attempt, ExecutionId, RequestId, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
     SlotHolder, SlotWorker, StoreError,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Row as _;
-use sqlx::postgres::{PgPool, PgRow};
+use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::failure::{Failure, unreadable};
 use crate::partitions::{between, priority, status};
-use crate::{PostgresStore, sql, text, upkeep};
+use crate::{PostgresStore, history, sql, text, upkeep};
 
 #[async_trait]
 impl ExecutionStore for PostgresStore {
     async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
         let pool = self.db.general.clone();
         self.db
-            .run(async move {
-                let row = sqlx::query(sql::FIND_EXECUTION)
-                    .bind(id.0)
-                    .fetch_optional(&pool)
-                    .await?;
-                row.as_ref().map(record).transpose()
-            })
+            .run(async move { history::find(&pool, id).await })
             .await
     }
 
@@ -41,7 +35,7 @@ impl ExecutionStore for PostgresStore {
         let filter = filter.clone();
         let pool = self.db.general.clone();
         self.db
-            .run(async move { list(&pool, filter, after, limit).await })
+            .run(async move { history::list(&pool, &filter, after, limit).await })
             .await
     }
 
@@ -67,50 +61,6 @@ impl ExecutionStore for PostgresStore {
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError> {
         upkeep::maintain(self, keep).await
     }
-}
-
-async fn list(
-    pool: &PgPool,
-    filter: ExecutionFilter,
-    after: Option<Cursor>,
-    limit: u32,
-) -> Result<ExecutionPage, Failure> {
-    let clean = |value: Option<String>| value.map(|value| text::text(&value).into_owned());
-    let statuses: Option<Vec<&str>> = (!filter.statuses.is_empty()).then(|| {
-        filter
-            .statuses
-            .iter()
-            .copied()
-            .map(Status::as_str)
-            .collect()
-    });
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    // One more than asked tells whether another page follows.
-    let rows = sqlx::query(sql::LIST_EXECUTIONS)
-        .bind(clean(filter.action_ref))
-        .bind(statuses)
-        .bind(clean(filter.requested_by))
-        .bind(clean(filter.group))
-        .bind(after.map(|after| after.created))
-        .bind(after.map(|after| after.id.0))
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1))
-        .bind(filter.bodies.parameters)
-        .bind(filter.bodies.result)
-        .bind(filter.bodies.stdout)
-        .bind(filter.bodies.stderr)
-        .fetch_all(pool)
-        .await?;
-    let more = rows.len() > limit;
-    let executions: Vec<ExecutionRecord> = rows
-        .iter()
-        .take(limit)
-        .map(record)
-        .collect::<Result<_, _>>()?;
-    let next = executions.last().filter(|_| more).map(|last| Cursor {
-        created: last.created,
-        id: last.id,
-    });
-    Ok(ExecutionPage { executions, next })
 }
 
 fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
@@ -144,7 +94,8 @@ fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
     })
 }
 
-fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
+/// An execution, active or ended.
+pub(crate) fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
     let labels: Option<String> = row.try_get("labels")?;
     let labels = match labels {
         None => Default::default(),

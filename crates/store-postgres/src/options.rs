@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use attune_store::DeadLetterRetention;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
 /// How to reach the server, and how many connections to hold.
@@ -26,6 +27,8 @@ pub struct PostgresOptions {
     /// How long the server works on one slow statement (a list, the upkeep). Statements by key
     /// have bounds of their own.
     pub statement_timeout: Duration,
+    /// How much of the dead letters is kept between two upkeeps.
+    pub letters: DeadLetterRetention,
 }
 
 impl PostgresOptions {
@@ -39,6 +42,7 @@ impl PostgresOptions {
             general_connections: 4,
             acquire_timeout: Duration::from_secs(5),
             statement_timeout: Duration::from_secs(30),
+            letters: DeadLetterRetention::USUAL,
         }
     }
 
@@ -68,6 +72,7 @@ impl fmt::Debug for PostgresOptions {
             .field("general_connections", &self.general_connections)
             .field("acquire_timeout", &self.acquire_timeout)
             .field("statement_timeout", &self.statement_timeout)
+            .field("letters", &self.letters)
             .finish_non_exhaustive()
     }
 }

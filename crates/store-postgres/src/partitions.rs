@@ -9,8 +9,7 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, KnownRequest, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
-    WorkerEnd,
+    GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -21,7 +20,7 @@ use crate::actions::{self, ActionColumns};
 use crate::bind::Binds;
 use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
-use crate::{PostgresStore, sql};
+use crate::{PostgresStore, requests, sql};
 
 #[async_trait]
 impl PartitionStore for PostgresStore {
@@ -326,7 +325,7 @@ impl PartitionStore for PostgresStore {
         self.db
             .run(async move {
                 Ok(Lookup {
-                    requests: known_requests(&pool, requests).await?,
+                    requests: requests::known(&pool, requests).await?,
                     actions: actions::by_ref(&pool, refs).await?,
                 })
             })
@@ -358,42 +357,6 @@ async fn make_partitions(pool: &PgPool, count: i32) -> Result<(), Failure> {
         .await?;
     transaction.commit().await?;
     Ok(())
-}
-
-async fn known_requests(pool: &PgPool, asked: Vec<Uuid>) -> Result<Vec<KnownRequest>, Failure> {
-    if asked.is_empty() {
-        return Ok(Vec::new());
-    }
-    let rows: Vec<(Uuid, i64, i64, Option<String>)> = sqlx::query_as(sql::LOOK_UP_REQUESTS)
-        .bind(asked)
-        .fetch_all(pool)
-        .await?;
-    let ended: Vec<i64> = rows
-        .iter()
-        .filter(|(.., status)| status.is_none())
-        .map(|(_, id, ..)| *id)
-        .collect();
-    // Whatever left the active executions before the first statement is in the history by now.
-    let ended: std::collections::HashMap<i64, String> = if ended.is_empty() {
-        Default::default()
-    } else {
-        let rows: Vec<(i64, String)> = sqlx::query_as(sql::LOOK_UP_HISTORY)
-            .bind(ended)
-            .fetch_all(pool)
-            .await?;
-        rows.into_iter().collect()
-    };
-    rows.into_iter()
-        .filter_map(|(request, id, digest, active)| {
-            let text = active.or_else(|| ended.get(&id).cloned())?;
-            Some(status(&text).map(|status| KnownRequest {
-                request_id: RequestId(request),
-                execution_id: ExecutionId(id),
-                digest,
-                status,
-            }))
-        })
-        .collect()
 }
 
 /// Partitions that were taken, and in which epochs.

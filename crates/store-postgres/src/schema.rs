@@ -8,7 +8,7 @@ use sqlx::postgres::{PgPool, PgPoolOptions};
 use crate::db::Db;
 use crate::failure::{Failure, of_migration};
 use crate::sql;
-use crate::upkeep::HISTORY_DAYS_AHEAD;
+use crate::upkeep::make_days;
 
 /// Where the migrations that were applied are written down.
 const TABLE: &str = "attune.schema_migration";
@@ -61,6 +61,11 @@ fn migrations() -> Vec<Migration> {
             "no_slots",
             include_str!("../../../migrations/postgres/0009_no_slots.sql"),
         ),
+        (
+            10,
+            "request_days",
+            include_str!("../../../migrations/postgres/0010_request_days.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {
@@ -85,7 +90,7 @@ fn migrator() -> Migrator {
 
 impl Db {
     /// Brings the schema to what this program needs; an advisory lock lets one caller at a time
-    /// do so. Also makes the history's partitions for the days to come.
+    /// do so. Also makes the partitions of the days to come.
     pub(crate) async fn migrate(&self) -> Result<(), StoreError> {
         let options = self.migration_options();
         self.run(async move {
@@ -116,11 +121,7 @@ async fn migrate(pool: &PgPool) -> Result<(), Failure> {
     // What this program does not know was judged just now.
     migrator.set_ignore_missing(true);
     migrator.run(pool).await.map_err(of_migration)?;
-    sqlx::query(sql::MAKE_HISTORY_DAYS)
-        .bind(HISTORY_DAYS_AHEAD)
-        .execute(pool)
-        .await?;
-    Ok(())
+    make_days(pool).await
 }
 
 /// A migration that was applied: version, name, whether it was finished, checksum.

@@ -9,9 +9,25 @@ use crate::failure::Failure;
 use crate::partitions::micros;
 use crate::{PostgresStore, sql};
 
-/// How many days after today have a partition of the history. The upkeep runs at least daily;
-/// should it not, what ends goes to the default partition.
-pub(crate) const HISTORY_DAYS_AHEAD: i32 = 7;
+/// A table that is kept by the day, and how many days after today have a partition. The upkeep runs at
+/// least daily; should it not, rows go to the default partition. A commit looks into every partition
+/// of the requests, so those have few.
+#[derive(Debug, Clone, Copy)]
+struct ByDay {
+    table: &'static str,
+    days_ahead: i32,
+}
+
+/// Which execution a request led to.
+const REQUESTS: ByDay = ByDay {
+    table: "request",
+    days_ahead: 3,
+};
+/// What has ended.
+const HISTORY: ByDay = ByDay {
+    table: "execution_history",
+    days_ahead: 7,
+};
 
 /// How many rows one step of the upkeep removes.
 const PRUNE_STEP: i64 = 10_000;
@@ -43,22 +59,27 @@ pub(crate) async fn maintain(
     let db = &store.db;
     // A request that is still known must find its execution.
     let history = micros(keep.history.max(keep.requests));
+    let requests = micros(keep.requests);
     let audit = micros(keep.records.audit);
     let mut steps = Steps::default();
-    steps.note("make days", make_days(db).await);
-    for (step, statement, age) in [
-        ("requests", sql::PRUNE_REQUESTS, micros(keep.requests)),
-        (
-            "queue stats",
-            sql::PRUNE_STATS_HISTORY,
-            micros(keep.records.stats),
-        ),
-    ] {
-        steps.note(step, prune(db, statement, age).await);
+    for table in [REQUESTS, HISTORY] {
+        steps.note("days to come", days_to_come(db, table).await);
     }
-    steps.note("history", drop_days(db, history).await);
+    steps.note("requests", drop_days(db, REQUESTS, requests).await);
+    let minutes = prune(db, sql::PRUNE_STATS_HISTORY, micros(keep.records.stats));
+    steps.note("queue stats", minutes.await);
+    steps.note("history", drop_days(db, HISTORY, history).await);
     for (step, statement, age) in [
-        ("default day", sql::PRUNE_DEFAULT_DAY, Some(history)),
+        (
+            "requests of no day",
+            sql::PRUNE_DEFAULT_REQUESTS,
+            Some(requests),
+        ),
+        (
+            "history of no day",
+            sql::PRUNE_DEFAULT_HISTORY,
+            Some(history),
+        ),
         ("policies", sql::PRUNE_POLICIES, Some(audit)),
         ("workers", sql::PRUNE_WORKERS, None),
         ("executors", sql::PRUNE_EXECUTORS, None),
@@ -71,14 +92,21 @@ pub(crate) async fn maintain(
     steps.failed.map_or(Ok(()), Err)
 }
 
-async fn make_days(db: &Db) -> Result<(), StoreError> {
+async fn days_to_come(db: &Db, of: ByDay) -> Result<(), StoreError> {
     let pool = db.general.clone();
-    db.run(async move {
-        let days = sqlx::query(sql::MAKE_HISTORY_DAYS).bind(HISTORY_DAYS_AHEAD);
-        days.execute(&pool).await?;
-        Ok(())
-    })
-    .await
+    db.run(async move { make(&pool, of).await }).await
+}
+
+/// Makes the partitions of today and of the days to come, for every table that has them.
+pub(crate) async fn make_days(pool: &PgPool) -> Result<(), Failure> {
+    make(pool, REQUESTS).await?;
+    make(pool, HISTORY).await
+}
+
+async fn make(pool: &PgPool, ByDay { table, days_ahead }: ByDay) -> Result<(), Failure> {
+    let days = sqlx::query(sql::MAKE_DAYS).bind(table).bind(days_ahead);
+    days.execute(pool).await?;
+    Ok(())
 }
 
 /// Removes what is older than `age`, step by step.
@@ -98,11 +126,11 @@ async fn prune(db: &Db, statement: &'static str, age: i64) -> Result<(), StoreEr
 }
 
 /// Drops one day after another that ended longer ago than `age`.
-async fn drop_days(db: &Db, age: i64) -> Result<(), StoreError> {
+async fn drop_days(db: &Db, from: ByDay, age: i64) -> Result<(), StoreError> {
     let pool = db.general.clone();
     db.run(async move {
         for _ in 0..PRUNE_STEPS {
-            let step = sqlx::query_scalar(sql::DROP_HISTORY_DAY).bind(age);
+            let step = sqlx::query_scalar(sql::DROP_DAY).bind(from.table).bind(age);
             let dropped: bool = step.fetch_one(&pool).await?;
             if !dropped {
                 break;

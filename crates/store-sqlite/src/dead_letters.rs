@@ -11,6 +11,7 @@ use attune_store::{
 use serde_json::json;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use tokio::task::JoinHandle;
 
 use crate::batch;
 use crate::error::Failure;
@@ -21,14 +22,19 @@ use crate::store::{Inner, SqliteStore};
 #[async_trait]
 impl DeadLetterStore for SqliteStore {
     async fn add_dead_letters(&self, letters: &[NewDeadLetter]) -> Result<(), StoreError> {
-        let letters = letters.to_vec();
-        self.task(async move |inner: Arc<Inner>| {
+        let new = letters.to_vec();
+        self.task::<_, StoreError, _, _>(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .transaction(move |connection| Box::pin(add(connection, letters)))
+                .transaction(move |connection| Box::pin(add(connection, new)))
                 .await
         })
-        .await
+        .await?;
+        if let Some(pruned) = self.letters_were_added(letters) {
+            // What became of it is in the log; these letters are kept.
+            let _ = pruned.await;
+        }
+        Ok(())
     }
 
     async fn list_dead_letters(
@@ -74,6 +80,32 @@ impl DeadLetterStore for SqliteStore {
     async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
         self.task(async move |inner: Arc<Inner>| prune(&inner, keep).await)
             .await
+    }
+}
+
+impl SqliteStore {
+    /// Removes what is too much by now, in a task of its own, when enough was added to look for it.
+    pub(crate) fn letters_were_added(&self, letters: &[NewDeadLetter]) -> Option<JoinHandle<()>> {
+        let keep = self.inner.letters.added(letters)?;
+        let inner = Arc::clone(&self.inner);
+        Some(tokio::spawn(async move {
+            loop {
+                let removed = prune(&inner, keep).await.map_err(StoreError::from);
+                let again = inner.letters.done(removed.is_ok());
+                match removed {
+                    Ok(0) => {}
+                    Ok(removed) => tracing::warn!(
+                        removed,
+                        kept.bytes = keep.bytes,
+                        "there were more dead letters than are kept; the oldest were removed"
+                    ),
+                    Err(error) => tracing::warn!(%error, "dead letters cannot be pruned"),
+                }
+                if !again {
+                    return;
+                }
+            }
+        }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use attune_store::DeadLetterRetention;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
 /// How to open a [`SqliteStore`](crate::SqliteStore).
@@ -15,6 +16,8 @@ pub struct SqliteOptions {
     /// How long a statement waits for a program outside of Attune, such as the `sqlite3` shell,
     /// to finish its own write; afterwards the store counts as unavailable.
     pub busy_timeout: Duration,
+    /// How much of the dead letters is kept between two upkeeps.
+    pub letters: DeadLetterRetention,
 }
 
 /// How many pages of 4 KiB the write-ahead log gathers before they are copied into the file.
@@ -35,6 +38,7 @@ impl SqliteOptions {
             path: path.into(),
             readers: 4,
             busy_timeout: Duration::from_secs(5),
+            letters: DeadLetterRetention::USUAL,
         }
     }
 

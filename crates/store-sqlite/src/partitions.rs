@@ -351,13 +351,16 @@ impl PartitionStore for SqliteStore {
             .into());
         }
         let lists = BatchLists::of(batch);
-        self.task(async move |inner: Arc<Inner>| {
+        let committed = self.task::<_, CommitError, _, _>(async move |inner: Arc<Inner>| {
             inner
                 .writer
                 .transaction(move |connection| Box::pin(write(connection, lists)))
                 .await
-        })
-        .await
+        });
+        let committed = committed.await?;
+        // Nobody waits for it.
+        drop(self.letters_were_added(&batch.letters));
+        Ok(committed)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_store::{Store, StoreError};
+use attune_store::{LetterGauge, Store, StoreError};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
@@ -37,6 +37,7 @@ pub(crate) struct Inner {
     options: SqliteOptions,
     pub(crate) writer: Writer,
     readers: SqlitePool,
+    pub(crate) letters: LetterGauge,
     lock: Mutex<Option<FileLock>>,
     _folder: Option<TempDir>,
 }
@@ -84,6 +85,7 @@ impl SqliteStore {
             .connect_lazy_with(options.reader());
         Ok(Self {
             inner: Arc::new(Inner {
+                letters: LetterGauge::new(options.letters),
                 options,
                 writer,
                 readers,

@@ -1,5 +1,6 @@
 //! Messages that nobody could use, until they are put back or are old.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -89,11 +90,79 @@ pub struct DeadLetterRetention {
 /// What a letter counts beside its body, in bytes, so that empty ones are bounded too.
 pub const LETTER_OVERHEAD: u64 = 512;
 
+impl DeadLetterRetention {
+    /// 30 days, 256 MiB.
+    pub const USUAL: Self = Self {
+        age: Duration::from_secs(30 * 24 * 3600),
+        bytes: 256 * 1024 * 1024,
+    };
+}
+
+/// Tells a store when to look whether it has more letters than it may: a look reads all of them, so
+/// not after each one, and the upkeep's hour is too long when letters pour in.
+#[derive(Debug)]
+pub struct LetterGauge {
+    keep: DeadLetterRetention,
+    /// Bytes that were added since the last look.
+    added: AtomicU64,
+    looking: AtomicBool,
+}
+
+impl LetterGauge {
+    /// A look is due after each of so many parts of the bytes that all letters may have.
+    const PARTS: u64 = 64;
+
+    /// For letters of which `keep` is kept. The first letter makes a look due: nobody knows how many
+    /// there are.
+    pub fn new(keep: DeadLetterRetention) -> Self {
+        Self {
+            keep,
+            added: AtomicU64::new(keep.bytes / Self::PARTS),
+            looking: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts letters that were added. When a look is due: what is to be kept, and the caller prunes
+    /// and says that it is [`done`](Self::done). One caller at a time does so.
+    pub fn added(&self, letters: &[NewDeadLetter]) -> Option<DeadLetterRetention> {
+        if letters.is_empty() {
+            return None;
+        }
+        let bytes = letters
+            .iter()
+            .map(|letter| letter.body.len() as u64 + LETTER_OVERHEAD)
+            .sum();
+        let before = self.added.fetch_add(bytes, Ordering::Relaxed);
+        let due = before.saturating_add(bytes) >= self.keep.bytes / Self::PARTS;
+        if !due || self.looking.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        self.added.store(0, Ordering::Relaxed);
+        Some(self.keep)
+    }
+
+    /// The look that was due is over; `true` when so much was added meanwhile that the caller has to
+    /// look again. After one that failed, the next letter makes the next look due.
+    pub fn done(&self, succeeded: bool) -> bool {
+        let part = self.keep.bytes / Self::PARTS;
+        if !succeeded {
+            self.added.fetch_add(part, Ordering::Relaxed);
+        } else if self.added.load(Ordering::Relaxed) >= part {
+            self.added.store(0, Ordering::Relaxed);
+            return true;
+        }
+        self.looking.store(false, Ordering::Release);
+        false
+    }
+}
+
 /// What the collector of dead letters and the API ask.
 #[async_trait]
 pub trait DeadLetterStore: Send + Sync {
     /// Keeps messages. One that is there already, put back or not, waits again, with the reason
-    /// and body that it has now; so adding twice what was added once leaves one letter.
+    /// and body that it has now; so adding twice what was added once leaves one letter. When they
+    /// are more than the store may have, those that came first go, not only with the upkeep
+    /// ([`LetterGauge`]).
     ///
     /// # Errors
     /// When the store fails.
@@ -130,4 +199,38 @@ pub trait DeadLetterStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letters(bytes: usize) -> Vec<NewDeadLetter> {
+        vec![NewDeadLetter {
+            message_id: Uuid::nil(),
+            reason: String::new(),
+            source: String::new(),
+            body: vec![0; bytes - 512],
+            bytes: 0,
+        }]
+    }
+
+    #[test]
+    fn a_look_is_due_at_first_and_after_each_part_by_one_caller() {
+        let keep = DeadLetterRetention {
+            bytes: 64 * 1_000,
+            ..DeadLetterRetention::USUAL
+        };
+        let gauge = LetterGauge::new(keep);
+        assert_eq!(gauge.added(&[]), None);
+        assert_eq!(gauge.added(&letters(512)), Some(keep), "the first letter");
+        assert_eq!(gauge.added(&letters(1_000)), None, "somebody looks");
+        assert!(gauge.done(true), "enough came meanwhile");
+        assert!(!gauge.done(true));
+        assert_eq!(gauge.added(&letters(600)), None, "less than a part");
+        assert_eq!(gauge.added(&letters(600)), Some(keep));
+        assert!(!gauge.done(false));
+        assert_eq!(gauge.added(&letters(512)), Some(keep), "it had failed");
+        assert!(!gauge.done(true));
+    }
 }

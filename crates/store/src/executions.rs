@@ -185,7 +185,8 @@ pub struct ExecutionPage {
 pub struct HistoryRetention {
     /// Executions that have ended.
     pub history: Duration,
-    /// Request ids, within which a repeated request gives the same execution.
+    /// Request ids, within which a repeated request gives the same execution. An adapter may keep
+    /// them for up to a day longer, never shorter.
     pub requests: Duration,
     /// What is kept beside them.
     pub records: RecordRetention,
@@ -208,10 +209,7 @@ impl RecordRetention {
     pub const USUAL: Self = Self {
         audit: days(400),
         stats: days(30),
-        letters: DeadLetterRetention {
-            age: days(30),
-            bytes: 256 * 1024 * 1024,
-        },
+        letters: DeadLetterRetention::USUAL,
     };
 }
 

@@ -23,7 +23,7 @@ pub use actions::{ActionStore, Applied, PolicyChange};
 pub use audit::{AuditEntry, AuditStore, NewAudit, Violations};
 pub use dead_letters::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
-    NewDeadLetter, Requeue,
+    LetterGauge, NewDeadLetter, Requeue,
 };
 pub use error::StoreError;
 pub use executions::{

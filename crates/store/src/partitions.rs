@@ -86,7 +86,7 @@ pub struct Lookup {
     pub actions: Vec<Action>,
 }
 
-/// A request that was accepted within the last 24 hours.
+/// A request that was accepted lately: within the retention of requests, or not much earlier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownRequest {
     /// The request.

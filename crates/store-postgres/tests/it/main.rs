@@ -4,10 +4,13 @@
 
 mod conformance;
 mod connecting;
+mod days;
 mod fencing;
 mod hot;
+mod letters;
 mod monitoring;
 mod operators;
+mod requests;
 mod statements;
 mod support;
 mod throughput;

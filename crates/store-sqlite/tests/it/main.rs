@@ -4,6 +4,7 @@
 mod batches;
 mod children;
 mod files;
+mod letters;
 mod measure;
 mod statements;
 mod suite;

@@ -1,6 +1,7 @@
+-- What waits or holds a slot; the history's rows all have a time of their end, which leaves it out.
 -- Pages by (created, id), which never change, so that rows may move into the history between
--- two pages. The session forces custom plans: a filter that is not set then costs nothing, a
--- filter on status leaves out the table that cannot have it, and the order comes from an index.
+-- two pages. The session forces custom plans: a filter that is not set then costs nothing, and the
+-- order comes from an index.
 -- $8 to $11: whether parameters, result, stdout and stderr are read; they can be long.
 SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, enforcement_id,
        requested_by, group_key, labels::text,
@@ -15,5 +16,6 @@ WHERE ($1::text IS NULL OR action = (SELECT a.id FROM attune.action a WHERE a.re
   AND ($3::text IS NULL OR requested_by = $3::text)
   AND ($4::text IS NULL OR group_key = $4::text)
   AND ($5::timestamptz IS NULL OR (created, id) < ($5::timestamptz, $6::bigint))
+  AND finished_at IS NULL
 ORDER BY created DESC, id DESC
 LIMIT $7::bigint

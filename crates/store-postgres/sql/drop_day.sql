@@ -1,0 +1,1 @@
+SELECT attune.drop_day($1::text, now() - $2::bigint * interval '1 microsecond')

@@ -1,1 +1,0 @@
-SELECT attune.make_history_days($1::integer)
