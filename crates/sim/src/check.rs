@@ -206,6 +206,11 @@ impl Report {
         let violations: serde_json::Map<String, serde_json::Value> = Rule::all()
             .map(|rule| (rule.name().to_owned(), count(rule).into()))
             .collect();
+        let first: serde_json::Map<String, serde_json::Value> = self
+            .broken
+            .iter()
+            .map(|(rule, (_, seed))| (rule.name().to_owned(), (*seed).into()))
+            .collect();
         let seen = &self.seen;
         serde_json::json!({
             "seeds": self.seeds,
@@ -222,6 +227,7 @@ impl Report {
             "most_returned": seen.most_returned,
             "faults_by_kind": seen.faults,
             "first_failing_seed": self.broken.values().map(|(_, seed)| *seed).min(),
+            "first_failing_seeds": first,
             "violations": violations,
         })
         .to_string()

@@ -166,9 +166,10 @@ impl Oracle {
                 format!("{key:?} starts a second time"),
             );
         }
+        // A claim that was answered late may begin what has lost its slot meanwhile.
         let let_go = &self.let_go;
         let mut counts = self.running.keys().filter(|key| !let_go.contains(key));
-        if counts.any(|(id, _)| *id == key.0) {
+        if !let_go.contains(&key) && counts.any(|(id, _)| *id == key.0) {
             self.say(
                 now,
                 Rule::DoubleStart,

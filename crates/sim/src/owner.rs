@@ -60,8 +60,9 @@ pub(crate) struct Owner {
     /// Where each delivery that is not acknowledged lies at the broker.
     deliveries: BTreeMap<DeliveryId, ((u64, u64), Vec<RequestId>)>,
     delivered: u64,
-    /// Where the submissions of a request lie at the broker that were delivered.
-    places: BTreeMap<RequestId, BTreeSet<u64>>,
+    /// Where the submissions of a request lie at the broker that were delivered. After a cut the
+    /// same message is delivered again, and acknowledging it through the old connection does nothing.
+    places: BTreeMap<RequestId, BTreeSet<(u64, DeliveryId)>>,
     /// Since when each execution waits that was loaded.
     since: BTreeMap<ExecutionId, Time>,
     /// What it had received of a partition in earlier epochs, when that bug is planted.
@@ -129,7 +130,7 @@ impl Owner {
                 request_id,
                 ..
             } => {
-                let place = self.places.get(request_id)?.first()?;
+                let (place, _) = self.places.get(request_id)?.first()?;
                 Some((*execution_id, *request_id, *place))
             }
             _ => None,
@@ -288,7 +289,7 @@ impl World {
         let requests = requests(&work);
         for request in &requests {
             let places = owner.places.entry(*request).or_default();
-            places.insert(at_broker.1);
+            places.insert((at_broker.1, id));
         }
         owner.deliveries.insert(id, (at_broker, requests));
         Some(Delivered {
@@ -342,7 +343,7 @@ impl World {
         };
         for request in requests {
             if let Some(places) = owner.places.get_mut(&request) {
-                places.remove(&place);
+                places.remove(&(place, delivery));
             }
         }
         self.soon(Ev::Ack(sub, place));

@@ -132,7 +132,10 @@ impl World {
                 lasting: &self.lasting,
             };
             shadow.judge(now, &told, &decided.facts, &mut said);
-            for violation in said {
+            // As with what is stored: what a stale owner believes does no harm.
+            let lease = &self.store.leases[usize::from(decided.partition.0)];
+            let owns = lease.owner == Some(self.owners[o].id) && lease.epoch == decided.epoch.0;
+            for violation in said.into_iter().filter(|_| owns) {
                 self.oracle.blame(self.now, violation);
             }
             return;
@@ -188,15 +191,15 @@ impl World {
         }
     }
 
-    /// Memory and store must never come apart; who has lost its partition may think so.
+    /// Memory and store must never come apart; who has lost a partition may think so.
     fn mended(&mut self, o: usize, counter: Counter) {
-        let id = self.owners[o].id;
-        let owns = self
-            .store
-            .leases
-            .iter()
-            .any(|lease| lease.owner == Some(id));
-        if owns && self.plan.plant.is_none() {
+        let owner = &self.owners[o];
+        let mut subscribed = owner.subscriptions.values();
+        let owns_all = subscribed.all(|of| {
+            let lease = &self.store.leases[usize::from(of.partition.0)];
+            lease.owner == Some(owner.id)
+        });
+        if owns_all && self.plan.plant.is_none() {
             let words = format!("memory and store differ: {counter:?}");
             self.oracle
                 .blame(self.now, Violation::of(Rule::Stored, words));
