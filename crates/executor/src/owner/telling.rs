@@ -31,13 +31,20 @@ const MAX_UNCONFIRMED: usize = 32;
 const MAX_WAITING: usize = 1_000;
 /// How many bytes of them.
 const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
-/// How many bytes may be on their way to the bus before commands must wait.
+/// How many bytes may be on their way to the bus, or wait for pools that take dispatches, before
+/// commands must wait.
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
 /// How many dispatches are published together.
 const MAX_TOGETHER: usize = 1_000;
+/// How many bytes of them, but always one; likewise about how many are read together.
+const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
 /// How many executions are dispatched once more at a time, and how often: a partition that was
 /// taken over must not flood the broker with what mostly waits at the workers already.
 const AGAIN_AT_ONCE: usize = 500;
+/// How many at first, when nobody knows how large their bodies are; and how many times more than
+/// the last time.
+const AGAIN_AT_FIRST: usize = 8;
+const AGAIN_MORE: usize = 8;
 const AGAIN_INTERVAL: Millis = 50;
 
 /// The line of one pool.
@@ -68,6 +75,23 @@ impl Pool {
         let most = if self.closed { 1 } else { MAX_UNCONFIRMED };
         !self.waiting.is_empty() && self.unconfirmed < most && self.retry_at <= now
     }
+
+    /// The first in line that are published together.
+    fn next(&mut self) -> (Vec<(PartitionId, Dispatch)>, usize) {
+        // One is enough to see whether a pool takes dispatches again.
+        let most = if self.closed { 1 } else { MAX_TOGETHER };
+        let (mut items, mut bytes) = (Vec::new(), 0);
+        while items.len() < most
+            && let Some(first) = self.waiting.front()
+            && (items.is_empty() || bytes + size(&first.1) <= MAX_BYTES_TOGETHER)
+            && let Some(item) = self.waiting.pop_front()
+        {
+            bytes += size(&item.1);
+            items.push(item);
+        }
+        self.waiting_bytes -= bytes;
+        (items, bytes)
+    }
 }
 
 /// Dispatches on their way to the bus.
@@ -87,6 +111,8 @@ pub(super) struct Telling {
     /// To be dispatched once more.
     again: VecDeque<(PartitionId, Grantee)>,
     again_at: Millis,
+    /// How many of them are read at a time: few while they are large.
+    again_at_once: Option<usize>,
     /// Those of them whose bodies are being read.
     reading: HashMap<ExecutionId, (PartitionId, Grantee)>,
     pub(super) snapshots: Snapshots,
@@ -98,13 +124,31 @@ impl Telling {
         let pools = pools
             .filter(|pool| pool.unconfirmed == 0)
             .map(|pool| pool.retry_at);
-        let again = (!self.again.is_empty() && self.reading.is_empty()).then_some(self.again_at);
+        let again = self.may_read().then_some(self.again_at);
         pools.chain(again).min()
     }
 
-    /// Whether so much is on its way that commands must wait.
+    /// Whether so much is on its way that commands must wait. What a closed pool has in line is
+    /// bounded by itself, and stops nobody else.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes_on_the_way >= MAX_BYTES_ON_THE_WAY
+        let open = self.pools.values().filter(|pool| !pool.closed);
+        let waiting: usize = open.map(|pool| pool.waiting_bytes).sum();
+        self.bytes_on_the_way + waiting >= MAX_BYTES_ON_THE_WAY
+    }
+
+    /// Whether bodies of what is dispatched once more may be read.
+    fn may_read(&self) -> bool {
+        !self.again.is_empty() && self.reading.is_empty() && !self.is_full()
+    }
+
+    /// So many bodies were read, of so many bytes.
+    fn have_read(&mut self, count: usize, bytes: usize) {
+        let before = self.again_at_once.unwrap_or(AGAIN_AT_FIRST);
+        let fit = (MAX_BYTES_TOGETHER * count)
+            .checked_div(bytes)
+            .unwrap_or(AGAIN_AT_ONCE);
+        let most = (before * AGAIN_MORE).min(AGAIN_AT_ONCE);
+        self.again_at_once = Some(fit.clamp(1, most));
     }
 
     /// An execution may have been dispatched in vain.
@@ -236,12 +280,7 @@ impl Owner {
         let Some(pool) = self.telling.pools.get_mut(name) else {
             return;
         };
-        // One is enough to see whether a pool takes dispatches again.
-        let most = if pool.closed { 1 } else { MAX_TOGETHER };
-        let many = pool.waiting.len().min(most);
-        let items: Vec<(PartitionId, Dispatch)> = pool.waiting.drain(..many).collect();
-        let bytes: usize = items.iter().map(|(_, dispatch)| size(dispatch)).sum();
-        pool.waiting_bytes -= bytes;
+        let (items, bytes) = pool.next();
         pool.unconfirmed += 1;
         self.telling.bytes_on_the_way += bytes;
         let dispatches = items.iter().map(|(_, dispatch)| dispatch.clone()).collect();
@@ -412,12 +451,12 @@ impl Owner {
     /// Reads the bodies of what is dispatched once more, a few at a time, and only of what still
     /// holds its slot.
     fn read_bodies(&mut self, now: Millis) {
-        let idle = self.telling.again.is_empty() || !self.telling.reading.is_empty();
-        if idle || now < self.telling.again_at {
+        if !self.telling.may_read() || now < self.telling.again_at {
             return;
         }
         self.telling.again_at = now + AGAIN_INTERVAL;
-        let many = self.telling.again.len().min(AGAIN_AT_ONCE);
+        let at_once = self.telling.again_at_once.unwrap_or(AGAIN_AT_FIRST);
+        let many = self.telling.again.len().min(at_once);
         let next: Vec<(PartitionId, Grantee)> = self.telling.again.drain(..many).collect();
         for (id, grantee) in next {
             let partition = self.partition(id);
@@ -443,6 +482,8 @@ impl Owner {
             self.telling.again_at = now + self.chance.between(500, 1_000);
             return;
         };
+        let bytes = bodies.iter().map(|body| body.parameters.get().len()).sum();
+        self.telling.have_read(bodies.len(), bytes);
         for body in bodies {
             if let Some((id, grantee)) = reading.remove(&body.id) {
                 self.line_up(id, Dispatch { grantee, body });
