@@ -7,6 +7,7 @@ use attune_executor::owner::{Call, Failure, Looked, Reply};
 use attune_executor::queue::Millis;
 use attune_runtime::error_chain;
 use attune_store::{CommitError, PartitionStore, StoreError};
+use chrono::Utc;
 
 use crate::convert::{self, duration};
 
@@ -44,10 +45,12 @@ impl Calls {
             }
             Call::Look => {
                 let store_now = store.now().await?.timestamp_millis();
+                let own_now = Utc::now().timestamp_millis();
                 let executors = store.executors().await?;
                 let leases = store.leases().await?;
                 Reply::Looked(Looked {
                     store_now,
+                    own_now,
                     executors: executors.into_iter().map(convert::executor).collect(),
                     leases: leases.into_iter().map(convert::lease).collect(),
                 })

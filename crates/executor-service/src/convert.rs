@@ -138,6 +138,7 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
     let instant = batch.instant.iter();
     store::Batch {
         owner: batch.owner,
+        at: DateTime::from_timestamp_millis(batch.at).unwrap_or_default(),
         fences: batch.fences.clone(),
         inserts: batch.inserts.iter().map(new_execution).collect(),
         instant: instant
@@ -196,7 +197,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         priority: row.priority,
         status: row.status,
         attempt: row.attempt,
-        age: span(row.age),
+        created: row.created.timestamp_millis(),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
     }
@@ -223,12 +224,12 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         id: row.id,
         action_id: row.action_id,
         priority: row.priority,
-        age: span(row.age),
+        created: row.created.timestamp_millis(),
         attempt: row.attempt,
         status: row.status,
         worker: row.worker,
         worker_over: row.worker_over,
-        held_for: span(row.held_for),
+        requested_at: row.requested_at.unwrap_or(row.created).timestamp_millis(),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
     }

@@ -76,6 +76,18 @@ pub(crate) fn log(notice: &Notice) {
                 "the clock of the store was set; timeouts and delayed starts go on by the time it showed before"
             );
         }
+        Notice::ClocksDiffer { by } => {
+            tracing::error!(
+                difference_ms = by,
+                "the clock of the store and that of this machine differ; until they agree, timeouts and delayed starts go by the earlier one: set the wrong one right"
+            );
+        }
+        Notice::ClocksAgree { by } => {
+            tracing::warn!(
+                moved_ms = by,
+                "the clock of the store and that of this machine agree again; where the time has moved, the partitions are loaded again"
+            );
+        }
         Notice::ForceReleased {
             execution_id,
             attempt,

@@ -64,6 +64,17 @@ pub enum Notice {
         /// By how much, in milliseconds.
         by: Millis,
     },
+    /// The clock of the store and that of this process differ, and nobody knows which is right:
+    /// what is decided goes by the earlier one until they agree.
+    ClocksDiffer {
+        /// By how much the store's is ahead, in milliseconds.
+        by: Millis,
+    },
+    /// The two clocks agree at last. If the time has moved, every partition is loaded again.
+    ClocksAgree {
+        /// By how much the time by which is decided has moved, in milliseconds.
+        by: Millis,
+    },
     /// Memory and store differ on a slot.
     SlotDiffers {
         /// Whose slot.

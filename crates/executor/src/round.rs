@@ -15,6 +15,7 @@ use crate::fact::Decided;
 use crate::notice::Notice;
 use crate::owner::DeliveryId;
 use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
+use crate::queue::Millis;
 use crate::stored::{Audit, Batch, Change, End, NewExecution, Outcome};
 
 /// What follows the commit.
@@ -51,6 +52,8 @@ struct PartitionDraft {
     ended: HashSet<ExecutionId>,
     audit: Vec<Audit>,
     letters: Vec<Letter>,
+    /// What memory has learnt from the store.
+    mended: BTreeSet<ExecutionId>,
     tell: Tell,
 }
 
@@ -72,13 +75,14 @@ impl Draft {
         }
     }
 
-    /// The executions that it changes so far.
+    /// The executions that it changes so far, in the store or in memory alone.
     pub(crate) fn executions(&self) -> impl Iterator<Item = ExecutionId> + '_ {
         self.partitions.values().flat_map(|draft| {
             let inserted = draft.inserted.keys();
             inserted
                 .chain(draft.changes.keys())
                 .chain(&draft.ended)
+                .chain(&draft.mended)
                 .copied()
         })
     }
@@ -89,9 +93,9 @@ impl Draft {
         acks.push(delivery);
     }
 
-    /// The round, folded.
-    pub fn into_round(self, owner: OwnerId) -> Round {
-        let mut batch = Batch::new(owner);
+    /// The round, folded; `at` is the time that is written down for it.
+    pub fn into_round(self, owner: OwnerId, at: Millis) -> Round {
+        let mut batch = Batch::new(owner, at);
         let mut tells = BTreeMap::new();
         for (partition, draft) in self.partitions {
             let PartitionDraft {
@@ -248,6 +252,9 @@ impl PartitionDraft {
                 self.tell.touched.insert(action_id);
             }
             Effect::Count(counter) => self.tell.counts.push(counter),
+            Effect::Mended(id) => {
+                self.mended.insert(id);
+            }
         }
     }
 

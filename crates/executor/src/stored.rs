@@ -188,6 +188,8 @@ impl Audit {
 pub struct Batch {
     /// Who writes.
     pub owner: OwnerId,
+    /// When it was decided, by the owner's time: what is accepted and granted has this time.
+    pub at: Millis,
     /// The epochs that must still be the writer's.
     pub fences: Vec<(PartitionId, Epoch)>,
     /// Executions that are accepted.
@@ -207,9 +209,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(owner: OwnerId) -> Self {
+    pub(crate) fn new(owner: OwnerId, at: Millis) -> Self {
         Self {
             owner,
+            at,
             fences: Vec::new(),
             inserts: Vec::new(),
             instant: Vec::new(),
@@ -256,8 +259,8 @@ pub struct StoredExecution {
     pub status: Status,
     /// How often it has held a slot.
     pub attempt: Attempt,
-    /// How long ago it was accepted, in milliseconds.
-    pub age: Millis,
+    /// When it was accepted, by the time of the owner that did so.
+    pub created: Millis,
     /// When it may start.
     pub not_before: Option<Millis>,
     /// Whether it shall be ended.
@@ -269,13 +272,13 @@ pub struct StoredExecution {
 pub struct LoadedTo {
     /// The action of the last row.
     pub action_id: ActionId,
-    /// When it was accepted, in microseconds since 1970, by the store's clock.
+    /// When it was accepted, in microseconds since 1970.
     pub created: i64,
     /// Its id.
     pub id: ExecutionId,
 }
 
-/// An execution that holds a slot, as it is stored; times in milliseconds.
+/// An execution that holds a slot, as it is stored; times in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSlot {
     /// Its id.
@@ -284,8 +287,8 @@ pub struct StoredSlot {
     pub action_id: ActionId,
     /// Its priority, for when it must wait again.
     pub priority: Priority,
-    /// How long ago it was accepted.
-    pub age: Millis,
+    /// When it was accepted, by the time of the owner that did so.
+    pub created: Millis,
     /// The attempt that holds it.
     pub attempt: Attempt,
     /// `Requested` or `Running`.
@@ -294,9 +297,9 @@ pub struct StoredSlot {
     pub worker: Option<WorkerId>,
     /// Whether the lease of that worker is over.
     pub worker_over: bool,
-    /// For how long the slot has been held.
-    pub held_for: Millis,
-    /// For how long it has been running.
+    /// When the slot was granted, likewise.
+    pub requested_at: Millis,
+    /// For how long it has been running, by the store's clock.
     pub running_for: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
@@ -311,7 +314,7 @@ impl StoredSlot {
             priority: self.priority,
             status: self.status,
             attempt: self.attempt,
-            age: self.age,
+            created: self.created,
             not_before: None,
             cancel_requested: self.cancel_requested,
         }

@@ -25,8 +25,6 @@ pub struct Options {
     pub jobs: usize,
     /// The bug that is planted.
     pub plant: Option<Plant>,
-    /// Whether steps of the store's clock change all that it says, ages and leases too.
-    pub store_clock: bool,
     /// Whether only the last line is printed.
     pub json: bool,
     /// Whether the first seed is run alone and its history shown.
@@ -40,7 +38,6 @@ impl Default for Options {
             first_seed: 0,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             plant: None,
-            store_clock: false,
             json: false,
             trace: false,
         }
@@ -68,7 +65,6 @@ impl Options {
                     let found = Plant::ALL.iter().find(|(known, _)| *known == name);
                     options.plant = Some(found.ok_or(format!("there is no plant `{name}`"))?.1);
                 }
-                "--store-clock" => options.store_clock = true,
                 "--json" => options.json = true,
                 "--trace" => options.trace = true,
                 "--help" | "-h" => return Ok(None),
@@ -81,9 +77,7 @@ impl Options {
 
 impl Options {
     fn plan(&self, seed: u64) -> Plan {
-        let mut plan = Plan::of(seed, self.plant);
-        plan.store_clock = self.store_clock;
-        plan
+        Plan::of(seed, self.plant)
     }
 }
 

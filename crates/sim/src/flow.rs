@@ -41,7 +41,7 @@ pub(crate) struct Flow {
     excused_until: Time,
     /// For how long each owner is busy with what it is doing, while that is too long.
     busy: BTreeMap<usize, Time>,
-    /// How often an owner did not learn what came of a call that changes something.
+    /// How often an owner did not learn what came of a call that changes something, or the time.
     unknown: BTreeMap<OwnerId, u64>,
     /// How often an owner has taken a partition from itself.
     taken_again: BTreeMap<(OwnerId, PartitionId), u64>,
@@ -65,6 +65,11 @@ impl Flow {
             StoreCall::Owner(owner, call) if matches!(**call, Call::Acquire(_)) => *owner,
             _ => return,
         };
+        *self.unknown.entry(owner).or_default() += 1;
+    }
+
+    /// An owner has learnt that it went by the wrong time: it loads everything again.
+    pub(crate) fn may_load_again(&mut self, owner: OwnerId) {
         *self.unknown.entry(owner).or_default() += 1;
     }
 
@@ -128,7 +133,8 @@ impl World {
         let lease = &self.store.leases[usize::from(partition.0)];
         let owner = lease.owner.filter(|_| lease.is_live(self.now));
         let owner = owner.and_then(|id| self.owners.iter().find(|owner| owner.id() == id));
-        owner.is_some_and(|owner| owner.is_alive())
+        // Who cannot know the time starts what is delayed late rather than early.
+        owner.is_some_and(|owner| owner.is_alive() && !self.lasting.is_in_doubt(owner.id()))
             && self.shadows.contains_key(&(partition, Epoch(lease.epoch)))
             && self
                 .lasting
@@ -212,7 +218,7 @@ impl World {
             if *taken > reasons + RACES {
                 let words = format!(
                     "an owner takes partition {partition} from itself, for the {taken}. time, and \
-                     {reasons} calls had an unknown outcome"
+                     {reasons} calls had an unknown outcome or showed the wrong time"
                 );
                 self.oracle
                     .blame(self.now, Violation::of(Rule::Restraint, words));

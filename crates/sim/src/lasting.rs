@@ -36,8 +36,10 @@ pub(crate) struct Lasting {
     sent: BTreeSet<ExecutionId>,
     /// By how much the store's clock is wrong, and until when.
     step: (Time, Time),
-    /// Owners that have seen the store's clock when it was right.
-    know_the_time: BTreeSet<OwnerId>,
+    /// Likewise the clock of the machine on which an owner runs.
+    own_steps: BTreeMap<usize, (Time, Time)>,
+    /// Owners that have seen the clocks, and whether these have always differed.
+    in_doubt: BTreeMap<OwnerId, bool>,
 }
 
 impl Lasting {
@@ -53,6 +55,7 @@ impl Lasting {
         self.reads.clear();
         self.next.clear();
         self.step = (0, 0);
+        self.own_steps.clear();
         for pool in &mut self.pools {
             (pool.full_until, pool.dead_until, pool.lost_until) = (0, 0, 0);
         }
@@ -91,20 +94,25 @@ impl Lasting {
         if now < until { by } else { 0 }
     }
 
-    /// How wrong the store's clock looks to an owner. One that never saw it right would have
-    /// nothing to compare it with.
-    pub(crate) fn clock_looks(&self, now: Time, owner: OwnerId) -> Time {
-        let (by, until) = self.step;
-        if now < until && self.know_the_time.contains(&owner) {
-            by
-        } else {
-            0
-        }
+    /// By how much the clock of an owner's machine is wrong.
+    pub(crate) fn own_clock_is_off(&self, now: Time, owner: Option<usize>) -> Time {
+        let step = owner.and_then(|owner| self.own_steps.get(&owner));
+        step.map_or(0, |(by, until)| if now < *until { *by } else { 0 })
     }
 
-    /// An owner has seen the store's clock. Its question alone tells nothing: the answer may be lost.
-    pub(crate) fn knows_the_time(&mut self, owner: OwnerId) {
-        self.know_the_time.insert(owner);
+    /// An owner has seen the clocks. Its question alone tells nothing: the answer may be lost. True
+    /// when they agree and have differed before whenever it looked.
+    pub(crate) fn looked_at_the_clocks(&mut self, owner: OwnerId, differ: bool) -> bool {
+        let before = self.in_doubt.insert(owner, differ);
+        if before == Some(false) {
+            self.in_doubt.insert(owner, false);
+        }
+        before == Some(true) && !differ
+    }
+
+    /// Whether an owner cannot know the time: it has never seen the clocks agree.
+    pub(crate) fn is_in_doubt(&self, owner: OwnerId) -> bool {
+        self.in_doubt.get(&owner).copied().unwrap_or(true)
     }
 
     /// Whether a pool takes dispatches again, for so long that its owners must have noticed.
@@ -153,17 +161,16 @@ impl World {
                 self.lasting.next.push(Refusal::Invalid(words));
             }
             Fault::StepStoreClock { by, lasts } => self.lasting.step = (by, now + lasts),
+            Fault::StepOwnerClock { owner, by, lasts } => {
+                self.lasting.own_steps.insert(owner, (by, now + lasts));
+            }
             _ => {}
         }
     }
 
     /// What the store takes for now.
     pub(crate) fn store_now(&self) -> Time {
-        if self.plan.store_clock {
-            self.now + self.lasting.clock_is_off(self.now)
-        } else {
-            self.now
-        }
+        self.now + self.lasting.clock_is_off(self.now)
     }
 
     /// What the broker says to a dispatch, if it does not take it.

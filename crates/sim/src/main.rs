@@ -5,13 +5,12 @@ use std::process::ExitCode;
 use attune_sim::{Options, Report, check};
 
 const USAGE: &str = "\
-usage: attune-sim [--seeds N] [--first-seed S] [--jobs J] [--plant NAME] [--store-clock] [--json] [--trace]
+usage: attune-sim [--seeds N] [--first-seed S] [--jobs J] [--plant NAME] [--json] [--trace]
   --seeds N       how many seeds to run (1000)
   --first-seed S  the first of them (0)
   --jobs J        how many threads (the cores of the machine)
   --plant NAME    plant a bug: no-fence, no-claim, counter, ack-first, nack-requeue, tell-first,
                   stale-inbox, same-epoch, cancel-db, stale-result
-  --store-clock   let steps of the store's clock change all that it says, not only what it shows
   --json          print nothing but the last line
   --trace         print what happens in the first seed, and run no other
 The last line is JSON. Exit code 1 when a promise was broken, 2 when the arguments are wrong.";

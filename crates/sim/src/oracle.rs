@@ -11,6 +11,11 @@ use crate::plan::Time;
 use crate::said::Said;
 use crate::shadow::Shadow;
 use crate::store::{Odd, Store};
+use crate::world::WALL;
+
+/// By how much the time of an owner may be wrong: by as long as its first look at the store's
+/// clock took, which may have stood still with it.
+pub(crate) const WRONG_BY: Time = 30_000;
 
 /// What must not be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +123,8 @@ pub(crate) struct Oracle {
     asked_back: BTreeSet<Key>,
     /// Those of them that lost it: what still runs of them counts no more.
     let_go: BTreeSet<Key>,
+    /// When each was accepted, or could start, by the right time.
+    waits_since: BTreeMap<ExecutionId, Time>,
     /// The place, in its queue, of the last submission that was stored, by partition.
     last_place: BTreeMap<PartitionId, u64>,
     /// Requests that were refused; they may be accepted when they come again.
@@ -155,6 +162,12 @@ impl Oracle {
     /// A request is being refused for good reasons.
     pub(crate) fn refuse(&mut self, request: RequestId) {
         self.refused.insert(request);
+    }
+
+    /// An owner decides to accept an execution that may start at `due`, by the right wall clock.
+    pub(crate) fn accept(&mut self, now: Time, id: ExecutionId, due: Option<Time>) {
+        let since = due.map_or(now, |due| now.max(due - WALL));
+        self.waits_since.entry(id).or_insert(since);
     }
 
     /// User code starts.
@@ -248,6 +261,7 @@ impl Oracle {
                 *last = (*last).max(*place);
             }
         }
+        self.judge_expired(now, batch, shadows);
         for (partition, shadow) in shadows {
             self.judge_stored(now, store, *partition, shadow);
             self.judge_totals(now, store, shadow);
@@ -281,6 +295,32 @@ impl Oracle {
             {
                 let words = format!("{held} slots of action {} are held: {key:?}", row.action);
                 self.say(now, Promise::I2, words);
+            }
+        }
+    }
+
+    /// Whatever its owner takes for the time: who has expired has waited for as long, give or take
+    /// what an owner may be wrong by.
+    fn judge_expired(
+        &mut self,
+        now: Time,
+        batch: &Batch,
+        shadows: &BTreeMap<PartitionId, &Shadow>,
+    ) {
+        for end in &batch.ends {
+            if end.outcome.status != Status::Expired {
+                continue;
+            }
+            let waited = self.waits_since.get(&end.id).map(|since| now - since);
+            // Timeouts are an action's, and the shortest that could be meant is enough here.
+            let shadow = shadows.get(&end.id.partition());
+            let bounds = shadow.map(|shadow| shadow.bounds.values());
+            let least = bounds.and_then(|bounds| bounds.map(|(_, most)| *most).min());
+            if let (Some(waited), Some(least)) = (waited, least)
+                && waited + WRONG_BY < least
+            {
+                let words = format!("{} expires after {waited} ms of {least}", end.id);
+                self.say(now, Rule::Expiry, words);
             }
         }
     }

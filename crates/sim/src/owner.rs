@@ -20,7 +20,7 @@ use attune_executor::{
 };
 
 use crate::bus::{Body, Delivery, Name, Party};
-use crate::oracle::{Rule, Violation};
+use crate::oracle::{Rule, Violation, WRONG_BY};
 use crate::plan::{GRACE, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
 use crate::routing::requests;
 use crate::shadow::Shadow;
@@ -167,6 +167,11 @@ fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
 }
 
 impl World {
+    /// Which of them this is, if its process is still there.
+    pub(crate) fn owner_of(&self, id: OwnerId) -> Option<usize> {
+        self.owners.iter().position(|owner| owner.id == id)
+    }
+
     fn owner_party(&self, o: usize) -> Party {
         Party::Owner(o, self.owners[o].life)
     }
@@ -203,8 +208,12 @@ impl World {
             Word::Reply(number, StoreReply::Owner(reply)) => {
                 self.note_rows(o, &reply);
                 self.charge(o, &reply);
-                if matches!(*reply, Reply::Looked(_)) {
-                    self.lasting.knows_the_time(self.owners[o].id());
+                if let Reply::Looked(looked) = &*reply {
+                    let differ = (looked.store_now - looked.own_now).abs() > WRONG_BY;
+                    let id = self.owners[o].id();
+                    if self.lasting.looked_at_the_clocks(id, differ) {
+                        self.flow.may_load_again(id);
+                    }
                 }
                 Some(Input::Answered(CallId(number), *reply))
             }

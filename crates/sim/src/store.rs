@@ -34,8 +34,11 @@ pub(crate) struct Row {
     pub(crate) cancel_requested: bool,
     /// Who claimed it.
     pub(crate) worker: Option<WorkerId>,
+    /// By the time of its owner.
     created: Time,
+    /// Likewise.
     requested_at: Time,
+    /// By the store's clock.
     started_at: Time,
 }
 
@@ -143,7 +146,6 @@ impl Store {
     /// What waits or holds a slot in a partition, action by action.
     pub(crate) fn load_rows(
         &self,
-        now: Time,
         partition: PartitionId,
         after: Option<LoadedTo>,
         limit: usize,
@@ -163,14 +165,13 @@ impl Store {
             created: *created,
             id: *id,
         });
-        let rows = mine.iter().map(|(_, _, id)| self.stored(now, *id));
+        let rows = mine.iter().map(|(_, _, id)| self.stored(*id));
         (rows.collect(), next)
     }
 
     /// What waits or holds a slot in these partitions, among the next `limit` by rising id.
     pub(crate) fn scan_rows(
         &self,
-        now: Time,
         partitions: &[PartitionId],
         after: Option<ExecutionId>,
         limit: usize,
@@ -180,12 +181,12 @@ impl Store {
         let ids: Vec<ExecutionId> = range.map(|(id, _)| *id).collect();
         let mine = ids.iter().filter(|id| partitions.contains(&id.partition()));
         (
-            mine.map(|id| self.stored(now, *id)).collect(),
+            mine.map(|id| self.stored(*id)).collect(),
             ids.last().copied(),
         )
     }
 
-    fn stored(&self, now: Time, id: ExecutionId) -> StoredExecution {
+    fn stored(&self, id: ExecutionId) -> StoredExecution {
         let row = &self.active[&id];
         StoredExecution {
             id,
@@ -193,7 +194,7 @@ impl Store {
             priority: row.priority,
             status: row.status,
             attempt: row.attempt,
-            age: now - row.created,
+            created: row.created,
             not_before: row.not_before,
             cancel_requested: row.cancel_requested,
         }
@@ -213,8 +214,8 @@ impl Store {
                 status: row.status,
                 worker: row.worker,
                 worker_over: row.worker.is_some_and(is_over),
-                age: now - row.created,
-                held_for: now - row.requested_at,
+                created: row.created,
+                requested_at: row.requested_at,
                 running_for: row.worker.map(|_| now - row.started_at),
                 cancel_requested: row.cancel_requested,
             }
@@ -335,12 +336,7 @@ impl Store {
     ///
     /// # Errors
     /// The partitions that the writer does not own.
-    pub(crate) fn commit(
-        &mut self,
-        now: Time,
-        number: u64,
-        batch: &Batch,
-    ) -> Result<Odd, Vec<PartitionId>> {
+    pub(crate) fn commit(&mut self, number: u64, batch: &Batch) -> Result<Odd, Vec<PartitionId>> {
         let fences = batch.fences.iter();
         let lost: Vec<PartitionId> = fences
             .filter(|(partition, epoch)| !self.holds(batch.owner, *partition, *epoch))
@@ -355,7 +351,7 @@ impl Store {
             if self.remember(new, &mut odd) {
                 self.active
                     .entry(new.id)
-                    .or_insert_with(|| row_of(now, new));
+                    .or_insert_with(|| row_of(batch.at, new));
             }
         }
         for (new, outcome) in &batch.instant {
@@ -382,7 +378,7 @@ impl Store {
             if let Some(status) = status {
                 (row.status, row.attempt, row.worker) = (status, update.attempt, None);
                 if status == Status::Requested {
-                    row.requested_at = now;
+                    row.requested_at = batch.at;
                 }
             }
         }
@@ -422,7 +418,8 @@ impl Store {
     }
 }
 
-fn row_of(now: Time, new: &NewExecution) -> Row {
+/// `at` is the time of the owner that accepts it.
+fn row_of(at: Time, new: &NewExecution) -> Row {
     Row {
         action: new.action_id,
         priority: new.submission.priority,
@@ -434,9 +431,9 @@ fn row_of(now: Time, new: &NewExecution) -> Row {
             .map(|time| time.timestamp_millis()),
         cancel_requested: false,
         worker: None,
-        created: now,
-        requested_at: now,
-        started_at: now,
+        created: at,
+        requested_at: at,
+        started_at: at,
     }
 }
 

@@ -131,6 +131,7 @@ cases! { ($)
     slots::bodies_are_loaded_while_active,
     slots::pages_of_a_partition_follow_one_another,
     slots::a_slice_is_as_long_as_asked,
+    slots::what_is_decided_has_the_time_of_its_owner,
     holders::holders_are_shown_with_their_workers,
     holders::holders_come_in_pages,
     audit::an_entry_is_written_with_its_batch_and_once,

@@ -9,6 +9,7 @@ use super::support::{
     SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
 };
 use attune_store::{ActiveRow, Batch, Outcome, SlotRow, Store};
+use chrono::{DateTime, Utc};
 
 /// Every held slot is loaded with who holds it, and nothing that waits is.
 pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
@@ -26,7 +27,6 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let asked = [requested, waiting, running];
     let mut slots = store.load_slots(&asked).await.unwrap();
     slots.sort_unstable_by_key(|slot| slot.id);
-    let held: Vec<_> = slots.iter().map(|slot| slot.held_for).collect();
     let expected = vec![
         SlotRow {
             id: requested,
@@ -36,8 +36,8 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             status: Status::Requested,
             worker: None,
             worker_over: false,
-            age: slots[0].age,
-            held_for: held[0],
+            created: slots[0].created,
+            requested_at: Some(slots[0].created),
             running_for: None,
             cancel_requested: false,
         },
@@ -49,17 +49,16 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             status: Status::Running,
             worker: Some(worker),
             worker_over: false,
-            age: slots[1].age,
-            held_for: held[1],
+            created: slots[1].created,
+            requested_at: Some(slots[1].created),
             running_for: slots[1].running_for,
             cancel_requested: true,
         },
     ];
-    assert_eq!(slots, expected);
-    assert!(held.iter().all(|held| *held < Duration::from_secs(60)));
     // Both got their slot as they were accepted.
-    assert!(slots.iter().all(|slot| slot.age >= slot.held_for));
-    assert!(slots[1].running_for.is_some_and(|time| time <= held[1]));
+    assert_eq!(slots, expected);
+    let running_for = slots[1].running_for.unwrap();
+    assert!(running_for < Duration::from_secs(60), "{running_for:?}");
     let mine = store.load_slots(&[running]).await.unwrap();
     assert_eq!(mine.len(), 1);
     assert_eq!(mine[0].id, running);
@@ -236,13 +235,50 @@ pub async fn pages_of_a_partition_follow_one_another(store: Arc<dyn Store>) {
     assert!(none.rows.is_empty() && none.next.is_none());
 }
 
-/// By rising id, and without what time changes.
+/// By rising id.
 fn by_id(mut rows: Vec<ActiveRow>) -> Vec<ActiveRow> {
     rows.sort_unstable_by_key(|row| row.id);
-    for row in &mut rows {
-        row.age = Duration::ZERO;
-    }
     rows
+}
+
+/// Whatever the store's clock shows, who is accepted or given a slot is so from the time on at
+/// which its owner decided that.
+pub async fn what_is_decided_has_the_time_of_its_owner(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(1, "a").await;
+    let now = store.now().await.unwrap().timestamp_millis();
+    let [accepted, granted] = [-7_200_000, 7_200_000]
+        .map(|ahead| DateTime::<Utc>::from_timestamp_millis(now + ahead).unwrap());
+    let (waits, instant) = (world.queued(&action), world.queued(&action));
+    let holds = world.requested(&action);
+    let expired = (instant.clone(), Outcome::of(Status::Expired, None));
+    world
+        .commit(&Batch {
+            at: accepted,
+            inserts: vec![waits.clone(), holds.clone()],
+            instant: vec![expired],
+            ..world.batch()
+        })
+        .await;
+    world
+        .commit(&Batch {
+            at: granted,
+            updates: vec![grant(waits.id, 1)],
+            ..world.batch()
+        })
+        .await;
+    let slice = store.scan_active(&[PartitionId(1)], None, 9).await.unwrap();
+    let mut page = store.load_partition(PartitionId(1), None, 9).await.unwrap();
+    page.rows.sort_unstable_by_key(|row| row.id);
+    assert_eq!(page.rows, slice.rows);
+    assert!(page.rows.iter().all(|row| row.created == accepted));
+    let mut slots = store.load_slots(&[waits.id, holds.id]).await.unwrap();
+    slots.sort_unstable_by_key(|slot| slot.id != waits.id);
+    let times = slots.iter().map(|slot| (slot.created, slot.requested_at));
+    let expected = [(accepted, Some(granted)), (accepted, Some(accepted))];
+    assert_eq!(times.collect::<Vec<_>>(), expected);
+    let ended = store.find_execution(instant.id).await.unwrap().unwrap();
+    assert_eq!(ended.created, accepted);
 }
 
 /// A slice counts what lies in its range, whomever it belongs to, and says how far it has come.

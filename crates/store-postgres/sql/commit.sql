@@ -17,7 +17,8 @@
 -- id among the sorted ids: `width_bucket` finds that by bisection, and a subscript of an array
 -- of fixed-width values without NULLs is one step. Only the ends need a join (with each other:
 -- texts have no fixed width), and the session leaves no join but the hash join (sessions.rs).
--- Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
+-- What is accepted and granted has the owner's time, $64; what has ended has the store's, by whose
+-- days the history is kept. Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
 -- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
 WITH fence AS MATERIALIZED (
     SELECT l.partition
@@ -37,7 +38,8 @@ inserted AS (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
         labels, parameters, requeue_of)
-    SELECT n.id, n.action, now(), CASE WHEN n.status = 'requested' THEN now() END, n.not_before,
+    SELECT n.id, n.action, $64::timestamptz,
+           CASE WHEN n.status = 'requested' THEN $64::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
            n.parameters::json, n.requeue_of
@@ -63,7 +65,7 @@ instant AS (
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
         enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
         requeue_of)
-    SELECT n.id, n.action, now(), now(), n.not_before, n.grant_no, n.request_id, n.attempt,
+    SELECT n.id, n.action, $64::timestamptz, now(), n.not_before, n.grant_no, n.request_id, n.attempt,
            n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
@@ -112,7 +114,7 @@ granted AS (
         grant_no = nullif(
             ($44::bigint[])[width_bucket(e.id, $42::bigint[])], -9223372036854775808),
         cancel_requested = ($45::boolean[])[width_bucket(e.id, $42::bigint[])],
-        requested_at = now(),
+        requested_at = $64::timestamptz,
         worker = NULL,
         started_at = NULL
     WHERE (SELECT fully FROM held) AND e.id = ANY($42::bigint[])

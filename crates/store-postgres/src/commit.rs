@@ -247,6 +247,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     for new in [&inserts, &instant] {
         binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
     }
+    binds.value(text::time(batch.at));
     binds.finish()
 }
 

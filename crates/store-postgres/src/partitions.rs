@@ -425,9 +425,8 @@ fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
         DateTime<Utc>,
         Option<DateTime<Utc>>,
         bool,
-        DateTime<Utc>,
     );
-    let (id, action, rank, text, attempt, created, not_before, cancel_requested, now): Columns<'_> =
+    let (id, action, rank, text, attempt, created, not_before, cancel_requested): Columns<'_> =
         Columns::from_row(row)?;
     Ok(ActiveRow {
         id: ExecutionId(id),
@@ -435,7 +434,7 @@ fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
         priority: priority(rank)?,
         status: status(text)?,
         attempt: Attempt(attempt),
-        age: between(created, now),
+        created,
         not_before,
         cancel_requested,
     })
@@ -443,7 +442,6 @@ fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
 
 fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
     let now: DateTime<Utc> = row.try_get("now")?;
-    let requested_at: Option<DateTime<Utc>> = row.try_get("requested_at")?;
     let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
     let running_for = started_at.map(|since| between(since, now));
@@ -454,9 +452,9 @@ fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
         attempt: Attempt(row.try_get("attempt")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(WorkerId),
-        age: between(row.try_get("created")?, now),
+        created: row.try_get("created")?,
         worker_over: row.try_get("worker_over")?,
-        held_for: requested_at.map_or(Duration::ZERO, |since| between(since, now)),
+        requested_at: row.try_get("requested_at")?,
         running_for,
         cancel_requested: row.try_get("cancel_requested")?,
     })

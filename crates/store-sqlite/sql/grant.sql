@@ -1,10 +1,10 @@
--- Gives slots. When a batch is written again because the answer to its first commit was lost, the
+-- Gives slots, as decided at ?2. When a batch is written again because the answer to its first commit was lost, the
 -- row shows the grant already, or the claim of a worker that was quicker: it stays as it is, and
 -- granted_bodies.sql reads its body. The dispatch needs the bodies of the others.
 UPDATE execution_active AS a
    SET status = 'requested', attempt = g.attempt, grant_no = g.grant_no,
        cancel_requested = g.cancel_requested, worker = NULL, started_at = NULL,
-       requested_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+       requested_at = ?2
   FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt,
                value ->> 'grant_no' AS grant_no,
                value ->> 'cancel_requested' AS cancel_requested

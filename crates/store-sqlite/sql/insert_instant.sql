@@ -1,4 +1,5 @@
--- Executions that were accepted and ended in the same round, one object each in ?1.
+-- Executions that were accepted and ended in the same round, one object each in
+-- ?1, decided at ?2.
 INSERT INTO execution_history
        (id, action, action_ref, priority, status, attempt, grant_no, request_id, enforcement_id,
         requested_by, group_key, labels, parameters, not_before, timeout_seconds,
@@ -9,8 +10,7 @@ SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value
        e.value ->> 'request_id', e.value ->> 'enforcement_id', e.value ->> 'requested_by',
        e.value ->> 'group_key', e.value ->> 'labels', e.value ->> 'parameters',
        e.value ->> 'not_before', e.value ->> 'timeout_seconds', 0,
-       strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
-       CASE WHEN e.value ->> 'attempt' > 0 THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+       ?2, CASE WHEN e.value ->> 'attempt' > 0 THEN ?2 END,
        strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
        e.value ->> 'result', e.value ->> 'error', e.value ->> 'exit_code',
        e.value ->> 'stdout', e.value ->> 'stderr', e.value ->> 'requeue_of'

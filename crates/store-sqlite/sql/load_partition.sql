@@ -1,8 +1,7 @@
 -- A page of the partition ?1, action by action along the index on (action, created): the rest of
 -- the action ?2 after (?3, ?4), then the actions above it.
 SELECT id, action, priority, status, attempt,
-       unixepoch('now', 'subsec') - unixepoch(created, 'subsec') AS age,
-       not_before, cancel_requested, created
+       created, not_before, cancel_requested
   FROM (SELECT * FROM (
             SELECT id, action, priority, status, attempt, created, not_before, cancel_requested
               FROM execution_active

@@ -2,9 +2,8 @@
 -- JOIN fixes the order of the loops: from the ids into the table.
 SELECT a.id, a.action, a.priority, a.attempt, a.status, a.worker,
        a.worker IS NOT NULL AND coalesce(w.ended, 1) AS worker_over,
-       unixepoch('now', 'subsec') - unixepoch(a.requested_at, 'subsec') AS held_for,
+       a.created, a.requested_at,
        unixepoch('now', 'subsec') - unixepoch(a.started_at, 'subsec') AS running_for,
-       unixepoch('now', 'subsec') - unixepoch(a.created, 'subsec') AS age,
        a.cancel_requested
   FROM json_each(?1) AS asked
  CROSS JOIN execution_active AS a ON a.id = asked.value

@@ -11,6 +11,8 @@ use crate::rows::{list, list_unless_empty, text_of, time_text};
 #[derive(Debug)]
 pub(crate) struct BatchLists {
     pub(crate) owner: String,
+    /// When it was decided.
+    pub(crate) at: String,
     pub(crate) fences: Option<String>,
     pub(crate) inserts: Option<String>,
     pub(crate) requests: Option<String>,
@@ -147,6 +149,7 @@ impl BatchLists {
             .chain(instant.clone().map(|(new, _)| new));
         Self {
             owner: batch.owner.to_string(),
+            at: time_text(batch.at),
             fences: list_unless_empty(fences.collect()),
             inserts: list_unless_empty(batch.inserts.iter().map(|new| row(new, None)).collect()),
             requests: list_unless_empty(accepted.map(request_row).collect()),

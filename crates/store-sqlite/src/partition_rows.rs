@@ -53,7 +53,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         priority: priority(row.try_get(2)?)?,
         status: status(row.try_get(3)?)?,
         attempt: Attempt(row.try_get(4)?),
-        age: duration(row.try_get(5)?),
+        created: time(row.try_get(5)?)?,
         not_before: optional_time(row, "not_before")?,
         cancel_requested: row.try_get(7)?,
     })
@@ -69,8 +69,8 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         status: status(row.try_get("status")?)?,
         worker: worker.map(uuid).transpose()?.map(WorkerId),
         worker_over: row.try_get("worker_over")?,
-        age: duration(row.try_get("age")?),
-        held_for: duration(row.try_get("held_for")?),
+        created: time(row.try_get("created")?)?,
+        requested_at: optional_time(row, "requested_at")?,
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
     })

@@ -388,8 +388,14 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
     }
     for (statement, items) in [
         (sql::INSERT_ACTIVE, lists.inserts),
-        (sql::INSERT_REQUEST, lists.requests),
         (sql::INSERT_INSTANT, lists.instant),
+    ] {
+        let Some(items) = items else { continue };
+        let insert = sqlx::query(statement).bind(items).bind(lists.at.clone());
+        connection.execute(insert).await?;
+    }
+    for (statement, items) in [
+        (sql::INSERT_REQUEST, lists.requests),
         (sql::REVOKE, lists.revocations),
         (sql::MARK_CANCELLED, lists.marks),
     ] {
@@ -397,7 +403,7 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
     }
     let mut committed = Committed::default();
     if let Some(grants) = lists.grants {
-        committed.granted = grant(connection, grants, lists.grant_count).await?;
+        committed.granted = grant(connection, grants, lists.at, lists.grant_count).await?;
     }
     if lists.ends.is_some() {
         run(connection, sql::END_INTO_HISTORY, lists.ends).await?;
@@ -442,10 +448,12 @@ async fn run(
 async fn grant(
     connection: &mut SqliteConnection,
     grants: String,
+    at: String,
     count: usize,
 ) -> Result<Vec<GrantedBody>, Failure> {
     let written = sqlx::query(sql::GRANT)
         .bind(grants.clone())
+        .bind(at)
         .fetch_all(&mut *connection)
         .await?;
     let rows = if written.len() < count {

@@ -180,6 +180,9 @@ pub struct End {
 pub struct Batch {
     /// Who writes.
     pub owner: OwnerId,
+    /// When it was decided, by the owner's time: what is accepted and what is granted has this
+    /// time, so that the store's clock may step.
+    pub at: DateTime<Utc>,
     /// The partitions that are written and the epochs in which the writer owns them.
     pub fences: Vec<(PartitionId, Epoch)>,
     /// Accepted executions.
@@ -200,10 +203,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// A batch that writes nothing yet.
+    /// A batch that writes nothing yet, decided now by the clock of this process.
     pub fn new(owner: OwnerId) -> Self {
         Self {
             owner,
+            at: Utc::now(),
             fences: Vec::new(),
             inserts: Vec::new(),
             instant: Vec::new(),
@@ -273,8 +277,8 @@ pub struct ActiveRow {
     pub status: Status,
     /// Its attempt.
     pub attempt: Attempt,
-    /// How long ago it was accepted.
-    pub age: Duration,
+    /// When it was accepted: [`Batch::at`].
+    pub created: DateTime<Utc>,
     /// When it may start, if that was delayed.
     pub not_before: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
@@ -342,11 +346,11 @@ pub struct SlotRow {
     /// Whether the lease of its worker was ended, or its row is gone. Only somebody's decision
     /// ends a lease ([`PartitionStore::end_workers`]), never the store's clock.
     pub worker_over: bool,
-    /// How long ago it was accepted.
-    pub age: Duration,
-    /// How long ago the slot was granted.
-    pub held_for: Duration,
-    /// How long ago it was claimed, if it was.
+    /// When it was accepted: [`Batch::at`].
+    pub created: DateTime<Utc>,
+    /// When the slot was granted, likewise.
+    pub requested_at: Option<DateTime<Utc>>,
+    /// How long ago it was claimed by the store's clock, if it was.
     pub running_for: Option<Duration>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,

@@ -2,19 +2,71 @@
 //!
 //! Timeouts and delayed starts follow the store's clock, which all owners share. But that clock
 //! may step, as any wall clock may; then every queue would expire at once. So the owner looks at
-//! it once and counts on from there by a monotonic clock. A later difference is reported and not
+//! it and counts on from there by a monotonic clock. A later difference is reported and not
 //! followed: the next process that starts will.
+//!
+//! A process that starts while a clock is wrong has nothing to compare it with but its own wall
+//! clock. While the two differ, one of them is right and nobody can say which. So until they agree
+//! it decides by the earlier one, and nothing expires or starts before its time; and it writes down
+//! what it accepts with the later one, because whoever knows the time afterwards must not take an
+//! execution for older than it is. Who is written down as of the future counts as of now.
 
 use crate::queue::Millis;
 
 /// A larger difference is worth an alarm.
-const DRIFT: Millis = 5_000;
+pub(super) const DRIFT: Millis = 5_000;
+
+/// What a look has shown of the clocks, at some moment from when it was asked for to when it was
+/// answered; times in milliseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    /// By the monotonic clock.
+    pub(super) asked: Millis,
+    /// Likewise.
+    pub(super) answered: Millis,
+    /// By the store's clock.
+    pub(super) store: Millis,
+    /// By the wall clock of this process.
+    pub(super) own: Millis,
+}
+
+impl Shown {
+    /// By how much the store's clock is ahead of this process', for sure.
+    fn difference(self) -> Millis {
+        let (by, slack) = (self.store - self.own, self.answered - self.asked);
+        by.signum() * (by.abs() - slack).max(0)
+    }
+
+    /// What the store's clock showed at monotonic time 0: at least and at most.
+    fn offsets(self) -> (Millis, Millis) {
+        (self.store - self.answered, self.store - self.asked)
+    }
+}
+
+/// What a look at the clocks has brought to light, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// The store's clock has moved by itself; it is not followed.
+    Drift(Millis),
+    /// It is ahead of this process' clock by this much, or behind, and nobody knows who is right.
+    Differ(Millis),
+    /// They agree at last: the time has moved by this much.
+    Agree(Millis),
+}
+
+/// Where monotonic time 0 lies in the time by which is decided.
+#[derive(Debug, Clone, Copy)]
+enum Anchor {
+    /// Between these.
+    Sure { least: Millis, most: Millis },
+    /// By the earlier of two clocks that differ, and by the later.
+    Doubt { earlier: Millis, later: Millis },
+}
 
 /// Turns monotonic times into times of the store.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
-    /// What the store's clock showed at monotonic time 0.
-    offset: Option<Millis>,
+    anchor: Option<Anchor>,
     /// The difference that was reported last.
     reported: Millis,
 }
@@ -22,42 +74,100 @@ pub(super) struct StoreClock {
 impl StoreClock {
     /// Whether the store's clock was seen.
     pub(super) fn is_known(&self) -> bool {
-        self.offset.is_some()
+        self.anchor.is_some()
+    }
+
+    fn offset(&self) -> Millis {
+        match self.anchor {
+            Some(Anchor::Sure { least, .. }) => least,
+            Some(Anchor::Doubt { earlier, .. }) => earlier,
+            None => 0,
+        }
     }
 
     /// The store's time, in milliseconds since 1970; the monotonic time itself until the store
     /// was seen.
     pub(super) fn at(&self, now: Millis) -> Millis {
-        now.saturating_add(self.offset.unwrap_or(0))
+        now.saturating_add(self.offset())
+    }
+
+    /// The time to be written down for what is decided now: never before the time that it is.
+    pub(super) fn stamp(&self, now: Millis) -> Millis {
+        match self.anchor {
+            Some(Anchor::Doubt { later, .. }) => now.saturating_add(later),
+            _ => self.at(now),
+        }
     }
 
     /// The monotonic time at which the store's clock shows `time`.
     pub(super) fn when(&self, time: Millis) -> Millis {
-        time.saturating_sub(self.offset.unwrap_or(0))
+        time.saturating_sub(self.offset())
     }
 
-    /// The store's clock showed `store` at some moment from `asked` to `now`. Gives the
-    /// difference when it has become large. A small one is followed when the store is ahead: what
-    /// was taken for its time was late by the time that the answer took.
-    pub(super) fn observe(&mut self, asked: Millis, now: Millis, store: Millis) -> Option<Millis> {
-        let (least, most) = (store - now, store - asked);
+    /// Takes what a look has shown, and says what is worth telling.
+    pub(super) fn observe(&mut self, shown: Shown) -> Option<Finding> {
+        let (least, most) = shown.offsets();
         // As if the time by which an owner decides were that of a clock on the wall.
         if cfg!(attune_plant = "wall-clock") {
-            self.offset = Some(least);
+            self.anchor = Some(Anchor::Sure { least, most });
             return None;
         }
-        let offset = self.offset.get_or_insert(least);
-        let drift = (least - *offset).max(0) + (most - *offset).min(0);
-        if drift.abs() <= DRIFT {
-            *offset = least.max(*offset);
-            self.reported = 0;
+        match self.anchor {
+            Some(Anchor::Sure { least, most }) => self.carry_on(least, most, shown),
+            _ if shown.difference().abs() > DRIFT => self.doubt(shown),
+            Some(Anchor::Doubt { earlier, .. }) => {
+                self.anchor = Some(Anchor::Sure { least, most });
+                self.reported = 0;
+                Some(Finding::Agree(least - earlier))
+            }
+            None => {
+                self.anchor = Some(Anchor::Sure { least, most });
+                None
+            }
+        }
+    }
+
+    /// The clocks differ, and neither was seen while they did not.
+    fn doubt(&mut self, shown: Shown) -> Option<Finding> {
+        let earlier = shown.store.min(shown.own) - shown.answered;
+        let later = shown.store.max(shown.own) - shown.asked;
+        self.anchor = Some(match self.anchor {
+            // What was decided by stays as it is.
+            Some(Anchor::Doubt { earlier, .. }) => Anchor::Doubt { earlier, later },
+            _ => Anchor::Doubt { earlier, later },
+        });
+        self.is_news(shown.difference()).map(Finding::Differ)
+    }
+
+    /// The time is known between two bounds. A look narrows them; one that contradicts them a
+    /// little is followed when the store is ahead, because clocks do not run at quite the same pace.
+    fn carry_on(&mut self, least: Millis, most: Millis, shown: Shown) -> Option<Finding> {
+        let (new_least, new_most) = shown.offsets();
+        let drift = (new_least - most).max(0) + (new_most - least).min(0);
+        if drift.abs() > DRIFT {
+            return self.is_news(drift).map(Finding::Drift);
+        }
+        let least = least.max(new_least);
+        let most = if drift > 0 {
+            new_most
+        } else {
+            most.min(new_most)
+        };
+        self.anchor = Some(Anchor::Sure {
+            least,
+            most: most.max(least),
+        });
+        self.reported = 0;
+        None
+    }
+
+    /// A difference, unless about the same was reported last.
+    fn is_news(&mut self, by: Millis) -> Option<Millis> {
+        if (by - self.reported).abs() <= DRIFT {
             return None;
         }
-        if (drift - self.reported).abs() <= DRIFT {
-            return None;
-        }
-        self.reported = drift;
-        Some(drift)
+        self.reported = by;
+        Some(by)
     }
 }
 
@@ -65,31 +175,93 @@ impl StoreClock {
 mod tests {
     use super::*;
 
+    const TWO_HOURS: Millis = 7_200_000;
+
+    /// Both clocks as they were seen by a look that took no time.
+    fn seen(now: Millis, store: Millis, own: Millis) -> Shown {
+        slowly(now, now, store, own)
+    }
+
+    fn slowly(asked: Millis, answered: Millis, store: Millis, own: Millis) -> Shown {
+        Shown {
+            asked,
+            answered,
+            store,
+            own,
+        }
+    }
+
     #[test]
-    fn a_step_of_the_stores_clock_is_reported_once_and_not_followed() {
+    fn a_step_of_either_clock_is_not_followed_and_the_stores_is_reported_once() {
         let mut clock = StoreClock::default();
-        assert_eq!(clock.observe(100, 100, 1_000_100), None);
+        assert_eq!(clock.observe(seen(100, 1_000_100, 1_000_100)), None);
         assert_eq!(clock.at(200), 1_000_200);
-        assert_eq!(clock.observe(300, 300, 8_200_300), Some(7_200_000));
-        assert_eq!(clock.observe(400, 400, 8_200_400), None);
-        assert_eq!(clock.at(500), 1_000_500);
+        let ahead = seen(300, 1_000_300 + TWO_HOURS, 1_000_300);
+        assert_eq!(clock.observe(ahead), Some(Finding::Drift(TWO_HOURS)));
+        let ahead = seen(400, 1_000_400 + TWO_HOURS, 1_000_400);
+        assert_eq!(clock.observe(ahead), None);
+        assert_eq!((clock.at(500), clock.stamp(500)), (1_000_500, 1_000_500));
         assert_eq!(clock.when(1_000_500), 500);
-        assert_eq!(clock.observe(600, 600, 1_000_600), None, "and back");
-        assert_eq!(clock.at(700), 1_000_700);
+        assert_eq!(clock.observe(seen(600, 1_000_600, 1_000_600)), None);
+        let own = seen(650, 1_000_650, 1_000_650 - TWO_HOURS);
+        assert_eq!(clock.observe(own), None);
+        assert_eq!((clock.at(700), clock.stamp(700)), (1_000_700, 1_000_700));
+    }
+
+    #[test]
+    fn who_starts_while_the_clocks_differ_decides_by_the_earlier_and_writes_down_the_later() {
+        let both = [
+            (TWO_HOURS, 0),
+            (-TWO_HOURS, 0),
+            (0, TWO_HOURS),
+            (0, -TWO_HOURS),
+        ];
+        for (store, own) in both {
+            let mut clock = StoreClock::default();
+            let at = |now: Millis, store: Millis, own: Millis| {
+                seen(now, 9_000_000 + now + store, 9_000_000 + now + own)
+            };
+            let differ = Some(Finding::Differ(store - own));
+            assert_eq!(clock.observe(at(0, store, own)), differ);
+            assert_eq!(clock.observe(at(500, store, own)), None);
+            let early = store.min(own);
+            assert_eq!(clock.at(600), 9_000_600 + early);
+            assert_eq!(clock.when(9_000_600 + early), 600);
+            assert_eq!(clock.stamp(600), 9_000_600 + store.max(own));
+            let agree = Some(Finding::Agree(-early));
+            assert_eq!(clock.observe(at(1_000, 0, 0)), agree);
+            assert_eq!(
+                (clock.at(1_100), clock.stamp(1_100)),
+                (9_001_100, 9_001_100)
+            );
+            // Known from here on.
+            let drift = Some(Finding::Drift(TWO_HOURS));
+            assert_eq!(clock.observe(at(1_200, TWO_HOURS, 0)), drift);
+            assert_eq!(clock.at(1_300), 9_001_300);
+        }
     }
 
     #[test]
     fn a_late_answer_is_no_drift_and_a_quick_one_is_more_exact() {
         let mut clock = StoreClock::default();
-        assert_eq!(clock.observe(0, 900, 1_000_100), None);
+        let late = slowly(0, 9_000, 1_000_100, 1_009_000);
+        assert_eq!(clock.observe(late), None, "they may agree");
         assert_eq!(
-            clock.at(1_000),
-            1_000_200,
+            clock.at(10_000),
+            1_001_100,
             "late by as long as the answer took"
         );
-        assert_eq!(clock.observe(1_000, 1_010, 1_001_005), None);
-        assert_eq!(clock.at(2_000), 1_001_995);
-        assert_eq!(clock.observe(2_000, 30_000, 1_002_001), None);
-        assert_eq!(clock.at(2_000), 1_001_995);
+        let quick = slowly(10_000, 10_010, 1_010_005, 1_010_010);
+        assert_eq!(clock.observe(quick), None);
+        assert_eq!(clock.at(20_000), 1_019_995);
+        let late = slowly(20_000, 48_000, 1_020_001, 1_048_000);
+        assert_eq!(clock.observe(late), None);
+        assert_eq!(clock.at(20_000), 1_019_995);
+        // A clock that runs a little faster is followed; one that was set is not.
+        let faster = slowly(50_000, 50_010, 1_050_025, 1_050_025);
+        assert_eq!(clock.observe(faster), None);
+        assert_eq!(clock.at(60_000), 1_060_015);
+        let set = slowly(60_000, 60_010, 1_066_000, 1_066_000);
+        assert_eq!(clock.observe(set), Some(Finding::Drift(5_965)));
     }
 }

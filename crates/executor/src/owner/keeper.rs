@@ -290,6 +290,16 @@ impl Owner {
         self.keeper.wanted.insert(partition, at);
     }
 
+    /// Takes everything that is kept in a new epoch, a little apart.
+    pub(super) fn load_all_again(&mut self, now: Millis) {
+        let held = self.keeper.held.keys().copied();
+        let kept: Vec<PartitionId> = held.filter(|id| self.is_kept(*id)).collect();
+        for partition in kept {
+            let at = now + self.chance.between(0, 500);
+            self.want_new_epoch(partition, at);
+        }
+    }
+
     /// A commit has found that somebody else owns a partition.
     pub(super) fn lose(&mut self, partition: PartitionId) {
         self.keeper.held.remove(&partition);

@@ -6,6 +6,7 @@
 
 use attune_core::{Epoch, OwnerId, PartitionId};
 
+use super::clock::{DRIFT, Finding, Shown};
 use super::watch::Watch;
 use super::{Call, Looked, Notice, Owner, Purpose, Reply};
 use crate::leases::{SeenLease, is_over_after, plan};
@@ -90,9 +91,7 @@ impl Owner {
         let Reply::Looked(looked) = reply else {
             return;
         };
-        if let Some(by) = self.clock.observe(asked, now, looked.store_now) {
-            self.say(Notice::ClockDrift { by });
-        }
+        self.look_at_the_clocks((asked, now), &looked);
         self.watch_others((asked, now), &looked);
         let (leases, next_end) = self.watch_leases((asked, now), looked);
         if let Some(wait) = next_end {
@@ -115,6 +114,28 @@ impl Owner {
         }
         let observed = plan.acquire.iter().map(StoredLease::observed);
         self.keeper.observed = observed.collect();
+    }
+
+    /// Learns what time it is. When it turns out that decisions went by a time that was too early,
+    /// everything is loaded again: who waits is known since when by the store.
+    fn look_at_the_clocks(&mut self, (asked, answered): (Millis, Millis), looked: &Looked) {
+        let shown = Shown {
+            asked,
+            answered,
+            store: looked.store_now,
+            own: looked.own_now,
+        };
+        match self.clock.observe(shown) {
+            None => {}
+            Some(Finding::Drift(by)) => self.say(Notice::ClockDrift { by }),
+            Some(Finding::Differ(by)) => self.say(Notice::ClocksDiffer { by }),
+            Some(Finding::Agree(by)) => {
+                self.say(Notice::ClocksAgree { by });
+                if by > DRIFT {
+                    self.load_all_again(answered);
+                }
+            }
+        }
     }
 
     /// Somebody is there as long as its renewals go on. Whom the store's clock takes for gone when

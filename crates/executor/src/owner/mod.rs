@@ -384,7 +384,7 @@ impl Owner {
             Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
             Purpose::Round => self.round_answered(now, reply),
             Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),
-            Purpose::Sweep(asked) => self.swept(asked, reply),
+            Purpose::Sweep(asked) => self.swept(now, asked, reply),
             Purpose::Workers => self.watched(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
             Purpose::Nothing => {}

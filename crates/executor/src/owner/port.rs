@@ -318,6 +318,8 @@ pub enum Reply {
 pub struct Looked {
     /// What the clock of the store shows, in milliseconds since 1970.
     pub store_now: Millis,
+    /// What the wall clock of this process showed then.
+    pub own_now: Millis,
     /// Everybody on the list of those who are there.
     pub executors: Vec<StoredExecutor>,
     /// Every partition.

@@ -232,12 +232,12 @@ impl Owner {
             draft.add(*id, partition.step(wall, Event::Tick));
         }
         self.decide_pending(wall, &mut draft);
-        self.compare(wall, &open, &mut draft);
+        self.compare(now, &open, &mut draft);
         for delivered in work {
             self.decide_on(wall, delivered, &known, &mut draft);
         }
         self.rounds.made += 1;
-        let mut round = draft.into_round(self.options.id);
+        let mut round = draft.into_round(self.options.id, self.clock.stamp(now));
         for id in open {
             if let Some(partition) = self.partition_mut(id) {
                 round.seal(partition);

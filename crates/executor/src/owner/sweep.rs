@@ -175,10 +175,10 @@ impl Owner {
     }
 
     /// The store has answered.
-    pub(super) fn swept(&mut self, asked: Asked, reply: Reply) {
+    pub(super) fn swept(&mut self, now: Millis, asked: Asked, reply: Reply) {
         match (asked, reply) {
             (Asked::Slots(epochs), Reply::Slots(mut slots)) => {
-                self.workers.judge(&mut slots);
+                self.workers.judge(now, &mut slots);
                 self.sweep.read.push(Read::Slots(epochs, slots));
             }
             (Asked::Slice { epochs, after }, Reply::Slice { rows, last }) => {
@@ -242,10 +242,11 @@ impl Owner {
     }
 
     /// Compares what was read, in the round that begins.
-    pub(super) fn compare(&mut self, wall: Millis, open: &[PartitionId], draft: &mut Draft) {
+    pub(super) fn compare(&mut self, now: Millis, open: &[PartitionId], draft: &mut Draft) {
         if self.sweep.read.is_empty() {
             return;
         }
+        let (wall, stamp) = (self.clock.at(now), self.clock.stamp(now));
         for read in std::mem::take(&mut self.sweep.read) {
             // What this round has decided so far was not there when the store was read.
             self.sweep.changed.extend(draft.executions());
@@ -259,6 +260,7 @@ impl Owner {
                         self.miss_actions(id, slots.iter().map(|slot| slot.action_id));
                         let event = Event::Reconcile {
                             slots,
+                            stamp,
                             bounds: self.options.reconcile,
                             changed: Arc::clone(&changed),
                         };
@@ -287,6 +289,8 @@ impl Owner {
                 }
             }
         }
+        // What is still being read was asked for before this was mended.
+        self.sweep.note(draft.executions());
     }
 
     fn compare_one(

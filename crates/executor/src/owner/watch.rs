@@ -63,9 +63,9 @@ impl<K: Ord, C: PartialEq> Watch<K, C> {
         Some((asked - seen.since).max(0))
     }
 
-    /// Whether anything was ever looked at.
-    pub(super) fn has_looked(&self) -> bool {
-        self.last.is_some()
+    /// When the last look that was answered was asked for.
+    pub(super) fn looked_at(&self) -> Option<Millis> {
+        self.last.map(|(asked, _)| asked)
     }
 }
 
@@ -83,10 +83,11 @@ mod tests {
     #[test]
     fn what_stands_still_is_known_to_from_answer_to_question() {
         let mut watch = Watch::default();
-        assert!(!watch.has_looked());
+        assert_eq!(watch.looked_at(), None);
         look(&mut watch, 0, &[(1, 7), (2, 7)]);
         assert_eq!(watch.still_for(&1), Some(0));
         look(&mut watch, 500, &[(1, 7), (2, 8)]);
+        assert_eq!(watch.looked_at(), Some(500));
         assert_eq!(
             (watch.still_for(&1), watch.still_for(&2)),
             (Some(490), Some(0))

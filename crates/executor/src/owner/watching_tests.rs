@@ -1,11 +1,14 @@
 //! Tests of how an owner judges the leases of others: by what it sees move and by its own clock,
-//! while the store's clock does what it likes.
+//! while the store's clock does what it likes; and of how it compares its slots with the store's.
+
+#[path = "comparing_tests.rs"]
+mod comparing;
 
 use super::*;
 use crate::leases::is_over_after;
 use crate::partition::ReconcileBounds;
-use crate::stored::{StoredExecutor, StoredLease, WorkerEnd};
-use attune_core::WorkerId;
+use crate::stored::{Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd};
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, Seq, Status, WorkerId};
 
 const TTL: Millis = 15_000;
 const GRACE: Millis = 5_000;
@@ -20,13 +23,27 @@ struct World {
     owner: Owner,
     now: Millis,
     store_ahead: Millis,
+    own_ahead: Millis,
     leases: Vec<StoredLease>,
     executors: Vec<StoredExecutor>,
     workers: Vec<WorkerEnd>,
+    /// Who holds a slot, and whether its page shows it to whoever takes its partition.
+    slots: Vec<(StoredSlot, bool)>,
+    /// What the owner asks for about its slots is not answered yet.
+    holds_back_slots: bool,
+    held_back: Vec<(CallId, Reply)>,
+    /// How large the parameters of an execution are.
+    body_bytes: usize,
+    /// How many bodies were read each time.
+    read: Vec<usize>,
+    /// What was dispatched, together each time, and is not confirmed yet.
+    dispatched: Vec<(PublishId, usize)>,
     /// What was taken, and when.
     taken: Vec<(PartitionId, Millis)>,
     /// Workers whose leases were ended, and when.
     ended: Vec<(WorkerId, Millis)>,
+    /// Executions whose slots were taken back, and when.
+    taken_back: Vec<(ExecutionId, Millis)>,
     notices: Vec<Notice>,
     /// Until then the store does not answer.
     away_until: Millis,
@@ -71,6 +88,7 @@ impl World {
             }),
             now: 1_000_000,
             store_ahead: 0,
+            own_ahead: 0,
             leases: (0..PARTITIONS).map(lease).collect(),
             executors: vec![StoredExecutor {
                 executor: other,
@@ -78,8 +96,15 @@ impl World {
                 live: true,
             }],
             workers: Vec::new(),
+            slots: Vec::new(),
+            holds_back_slots: false,
+            held_back: Vec::new(),
+            body_bytes: 0,
+            read: Vec::new(),
+            dispatched: Vec::new(),
             taken: Vec::new(),
             ended: Vec::new(),
+            taken_back: Vec::new(),
             notices: Vec::new(),
             away_until: 0,
         }
@@ -116,23 +141,40 @@ impl World {
                 renew_at = self.now + 1_000;
             }
             let mut inputs = VecDeque::from([Input::Timer]);
-            while let Some(input) = inputs.pop_front() {
-                for output in self.owner.step(self.now, input) {
-                    match output {
-                        Output::Call(id, call) => {
-                            let reply = self.answer(call);
-                            inputs.push_back(Input::Answered(id, reply));
-                        }
-                        Output::Notice(notice) => self.notices.push(notice),
-                        _ => {}
-                    }
-                }
+            if !self.holds_back_slots {
+                let late = self.held_back.drain(..);
+                inputs.extend(late.map(|(id, reply)| Input::Answered(id, reply)));
             }
+            self.give(inputs);
             self.now = self
                 .owner
                 .wake_at(self.now)
                 .max(self.now + 1)
                 .min(self.now + 100);
+        }
+    }
+
+    /// This happens now, and what comes of it.
+    fn give(&mut self, mut inputs: VecDeque<Input>) {
+        while let Some(input) = inputs.pop_front() {
+            for output in self.owner.step(self.now, input) {
+                match output {
+                    Output::Call(id, call) => {
+                        let is_late = self.holds_back_slots && matches!(call, Call::LoadSlots(_));
+                        let reply = self.answer(call);
+                        if is_late {
+                            self.held_back.push((id, reply));
+                        } else {
+                            inputs.push_back(Input::Answered(id, reply));
+                        }
+                    }
+                    Output::Notice(notice) => self.notices.push(notice),
+                    Output::Dispatch(id, dispatches) => {
+                        self.dispatched.push((id, dispatches.len()));
+                    }
+                    _ => {}
+                }
+            }
         }
     }
 
@@ -147,10 +189,22 @@ impl World {
             Call::Announce { .. } => Reply::Announced,
             Call::Look => Reply::Looked(Looked {
                 store_now: 1_700_000_000_000 + self.now + self.store_ahead,
+                own_now: 1_700_000_000_000 + self.now + self.own_ahead,
                 executors: self.executors.clone(),
                 leases: self.leases.clone(),
             }),
             Call::Renew(held) => Reply::Renewed(held.into_iter().map(|(id, _)| id).collect()),
+            Call::Acquire(wanted) => {
+                let mut taken = Vec::new();
+                for partition in wanted {
+                    let lease = &mut self.leases[usize::from(partition.0)];
+                    assert_eq!(lease.holder, Some(self.owner.options.id));
+                    lease.epoch = Epoch(lease.epoch.0 + 1);
+                    taken.push((partition, lease.epoch));
+                    self.taken.push((partition, self.now));
+                }
+                Reply::Acquired(taken)
+            }
             Call::TakeOver(observed) => {
                 let mut taken = Vec::new();
                 for seen in observed {
@@ -174,21 +228,76 @@ impl World {
                 }
                 Reply::EndedWorkers(observed.iter().map(|(worker, _)| *worker).collect())
             }
-            Call::LoadQueues(_) => Reply::Queues {
-                actions: vec![],
+            Call::LoadQueues(id) => Reply::Queues {
+                actions: Vec::from_iter((id == PartitionId(0)).then(action)),
                 totals: vec![],
             },
-            Call::LoadRows { .. } => Reply::Rows {
-                rows: vec![],
+            Call::LoadRows { partition, .. } => Reply::Rows {
+                rows: self.rows(|(slot, shown)| *shown && slot.id.partition() == partition),
                 next: None,
             },
-            Call::ScanRows { .. } => Reply::Slice {
+            Call::ScanRows { after: Some(_), .. } => Reply::Slice {
                 rows: vec![],
                 last: None,
             },
-            Call::LoadSlots(_) => Reply::Slots(vec![]),
+            Call::ScanRows { .. } => Reply::Slice {
+                rows: self.rows(|_| true),
+                last: self.slots.iter().map(|(slot, _)| slot.id).max(),
+            },
+            Call::LoadSlots(ids) => {
+                let slots = self.slots.iter().map(|(slot, _)| slot.clone());
+                Reply::Slots(slots.filter(|slot| ids.contains(&slot.id)).collect())
+            }
+            Call::LoadBodies(ids) => {
+                self.read.push(ids.len());
+                let text = format!("\"{}\"", "x".repeat(self.body_bytes));
+                let parameters = attune_core::RawValue::from_string(text).unwrap();
+                let bodies = ids.into_iter().map(|id| Body {
+                    id,
+                    parameters: parameters.clone(),
+                    timeout_seconds: None,
+                });
+                Reply::Bodies(bodies.collect())
+            }
+            Call::Commit(commit) => {
+                for change in &commit.batch.changes {
+                    self.slots.retain(|(slot, _)| slot.id != change.id);
+                    self.taken_back.push((change.id, self.now));
+                }
+                Reply::Committed(vec![])
+            }
             other => panic!("nobody asked for this: {other:?}"),
         }
+    }
+
+    fn rows(&self, keep: impl Fn(&(StoredSlot, bool)) -> bool) -> Vec<StoredExecution> {
+        let kept = self.slots.iter().filter(|slot| keep(slot));
+        kept.map(|(slot, _)| slot.execution()).collect()
+    }
+
+    /// Nobody holds anything.
+    fn free(mut self) -> Self {
+        for lease in &mut self.leases {
+            (lease.holder, lease.ttl) = (None, 0);
+        }
+        self.executors.clear();
+        self
+    }
+
+    /// The owner has every partition, and `n` executions run on this worker.
+    fn serving(n: u32, worker: WorkerId) -> Self {
+        let mut world = Self::new().free();
+        let slots = (1..=n).map(|place| (slot(place, worker), true));
+        world.slots = slots.collect();
+        world.pass(5_000, true);
+        assert_eq!(world.held(), n as usize);
+        world
+    }
+
+    /// How many slots the owner believes to be held.
+    fn held(&self) -> usize {
+        let partition = self.owner.partition(PartitionId(0));
+        partition.map_or(0, |partition| partition.held().len())
     }
 
     /// Everything was taken from its silent holder within this time.
@@ -200,6 +309,33 @@ impl World {
                 "{partition}: {at} is not in {from}..{to}"
             );
         }
+    }
+}
+
+fn action() -> Action {
+    let mut spec = attune_core::ActionSpec::core_pack().remove(0);
+    spec.policy.concurrency.limit = Some(3);
+    Action {
+        id: ActionId(1),
+        partition: PartitionId(0),
+        version: 1,
+        spec,
+    }
+}
+
+fn slot(place: u32, worker: WorkerId) -> StoredSlot {
+    StoredSlot {
+        id: ExecutionId::new(PartitionId(0), Seq::new(Epoch(2), place)),
+        action_id: ActionId(1),
+        priority: Priority::Normal,
+        created: 1_700_000_000_000,
+        attempt: Attempt(1),
+        status: Status::Running,
+        worker: Some(worker),
+        worker_over: false,
+        requested_at: 1_700_000_000_500,
+        running_for: Some(500),
+        cancel_requested: false,
     }
 }
 
@@ -220,6 +356,41 @@ fn a_step_of_the_stores_clock_takes_nothing_from_who_renews() {
         assert_eq!(world.ended, []);
         let drift = |notice: &&Notice| matches!(notice, Notice::ClockDrift { .. });
         assert_eq!(world.notices.iter().filter(drift).count(), 1);
+    }
+}
+
+#[test]
+fn who_starts_while_a_clock_is_wrong_is_early_with_nothing_and_loads_again_when_it_is_right() {
+    for (store, own) in [
+        (TWO_HOURS, 0),
+        (-TWO_HOURS, 0),
+        (0, TWO_HOURS),
+        (0, -TWO_HOURS),
+    ] {
+        let mut world = World::new().free();
+        (world.store_ahead, world.own_ahead) = (store, own);
+        world.pass(5_000, true);
+        let right = 1_700_000_000_000 + world.now;
+        let early = store.min(own);
+        assert_eq!(world.owner.store_time(world.now), right + early);
+        assert_eq!(world.owner.clock.stamp(world.now), right + store.max(own));
+        (world.store_ahead, world.own_ahead) = (0, 0);
+        let taken = world.taken.len();
+        world.pass(5_000, true);
+        let right = 1_700_000_000_000 + world.now;
+        assert_eq!(world.owner.store_time(world.now), right);
+        assert_eq!(world.owner.clock.stamp(world.now), right);
+        assert_eq!(world.owner.served(), usize::from(PARTITIONS));
+        let epochs = world.taken.len() - taken;
+        let again = if early < 0 {
+            usize::from(PARTITIONS)
+        } else {
+            0
+        };
+        assert_eq!(epochs, again, "once, if the time has moved: {store} {own}");
+        let told = |it: fn(&Notice) -> bool| world.notices.iter().filter(|one| it(one)).count();
+        assert_eq!(told(|it| matches!(it, Notice::ClocksDiffer { .. })), 1);
+        assert_eq!(told(|it| matches!(it, Notice::ClocksAgree { .. })), 1);
     }
 }
 

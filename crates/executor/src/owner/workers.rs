@@ -5,7 +5,7 @@
 //! nothing runs under it any more, whatever the store's clock says. It then ends the lease in the
 //! store as it was seen; a renewal that comes first wins. Only from then on slots are taken back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::WorkerId;
 
@@ -29,6 +29,9 @@ pub(super) struct Workers {
     watch: Watch<WorkerId, i64>,
     /// Those whose leases are over, for as long as the grace takes.
     lost: BTreeSet<WorkerId>,
+    /// Those who hold a slot, are over and were in no look, and since when that is known: they have
+    /// come and gone since the last look, or their rows are no longer shown.
+    unseen: BTreeMap<WorkerId, Millis>,
 }
 
 impl Workers {
@@ -38,14 +41,28 @@ impl Workers {
 
     /// Leaves those slots alone whose workers have ended a moment ago: what they have said may be
     /// on its way.
-    pub(super) fn judge(&self, slots: &mut [StoredSlot]) {
+    pub(super) fn judge(&mut self, now: Millis, slots: &mut [StoredSlot]) {
+        let before = std::mem::take(&mut self.unseen);
         for slot in slots.iter_mut().filter(|slot| slot.worker_over) {
-            let is_lost = |worker| {
-                let is_known = self.watch.still_for(&worker).is_some();
-                self.lost.contains(&worker) || (self.watch.has_looked() && !is_known)
+            let Some(worker) = slot.worker else {
+                slot.worker_over = false;
+                continue;
             };
-            slot.worker_over = slot.worker.is_some_and(is_lost);
+            if self.watch.still_for(&worker).is_none() {
+                let since = before.get(&worker).copied().unwrap_or(now);
+                self.unseen.insert(worker, since);
+            }
+            slot.worker_over = self.lost.contains(&worker) || self.is_gone(worker);
         }
+    }
+
+    /// Whether a look shows nothing of a worker that was asked for after its lease was known to be
+    /// over: nobody has anything to say for it any more.
+    fn is_gone(&self, worker: WorkerId) -> bool {
+        let looked_at = self.watch.looked_at();
+        let since = self.unseen.get(&worker);
+        self.watch.still_for(&worker).is_none()
+            && since.is_some_and(|since| looked_at.is_some_and(|at| at > *since))
     }
 }
 
@@ -89,8 +106,10 @@ impl Owner {
 
         let ended = over.iter().filter(|end| end.ended);
         let lost: BTreeSet<WorkerId> = ended.map(|end| end.worker).collect();
+        let mut unseen = self.workers.unseen.keys();
+        let has_gone = unseen.any(|worker| self.workers.is_gone(*worker));
         // They may hold slots: the comparison shall not wait for its time.
-        if !lost.is_subset(&self.workers.lost) {
+        if has_gone || !lost.is_subset(&self.workers.lost) {
             self.sweep.hurry(now);
         }
         self.workers.lost = lost;

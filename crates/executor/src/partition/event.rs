@@ -86,6 +86,8 @@ pub enum Event {
     Reconcile {
         /// The rows.
         slots: Vec<StoredSlot>,
+        /// The time that is written down now.
+        stamp: Millis,
         /// What counts as lost or forgotten.
         bounds: ReconcileBounds,
         /// What changed while they were read, and is not compared.
@@ -228,6 +230,9 @@ pub enum Effect {
     Count(Counter),
     /// Tell people.
     Notice(Notice),
+    /// What memory knew of an execution has followed the store: nothing is stored, and what was
+    /// read before must not be compared with it.
+    Mended(ExecutionId),
 }
 
 /// An execution that may run.

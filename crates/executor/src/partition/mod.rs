@@ -232,9 +232,10 @@ impl Partition {
             } => self.reconcile_range(now, (after, last), &rows, &changed, out),
             Event::Reconcile {
                 slots,
+                stamp,
                 bounds,
                 changed,
-            } => self.reconcile(now, &slots, bounds, &changed, out),
+            } => self.reconcile((now, stamp), &slots, bounds, &changed, out),
             Event::Tick => self.tick(now, out),
         }
         effects
@@ -342,7 +343,8 @@ impl Partition {
 /// Takes a stored execution into a queue, as it is stored: as a holder, whatever the limit is
 /// now, or at its place in the order. Totals know it already.
 fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
-    let (seq, enqueued_at) = (row.id.seq(), now.saturating_sub(row.age.max(0)));
+    // Who is written down as of the future was accepted while nobody knew the time.
+    let (seq, enqueued_at) = (row.id.seq(), row.created.min(now));
     if row.status.holds_slot() {
         let holder = Holder {
             attempt: row.attempt,

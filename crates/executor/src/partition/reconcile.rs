@@ -135,6 +135,7 @@ impl Partition {
             action_ref: self.ref_of(action_id),
             what,
         }));
+        out.push(Effect::Mended(execution_id));
         out.push(Effect::Count(counter));
     }
 
@@ -168,7 +169,7 @@ impl Partition {
     /// Compares everything that holds a slot in memory.
     pub(super) fn reconcile(
         &mut self,
-        now: Millis,
+        (now, stamp): (Millis, Millis),
         slots: &[StoredSlot],
         bounds: ReconcileBounds,
         changed: &HashSet<ExecutionId>,
@@ -181,7 +182,7 @@ impl Partition {
         self.watch_stored(now, slots, out);
         let mut freed = BTreeSet::new();
         for row in slots.iter().filter(|row| !changed.contains(&row.id)) {
-            if self.follow_up(row, bounds, out) {
+            if self.follow_up(stamp, row, bounds, out) {
                 freed.insert(row.action_id);
             }
         }
@@ -259,6 +260,7 @@ impl Partition {
             action_ref: self.ref_of(action_id),
             what,
         }));
+        out.push(Effect::Mended(execution_id));
     }
 
     /// Lets the detector look at what the store shows.
@@ -279,6 +281,7 @@ impl Partition {
     /// Does what one stored slot asks for; true when its queue may have more to do.
     fn follow_up(
         &mut self,
+        stamp: Millis,
         row: &StoredSlot,
         bounds: ReconcileBounds,
         out: &mut Vec<Effect>,
@@ -310,7 +313,7 @@ impl Partition {
                 });
                 false
             }
-            Status::Requested if bounds.is_forgotten(row.held_for) => {
+            Status::Requested if bounds.is_forgotten(stamp - row.requested_at) => {
                 out.push(Effect::Count(Counter::Redispatched));
                 out.push(Effect::Redispatch(Grantee {
                     execution_id,

@@ -119,7 +119,7 @@ impl World {
     }
 
     pub(super) fn commit(&mut self, draft: Draft) {
-        let mut round = draft.into_round(OwnerId::fresh());
+        let mut round = draft.into_round(OwnerId::fresh(), self.now);
         round.seal(&mut self.partition);
         let batch = &round.commit.batch;
         if !round.tells.is_empty() {
@@ -258,7 +258,7 @@ impl World {
                 priority: Priority::Normal,
                 status: *status,
                 attempt: *attempt,
-                age: 1_000,
+                created: self.now - 1_000,
                 not_before: None,
                 cancel_requested: false,
             })
@@ -285,12 +285,12 @@ impl World {
             id,
             action_id: ACTION,
             priority: Priority::Normal,
-            age: 1_000,
+            created: self.now - 1_000,
             attempt,
             status,
             worker: None,
             worker_over,
-            held_for: 0,
+            requested_at: self.now,
             running_for: None,
             cancel_requested: false,
         }
@@ -393,6 +393,11 @@ fn judge(facts: &[Fact]) {
 /// What the comparison of the slots is told, when nothing changed meanwhile.
 pub(super) fn reconcile(slots: Vec<StoredSlot>) -> Event {
     Event::Reconcile {
+        stamp: slots
+            .iter()
+            .map(|slot| slot.requested_at)
+            .max()
+            .unwrap_or(0),
         slots,
         bounds: BOUNDS,
         changed: Arc::default(),

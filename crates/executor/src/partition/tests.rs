@@ -332,7 +332,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(0),
-        age: 3_600_000,
+        created: now - 3_600_000,
         not_before: Some(now - 59_999),
         cancel_requested: false,
     };

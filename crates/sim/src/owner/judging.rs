@@ -3,12 +3,9 @@
 use attune_core::{ActionId, QueueStats, QueueTotals, Seq};
 
 use super::*;
+use crate::oracle::WRONG_BY;
 use crate::shadow::Told;
 use crate::world::{WALL, pool_name};
-
-/// By how much the time of an owner may be wrong: by as long as its first look at the store's
-/// clock took, which may have stood still with it.
-const WRONG_BY: Time = 30_000;
 
 impl World {
     /// Judges what a round decided, once. What the oracle says counts when it is stored: what a
@@ -56,11 +53,13 @@ impl World {
         }
     }
 
-    /// By which time an owner decides.
+    /// By which time an owner decides: never by one to come, and by one that has passed only while
+    /// it cannot know better.
     fn judge_clock(&mut self, o: usize) {
         let owner = &self.owners[o];
         let wrong = owner.wall(self.now) - (WALL + owner.clock(self.now) - BOOT - owner.skew);
-        if wrong.abs() > WRONG_BY {
+        let may_be_early = self.lasting.is_in_doubt(owner.id);
+        if wrong > WRONG_BY || (wrong < -WRONG_BY && !may_be_early) {
             let words = format!("the time by which an owner decides is wrong by {wrong} ms");
             self.oracle
                 .blame(self.now, Violation::of(Rule::Clock, words));
@@ -71,7 +70,14 @@ impl World {
         for fact in facts {
             match fact {
                 Fact::Refused { request_id } => self.oracle.refuse(*request_id),
-                Fact::Accepted { execution_id, .. } => self.note(Note::Accepted(*execution_id)),
+                Fact::Accepted {
+                    execution_id,
+                    not_before,
+                    ..
+                } => {
+                    self.oracle.accept(self.now, *execution_id, *not_before);
+                    self.note(Note::Accepted(*execution_id));
+                }
                 Fact::Granted {
                     execution_id,
                     attempt,
@@ -146,7 +152,7 @@ impl World {
             ..Shadow::default()
         };
         let all = usize::MAX;
-        let (rows, _) = self.store.load_rows(self.now, decided.partition, None, all);
+        let (rows, _) = self.store.load_rows(decided.partition, None, all);
         shadow.recover(&self.owners[o].since, &rows);
         shadow.learn(&decided.facts);
         self.shadows.insert(key, shadow);
@@ -159,7 +165,7 @@ impl World {
         };
         let owner = &mut self.owners[o];
         let wall = owner.wall(self.now);
-        let since = rows.iter().map(|row| (row.id, wall - row.age));
+        let since = rows.iter().map(|row| (row.id, row.created.min(wall)));
         owner.since.extend(since);
     }
 

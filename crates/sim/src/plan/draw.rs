@@ -74,7 +74,6 @@ impl Plan {
             faults,
             routing: RoutingPlan::default(),
             heal_at: span + rng.between(500, 6_000),
-            store_clock: false,
             plant,
         };
         plan.add_lasting();

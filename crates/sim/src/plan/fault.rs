@@ -49,6 +49,8 @@ pub enum Fault {
     Invalid,
     /// The store's clock is wrong for a while.
     StepStoreClock { by: Time, lasts: Time },
+    /// The wall clock of an owner's machine is wrong for a while.
+    StepOwnerClock { owner: usize, by: Time, lasts: Time },
 }
 
 /// What owners read from the store, by what they need it for.
@@ -115,6 +117,7 @@ impl Fault {
             Self::TooLarge => "too-large",
             Self::Invalid => "invalid",
             Self::StepStoreClock { .. } => "store-clock-step",
+            Self::StepOwnerClock { .. } => "owner-clock-step",
         }
     }
 
@@ -126,7 +129,8 @@ impl Fault {
             | Self::FullPool { full: lasts, .. }
             | Self::DeadPool { dead: lasts, .. }
             | Self::LostRoute { lost: lasts, .. }
-            | Self::StepStoreClock { lasts, .. } => *lasts,
+            | Self::StepStoreClock { lasts, .. }
+            | Self::StepOwnerClock { lasts, .. } => *lasts,
             _ => 0,
         }
     }

@@ -106,12 +106,37 @@ impl Plan {
             10 => Fault::LostRoute { pool, lost: long },
             11 => Fault::TooLarge,
             12 => Fault::Invalid,
-            _ => Fault::StepStoreClock {
-                by: rng.pick(&[-7_200_000, 7_200_000]),
-                lasts: long,
-            },
+            _ => {
+                let by = rng.pick(&[-7_200_000, 7_200_000]);
+                return self.step_a_clock(by, long, rng);
+            }
         };
         let at = rng.between(200, self.heal_at);
+        self.plan_fault(at, what);
+    }
+
+    /// One clock is wrong for a while, in all of a run the same one: with two wrong clocks nobody
+    /// could tell the time. Often somebody starts meanwhile.
+    fn step_a_clock(&mut self, by: Time, lasts: Time, rng: &mut Rng) {
+        let owners = self.owner_skews.len();
+        let owner = Rng::new(self.seed ^ 0xc10c_c10c).index(owners * 2);
+        let what = if owner < owners {
+            Fault::StepOwnerClock { owner, by, lasts }
+        } else {
+            Fault::StepStoreClock { by, lasts }
+        };
+        let at = rng.between(200, self.heal_at);
+        if rng.chance(500) {
+            let starts = Fault::CrashOwner {
+                owner: owner % owners,
+                down: rng.between(100, 2_000),
+            };
+            self.plan_fault(at + rng.between(0, lasts), starts);
+        }
+        self.plan_fault(at, what);
+    }
+
+    fn plan_fault(&mut self, at: Time, what: Fault) {
         // It ends before everything is healed: what follows from its end is part of the run.
         self.heal_at = self.heal_at.max(at + what.lasts() + 1_000);
         let id = self.faults.iter().map(|fault| fault.id + 1).max();

@@ -170,8 +170,6 @@ pub struct Plan {
     pub routing: RoutingPlan,
     /// When everything is made whole.
     pub heal_at: Time,
-    /// Whether steps of the store's clock change all that it says.
-    pub store_clock: bool,
     /// The bug that is planted.
     pub plant: Option<Plant>,
 }

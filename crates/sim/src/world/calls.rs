@@ -124,6 +124,7 @@ impl World {
 
     fn do_owner_call(&mut self, owner: OwnerId, call: &Call) -> Reply {
         let (shown, now) = (self.now, self.store_now());
+        let own_is_off = self.lasting.own_clock_is_off(shown, self.owner_of(owner));
         let ttl = crate::plan::OWNER_TTL;
         let store = &mut self.store;
         match call {
@@ -133,7 +134,8 @@ impl World {
                 Reply::Announced
             }
             Call::Look => Reply::Looked(Looked {
-                store_now: WALL + shown + self.lasting.clock_looks(shown, owner),
+                store_now: WALL + now,
+                own_now: WALL + shown + own_is_off,
                 executors: store.stored_executors(now),
                 leases: store.stored_leases(),
             }),
@@ -176,7 +178,7 @@ impl World {
                 limit,
             } => {
                 let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-                let (rows, next) = store.load_rows(now, *partition, *after, limit);
+                let (rows, next) = store.load_rows(*partition, *after, limit);
                 Reply::Rows { rows, next }
             }
             Call::ScanRows {
@@ -185,7 +187,7 @@ impl World {
                 limit,
             } => {
                 let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-                let (rows, last) = store.scan_rows(now, partitions, *after, limit);
+                let (rows, last) = store.scan_rows(partitions, *after, limit);
                 Reply::Slice { rows, last }
             }
             Call::LookUp { requests, actions } => {
@@ -229,7 +231,7 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
-        match self.store.commit(self.store_now(), written.number, batch) {
+        match self.store.commit(written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 if !again {

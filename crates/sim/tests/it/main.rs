@@ -44,6 +44,7 @@ fn no_promise_is_broken_and_no_run_is_idle() {
         "full-pool",
         "invalid",
         "lost-route",
+        "owner-clock-step",
         "refuse-for-minutes",
         "store-clock-step",
         "too-large",

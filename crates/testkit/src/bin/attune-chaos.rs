@@ -61,9 +61,8 @@ fn main() -> ExitCode {
     let outcome = match &arguments.command {
         Some(Command::Program { history }) => chaos::program(history).map(|()| ExitCode::SUCCESS),
         Some(Command::List) => {
-            for (name, how, heal, by_default) in chaos::fault_table() {
-                let when = if by_default { "" } else { " (by name only)" };
-                println!("{name:<18} {how}; {heal}{when}");
+            for (name, how, heal) in chaos::fault_table() {
+                println!("{name:<18} {how}; {heal}");
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -70,9 +70,6 @@ const SETTINGS: &[(&str, &str)] = &[
     ("api.submit_timeout_seconds", "5"),
     ("log.format", "text"),
 ];
-/// Faults that daemons are known not to bear yet: who starts, or loads a partition, while
-/// PostgreSQL's clock is wrong believes it.
-const ONLY_BY_NAME: &[&str] = &["clock-postgres"];
 /// Clients of each kind.
 const HTTP_CLIENTS: u32 = 20;
 const AMQP_CLIENTS: u32 = 3;
@@ -102,7 +99,7 @@ pub struct Options {
     pub time: Duration,
     /// Decides which faults come.
     pub seed: u64,
-    /// Names of faults; empty for all but those that come by name only.
+    /// Names of faults; empty for all.
     pub faults: Vec<String>,
     /// Executions a second.
     pub rate: f64,
@@ -128,15 +125,11 @@ impl Say {
     }
 }
 
-/// The faults that there are: name, how, how it is healed, and whether it comes by default.
+/// The faults that there are: name, how, and how it is healed.
 #[must_use]
-pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str, bool)> {
-    let row = |fault: &Fault| (fault.name, fault.how, fault.heal, is_default(fault));
+pub fn fault_table() -> Vec<(&'static str, &'static str, &'static str)> {
+    let row = |fault: &Fault| (fault.name, fault.how, fault.heal);
     nemesis::faults().map(row).collect()
-}
-
-fn is_default(fault: &Fault) -> bool {
-    !ONLY_BY_NAME.contains(&fault.name)
 }
 
 /// One run of the rig, which ends early when `stop` is cancelled. Everything that it has started
@@ -200,10 +193,8 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Fault>> {
         let is_known = all.iter().any(|fault| fault.name == name);
         ensure!(is_known, "there is no fault {name}; there are: {}", known());
     }
-    let is_chosen = |fault: &&Fault| match names {
-        [] => is_default(fault),
-        names => names.iter().any(|name| name == fault.name),
-    };
+    let is_chosen =
+        |fault: &&Fault| names.is_empty() || names.iter().any(|name| name == fault.name);
     Ok(all.into_iter().filter(is_chosen).collect())
 }
 

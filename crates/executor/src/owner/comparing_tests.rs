@@ -1,0 +1,93 @@
+//! Tests of what an owner does with the slots of its partitions: how it compares them with the
+//! store's, and how it dispatches once more.
+
+use super::*;
+
+#[test]
+fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it() {
+    let worker = WorkerId::fresh();
+    let mut world = World::serving(1, worker);
+    world.holds_back_slots = true;
+    while world.held_back.is_empty() {
+        world.pass(100, true);
+    }
+    // Somebody's slot comes to light while the answer about the known ones is on its way.
+    world.slots.push((slot(2, worker), false));
+    while world.held() < 2 {
+        world.pass(100, true);
+    }
+    world.holds_back_slots = false;
+    world.pass(1_000, true);
+    assert_eq!(world.held(), 2);
+    world.pass(30_000, true);
+    assert_eq!((world.held(), world.taken_back.len()), (2, 0));
+}
+
+#[test]
+fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
+    let mut world = World::new().free();
+    world.body_bytes = 900_000;
+    let slots = (1..=200).map(|place| StoredSlot {
+        status: Status::Requested,
+        worker: None,
+        ..slot(place, WorkerId::fresh())
+    });
+    world.slots = slots.map(|slot| (slot, true)).collect();
+    world.pass(20_000, true);
+    // Nobody confirms anything: 64 MiB and what was read last are on their way, and no more.
+    assert!(world.read.iter().all(|many| *many <= 9), "{:?}", world.read);
+    assert!(world.dispatched.iter().all(|(_, many)| *many <= 9));
+    let on_the_way: usize = world.dispatched.iter().map(|(_, many)| many).sum();
+    assert!((72..=84).contains(&on_the_way), "{on_the_way}");
+    let mut told = 0;
+    while !world.dispatched.is_empty() {
+        for (id, many) in std::mem::take(&mut world.dispatched) {
+            told += many;
+            world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
+        }
+        world.pass(100, true);
+    }
+    assert_eq!(told, 200);
+    // Small ones go many at a time.
+    let mut world = World::new().free();
+    let slots = (1..=700).map(|place| StoredSlot {
+        status: Status::Requested,
+        worker: None,
+        ..slot(place, WorkerId::fresh())
+    });
+    world.slots = slots.map(|slot| (slot, true)).collect();
+    world.pass(5_000, true);
+    assert_eq!(world.read, [8, 64, 500, 128]);
+}
+
+#[test]
+fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
+    let (worker, other) = (WorkerId::fresh(), WorkerId::fresh());
+    let mut world = World::serving(1, worker);
+    let is_asked = |world: &World| world.owner.workers.wake_at() > Some(world.now + 100);
+    while !is_asked(&world) {
+        world.pass(10, true);
+    }
+    // It has registered, claimed and retired since the last look.
+    let ended = world.now;
+    world.slots[0].0.worker_over = true;
+    world.workers.push(WorkerEnd {
+        worker,
+        renewals: 3,
+        ttl: 0,
+        ended: true,
+    });
+    world.owner.sweep.hurry(ended);
+    world.pass(GRACE - 100, true);
+    assert_eq!(world.taken_back, []);
+    world.pass(2_000, true);
+    assert_eq!(world.taken_back.len(), 1);
+
+    // One whose row is gone has nothing to say.
+    let mut world = World::serving(1, other);
+    world.slots[0].0.worker_over = true;
+    let gone = world.now;
+    world.owner.sweep.hurry(gone);
+    world.pass(2_000, true);
+    assert_eq!(world.taken_back.len(), 1);
+}
