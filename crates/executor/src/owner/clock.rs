@@ -5,6 +5,8 @@
 //! it once and counts on from there by a monotonic clock. A later difference is reported and not
 //! followed: the next process that starts will.
 
+use attune_core::Bug;
+
 use crate::queue::Millis;
 
 /// A larger difference is worth an alarm.
@@ -42,7 +44,7 @@ impl StoreClock {
     pub(super) fn observe(&mut self, asked: Millis, now: Millis, store: Millis) -> Option<Millis> {
         let (least, most) = (store - now, store - asked);
         // As if the time by which an owner decides were that of a clock on the wall.
-        if cfg!(attune_plant = "wall-clock") {
+        if Bug::WallClock.is_planted() {
             self.offset = Some(least);
             return None;
         }
