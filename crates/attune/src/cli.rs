@@ -1,7 +1,9 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
+use attune_core::plant::planted;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
@@ -10,10 +12,18 @@ use crate::demo::DemoArguments;
 use crate::demo::program::DemoProgram;
 use attune_cli::ClientCommand;
 
+/// How the program was built, and the bug that is planted in it.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let built = env!("ATTUNE_VERSION");
+    planted().map_or(built.to_owned(), |bug| {
+        format!("{built} with the planted bug {}", bug.name())
+    })
+});
+
 /// Attune decides when each execution of an action may start: in order, within its limits,
 /// losing nothing.
 #[derive(Debug, Parser)]
-#[command(name = "attune", version = env!("ATTUNE_VERSION"), propagate_version = true)]
+#[command(name = "attune", version = VERSION.as_str(), propagate_version = true)]
 pub(crate) struct Cli {
     /// A YAML file with settings; `attune config default` prints one with every key.
     #[arg(long, global = true, value_name = "FILE", env = "ATTUNE_CONFIG")]

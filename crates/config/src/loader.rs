@@ -19,8 +19,9 @@ const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
 /// and what tests and scripts use.
-const OTHER_VARIABLES: [&str; 7] = [
+const OTHER_VARIABLES: [&str; 8] = [
     "ATTUNE_BIN",
+    "ATTUNE_PLANT",
     "ATTUNE_EXECUTION_ID",
     "ATTUNE_ATTEMPT",
     "ATTUNE_ACTION",

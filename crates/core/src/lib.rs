@@ -7,6 +7,7 @@ pub mod action;
 pub mod ids;
 pub mod input;
 pub mod plain;
+pub mod plant;
 pub mod priority;
 pub mod promise;
 pub mod refusal;
@@ -20,6 +21,7 @@ pub use action::{Action, ActionPolicy, ActionRef, ActionSpec, Builtin, OnWorkerL
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
+pub use plant::Bug;
 pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;

@@ -8,7 +8,7 @@ use attune_bus::{
     Bus, Delivery, DeliveryTag, PublishError, Settler, Shelf, Subscriber, Subscription, Topic,
     dead_letter, reply_address,
 };
-use attune_core::{PartitionId, RequestId};
+use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
 use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, SlotRelease, Submit};
 use attune_messages::{DecodeError, Envelope, Message};
@@ -74,8 +74,9 @@ impl Feed {
             };
             let Some(delivery) = delivery else { return };
             // Before anything of it is stored.
-            #[cfg(attune_plant = "ack-first")]
-            settler.ack(&[delivery.tag]).await;
+            if Bug::AckFirst.is_planted() {
+                settler.ack(&[delivery.tag]).await;
+            }
             let work = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => work,
                 Err(Unusable::Newer(reason)) => {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use attune_core::{Epoch, ExecutionId, PartitionId, Status};
+use attune_core::{Bug, Epoch, ExecutionId, PartitionId, Status};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, NewExecution, Outcome, StoreError, Update,
 };
 use serde_json::value::RawValue;
-use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
+use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _};
 
 use crate::bind::Binds;
 use crate::db::Db;
@@ -50,7 +50,7 @@ impl Db {
             .map(|(partition, _)| *partition)
             .filter(|partition| !answer.held.contains(&i32::from(partition.0)))
             .collect();
-        if !missing.is_empty() && !cfg!(attune_plant = "no-fence") {
+        if !missing.is_empty() && !Bug::NoFence.is_planted() {
             return Err(CommitError::Fenced(missing));
         }
         // Nobody waits for it.
@@ -157,13 +157,14 @@ async fn execute(
     connection: impl PgExecutor<'_>,
     parameters: PgArguments,
 ) -> Result<Answer, Failure> {
-    #[cfg(not(attune_plant = "no-fence"))]
-    let statement = sql::COMMIT;
-    // Writes whatever the fence has found.
-    #[cfg(attune_plant = "no-fence")]
-    let statement = sqlx::AssertSqlSafe(
-        sql::COMMIT.replace("count(*) = cardinality($2::integer[])", "count(*) >= 0"),
-    );
+    let statement = if Bug::NoFence.is_planted() {
+        // Writes whatever the fence has found.
+        let unfenced =
+            sql::COMMIT.replace("count(*) = cardinality($2::integer[])", "count(*) >= 0");
+        AssertSqlSafe(unfenced).into_sql_str()
+    } else {
+        sql::COMMIT.into_sql_str()
+    };
     let rows = sqlx::query_with(statement, parameters)
         .fetch_all(connection)
         .await?;

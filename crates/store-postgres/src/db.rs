@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attune_core::Bug;
 use attune_store::{LetterGauge, StoreError};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
@@ -74,10 +75,11 @@ impl Db {
         &self,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // The caller's own future: dropped with it, in the middle of whatever it does.
-        #[cfg(attune_plant = "cancel-db")]
-        return work.await.map_err(|failure| failure.at(&self.address));
-        #[cfg(not(attune_plant = "cancel-db"))]
+        if Bug::CancelDb.is_planted() {
+            // The caller's own future: dropped with it, in the middle of whatever it does.
+            let result = Box::pin(work).await;
+            return result.map_err(|failure| failure.at(&self.address));
+        }
         match tokio::spawn(work).await {
             Ok(result) => result.map_err(|failure| failure.at(&self.address)),
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -1,7 +1,7 @@
 //! Worker leases and the claim.
 
 use async_trait::async_trait;
-use attune_core::{Attempt, ExecutionId, WorkerId};
+use attune_core::{Attempt, Bug, ExecutionId, WorkerId};
 use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -70,8 +70,7 @@ impl WorkerStore for PostgresStore {
         // highest can still be requested: an owner has granted it, so the others are over.
         wanted.sort_unstable_by_key(|(id, attempt)| (*id, std::cmp::Reverse(*attempt)));
         wanted.dedup_by_key(|(id, _)| *id);
-        #[cfg(attune_plant = "no-claim")]
-        let asked = wanted.clone();
+        let asked = Bug::NoClaim.is_planted().then(|| wanted.clone());
         let (ids, attempts): (Vec<i64>, Vec<i32>) =
             wanted.iter().map(|(id, attempt)| (id.0, attempt.0)).unzip();
         let pool = self.db.key.clone();
@@ -84,18 +83,17 @@ impl WorkerStore for PostgresStore {
                     .fetch_all(&pool)
                     .await?;
                 let claims: Option<Vec<Claim>> = rows.into_iter().map(claim).collect();
-                let claims = claims.ok_or_else(|| over(worker))?.into_iter();
+                let claims = claims.ok_or_else(|| over(worker))?;
+                let Some(asked) = asked else {
+                    return Ok(claims);
+                };
                 // Whoever asks has won.
-                #[cfg(attune_plant = "no-claim")]
-                let claims =
-                    claims
-                        .take(0)
-                        .chain(asked.into_iter().map(|(execution_id, attempt)| Claim {
-                            execution_id,
-                            attempt,
-                            cancel_requested: false,
-                        }));
-                Ok(claims.collect())
+                let won = asked.into_iter().map(|(execution_id, attempt)| Claim {
+                    execution_id,
+                    attempt,
+                    cancel_requested: false,
+                });
+                Ok(won.collect())
             })
             .await
     }

@@ -16,7 +16,14 @@ use crate::wait::within;
 
 /// Variables of the test's own environment that the processes see; everything else they are
 /// given by name, so that a developer's settings change no test.
-const INHERITED: [&str; 5] = ["PATH", "HOME", "LANG", "TMPDIR", "RUST_BACKTRACE"];
+const INHERITED: [&str; 6] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "RUST_BACKTRACE",
+    "ATTUNE_PLANT",
+];
 /// How much of a log is shown when something fails.
 const TAIL_BYTES: usize = 6 * 1024;
 

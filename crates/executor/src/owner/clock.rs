@@ -11,6 +11,8 @@
 //! what it accepts with the later one, because whoever knows the time afterwards must not take an
 //! execution for older than it is. Who is written down as of the future counts as of now.
 
+use attune_core::Bug;
+
 use crate::queue::Millis;
 
 /// A larger difference is worth an alarm.
@@ -108,7 +110,7 @@ impl StoreClock {
     pub(super) fn observe(&mut self, shown: Shown) -> Option<Finding> {
         let (least, most) = shown.offsets();
         // As if the time by which an owner decides were that of a clock on the wall.
-        if cfg!(attune_plant = "wall-clock") {
+        if Bug::WallClock.is_planted() {
             self.anchor = Some(Anchor::Sure { least, most });
             return None;
         }

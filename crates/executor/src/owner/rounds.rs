@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use attune_core::{Action, ActionRef, PartitionId, RequestId};
+use attune_core::{Action, ActionRef, Bug, PartitionId, RequestId};
 
 use super::backoff::Backoff;
 use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
@@ -394,7 +394,7 @@ impl Owner {
     /// Nothing of a round was written, for a reason that may last.
     fn refused(&mut self, now: Millis, round: Round, failure: &Failure) {
         self.count(Counter::CommitRefused);
-        if cfg!(attune_plant = "reload-storm") {
+        if Bug::ReloadStorm.is_planted() {
             return self.unknown(now, &round, Reply::Failed(failure.clone()));
         }
         for round in round.split() {

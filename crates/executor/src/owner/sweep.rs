@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Epoch, ExecutionId, PartitionId};
+use attune_core::{Action, ActionId, Bug, Epoch, ExecutionId, PartitionId};
 
 use super::{Call, Notice, Owner, Purpose, Reply};
 use crate::counters::Counter;
@@ -71,7 +71,7 @@ impl Sweep {
 
     /// Whether no round may begin while something is read; none ever waits for that.
     pub(super) fn stops_rounds(&self) -> bool {
-        cfg!(attune_plant = "stop-the-world") && (self.asking_slots || self.asking_slice)
+        Bug::StopTheWorld.is_planted() && (self.asking_slots || self.asking_slice)
     }
 
     /// Whether something was read that the next round compares.
@@ -127,7 +127,7 @@ impl Owner {
 
     fn slice_rows(&self) -> u32 {
         // All at once, as if that cost nothing.
-        if cfg!(attune_plant = "stop-the-world") {
+        if Bug::StopTheWorld.is_planted() {
             u32::MAX
         } else {
             self.options.slice_rows

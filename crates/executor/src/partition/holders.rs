@@ -1,6 +1,6 @@
 //! What becomes of executions that hold a slot: they end, or they wait again.
 
-use attune_core::{Action, ActionId, Attempt, ExecutionId, OnWorkerLost, Status};
+use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, OnWorkerLost, Status};
 
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
@@ -13,7 +13,7 @@ impl Partition {
         let Completion {
             execution_id,
             attempt,
-            action_id: _,
+            action_id: named,
             outcome,
         } = completion;
         // The execution and its attempt say which slot it is, whatever action the worker names.
@@ -23,10 +23,10 @@ impl Partition {
         });
         let Some(action_id) = found else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
-            #[cfg(attune_plant = "counter")]
-            self.queues.with_existing(completion.action_id, |queue| {
-                queue.finish(execution_id, attempt, false)
-            });
+            if Bug::Counter.is_planted() {
+                self.queues
+                    .with_existing(named, |queue| queue.finish(execution_id, attempt, false));
+            }
             self.note(|| Fact::Stale {
                 execution_id,
                 attempt,

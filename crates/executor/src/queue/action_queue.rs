@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, QueueStats, QueueTotals, Seq};
+use attune_core::{ActionId, Attempt, Bug, ExecutionId, Priority, QueueStats, QueueTotals, Seq};
 use chrono::{DateTime, Utc};
 
 use super::delayed::Delayed;
@@ -305,8 +305,9 @@ impl ActionQueue {
     pub fn finish(&mut self, execution_id: ExecutionId, attempt: Attempt, cancelled: bool) -> bool {
         if !self.holds(execution_id, attempt) {
             // As `running -= 1` would: some slot comes free for every completion.
-            #[cfg(attune_plant = "counter")]
-            self.load_mut().active.pop_first();
+            if Bug::Counter.is_planted() {
+                self.load_mut().active.pop_first();
+            }
             return false;
         }
         self.load_mut().active.remove(&execution_id);
@@ -337,7 +338,7 @@ impl ActionQueue {
             delayed: false,
         };
         // Behind whatever waits, as a message that is given back to its broker.
-        let priority = if cfg!(attune_plant = "requeue") {
+        let priority = if Bug::Requeue.is_planted() {
             Priority::Low
         } else {
             holder.priority

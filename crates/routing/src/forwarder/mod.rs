@@ -66,8 +66,7 @@ pub(crate) struct Forwarder<R: Rules> {
     stopping: bool,
     closed: bool,
     done: Vec<DeliveryId>,
-    /// What is published again and again, before anything else.
-    #[cfg(attune_plant = "refused-loop")]
+    /// What is published again and again, before anything else, when that bug is planted.
     looping: Option<Target>,
 }
 
@@ -87,7 +86,6 @@ impl<R: Rules> Forwarder<R> {
             stopping: false,
             closed: false,
             done: Vec::new(),
-            #[cfg(attune_plant = "refused-loop")]
             looping: None,
         }
     }

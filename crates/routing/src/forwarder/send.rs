@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use attune_core::Refusal;
+use attune_core::{Bug, Refusal};
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -22,7 +22,6 @@ impl<R: Rules> Forwarder<R> {
     pub(super) fn publish(&mut self, now: Now, ids: &mut Ids, outputs: &mut Vec<Output<R::Note>>) {
         let (bounds, partitions) = (self.pack_bounds(), self.bounds.partitions);
         for (target, lane) in &mut self.lanes {
-            #[cfg(attune_plant = "refused-loop")]
             if self.looping.is_some_and(|only| only != *target) {
                 continue;
             }
@@ -61,8 +60,7 @@ impl<R: Rules> Forwarder<R> {
             return;
         };
         self.lane(to).sent_at = None;
-        #[cfg(attune_plant = "refused-loop")]
-        {
+        if Bug::RefusedLoop.is_planted() {
             self.looping = matches!(answer, Answer::Refused(_)).then_some(to);
             if self.looping.is_some() {
                 self.lane(to).parcels.extend(parcels);

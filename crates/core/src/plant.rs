@@ -1,0 +1,100 @@
+//! Bugs that are planted on purpose, to see that they are found.
+//!
+//! The code of every bug is compiled and checked in every build, and thrown away in all but one: a
+//! build with `ATTUNE_PLANTS=1` (`scripts/plants`), where the variable `ATTUNE_PLANT` names the bug
+//! of a process. So no feature and no setting of an ordinary program plants anything.
+
+/// A classic bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// Commands are acknowledged before they are stored.
+    AckFirst,
+    /// A database call is dropped in the middle.
+    CancelDb,
+    /// Any completion frees some slot (`running -= 1`).
+    Counter,
+    /// A worker is told that it has won whatever it claims.
+    NoClaim,
+    /// An owner that was overtaken still writes.
+    NoFence,
+    /// A refused publish is repeated before all else.
+    RefusedLoop,
+    /// A refused commit costs a new epoch and a reload.
+    ReloadStorm,
+    /// A slot that is taken back goes behind what waits.
+    Requeue,
+    /// Everything is compared at once, between rounds.
+    StopTheWorld,
+    /// An owner's time follows a clock that steps.
+    WallClock,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::AckFirst,
+        Self::CancelDb,
+        Self::Counter,
+        Self::NoClaim,
+        Self::NoFence,
+        Self::RefusedLoop,
+        Self::ReloadStorm,
+        Self::Requeue,
+        Self::StopTheWorld,
+        Self::WallClock,
+    ];
+
+    /// Its name in `scripts/plants` and in `ATTUNE_PLANT`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AckFirst => "ack-first",
+            Self::CancelDb => "cancel-db",
+            Self::Counter => "counter",
+            Self::NoClaim => "no-claim",
+            Self::NoFence => "no-fence",
+            Self::RefusedLoop => "refused-loop",
+            Self::ReloadStorm => "reload-storm",
+            Self::Requeue => "requeue",
+            Self::StopTheWorld => "stop-the-world",
+            Self::WallClock => "wall-clock",
+        }
+    }
+
+    /// Whether this process has it.
+    #[cfg(not(attune_plants))]
+    #[inline]
+    pub const fn is_planted(self) -> bool {
+        false
+    }
+
+    /// Whether this process has it.
+    #[cfg(attune_plants)]
+    pub fn is_planted(self) -> bool {
+        planted() == Some(self)
+    }
+}
+
+/// The bug that this process has.
+#[cfg(not(attune_plants))]
+#[inline]
+pub const fn planted() -> Option<Bug> {
+    None
+}
+
+/// The bug that this process has.
+///
+/// # Panics
+/// When `ATTUNE_PLANT` names none that there is: nothing would be planted.
+#[cfg(attune_plants)]
+pub fn planted() -> Option<Bug> {
+    static PLANTED: std::sync::LazyLock<Option<Bug>> = std::sync::LazyLock::new(|| {
+        let name = std::env::var("ATTUNE_PLANT").ok()?;
+        let found = Bug::ALL.into_iter().find(|bug| bug.name() == name);
+        assert!(
+            found.is_some(),
+            "ATTUNE_PLANT={name}: there is no such bug to plant"
+        );
+        found
+    });
+    *PLANTED
+}
