@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{Shelf, Subscriber, Topic};
+use attune_bus::{Shelf, Subscriber};
 use attune_runtime::Backoff;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{Phase, Service};
 use crate::clock::BootInstant;
 use crate::error::WorkerError;
-use crate::worker::subscribe;
+use crate::worker::{of_pool, subscribe};
 
 /// The longest pause between two looks whether programs can be started.
 const SLOWEST: Duration = Duration::from_secs(10);
@@ -116,11 +116,10 @@ impl Service {
         }
         self.inbox.start_over();
         let (bus, stop) = (Arc::clone(&self.bus), self.shutdown.clone());
-        let topic = Topic::Requested(self.options.pool.clone());
-        let prefetch = self.options.prefetch;
-        self.stuck.subscribing = Some(tokio::spawn(async move {
-            subscribe(&bus, topic, prefetch, &stop).await
-        }));
+        let pool = of_pool(&self.options);
+        self.stuck.subscribing = Some(tokio::spawn(
+            async move { subscribe(&bus, pool, &stop).await },
+        ));
     }
 
     pub(super) fn subscribed(&mut self, subscribed: Result<Subscriber, WorkerError>) {
@@ -129,8 +128,8 @@ impl Service {
             Ok(subscriber) => {
                 // What lay on the shelf of the subscription before has gone back to the bus.
                 let (bus, settler) = (Arc::clone(&self.bus), subscriber.settler());
-                let topic = Topic::Requested(self.options.pool.clone());
-                self.shelf = Shelf::new(bus, topic, settler, self.shutdown.clone());
+                let pool = of_pool(&self.options);
+                self.shelf = Shelf::new(bus, pool, settler, self.shutdown.clone());
                 self.requested = Some(subscriber);
             }
             Err(WorkerError::Stopped) => {}
