@@ -42,6 +42,9 @@ pub struct WorkerOptions {
     pub prefetch: u16,
     /// How long after it was confirmed a completion is asked for, in case that it was lost.
     pub retell_after: Duration,
+    /// How long what was claimed waits for its start while this worker can start nothing; then it
+    /// goes to others.
+    pub start_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
 }
@@ -77,6 +80,7 @@ impl Default for WorkerOptions {
             guard: Vec::new(),
             prefetch: 4,
             retell_after: Duration::from_secs(15),
+            start_patience: Duration::from_secs(60),
             progress: Progress::default(),
         }
     }

@@ -79,6 +79,8 @@ pub(crate) enum Ended {
     Outcome(Outcome),
     /// Killed because the worker may not go on: nothing is reported.
     Killed,
+    /// It waited for its start for too long: it was never begun, and its slot is given back.
+    GivenBack,
 }
 
 /// Why a run is ended from outside.

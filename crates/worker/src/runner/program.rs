@@ -17,7 +17,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::capture::{Capture, Text};
 use super::process::{self, Group};
 use super::room::Room;
-use super::start::{self, Gate, MAX_STARTS, NotStarted};
+use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
 use super::{Bounds, Ended, Outcome};
 use crate::guard::{Guard, VARIABLE};
 use crate::options::WorkerOptions;
@@ -84,7 +84,10 @@ impl Programs {
                 () = bounds.stop.cancel.cancelled() => {
                     return Ended::Outcome(Outcome::cancelled("cancelled before it ran"));
                 }
-                () = self.gate.opened() => bounds.restart(),
+                waited = self.gate.wait() => match waited {
+                    Waited::Opened => bounds.restart(),
+                    Waited::GivenBack => return Ended::GivenBack,
+                },
             }
         };
         let ended = self.attend(child, request, &bounds).await;

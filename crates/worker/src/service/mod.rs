@@ -195,6 +195,9 @@ impl Service {
     }
 
     fn finished(&mut self, finished: Finished) {
+        if finished.is_given_back() {
+            self.give_back(&finished.run);
+        }
         match finished.into_completion() {
             Some(completion) => self.outbox.push(completion),
             None => self.counters.abandoned.add(1),
