@@ -59,6 +59,11 @@ pub struct RequeueRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub who: Option<String>,
+    /// What `arrivals` of the letter said when it was looked at: if it has come again since, with
+    /// perhaps another reason and body, nothing is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub arrivals: Option<u64>,
 }
 
 /// A dead letter that was put back.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use attune_core::plant::planted;
+use attune_worker::HttpOptions;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
@@ -67,6 +69,9 @@ pub(crate) enum Command {
     /// Kill what a worker runs when the worker cannot; started by each worker.
     #[command(hide = true)]
     Guard(GuardArguments),
+    /// Fetch one URL for `core.http.get`; started by a worker.
+    #[command(name = "run-http", hide = true)]
+    RunHttp(RunHttpArguments),
     /// The program that the demo runs.
     #[command(name = "demo-program", hide = true)]
     DemoProgram(DemoProgram),
@@ -84,6 +89,29 @@ pub(crate) struct GuardArguments {
     /// Kill the worker itself when it stands still beyond its lease.
     #[arg(long)]
     pub(crate) kills_worker: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunHttpArguments {
+    /// For the whole request, redirects included.
+    #[arg(long, value_name = "MILLISECONDS")]
+    timeout_ms: u64,
+    /// What is read of the response, at most.
+    #[arg(long, value_name = "BYTES")]
+    max_body_bytes: usize,
+    /// Reach loopback, private, link-local and metadata addresses as well.
+    #[arg(long)]
+    allow_private_addresses: bool,
+}
+
+impl RunHttpArguments {
+    pub(crate) fn options(&self) -> HttpOptions {
+        HttpOptions {
+            allow_private_addresses: self.allow_private_addresses,
+            timeout: Duration::from_millis(self.timeout_ms),
+            max_body_bytes: self.max_body_bytes,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -19,7 +19,7 @@ use attune_runtime::{Shutdown, telemetry};
 use attune_store::Store;
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments};
+use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, RunHttpArguments};
 use crate::roles::Role;
 
 /// The exit code of a client command that was typed or set up wrongly.
@@ -29,6 +29,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Guard(guarding) = &cli.command {
         return guard(&cli, guarding);
+    }
+    if let Command::RunHttp(fetch) = &cli.command {
+        return run_http(fetch);
     }
     // Two providers in one program would make every TLS connection panic: name ours first.
     if rustls::crypto::ring::default_provider()
@@ -73,6 +76,17 @@ fn guard(cli: &Cli, guarding: &GuardArguments) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("attune: guard: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Without settings and without a runtime of threads: there is one for each fetch.
+fn run_http(fetch: &RunHttpArguments) -> ExitCode {
+    match attune_worker::run_http(&fetch.options()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("attune: run-http: {error}");
             ExitCode::FAILURE
         }
     }
@@ -127,6 +141,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Guard(_)
+        | Command::RunHttp(_)
         | Command::DemoProgram(_)
         | Command::CheckHistory(_)
         | Command::Client(_) => {

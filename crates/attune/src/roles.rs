@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_config::Settings;
+use attune_config::{Settings, WorkerHttpSettings};
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
@@ -270,6 +270,7 @@ async fn start_worker(
             timeout: worker.http.timeout(),
             max_body_bytes: worker.http.max_body_bytes,
         },
+        fetch: fetch_command(&worker.http),
         max_message_bytes: settings.broker.max_message_bytes,
         guard,
         progress: health.progress("worker.loop", ROUND_BOUND),
@@ -308,6 +309,21 @@ fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsSt
         command.push("--kills-worker".into());
     }
     Ok(command)
+}
+
+/// How a worker starts a fetch of `core.http.get`: as another process of this very program, also
+/// when its file was replaced by that of another release meanwhile.
+fn fetch_command(http: &WorkerHttpSettings) -> Vec<OsString> {
+    let mut command = vec![
+        "/proc/self/exe".into(),
+        "run-http".into(),
+        format!("--timeout-ms={}", millis(http.timeout())).into(),
+        format!("--max-body-bytes={}", http.max_body_bytes).into(),
+    ];
+    if http.allow_private_addresses {
+        command.push("--allow-private-addresses".into());
+    }
+    command
 }
 
 /// Where a role records what it does, if that is wanted.

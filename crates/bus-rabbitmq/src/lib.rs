@@ -19,9 +19,10 @@
 //! ends may come again: a connection can break with the frame on its way, and a quorum queue
 //! takes 32 acknowledgements at a time and forgets those that wait when the channel closes.
 //!
-//! Calls of `publish` are answered in the order in which they were made. So a queue that answers
-//! nobody (a quorum queue without a leader) holds up what is published after it through the same
-//! bus, until the timeout makes all of that unknown and a new connection is made.
+//! Each call of `publish` is answered by itself. A queue that answers nobody (a quorum queue without
+//! a leader) gets few messages and then no more; what is published elsewhere goes on. When it falls
+//! silent with many messages in flight, the broker may stop reading for all: then the timeout
+//! makes what is in flight unknown, once, and a new connection is made.
 //!
 //! lapin logs returned messages with their content (`lapin::returned_messages`) and every lost
 //! connection as an error; this crate logs what is of interest itself, without content. Filters
@@ -34,6 +35,7 @@ mod ledger;
 mod link;
 mod message;
 mod options;
+mod pace;
 mod publisher;
 mod rebinding;
 mod removal;

@@ -1,6 +1,6 @@
 //! Publishes with confirms: one task, one channel, many messages in flight.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use attune_bus::{Outgoing, PublishError, Refused};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -22,11 +23,19 @@ use crate::cause::Cause;
 use crate::link::{Life, Link};
 use crate::message::{Prepared, prepare};
 use crate::options::RabbitOptions;
+use crate::pace::Pace;
 use crate::topology::Topology;
-use crate::window::{Verdict, Window};
+use crate::window::{CallId, Verdict, Window};
 
 /// How many calls may wait to be taken up; further callers wait for room until their deadline.
 const CALLS_WAITING: usize = 256;
+/// How many calls may have been taken up and wait for a queue that takes nothing at the moment.
+const CALLS_HELD: usize = 2_048;
+/// How often it is seen whether calls that wait may be written now, whatever is confirmed.
+const LOOK: Duration = Duration::from_millis(100);
+/// After so many times the time in which it should have been confirmed, a message that was not
+/// ends its connection, although others are confirmed: perhaps the next one serves it.
+const STUCK: u32 = 10;
 /// How often a blocked connection is looked at whose oldest call is over its deadline.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -34,11 +43,16 @@ type Answer = oneshot::Sender<Result<(), PublishError>>;
 
 /// One call of `publish`.
 struct Job {
+    /// Those that are not written yet.
     messages: VecDeque<Prepared>,
+    /// Where they go, each named once.
+    keys: HashSet<ShortString>,
     deadline: Instant,
     /// Taken when the first message is written; then a lost connection makes the outcome
     /// unknown. While it is there, the call can wait for the next connection.
     answer: Option<Answer>,
+    /// How the window knows it, once it has begun.
+    call: Option<CallId>,
 }
 
 /// The callers' side.
@@ -60,7 +74,7 @@ impl Publisher {
         let (jobs, received) = mpsc::channel(CALLS_WAITING);
         let task = PublisherTask {
             jobs: received,
-            next: None,
+            held: VecDeque::new(),
             link: link.clone(),
             topology: Arc::clone(&topology),
             closing,
@@ -111,10 +125,13 @@ impl Publisher {
     async fn send(&self, messages: VecDeque<Prepared>) -> Result<(), PublishError> {
         let deadline = Instant::now() + self.timeout;
         let (answer, answered) = oneshot::channel();
+        let keys = messages.iter().map(|message| message.routing_key.clone());
         let job = Job {
+            keys: keys.collect(),
             messages,
             deadline,
             answer: Some(answer),
+            call: None,
         };
         match timeout_at(deadline, self.jobs.send(job)).await {
             Ok(Ok(())) => {}
@@ -142,8 +159,8 @@ impl Publisher {
 /// The task that owns the publishing connection's channels.
 pub(crate) struct PublisherTask {
     jobs: mpsc::Receiver<Job>,
-    /// Taken up and not completely written.
-    next: Option<Job>,
+    /// Taken up and not completely written, in the order in which they came.
+    held: VecDeque<Job>,
     link: Link,
     topology: Arc<Topology>,
     closing: CancellationToken,
@@ -171,7 +188,7 @@ impl PublisherTask {
                     }
                     // Of a call that was written in part nothing more must follow later, after
                     // newer messages.
-                    self.next.take_if(|job| job.answer.is_none());
+                    self.held.retain(|job| job.answer.is_some());
                 }
                 Err(cause) => life.fail(cause.to_string()),
             }
@@ -198,22 +215,26 @@ impl PublisherTask {
         }
     }
 
-    /// The call to write next, if one is there; those whose caller has given up are passed over,
-    /// and when the bus closes only one that has begun is finished.
-    fn take_up(&mut self, closing: bool) -> Option<Job> {
+    /// Takes up what is there, and passes over calls whose caller has given up. When the bus
+    /// closes, only those that have begun are finished.
+    fn take_up(&mut self, closing: bool) {
         if closing {
-            return self.next.take_if(|job| job.answer.is_none());
+            self.held.retain(|job| job.answer.is_none());
+            return;
         }
-        let mut next = self.next.take().or_else(|| self.jobs.try_recv().ok());
-        while let Some(job) = &mut next
-            && job.deadline <= Instant::now()
-            && let Some(answer) = job.answer.take()
+        while self.held.len() < CALLS_HELD
+            && let Ok(job) = self.jobs.try_recv()
         {
+            self.held.push_back(job);
+        }
+        let now = Instant::now();
+        self.held.retain_mut(|job| {
+            let late = job.answer.take_if(|_| job.deadline <= now);
+            let Some(answer) = late else { return true };
             let late = PublishError::Unconfirmed("it was not sent in time".to_owned());
             answer.send(Err(late)).ok();
-            next = self.jobs.try_recv().ok();
-        }
-        next
+            false
+        });
     }
 }
 
@@ -224,9 +245,12 @@ struct Session {
     channel: Channel,
     life: Arc<Life>,
     window: Window<Answer>,
+    pace: Pace,
     confirming: FuturesUnordered<Confirming>,
     /// A confirm was observed since calls were last settled.
     news: bool,
+    /// When something was confirmed last.
+    confirmed: Instant,
 }
 
 impl Session {
@@ -235,8 +259,10 @@ impl Session {
             channel,
             life,
             window: Window::new(),
+            pace: Pace::default(),
             confirming: FuturesUnordered::new(),
             news: false,
+            confirmed: Instant::now(),
         }
     }
 
@@ -247,13 +273,8 @@ impl Session {
         let mut closing = None;
         let mut look = Instant::now();
         loop {
-            while self.window.has_room() {
-                let Some(job) = task.take_up(closing.is_some()) else {
-                    break;
-                };
-                self.write(task.next.insert(job)).await?;
-                task.next.take_if(|job| job.messages.is_empty());
-            }
+            task.take_up(closing.is_some());
+            self.write_held(&mut task.held).await?;
             if std::mem::take(&mut self.news) {
                 self.settle()?;
                 // There may be room now, and what was woken meanwhile is seen below.
@@ -262,13 +283,10 @@ impl Session {
             if closing.is_some() && self.window.is_empty() {
                 return Ok(());
             }
-            // When the oldest message gets no confirm for so long, this connection is ill one way
-            // or the other. Blocked ones are kept (the next would be blocked as well): they
-            // recover, and the window bounds what is held.
-            let overdue = self
-                .window
-                .oldest()
-                .map(|sent| look.max(sent + task.timeout));
+            // When nothing gets a confirm for so long, this connection is ill one way or the
+            // other. Blocked ones are kept (the next would be blocked as well): they recover, and
+            // what is held is bounded.
+            let overdue = self.overdue(task.timeout).map(|at| look.max(at));
             tokio::select! {
                 biased;
                 cause = life.failed() => return Err(cause),
@@ -283,10 +301,11 @@ impl Session {
                     self.observe(done)?;
                 }
                 Some(job) = task.jobs.recv(),
-                    if closing.is_none() && task.next.is_none() && self.window.has_room() =>
+                    if closing.is_none() && task.held.len() < CALLS_HELD =>
                 {
-                    task.next = Some(job);
+                    task.held.push_back(job);
                 }
+                () = sleep(LOOK), if !task.held.is_empty() => {}
                 () = sleep_until(overdue.unwrap_or(look)), if overdue.is_some() => {
                     if life.blocked().is_none() {
                         return Err("the broker has not confirmed in time".to_owned());
@@ -297,23 +316,58 @@ impl Session {
         }
     }
 
-    /// Writes messages of a call as long as there is room.
-    async fn write(&mut self, job: &mut Job) -> Result<(), String> {
-        while self.window.has_room()
-            && let Some(message) = job.messages.pop_front()
+    /// Until when something must be confirmed.
+    fn overdue(&self, timeout: Duration) -> Option<Instant> {
+        let oldest = self.window.oldest()?;
+        Some((oldest.max(self.confirmed) + timeout).min(oldest + STUCK * timeout))
+    }
+
+    /// Writes what may be written now, in the order in which the calls came. One that has to wait
+    /// for a queue holds up only those behind it that go there as well.
+    async fn write_held(&mut self, held: &mut VecDeque<Job>) -> Result<(), String> {
+        self.pace.look(Instant::now());
+        let mut waited_for: HashSet<ShortString> = HashSet::new();
+        let mut place = 0;
+        while self.pace.has_room()
+            && let Some(job) = held.get_mut(place)
         {
+            self.write(job, &waited_for).await?;
+            if job.messages.is_empty() {
+                held.remove(place);
+            } else {
+                waited_for.extend(job.keys.iter().cloned());
+                place += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes messages of a call as long as there is room, and as their queues take them.
+    async fn write(
+        &mut self,
+        job: &mut Job,
+        waited_for: &HashSet<ShortString>,
+    ) -> Result<(), String> {
+        let may_go = |pace: &Pace, message: &Prepared| {
+            let key = &message.routing_key;
+            pace.has_room() && pace.takes(key) && !waited_for.contains(key)
+        };
+        while let Some(message) = job.messages.pop_front_if(|next| may_go(&self.pace, next)) {
             if !self.channel.status().connected() {
                 // The call has not begun, or its outcome is unknown anyway.
                 job.messages.push_front(message);
                 return Err("the channel was closed".to_owned());
             }
-            if let Some(answer) = job.answer.take() {
-                self.window.begin(answer);
-            }
-            let (id, key, bytes) = (message.id, message.routing_key.clone(), message.body.len());
-            let sequence = self.window.push(id, key, bytes, Instant::now());
+            let call = self.begin(job);
+            let (key, bytes, now) = (
+                message.routing_key.clone(),
+                message.body.len(),
+                Instant::now(),
+            );
+            let sequence = self.window.push(call, message.id, key.clone(), now);
+            self.pace.sent(&key, sequence, bytes, now);
             if job.messages.is_empty() {
-                self.window.finish();
+                self.window.finish(call);
             }
             let mut confirming: Confirming =
                 Box::pin(publish_one(self.channel.clone(), message, sequence));
@@ -329,6 +383,16 @@ impl Session {
         Ok(())
     }
 
+    /// Begins a call, unless it has begun.
+    fn begin(&mut self, job: &mut Job) -> CallId {
+        match job.answer.take() {
+            Some(answer) => *job.call.insert(self.window.begin(answer)),
+            None => job
+                .call
+                .expect("a call gives its answer away when it begins"),
+        }
+    }
+
     fn observe(
         &mut self,
         (sequence, confirmation): (u64, lapin::Result<Confirmation>),
@@ -340,9 +404,14 @@ impl Session {
         } else {
             Verdict::Nacked
         };
-        self.window.confirmed(sequence, verdict);
+        let returned = confirmation.take_message();
+        let key = self.window.confirmed(sequence, verdict, returned.is_none());
+        if let Some(key) = key {
+            self.pace.confirmed(&key, sequence);
+        }
         self.news = true;
-        if let Some(returned) = confirmation.take_message() {
+        self.confirmed = Instant::now();
+        if let Some(returned) = returned {
             self.observe_return(&returned);
         }
         Ok(())

@@ -8,27 +8,25 @@
 //! return that could concern it has been seen:
 //!
 //! - the broker sends returns in the order of publishing, each before the confirm of its message;
-//! - lapin hands out one waiting return with each confirm, oldest first; so among the first n
-//!   messages published there are never more returns waiting than unroutable messages whose
-//!   confirm is outstanding;
-//! - hence, when all of the first n messages have their confirm, all their returns have been
-//!   handed out, with the confirms of any messages that were completed by then.
+//! - lapin hands out one waiting return with each confirm, oldest first. So a confirm that comes
+//!   *bare*, without a return, says that none was waiting: whatever was confirmed up to then has
+//!   had its return handed out, if it has one, with that confirm or an earlier one;
+//! - and among the first n messages published there are never more returns waiting than unroutable
+//!   messages whose confirm is outstanding; hence, when all of the first n messages have their
+//!   confirm, all their returns have been handed out.
 //!
-//! So calls are answered in the order of publishing, when everything up to their end is confirmed
-//! *and* every confirm that lapin has completed by then has been reported here (the publisher sees
-//! to the second). Pure.
+//! So what became of a message is known when it is confirmed, every confirm that lapin has
+//! completed by then has been reported here (the publisher sees to that before it asks for what is
+//! settled), and one of these holds: its own confirm came bare; one that came later did; it was sent
+//! back or refused itself; or everything before it is confirmed as well. Almost every confirm comes
+//! bare. So each message is settled by itself, whatever becomes of those before it. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attune_bus::{Refusal, Refused};
 use lapin::types::ShortString;
 use tokio::time::Instant;
 use uuid::Uuid;
-
-/// How many messages may wait for their confirm. More in flight gains nothing measurable.
-pub(crate) const MAX_MESSAGES: usize = 1_024;
-/// How many bytes of bodies may; lapin holds a copy of each until it is written.
-pub(crate) const MAX_BYTES: usize = 16 << 20;
 
 /// What the broker said about one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,46 +37,60 @@ pub(crate) enum Verdict {
     Nacked,
 }
 
+/// Names a call.
+pub(crate) type CallId = u64;
+
 struct Slot {
+    call: CallId,
     id: Uuid,
     routing_key: ShortString,
-    bytes: usize,
     sent: Instant,
-    confirmed: bool,
+    /// Its confirm came without a return.
+    is_bare: bool,
+    /// It was confirmed before what is reported now.
+    is_earlier: bool,
     refused: Option<Refusal>,
 }
 
 struct Call<T> {
     owner: T,
-    /// The sequence number after its last message; `None` while it is being written.
-    end: Option<u64>,
+    /// All its messages are written.
+    is_whole: bool,
+    /// How many of them are not settled.
+    left: usize,
     refused: Vec<Refused>,
 }
 
 /// The messages of one connection that are not settled. `T` is who asked.
 pub(crate) struct Window<T> {
-    /// In the order of publishing; the front is the oldest that is not settled.
-    slots: VecDeque<Slot>,
-    /// The sequence number of the front.
-    first: u64,
     /// In the order of publishing.
-    calls: VecDeque<Call<T>>,
-    bytes: usize,
+    slots: BTreeMap<u64, Slot>,
+    /// The next sequence number.
+    next: u64,
+    unconfirmed: BTreeSet<u64>,
+    /// Confirmed and not settled.
+    confirmed: BTreeSet<u64>,
+    /// A confirm came bare since calls were last settled.
+    saw_bare: bool,
+    /// In the order in which they began.
+    calls: BTreeMap<CallId, Call<T>>,
+    next_call: CallId,
+    /// Calls that may be settled now.
+    touched: BTreeSet<CallId>,
 }
 
 impl<T> Window<T> {
     pub(crate) fn new() -> Self {
         Self {
-            slots: VecDeque::new(),
-            first: 0,
-            calls: VecDeque::new(),
-            bytes: 0,
+            slots: BTreeMap::new(),
+            next: 0,
+            unconfirmed: BTreeSet::new(),
+            confirmed: BTreeSet::new(),
+            saw_bare: false,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            touched: BTreeSet::new(),
         }
-    }
-
-    /// Whether another message may be sent now. One is always allowed, whatever its size.
-    pub(crate) fn has_room(&self) -> bool {
-        self.slots.is_empty() || (self.slots.len() < MAX_MESSAGES && self.bytes < MAX_BYTES)
     }
 
     /// Whether everything is settled.
@@ -86,56 +98,75 @@ impl<T> Window<T> {
         self.calls.is_empty()
     }
 
-    /// Begins a call; its messages follow.
-    pub(crate) fn begin(&mut self, owner: T) {
-        self.calls.push_back(Call {
+    /// Begins a call.
+    pub(crate) fn begin(&mut self, owner: T) -> CallId {
+        let id = self.next_call;
+        self.next_call += 1;
+        let call = Call {
             owner,
-            end: None,
+            is_whole: false,
+            left: 0,
             refused: Vec::new(),
-        });
+        };
+        self.calls.insert(id, call);
+        id
     }
 
-    /// Adds a message to the call that was begun last; answers its sequence number.
+    /// Adds a message to a call; answers its sequence number.
     pub(crate) fn push(
         &mut self,
+        call: CallId,
         id: Uuid,
         routing_key: ShortString,
-        bytes: usize,
         sent: Instant,
     ) -> u64 {
-        let sequence = self.first + self.slots.len() as u64;
-        self.bytes += bytes;
-        self.slots.push_back(Slot {
+        let sequence = self.next;
+        self.next += 1;
+        let slot = Slot {
+            call,
             id,
             routing_key,
-            bytes,
             sent,
-            confirmed: false,
+            is_bare: false,
+            is_earlier: false,
             refused: None,
-        });
+        };
+        self.slots.insert(sequence, slot);
+        self.unconfirmed.insert(sequence);
+        if let Some(call) = self.calls.get_mut(&call) {
+            call.left += 1;
+        }
         sequence
     }
 
-    /// Says that the call that was begun last has all its messages.
-    pub(crate) fn finish(&mut self) {
-        let end = self.first + self.slots.len() as u64;
-        if let Some(call) = self.calls.back_mut() {
-            call.end = Some(end);
+    /// Says that a call has all its messages.
+    pub(crate) fn finish(&mut self, call: CallId) {
+        if let Some(whole) = self.calls.get_mut(&call) {
+            whole.is_whole = true;
+            self.touched.insert(call);
         }
     }
 
-    /// Notes the confirm of a message. The return that lapin attached to it has to be given to
+    /// Notes the confirm of a message, and whether it came without a return; answers where the
+    /// message went. The return that lapin attached has to be given to
     /// [`returned`](Self::returned): it may belong to another one.
-    pub(crate) fn confirmed(&mut self, sequence: u64, verdict: Verdict) {
-        let slot = sequence
-            .checked_sub(self.first)
-            .and_then(|index| self.slots.get_mut(usize::try_from(index).ok()?));
-        if let Some(slot) = slot {
-            slot.confirmed = true;
-            if verdict == Verdict::Nacked {
-                slot.refused = Some(Refusal::Full);
-            }
+    pub(crate) fn confirmed(
+        &mut self,
+        sequence: u64,
+        verdict: Verdict,
+        is_bare: bool,
+    ) -> Option<ShortString> {
+        self.saw_bare |= is_bare;
+        if !self.unconfirmed.remove(&sequence) {
+            return None;
         }
+        self.confirmed.insert(sequence);
+        let slot = self.slots.get_mut(&sequence)?;
+        slot.is_bare = is_bare;
+        if verdict == Verdict::Nacked {
+            slot.refused = Some(Refusal::Full);
+        }
+        Some(slot.routing_key.clone())
     }
 
     /// Notes that a message was sent back; answers whether it is known. Should the same message
@@ -143,7 +174,7 @@ impl<T> Window<T> {
     /// count as refused: too often is harmless, it is published again; too rarely loses it.
     pub(crate) fn returned(&mut self, id: Uuid, routing_key: &str) -> bool {
         let mut known = false;
-        for slot in &mut self.slots {
+        for slot in self.slots.values_mut() {
             if slot.id == id && slot.routing_key.as_str() == routing_key {
                 slot.refused = Some(Refusal::Unroutable);
                 known = true;
@@ -155,188 +186,59 @@ impl<T> Window<T> {
     /// Takes the calls that are settled, oldest first, each with what was refused of it.
     /// Only to be called when every completed confirm has been reported.
     pub(crate) fn settled(&mut self) -> Vec<(T, Vec<Refused>)> {
-        let mut settled = Vec::new();
-        loop {
-            // A call ends where its last message ends; calls without a confirmed front wait.
-            while let Some(call) = self.calls.pop_front_if(|call| call.end == Some(self.first)) {
-                settled.push((call.owner, call.refused));
-            }
-            let Some(slot) = self.slots.pop_front_if(|slot| slot.confirmed) else {
-                return settled;
+        let bare_now = std::mem::take(&mut self.saw_bare);
+        let all_before = self.unconfirmed.first().copied().unwrap_or(self.next);
+        for sequence in std::mem::take(&mut self.confirmed) {
+            let Some(slot) = self.slots.get_mut(&sequence) else {
+                continue;
             };
-            self.first += 1;
-            self.bytes -= slot.bytes;
-            if let Some(why) = slot.refused
-                && let Some(call) = self.calls.front_mut()
-            {
-                let message_id = slot.id;
-                call.refused.push(Refused { message_id, why });
+            let is_known = slot.is_bare
+                || (slot.is_earlier && bare_now)
+                || slot.refused.is_some()
+                || sequence < all_before;
+            if !is_known {
+                slot.is_earlier = true;
+                self.confirmed.insert(sequence);
+            } else if let Some(slot) = self.slots.remove(&sequence) {
+                self.count(slot);
             }
         }
+        let mut settled = Vec::new();
+        for id in std::mem::take(&mut self.touched) {
+            let call = self.calls.get(&id);
+            if call.is_some_and(|call| call.is_whole && call.left == 0)
+                && let Some(call) = self.calls.remove(&id)
+            {
+                settled.push((call.owner, call.refused));
+            }
+        }
+        settled
     }
 
-    /// When the oldest message that is not settled was sent.
+    /// Tells a call what became of one of its messages.
+    fn count(&mut self, slot: Slot) {
+        let Some(call) = self.calls.get_mut(&slot.call) else {
+            return;
+        };
+        call.left -= 1;
+        let message_id = slot.id;
+        let refused = slot.refused.map(|why| Refused { message_id, why });
+        call.refused.extend(refused);
+        self.touched.insert(slot.call);
+    }
+
+    /// When the oldest message that is not confirmed was sent.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.slots.front().map(|slot| slot.sent)
+        let oldest = self.slots.get(self.unconfirmed.first()?)?;
+        Some(oldest.sent)
     }
 
     /// Ends the window; what is left is unknown.
     pub(crate) fn into_owners(self) -> impl Iterator<Item = T> {
-        self.calls.into_iter().map(|call| call.owner)
+        self.calls.into_values().map(|call| call.owner)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use rand::rngs::StdRng;
-    use rand::seq::SliceRandom;
-    use rand::{Rng, SeedableRng};
-
-    use super::*;
-
-    fn refused(message_id: Uuid, why: Refusal) -> Refused {
-        Refused { message_id, why }
-    }
-
-    fn window(calls: &[usize]) -> (Window<usize>, Vec<Uuid>) {
-        let mut window = Window::new();
-        let mut ids = Vec::new();
-        for (owner, &size) in calls.iter().enumerate() {
-            window.begin(owner);
-            for _ in 0..size {
-                ids.push(Uuid::now_v7());
-                window.push(ids[ids.len() - 1], "key".into(), 1, Instant::now());
-            }
-            window.finish();
-        }
-        (window, ids)
-    }
-
-    #[test]
-    fn calls_settle_in_order_when_everything_before_is_confirmed() {
-        let (mut window, ids) = window(&[2, 1, 1]);
-        for sequence in [3, 2, 1] {
-            window.confirmed(sequence, Verdict::Acked);
-            assert_eq!(window.settled(), []);
-        }
-        window.confirmed(0, Verdict::Nacked);
-        assert!(window.returned(ids[3], "key"));
-        assert!(!window.returned(ids[2], "another key"));
-        assert!(!window.returned(Uuid::now_v7(), "key"));
-        assert_eq!(
-            window.settled(),
-            [
-                (0, vec![refused(ids[0], Refusal::Full)]),
-                (1, vec![]),
-                (2, vec![refused(ids[3], Refusal::Unroutable)])
-            ]
-        );
-        assert!(window.is_empty());
-    }
-
-    #[test]
-    fn a_call_that_is_still_being_written_is_not_settled() {
-        let mut window = Window::new();
-        window.begin("half");
-        let sequence = window.push(Uuid::now_v7(), "key".into(), MAX_BYTES, Instant::now());
-        assert!(!window.has_room());
-        window.confirmed(sequence, Verdict::Acked);
-        assert_eq!(window.settled(), []);
-        assert!(window.has_room());
-        window.push(Uuid::now_v7(), "key".into(), 1, Instant::now());
-        window.finish();
-        assert_eq!(window.settled(), []);
-        window.confirmed(1, Verdict::Acked);
-        assert_eq!(window.settled(), [("half", vec![])]);
-    }
-
-    #[test]
-    fn the_same_message_twice_in_flight_is_refused_twice() {
-        let mut window = Window::new();
-        let id = Uuid::now_v7();
-        for owner in ["first", "again"] {
-            window.begin(owner);
-            let sequence = window.push(id, "key".into(), 1, Instant::now());
-            window.finish();
-            window.confirmed(sequence, Verdict::Acked);
-        }
-        assert!(window.returned(id, "key"));
-        let both = ["first", "again"].map(|call| (call, vec![refused(id, Refusal::Unroutable)]));
-        assert_eq!(window.settled(), both);
-    }
-
-    #[test]
-    fn room_is_bounded_by_number() {
-        let (window, _) = window(&[MAX_MESSAGES - 1]);
-        assert!(window.has_room());
-        let (window, _) = self::window(&[MAX_MESSAGES]);
-        assert!(!window.has_room());
-    }
-
-    /// lapin's side: returns queue up, and each confirm takes the oldest along.
-    #[derive(Default)]
-    struct Lapin {
-        waiting: VecDeque<Uuid>,
-        /// Completed and not yet seen by the publisher.
-        completed: Vec<(u64, Option<Uuid>)>,
-    }
-
-    /// A broker that returns in order and confirms routable messages whenever it likes, and a
-    /// publisher that sees confirms in any order, in bunches: what is refused is exactly what was
-    /// unroutable.
-    #[test]
-    fn misattributed_returns_never_hide_a_refusal_and_never_cause_one() {
-        for seed in 0..500 {
-            let mut random = StdRng::seed_from_u64(seed);
-            let sizes: Vec<usize> = (0..30).map(|_| random.random_range(1..=8)).collect();
-            let (mut window, ids) = window(&sizes);
-            let unroutable: HashSet<Uuid> = ids
-                .iter()
-                .filter(|_| random.random_bool(0.15))
-                .copied()
-                .collect();
-            let mut lapin = Lapin::default();
-            let mut confirmable = Vec::new();
-            let mut refused = HashSet::new();
-            let mut settled = Vec::new();
-            let mut sent = 0;
-            while settled.len() < sizes.len() {
-                // The broker takes some messages, in order …
-                for _ in 0..random.random_range(0..=6) {
-                    if let Some(id) = ids.get(sent) {
-                        if unroutable.contains(id) {
-                            lapin.waiting.push_back(*id);
-                        }
-                        confirmable.push(sent as u64);
-                        sent += 1;
-                    }
-                }
-                // … and confirms some of those it took, in any order.
-                confirmable.shuffle(&mut random);
-                for _ in 0..random.random_range(0..=confirmable.len()) {
-                    let sequence = confirmable.pop().unwrap();
-                    lapin.completed.push((sequence, lapin.waiting.pop_front()));
-                }
-                // The publisher sees all that is completed, in any order, before it settles.
-                lapin.completed.shuffle(&mut random);
-                for (sequence, returned) in lapin.completed.drain(..) {
-                    window.confirmed(sequence, Verdict::Acked);
-                    if let Some(id) = returned {
-                        assert!(
-                            window.returned(id, "key"),
-                            "seed {seed}: not settled too early"
-                        );
-                    }
-                }
-                for (owner, returned) in window.settled() {
-                    settled.push(owner);
-                    refused.extend(returned.into_iter().map(|refused| refused.message_id));
-                }
-            }
-            assert_eq!(settled, (0..sizes.len()).collect::<Vec<_>>(), "seed {seed}");
-            assert_eq!(refused, unroutable, "seed {seed}");
-        }
-    }
-}
+#[path = "window_tests.rs"]
+mod tests;

@@ -321,6 +321,18 @@ pub const DEAD_LETTER_REASON: &str = "x-attune-reason";
 /// The header that says where it came from.
 pub const DEAD_LETTER_TOPIC: &str = "x-attune-topic";
 
+/// The header in which a broker that gives a message up by itself says why.
+pub const BROKERS_REASON: &str = "x-first-death-reason";
+/// The header in which a broker that gives a message up by itself says of which queue.
+pub const BROKERS_QUEUE: &str = "x-first-death-queue";
+/// What dead letters are judged by.
+const DEAD_LETTER_HEADERS: [&str; 4] = [
+    DEAD_LETTER_REASON,
+    DEAD_LETTER_TOPIC,
+    BROKERS_REASON,
+    BROKERS_QUEUE,
+];
+
 /// The message that [`dead_letter`] publishes, for callers that publish it together with others:
 /// `body` is what could not be used of a delivery from `topic`, and `reason` says why.
 pub fn letter(
@@ -330,6 +342,8 @@ pub fn letter(
     reason: &str,
 ) -> Outgoing {
     let mut headers = delivery.headers.clone();
+    // Whoever sent it may have set these; they are ours, and the broker's.
+    headers.retain(|(name, _)| !DEAD_LETTER_HEADERS.contains(&name.as_str()));
     headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
     headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.routing_key()));
     Outgoing {
@@ -362,6 +376,34 @@ pub async fn dead_letter(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_letter_says_nothing_that_its_sender_wrote_in_our_name() {
+        let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut headers: Vec<_> = DEAD_LETTER_HEADERS
+            .map(|name| header(name, "forged"))
+            .into();
+        headers.push(header("trace", "7"));
+        let delivery = Delivery {
+            tag: DeliveryTag {
+                generation: 1,
+                number: 1,
+            },
+            body: Bytes::new(),
+            message_id: None,
+            reply_to: None,
+            redelivered: false,
+            user_id: None,
+            headers,
+        };
+        let letter = letter(&Topic::Completed, &delivery, "", "why");
+        let expected = [
+            header("trace", "7"),
+            header(DEAD_LETTER_REASON, "why"),
+            header(DEAD_LETTER_TOPIC, "execution.completed"),
+        ];
+        assert_eq!(letter.headers, expected);
+    }
 
     #[test]
     fn answers_go_to_queues_of_the_asker_only() {

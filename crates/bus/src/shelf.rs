@@ -1,6 +1,7 @@
 //! Messages that cannot be used yet, and what keeps them from stopping all others.
 
-use std::collections::VecDeque;
+mod rack;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::port::{Bus, Delivery, Outgoing, PublishError, Settler, Topic};
+use crate::port::{Bus, Delivery, Outgoing, PublishError, Settler, Subscription, Topic};
+use rack::{Held, Rack};
 
-/// How many stay unacknowledged, at most; the others go to the end of their topic.
+/// How many stay unacknowledged as long as the program runs, at most.
 const KEPT: usize = 16;
 /// How many wait to be taken up; more stay unacknowledged as well.
-const WAITING: usize = 64;
+const WAITING: usize = 16;
 /// How often something goes back, so that a topic of nothing else is not read over and over.
 const INTERVAL: Duration = Duration::from_millis(250);
 
@@ -22,6 +24,9 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// only a newer program can read, and those for which the dead letters have no room. A few stay
 /// unacknowledged, the others go back to the end of their topic, as they came, and are acknowledged
 /// when that is confirmed. So they wait, nothing is lost, and what came behind them gets past.
+///
+/// One that comes back and still cannot be used is held longer each time, up to a minute, as long as
+/// no more than half of the window and a few megabytes are held; what is more goes back sooner.
 #[derive(Debug, Clone)]
 pub struct Shelf {
     waiting: mpsc::Sender<(Delivery, May)>,
@@ -35,12 +40,18 @@ enum May {
 }
 
 impl Shelf {
-    /// A shelf for the subscription of one topic, until `stop`.
-    pub fn new(bus: Arc<dyn Bus>, topic: Topic, settler: Settler, stop: CancellationToken) -> Self {
+    /// A shelf for what comes of a subscription, until `stop`.
+    pub fn new(
+        bus: Arc<dyn Bus>,
+        subscription: Subscription,
+        settler: Settler,
+        stop: CancellationToken,
+    ) -> Self {
         let (waiting, deliveries) = mpsc::channel(WAITING);
         let keeper = Keeper {
             bus,
-            topic,
+            room: usize::from(subscription.prefetch / 2).min(KEPT),
+            topic: subscription.topic,
             settler,
         };
         tokio::spawn(keeper.run(deliveries, stop));
@@ -71,77 +82,80 @@ struct Keeper {
     bus: Arc<dyn Bus>,
     topic: Topic,
     settler: Settler,
+    /// How many may be held for longer than [`INTERVAL`].
+    room: usize,
 }
 
 impl Keeper {
     async fn run(self, mut deliveries: mpsc::Receiver<(Delivery, May)>, stop: CancellationToken) {
-        let mut kept = 0;
-        let mut back: VecDeque<Delivery> = VecDeque::new();
-        let (mut next, mut generation) = (Instant::now(), 0);
+        let (mut kept, mut generation) = (0, 0);
+        let mut rack = Rack::new(self.room);
+        // Not before: what goes back goes in rounds.
+        let mut round = Instant::now();
         loop {
+            let next = rack.next(Instant::now()).map(|due| due.max(round));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = sleep_until(next), if !back.is_empty() => {
-                    self.put_back(&mut back).await;
-                    next = Instant::now() + INTERVAL;
+                () = sleep_until(next.unwrap_or(round)), if next.is_some() => {
+                    self.put_back(&mut rack).await;
+                    round = Instant::now() + INTERVAL;
                 }
-                delivery = deliveries.recv(), if back.len() < WAITING => {
+                delivery = deliveries.recv(), if rack.has_room() => {
                     let Some((delivery, may)) = delivery else { return };
                     if delivery.tag.generation > generation {
                         // The connection was built anew: what is here comes again.
                         generation = delivery.tag.generation;
-                        (kept, back) = (0, VecDeque::new());
+                        kept = 0;
+                        rack.forget_held();
                     }
                     if may == May::StayHere && kept < KEPT {
                         kept += 1;
                         continue;
                     }
-                    if back.is_empty() {
-                        next = next.max(Instant::now() + INTERVAL);
+                    if rack.is_empty() {
+                        round = round.max(Instant::now() + INTERVAL);
                     }
-                    back.push_back(delivery);
+                    rack.add(Self::id(&delivery), delivery, Instant::now());
                 }
             }
         }
     }
 
-    /// Publishes them to the end of their topic in their order, then acknowledges them. What is
+    /// Publishes what is due to the end of the topic, in its order, then acknowledges it. What is
     /// not confirmed stays for the next time, under the same ids.
-    async fn put_back(&self, back: &mut VecDeque<Delivery>) {
-        let messages: Vec<Outgoing> = back.iter().map(|one| self.outgoing(one)).collect();
-        let ids: Vec<Uuid> = messages.iter().map(|message| message.message_id).collect();
+    async fn put_back(&self, rack: &mut Rack) {
+        let due = rack.take(Instant::now());
+        let messages = due.iter().map(|held| self.outgoing(held)).collect();
         let published = self.bus.publish(messages).await;
         let is_kept = |id: Uuid| match &published {
             Ok(()) => true,
             Err(error @ PublishError::Refused(_)) => error.refusal_of(id).is_none(),
             Err(_) => false,
         };
-        let kept: Vec<bool> = ids.into_iter().map(is_kept).collect();
         if let Err(error) = &published {
             tracing::warn!(bus.topic = %self.topic, %error, "messages cannot be put back to the end of their topic");
         }
-        let mut tags = Vec::new();
-        let mut rest = VecDeque::new();
-        for (delivery, kept) in back.drain(..).zip(kept) {
-            if kept {
-                tags.push(delivery.tag);
-            } else {
-                rest.push_back(delivery);
-            }
-        }
-        *back = rest;
+        let (back, rest): (Vec<Held>, Vec<Held>) =
+            due.into_iter().partition(|held| is_kept(held.id));
+        let tags: Vec<_> = back.iter().map(|held| held.delivery.tag).collect();
+        rack.went_back(back, Instant::now());
+        rack.return_to(rest);
         self.settler.ack(&tags).await;
     }
 
-    fn outgoing(&self, delivery: &Delivery) -> Outgoing {
+    /// Its own id where it has one: it is the same message.
+    fn id(delivery: &Delivery) -> Uuid {
         let id = delivery.message_id.as_deref();
         let id = id.and_then(|id| id.parse().ok());
-        // Its own id where it has one: it is the same message.
-        let id = id.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, &delivery.body));
+        id.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, &delivery.body))
+    }
+
+    fn outgoing(&self, held: &Held) -> Outgoing {
+        let delivery = &held.delivery;
         Outgoing {
             topic: self.topic.clone(),
-            message_id: id,
+            message_id: held.id,
             body: delivery.body.clone(),
             reply_to: delivery.reply_to.clone(),
             headers: delivery.headers.clone(),

@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::http::Http;
-use super::render::{Column, duration, or_dash, table};
+use super::render::{Column, duration, one_line, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, Output};
 
 /// How many letters are asked for at once: what every server allows unless its operator says
@@ -68,6 +68,10 @@ struct RequeueArguments {
     /// Who does it, for the audit log.
     #[arg(long, env = "USER", value_name = "NAME")]
     who: Option<String>,
+    /// Only if the letter has come so often, as the list and `show` print it: not when it has come
+    /// again since, with perhaps another body. With one ID.
+    #[arg(long, value_name = "N")]
+    arrivals: Option<u64>,
 }
 
 pub(super) async fn execute(
@@ -133,6 +137,7 @@ fn list_table(letters: &[DeadLetter], now: DateTime<Utc>) -> String {
             duration(now - letter.received_at),
             letter.source.clone(),
             letter.bytes.to_string(),
+            letter.arrivals.to_string(),
             or_dash(back),
             letter.reason.clone(),
         ]
@@ -142,6 +147,7 @@ fn list_table(letters: &[DeadLetter], now: DateTime<Utc>) -> String {
         Column::Figures("age"),
         Column::Words("source"),
         Column::Figures("bytes"),
+        Column::Figures("arrivals"),
         Column::Words("put back"),
         Column::Words("reason"),
     ];
@@ -158,7 +164,7 @@ fn details(letter: &DeadLetter) -> String {
     };
     let back = letter.requeued_at.map(|at| {
         let who = letter.requeued_by.as_deref().unwrap_or("-");
-        format!("{} by {who}", time(at))
+        format!("{} by {}", time(at), one_line(who))
     });
     format!(
         "{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}\n{:12} {}{kept}\n{:12} {}\n{:12} {}\n{:12} {}\n\n\
@@ -168,9 +174,9 @@ fn details(letter: &DeadLetter) -> String {
         "message id",
         letter.message_id,
         "source",
-        letter.source,
+        one_line(&letter.source),
         "reason",
-        letter.reason,
+        one_line(&letter.reason),
         "bytes",
         letter.bytes,
         "arrivals",
@@ -184,9 +190,14 @@ fn details(letter: &DeadLetter) -> String {
 }
 
 async fn requeue(http: &Http, arguments: RequeueArguments, json: bool) -> Result<Output, Failure> {
+    if arguments.arrivals.is_some() && arguments.ids.len() > 1 {
+        let words = "--arrivals says how often one letter has come: name one ID, or leave it out";
+        return Err(Failure::usage(words));
+    }
     let body = RequeueRequest {
         reason: arguments.reason,
         who: arguments.who.filter(|who| !who.is_empty()),
+        arrivals: arguments.arrivals,
     };
     let (mut done, mut failed, mut exit) = (Vec::new(), Vec::new(), Exit::Done);
     for id in arguments.ids {
@@ -261,8 +272,11 @@ mod tests {
         assert!(text.ends_with("\nmessage:\n{}"), "{text}");
         letter.requeued_at = Some(now);
         letter.requeued_by = Some("ann".to_owned());
+        letter.reason = "no\nput back     1970 by root".to_owned();
         let text = details(&letter);
         assert!(text.contains("1970-01-01T00:01:00.000Z by ann"), "{text}");
+        // A sender has no say in what stands on a line of ours.
+        assert!(text.contains("no put back     1970 by root\n"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::http::{CallError, Http};
-use super::render::{Column, duration, or_dash, table};
+use super::render::{Column, duration, one_line, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
@@ -224,7 +224,7 @@ fn details(record: &Execution) -> String {
     let mut text = String::new();
     for (name, value) in lines {
         if let Some(value) = value {
-            text.push_str(&format!("{name:12} {value}\n"));
+            text.push_str(&format!("{name:12} {}\n", one_line(&value)));
         }
     }
     let pretty =

@@ -167,7 +167,7 @@ pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
         Err(failure) => Output::text("").with(failure.exit, vec![failure.message]),
     };
     for problem in &output.problems {
-        eprintln!("attune: {problem}");
+        eprintln!("attune: {}", render::shown(problem));
     }
     render::to_stdout(&output.text)?;
     Ok(ExitCode::from(output.exit as u8))

@@ -1,6 +1,7 @@
 //! Tables and times for people.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal as _, Write};
 
 use chrono::TimeDelta;
 use comfy_table::presets::NOTHING;
@@ -21,11 +22,7 @@ pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
         Column::Words(name) | Column::Figures(name) => *name,
     }));
     for row in rows {
-        // A line break in a cell would look like a row.
-        table.add_row(
-            row.into_iter()
-                .map(|cell| cell.replace(['\n', '\r', '\t'], " ")),
-        );
+        table.add_row(row.iter().map(|cell| one_line(cell)));
     }
     for (index, column) in columns.iter().enumerate() {
         let Some(target) = table.column_mut(index) else {
@@ -37,6 +34,34 @@ pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
         }
     }
     table.trim_fmt()
+}
+
+/// A text that somebody else wrote, for one line: a line break in it would look like a line of ours.
+pub(super) fn one_line(text: &str) -> String {
+    shown(&text.replace(['\n', '\r', '\t'], " ")).into_owned()
+}
+
+/// What a terminal may be shown of a text that somebody else may have written: what would steer it
+/// (control characters, among them those that begin its commands) or turn the direction of what
+/// follows stands there as JSON writes it, `\u001b`. So JSON stays the JSON that it was.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if steers(letter) {
+            shown.push_str(&format!("\\u{:04x}", u32::from(letter)));
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown.into()
+}
+
+fn steers(letter: char) -> bool {
+    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || (letter.is_control() && !matches!(letter, '\n' | '\t'))
 }
 
 /// A duration in the two largest units that say something: `2d 3h`, `4m 5s`, `6.7s`, `89ms`.
@@ -69,12 +94,17 @@ pub(super) fn limit(limit: Option<u32>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-/// Prints to stdout. A reader that has seen enough, as `head` has, is no error.
+/// Prints to stdout: to a terminal only what it may be [`shown`], to a program what there is. A
+/// reader that has seen enough, as `head` has, is no error.
 pub(super) fn to_stdout(text: &str) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());
     }
     let mut stdout = io::stdout().lock();
+    let text = match stdout.is_terminal() {
+        true => shown(text),
+        false => text.into(),
+    };
     let written = stdout
         .write_all(text.as_bytes())
         .and_then(|()| {
@@ -107,6 +137,21 @@ mod tests {
         ] {
             assert_eq!(duration(TimeDelta::milliseconds(millis)), text);
         }
+    }
+
+    #[test]
+    fn what_would_steer_a_terminal_is_written_out() {
+        let rows = vec![vec!["a\u{1b}]0;t\u{7}\r\nb".to_owned()]];
+        let text = table(&[Column::Words("reason")], rows);
+        assert_eq!(text, "reason\na\\u001b]0;t\\u0007  b");
+        // One-character forms of the same commands, a deletion, a line that is written over, and
+        // letters that read from right to left.
+        let text = shown("\u{9b}2J\u{7f}x\ry\u{202e}z");
+        assert_eq!(text, "\\u009b2J\\u007fx\\u000dy\\u202ez");
+        assert!(matches!(shown("Grüße\n\t"), Cow::Borrowed(_)));
+        let json = serde_json::to_string_pretty(&["\u{9b}\u{202e}"]).unwrap();
+        let back: Vec<String> = serde_json::from_str(&shown(&json)).unwrap();
+        assert_eq!(back, ["\u{9b}\u{202e}"]);
     }
 
     #[test]

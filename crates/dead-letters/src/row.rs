@@ -1,7 +1,7 @@
 //! What is kept of a dead letter: pure.
 
 use attune_bus::Delivery;
-use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
+use attune_bus::port::{BROKERS_QUEUE, BROKERS_REASON, DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_core::RequestId;
 use attune_messages::Envelope;
 use attune_store::NewDeadLetter;
@@ -42,23 +42,22 @@ fn header<'a>(delivery: &'a Delivery, name: &str) -> Option<&'a str> {
     headers.find_map(|(key, value)| (key == name).then_some(value.as_str()))
 }
 
-/// Why: in the words of whoever gave it up, or of the broker that did.
+/// Why: in the words of the broker that gave it up, or of whoever did. What the broker says comes
+/// first: the others are headers that whoever sent the message could have set, and a letter that
+/// Attune makes carries none of the broker's.
 fn reason(delivery: &Delivery) -> String {
-    let brokers = header(delivery, "x-first-death-reason");
-    match (header(delivery, DEAD_LETTER_REASON), brokers) {
-        (Some(reason), _) => reason.to_owned(),
-        (None, Some(reason)) => format!("the broker moved it here: {reason}"),
-        (None, None) => "it does not say why".to_owned(),
+    if let Some(reason) = header(delivery, BROKERS_REASON) {
+        return format!("the broker moved it here: {reason}");
     }
+    let reason = header(delivery, DEAD_LETTER_REASON);
+    reason.unwrap_or("it does not say why").to_owned()
 }
 
 /// The routing key under which it arrived where it could not be used.
 fn source(delivery: &Delivery) -> String {
-    if let Some(topic) = header(delivery, DEAD_LETTER_TOPIC) {
-        return topic.to_owned();
-    }
-    let Some(queue) = header(delivery, "x-first-death-queue") else {
-        return "unknown".to_owned();
+    let Some(queue) = header(delivery, BROKERS_QUEUE) else {
+        let topic = header(delivery, DEAD_LETTER_TOPIC);
+        return topic.unwrap_or("unknown").to_owned();
     };
     // Before Attune's own name stands the prefix that an installation gives its queues.
     let own = queue.find("attune.").map_or(queue, |at| &queue[at..]);
@@ -154,6 +153,16 @@ mod tests {
             assert_eq!(kept.source, source);
             assert!(kept.reason.ends_with("delivery_limit"), "{}", kept.reason);
         }
+        // Whoever publishes to a queue of ours could set these.
+        let forged = [
+            (DEAD_LETTER_REASON, "all is well"),
+            (DEAD_LETTER_TOPIC, "enforcement.created"),
+            (BROKERS_QUEUE, "attune.requested.gpu"),
+            (BROKERS_REASON, "delivery_limit"),
+        ];
+        let kept = row(&delivery("", &forged), MAX);
+        assert_eq!(kept.source, "execution.requested.gpu");
+        assert!(kept.reason.ends_with("delivery_limit"), "{}", kept.reason);
         let bare = row(&delivery("", &[]), MAX);
         assert_eq!(bare.source, "unknown");
     }

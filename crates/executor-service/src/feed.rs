@@ -116,15 +116,18 @@ impl Feed {
         }
     }
 
+    fn subscription(&self, topic: &Topic) -> Subscription {
+        Subscription {
+            topic: topic.clone(),
+            prefetch: self.prefetch,
+        }
+    }
+
     /// Subscribes, however long it takes; `None` when told to stop.
     async fn subscribe(&self, topic: &Topic, stop: &CancellationToken) -> Option<Subscriber> {
         let mut backoff = Backoff::default();
         loop {
-            let subscription = Subscription {
-                topic: topic.clone(),
-                prefetch: self.prefetch,
-            };
-            match self.bus.subscribe(subscription).await {
+            match self.bus.subscribe(self.subscription(topic)).await {
                 Ok(subscriber) => return Some(subscriber),
                 Err(error) => {
                     tracing::warn!(bus.topic = %topic, %error, "a partition's topic cannot be received yet");
@@ -140,7 +143,7 @@ impl Feed {
     /// Where messages of this topic wait for a newer executor, or for room.
     fn shelf(&self, topic: &Topic, settler: &Settler, stop: &CancellationToken) -> Shelf {
         let (bus, settler) = (Arc::clone(&self.bus), Arc::clone(settler));
-        Shelf::new(bus, topic.clone(), settler, stop.clone())
+        Shelf::new(bus, self.subscription(topic), settler, stop.clone())
     }
 
     /// Puts a message that cannot be used among the dead letters, beside everything else. Dead

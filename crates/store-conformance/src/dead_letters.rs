@@ -125,19 +125,32 @@ pub async fn a_letter_is_put_back_once_and_audited(store: Arc<dyn Store>) {
         .unwrap();
     let seen = all(&*store).await.remove(0);
     let mark = requeue(&seen);
+    assert!(store.begin_requeue(&mark).await.unwrap());
+    assert_eq!(
+        all(&*store).await,
+        std::slice::from_ref(&seen),
+        "nothing is done yet"
+    );
     assert!(store.mark_requeued(&mark).await.unwrap());
     assert!(!store.mark_requeued(&mark).await.unwrap());
+    assert!(!store.begin_requeue(&requeue(&seen)).await.unwrap());
     let marked = all(&*store).await.remove(0);
     assert!(marked.requeued_at.is_some());
     assert_eq!(marked.requeued_by.as_deref(), Some("ann"));
     let log = store.audit_log(None, 10).await.unwrap();
-    assert_eq!(log.len(), 1);
-    assert_eq!(log[0].what, what::DEAD_LETTER_REQUEUE);
-    assert_eq!(log[0].target, new.message_id.to_string());
-    assert_eq!(log[0].request_id, mark.request_id);
-    assert_eq!(log[0].reason, mark.reason);
+    let [done, begun] = &log[..] else {
+        panic!("two entries are wanted: {log:?}");
+    };
+    assert_eq!(done.what, what::DEAD_LETTER_REQUEUE);
+    assert_eq!(done.request_id, mark.request_id);
+    assert_eq!(begun.what, what::DEAD_LETTER_REQUEUE_BEGUN);
+    assert_eq!(begun.request_id, mark.intent_id());
     let before = json!({"letter": seen.id, "source": new.source, "reason": new.reason});
-    assert_eq!(log[0].before, Some(before));
+    for entry in &log {
+        assert_eq!(entry.target, new.message_id.to_string());
+        assert_eq!((&entry.who, &entry.reason), (&mark.who, &mark.reason));
+        assert_eq!(entry.before.as_ref(), Some(&before));
+    }
 
     store
         .add_dead_letters(std::slice::from_ref(&new))
@@ -149,9 +162,10 @@ pub async fn a_letter_is_put_back_once_and_audited(store: Arc<dyn Store>) {
         request_id: RequestId::fresh(),
         ..mark
     };
+    assert!(!store.begin_requeue(&late).await.unwrap());
     assert!(!store.mark_requeued(&late).await.unwrap());
     assert!(store.mark_requeued(&requeue(&back)).await.unwrap());
-    assert_eq!(store.audit_log(None, 10).await.unwrap().len(), 2);
+    assert_eq!(store.audit_log(None, 10).await.unwrap().len(), 3);
 }
 
 /// What an owner could not use is kept in the transaction that acknowledges it; a batch that is

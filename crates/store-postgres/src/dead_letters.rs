@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use attune_core::RequestId;
 use attune_store::audit::what;
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD,
@@ -76,18 +77,14 @@ impl DeadLetterStore for PostgresStore {
             .await
     }
 
+    async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        let named = (requeue.intent_id(), what::DEAD_LETTER_REQUEUE_BEGUN);
+        self.note_requeue(sql::BEGIN_REQUEUE, requeue, named).await
+    }
+
     async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
-        let query = sqlx::query_scalar(sql::MARK_REQUEUED)
-            .bind(requeue.id)
-            .bind(counter(requeue.arrivals))
-            .bind(requeue.request_id.0)
-            .bind(text::text(&requeue.who).into_owned())
-            .bind(what::DEAD_LETTER_REQUEUE)
-            .bind(text::optional(requeue.reason.as_ref()).map(String::from));
-        let pool = self.db.general.clone();
-        self.db
-            .run(async move { Ok(query.fetch_one(&pool).await?) })
-            .await
+        let named = (requeue.request_id, what::DEAD_LETTER_REQUEUE);
+        self.note_requeue(sql::MARK_REQUEUED, requeue, named).await
     }
 
     async fn prune_dead_letters(&self, keep: DeadLetterRetention) -> Result<u64, StoreError> {
@@ -128,6 +125,29 @@ impl Db {
                 }
             }
         }))
+    }
+}
+
+impl PostgresStore {
+    /// Notes something about putting a letter back, under this id and name in the audit log;
+    /// `false` when the letter is not as it was read.
+    async fn note_requeue(
+        &self,
+        statement: &'static str,
+        requeue: &Requeue,
+        (entry_id, what): (RequestId, &'static str),
+    ) -> Result<bool, StoreError> {
+        let query = sqlx::query_scalar(statement)
+            .bind(requeue.id)
+            .bind(counter(requeue.arrivals))
+            .bind(entry_id.0)
+            .bind(text::text(&requeue.who).into_owned())
+            .bind(what)
+            .bind(text::optional(requeue.reason.as_ref()).map(String::from));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { Ok(query.fetch_one(&pool).await?) })
+            .await
     }
 }
 

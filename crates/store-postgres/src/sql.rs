@@ -19,6 +19,7 @@ statements! {
     ADD_DEAD_LETTERS = "add_dead_letters",
     ADD_POLICY = "add_policy",
     AUDIT_LOG = "audit_log",
+    BEGIN_REQUEUE = "begin_requeue",
     CHANGE_ACTION = "change_action",
     CHECK_SETTINGS = "check_settings",
     CLAIM = "claim",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use attune_core::RequestId;
 use attune_store::audit::what;
 use attune_store::{
     DeadLetter, DeadLetterFilter, DeadLetterRetention, DeadLetterStore, LETTER_OVERHEAD, NewAudit,
@@ -62,6 +63,17 @@ impl DeadLetterStore for SqliteStore {
             let row = query.fetch_optional(&mut *inner.reader().await?).await?;
             let found = row.map(|row| Ok((letter(&row)?, row.try_get("body")?)));
             found.transpose().map_err(Failure::Sql)
+        })
+        .await
+    }
+
+    async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        let requeue = requeue.clone();
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| Box::pin(begin(connection, requeue)))
+                .await
         })
         .await
     }
@@ -139,20 +151,42 @@ pub(crate) async fn add(
     Ok(())
 }
 
+async fn begin(connection: &mut SqliteConnection, requeue: Requeue) -> Result<bool, Failure> {
+    let letter = sqlx::query_as(sql::LETTER_TO_REQUEUE)
+        .bind(requeue.id)
+        .bind(count(requeue.arrivals))
+        .fetch_optional(&mut *connection)
+        .await?;
+    let named = (requeue.intent_id(), what::DEAD_LETTER_REQUEUE_BEGUN);
+    note(connection, letter, requeue, named).await
+}
+
 async fn mark(connection: &mut SqliteConnection, requeue: Requeue) -> Result<bool, Failure> {
-    let marked = sqlx::query_as::<_, (String, String, String)>(sql::MARK_REQUEUED)
+    let letter = sqlx::query_as(sql::MARK_REQUEUED)
         .bind(requeue.id)
         .bind(count(requeue.arrivals))
         .bind(requeue.who.clone())
         .fetch_optional(&mut *connection)
         .await?;
-    let Some((message_id, reason, source)) = marked else {
+    let named = (requeue.request_id, what::DEAD_LETTER_REQUEUE);
+    note(connection, letter, requeue, named).await
+}
+
+/// Notes something about putting a letter back, under this id and name in the audit log; `false`
+/// when the letter is not as it was read.
+async fn note(
+    connection: &mut SqliteConnection,
+    letter: Option<(String, String, String)>,
+    requeue: Requeue,
+    (request_id, what): (RequestId, &'static str),
+) -> Result<bool, Failure> {
+    let Some((message_id, reason, source)) = letter else {
         return Ok(false);
     };
     let entry = NewAudit {
-        request_id: requeue.request_id,
+        request_id,
         who: requeue.who,
-        what: what::DEAD_LETTER_REQUEUE,
+        what,
         target: message_id,
         reason: requeue.reason,
         before: Some(json!({"letter": requeue.id, "source": source, "reason": reason})),

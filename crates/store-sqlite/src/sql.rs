@@ -51,6 +51,7 @@ statements! {
     JUMP_EPOCHS = "jump_epochs",
     KEEP_STATS_MINUTE = "keep_stats_minute",
     LEASES = "leases",
+    LETTER_TO_REQUEUE = "letter_to_requeue",
     LIST_ACTIONS = "list_actions",
     LIST_DEAD_LETTERS = "list_dead_letters",
     LIST_EXECUTIONS = "list_executions",

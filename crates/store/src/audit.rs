@@ -20,6 +20,8 @@ pub mod what {
     pub const LIMIT_VIOLATION: &str = "violation.limit";
     /// An operator fenced off what was before a restore of the store.
     pub const RESTORE_FENCE: &str = "cluster.restore_fence";
+    /// An operator is about to put a dead letter back; the target is its message id.
+    pub const DEAD_LETTER_REQUEUE_BEGUN: &str = "dead_letter.requeue_begun";
     /// An operator put a dead letter back; the target is its message id.
     pub const DEAD_LETTER_REQUEUE: &str = "dead_letter.requeue";
 }

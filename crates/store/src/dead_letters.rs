@@ -78,6 +78,13 @@ pub struct Requeue {
     pub reason: Option<String>,
 }
 
+impl Requeue {
+    /// Names what [`begin_requeue`](DeadLetterStore::begin_requeue) writes down, in the audit log.
+    pub fn intent_id(&self) -> RequestId {
+        self.request_id.of_item(1)
+    }
+}
+
 /// How long dead letters are kept. The oldest go first, whether they were put back or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadLetterRetention {
@@ -184,6 +191,15 @@ pub trait DeadLetterStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn find_dead_letter(&self, id: i64) -> Result<Option<(DeadLetter, Vec<u8>)>, StoreError>;
+
+    /// Writes to the audit log that a letter is about to be put back
+    /// ([`DEAD_LETTER_REQUEUE_BEGUN`](crate::audit::what::DEAD_LETTER_REQUEUE_BEGUN)): to be called
+    /// before anything is done, so that nothing is done that nobody has answered for. `false`, and
+    /// nothing written, when the letter is gone, was marked before, or has come again.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError>;
 
     /// Notes that a letter was put back, with an entry in the audit log
     /// ([`DEAD_LETTER_REQUEUE`](crate::audit::what::DEAD_LETTER_REQUEUE)); `false` when it is

@@ -37,4 +37,5 @@ use std::sync;
 pub use counters::WorkerCounters;
 pub use error::WorkerError;
 pub use options::{HttpOptions, WorkerOptions};
+pub use runner::run_http;
 pub use worker::{Worker, WorkerHandle};

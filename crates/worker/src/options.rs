@@ -32,6 +32,9 @@ pub struct WorkerOptions {
     pub env_allow: Vec<String>,
     /// Bounds of `core.http.get`.
     pub http: HttpOptions,
+    /// The command that fetches for `core.http.get`: a program that calls
+    /// [`run_http`](crate::run_http) with the bounds in `http`. Without one, such a run fails.
+    pub fetch: Vec<OsString>,
     /// The largest message that is read or sent, in bytes.
     pub max_message_bytes: usize,
     /// The command that starts a guard, in which [`guard::run`](crate::guard::run) is called: it
@@ -42,6 +45,9 @@ pub struct WorkerOptions {
     pub prefetch: u16,
     /// How long after it was confirmed a completion is asked for, in case that it was lost.
     pub retell_after: Duration,
+    /// How long what was claimed waits for its start while this worker can start nothing; then it
+    /// goes to others.
+    pub start_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
 }
@@ -73,10 +79,12 @@ impl Default for WorkerOptions {
                 .map(str::to_owned)
                 .into(),
             http: HttpOptions::default(),
+            fetch: Vec::new(),
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
             prefetch: 4,
             retell_after: Duration::from_secs(15),
+            start_patience: Duration::from_secs(60),
             progress: Progress::default(),
         }
     }

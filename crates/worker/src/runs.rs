@@ -53,6 +53,12 @@ impl Running {
 }
 
 impl Finished {
+    /// Whether it was never begun and its slot is to be given back: while its worker's life is not
+    /// over, only this worker can say so.
+    pub(crate) fn is_given_back(&self) -> bool {
+        matches!(self.ended, Ended::GivenBack) && !self.run.life.is_over()
+    }
+
     /// What is reported of it: nothing when it was killed, or when its worker's life is over, so
     /// that its slot is somebody else's to decide about.
     pub(crate) fn into_completion(self) -> Option<ExecutionCompleted> {

@@ -78,10 +78,13 @@ impl Worker {
             .map_err(WorkerError::Store)?;
         let life = registered.ok_or(WorkerError::Stopped)?;
         // Cancels first, so that none is missed for something requested later.
-        let requested = Topic::Requested(options.pool.clone());
+        let cancels = Subscription {
+            topic: Topic::Cancel,
+            prefetch: CANCEL_PREFETCH,
+        };
         let subscribers = async {
-            let cancels = subscribe(&bus, Topic::Cancel, CANCEL_PREFETCH, &shutdown).await?;
-            let requested = subscribe(&bus, requested, options.prefetch, &shutdown).await?;
+            let cancels = subscribe(&bus, cancels, &shutdown).await?;
+            let requested = subscribe(&bus, of_pool(&options), &shutdown).await?;
             Ok((cancels, requested))
         };
         let (cancels, requested) = match subscribers.await {
@@ -102,9 +105,8 @@ impl Worker {
             told,
             max_message_bytes: options.max_message_bytes,
         };
-        let pool = Topic::Requested(options.pool.clone());
         let (on, settler) = (Arc::clone(&bus), requested.settler());
-        let shelf = Shelf::new(on, pool, settler, shutdown.clone());
+        let shelf = Shelf::new(on, of_pool(&options), settler, shutdown.clone());
         let (troubles, shown) = watch::channel(None);
         let service = Service {
             bus,
@@ -169,23 +171,25 @@ impl Future for WorkerHandle {
     }
 }
 
+/// How a worker receives what its pool is to run.
+pub(crate) fn of_pool(options: &WorkerOptions) -> Subscription {
+    Subscription {
+        topic: Topic::Requested(options.pool.clone()),
+        prefetch: options.prefetch,
+    }
+}
+
 /// Subscribes; tries for as long as the bus cannot be reached.
 pub(crate) async fn subscribe(
     bus: &Arc<dyn Bus>,
-    topic: Topic,
-    prefetch: u16,
+    subscription: Subscription,
     shutdown: &CancellationToken,
 ) -> Result<Subscriber, WorkerError> {
+    let topic = &subscription.topic;
     let since = Instant::now();
     let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
     while !shutdown.is_cancelled() {
-        match bus
-            .subscribe(Subscription {
-                topic: topic.clone(),
-                prefetch,
-            })
-            .await
-        {
+        match bus.subscribe(subscription.clone()).await {
             Ok(subscriber) => return Ok(subscriber),
             Err(error @ BusError::Unavailable(_)) => {
                 if log.is_due() {

@@ -29,6 +29,8 @@ use crate::query::Params;
 const ROW_BYTES: usize = 1024;
 /// What a letter is thought to need at most, in bytes, as long as its answer is not read.
 const SHOWN_BYTES: usize = 2 * 1024 * 1024;
+/// Executions of one letter that are run again, at most; each is looked up and submitted.
+const MAX_AGAIN: usize = 1000;
 
 /// The letter that a path names.
 fn id_of(path: Result<Path<String>, PathRejection>) -> Result<i64, ApiError> {
@@ -175,7 +177,8 @@ pub(crate) async fn show(
         (status = 404, description = "`UNKNOWN_DEAD_LETTER`.", body = ErrorBody),
         (status = 409, description = "`ALREADY_REQUEUED`: it was put back and has not come again \
             since. `NOTHING_TO_REQUEUE`: it is a dispatch of executions that have not ended, or \
-            are not kept any more. `CONFLICT`: it came again just now.", body = ErrorBody),
+            are not kept any more. `CONFLICT`: it has come again since it was looked at \
+            (`arrivals`), or came just now.", body = ErrorBody),
         (status = 422, description = "`INVALID_INPUT`: nothing good could come of it; the message \
             says why.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
@@ -204,15 +207,28 @@ pub(crate) async fn requeue(
             who,
             reason: asked.reason,
         };
-        put_letter_back(&app, requeue).await
+        put_letter_back(&app, asked.arrivals, requeue).await
     };
     tokio::spawn(task).await.map_err(lost_task)?.map(Json)
 }
 
-/// Carries it out first and marks the letter then, so that a crash in between leaves a letter that
-/// can be put back again, which changes nothing.
-async fn put_letter_back(app: &App, mut requeue: Requeue) -> Result<Requeued, ApiError> {
+/// What is done with a letter, once all that speaks against it is known.
+enum Act {
+    Publish(Outgoing),
+    /// What the executions of a dispatch are told to be, and those that are run again, each with its
+    /// place among them.
+    RunAgain(Vec<RequeuedExecution>, Vec<(usize, Submission)>),
+}
+
+/// Writes the intent down, carries it out, and marks the letter at the end, so that a crash in
+/// between leaves a letter that can be put back again, which changes nothing.
+async fn put_letter_back(
+    app: &App,
+    seen: Option<u64>,
+    mut requeue: Requeue,
+) -> Result<Requeued, ApiError> {
     let id = requeue.id;
+    let _memory = app.memory.reserve(SHOWN_BYTES).await?;
     let found = app.ports.letters.find_dead_letter(id).await?;
     let (letter, body) = found.ok_or_else(|| no_letter(id))?;
     if let Some(at) = letter.requeued_at {
@@ -220,9 +236,28 @@ async fn put_letter_back(app: &App, mut requeue: Requeue) -> Result<Requeued, Ap
         let message = format!("{by} put it back at {at}; if it is still of no use, it comes again");
         return Err(conflict("ALREADY_REQUEUED", message));
     }
+    if let Some(seen) = seen.filter(|seen| *seen != letter.arrivals) {
+        let message = format!(
+            "it has come {} times, and you looked at it after {seen}; look at it again",
+            letter.arrivals
+        );
+        return Err(conflict("CONFLICT", message));
+    }
     requeue.arrivals = letter.arrivals;
-    let requeued = match put_back(&letter, body)? {
-        PutBack::Publish(message) => {
+    let act = match put_back(&letter, body)? {
+        PutBack::Publish(message) => Act::Publish(of_here(app, message)?),
+        PutBack::RunAgain(dispatched) => again(app, dispatched).await?,
+    };
+    if !app.ports.letters.begin_requeue(&requeue).await? {
+        return Err(conflict(
+            "CONFLICT",
+            "it came again, or was removed or put back by somebody else just now; nothing was \
+             done; look at it again"
+                .to_owned(),
+        ));
+    }
+    let requeued = match act {
+        Act::Publish(message) => {
             publish(app, message).await?;
             Requeued {
                 id,
@@ -230,10 +265,10 @@ async fn put_letter_back(app: &App, mut requeue: Requeue) -> Result<Requeued, Ap
                 executions: Vec::new(),
             }
         }
-        PutBack::RunAgain(dispatched) => Requeued {
+        Act::RunAgain(told, again) => Requeued {
             id,
             published: false,
-            executions: run_again(app, dispatched).await?,
+            executions: run_again(app, told, again).await?,
         },
     };
     if !app.ports.letters.mark_requeued(&requeue).await? {
@@ -251,8 +286,8 @@ fn conflict(code: &'static str, message: String) -> ApiError {
     ApiError::new(StatusCode::CONFLICT, code, message)
 }
 
-/// Publishes a message as it came.
-async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
+/// A message that goes back to where it came from, if that is a place of this cluster.
+fn of_here(app: &App, message: Outgoing) -> Result<Outgoing, ApiError> {
     let partitions = app.options.partitions;
     if let Topic::Commands(partition) | Topic::Control(partition) = &message.topic
         && partition.0 >= partitions
@@ -260,6 +295,11 @@ async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
         let words = format!("it came from partition {partition}, and there are {partitions}");
         return Err(ApiError::field("id", words));
     }
+    Ok(message)
+}
+
+/// Publishes a message as it came.
+async fn publish(app: &App, message: Outgoing) -> Result<(), ApiError> {
     let message_id = message.message_id;
     let Err(error) = app.ports.bus.publish(vec![message]).await else {
         return Ok(());
@@ -281,11 +321,16 @@ fn unconfirmed(error: &PublishError) -> ApiError {
     )
 }
 
-/// Runs those of what was dispatched again that have ended, each as a new execution that names it.
-async fn run_again(
-    app: &App,
-    dispatched: Vec<ExecutionRequested>,
-) -> Result<Vec<RequeuedExecution>, ApiError> {
+/// Finds those of what was dispatched that have ended, and so are run again.
+async fn again(app: &App, dispatched: Vec<ExecutionRequested>) -> Result<Act, ApiError> {
+    if dispatched.len() > MAX_AGAIN {
+        let words = format!(
+            "it is the dispatch of {} executions, and at most {MAX_AGAIN} are run again at once: \
+             submit those that are still wanted anew",
+            dispatched.len()
+        );
+        return Err(ApiError::field("id", words));
+    }
     let (mut told, mut again) = (Vec::new(), Vec::new());
     for item in dispatched {
         let id = item.execution_id;
@@ -308,6 +353,15 @@ async fn run_again(
                 .to_owned();
         return Err(conflict("NOTHING_TO_REQUEUE", message));
     }
+    Ok(Act::RunAgain(told, again))
+}
+
+/// Runs executions again, each as a new one that names the old one.
+async fn run_again(
+    app: &App,
+    mut told: Vec<RequeuedExecution>,
+    again: Vec<(usize, Submission)>,
+) -> Result<Vec<RequeuedExecution>, ApiError> {
     let (places, submissions): (Vec<usize>, Vec<Submission>) = again.into_iter().unzip();
     let deadline = app.options.submit_timeout;
     let answers = app.ports.commands.submit(submissions, deadline).await;

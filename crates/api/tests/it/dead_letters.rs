@@ -47,11 +47,17 @@ impl DeadLetterStore for Fake {
         })
     }
 
+    async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        self.store(|state| {
+            let waits = waiting(&mut state.letters, requeue).is_some();
+            state.begun.extend(waits.then(|| requeue.clone()));
+            waits
+        })
+    }
+
     async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
         self.store(|state| {
-            let mut letters = state.letters.iter_mut().map(|(letter, _)| letter);
-            let found = letters.find(|it| it.id == requeue.id && it.arrivals == requeue.arrivals);
-            let Some(letter) = found.filter(|it| it.requeued_at.is_none()) else {
+            let Some(letter) = waiting(&mut state.letters, requeue) else {
                 return false;
             };
             letter.requeued_at = Some(Utc::now());
@@ -64,6 +70,16 @@ impl DeadLetterStore for Fake {
     async fn prune_dead_letters(&self, _keep: DeadLetterRetention) -> Result<u64, StoreError> {
         self.store(|_| 0)
     }
+}
+
+/// The letter, unless it was put back or has come again.
+fn waiting<'a>(
+    letters: &'a mut [(DeadLetter, Vec<u8>)],
+    requeue: &Requeue,
+) -> Option<&'a mut DeadLetter> {
+    let mut letters = letters.iter_mut().map(|(letter, _)| letter);
+    let found = letters.find(|it| it.id == requeue.id && it.arrivals == requeue.arrivals);
+    found.filter(|it| it.requeued_at.is_none())
 }
 
 /// Keeps a letter, and gives its id.
@@ -100,10 +116,10 @@ fn firing() -> Vec<u8> {
     message("enforcement.created", &json!({"action_ref": "core.echo"}))
 }
 
-/// The dispatch of executions, each with a number that no 64-bit float can hold.
-/// Of every execution here, as its client wrote them.
+/// Of every execution here, as its client wrote them: with a number that no 64-bit float can hold.
 const PARAMETERS: &str = r#"{"n":0.12345678901234567890123456789}"#;
 
+/// The dispatch of executions.
 fn dispatch(ids: &[ExecutionId]) -> Vec<u8> {
     let items: Vec<Value> = ids
         .iter()
@@ -222,6 +238,57 @@ async fn a_firing_goes_back_as_it_came_and_only_once() {
     let again = requeue(&api, id).await;
     assert_eq!(again.error(), (409, "ALREADY_REQUEUED", ""));
     assert!(firings.try_next().is_none());
+    assert_eq!(api.fake.with(|state| state.begun.len()), 1);
+}
+
+/// What an operator puts back is what he looked at, or nothing.
+#[tokio::test]
+async fn a_letter_that_came_again_since_it_was_looked_at_stays() {
+    let api = Api::new();
+    let mut firings = listen(&api, Topic::Enforcements).await;
+    let id = keep(&api, "enforcement.created", firing());
+    api.fake.with(|state| state.letters[0].0.arrivals = 3);
+    let path = format!("/api/v1/dead-letters/{id}/requeue");
+    let stale = api.post(&path, r#"{"arrivals":2}"#).await;
+    assert_eq!(stale.error(), (409, "CONFLICT", ""));
+    assert!(stale.body.to_string().contains("3 times"), "{stale:?}");
+    assert!(firings.try_next().is_none());
+    assert!(api.fake.with(|state| state.begun.is_empty()));
+    let fresh = api.post(&path, r#"{"arrivals":3}"#).await;
+    assert_eq!(fresh.status, 200, "{fresh:?}");
+    assert!(firings.try_next().is_some());
+}
+
+/// Who wanted it is known before anything is done, whatever becomes of it.
+#[tokio::test]
+async fn what_is_about_to_be_done_is_written_down_first() {
+    let api = Api::new();
+    let body = message("execution.completed", &json!([]));
+    let id = keep(&api, "execution.completed", body);
+    let nobody_listens = requeue(&api, id).await;
+    assert_eq!(nobody_listens.error(), (503, "OVERLOADED", ""));
+    let (begun, done) = api
+        .fake
+        .with(|state| (state.begun.clone(), state.requeues.len()));
+    assert_eq!((begun.len(), done), (1, 0));
+    assert_eq!(
+        (begun[0].who.as_str(), begun[0].reason.as_deref()),
+        ("ann", Some("mended"))
+    );
+}
+
+#[tokio::test]
+async fn a_letter_about_too_many_executions_is_refused_before_any_is_looked_up() {
+    let api = Api::new();
+    let ids: Vec<ExecutionId> = (0..1001).map(execution_id).collect();
+    let id = keep(&api, "execution.requested.default", dispatch(&ids));
+    let answer = requeue(&api, id).await;
+    assert_eq!(answer.error(), (422, "INVALID_INPUT", "id"));
+    assert!(
+        answer.body.to_string().contains("at most 1000"),
+        "{answer:?}"
+    );
+    assert!(api.fake.with(|state| state.begun.is_empty()));
 }
 
 #[tokio::test]

@@ -64,6 +64,8 @@ pub(crate) struct State {
     /// How many executions each action's queue takes.
     pub(crate) room: Option<usize>,
     pub(crate) letters: Vec<(DeadLetter, Vec<u8>)>,
+    /// Letters that were about to be put back.
+    pub(crate) begun: Vec<Requeue>,
     pub(crate) requeues: Vec<Requeue>,
     pub(crate) bus: MemoryBus,
 }

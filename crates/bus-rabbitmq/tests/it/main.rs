@@ -8,5 +8,6 @@ mod faults;
 mod refusals;
 mod removal;
 mod returns;
+mod stuck;
 mod support;
 mod throughput;

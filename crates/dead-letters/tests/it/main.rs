@@ -71,6 +71,10 @@ impl DeadLetterStore for TestStore {
         self.inner.find_dead_letter(id).await
     }
 
+    async fn begin_requeue(&self, requeue: &Requeue) -> Result<bool, StoreError> {
+        self.inner.begin_requeue(requeue).await
+    }
+
     async fn mark_requeued(&self, requeue: &Requeue) -> Result<bool, StoreError> {
         self.inner.mark_requeued(requeue).await
     }

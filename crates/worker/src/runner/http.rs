@@ -4,6 +4,8 @@
 //! that a name resolves to by the resolver of the very connection (so that a name cannot change
 //! its mind between check and use), and every redirect as if it had been asked for. Proxies that
 //! the environment names are not used: they would resolve names themselves.
+//!
+//! It runs in a process of its own; see [`super::fetch`].
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -53,8 +55,7 @@ type Allowed = fn(IpAddr) -> bool;
 
 /// Fetches URLs.
 pub(crate) struct HttpGet {
-    /// Made by the first fetch: most workers never need it, and it reads the certificates of
-    /// the system.
+    /// Made by the first fetch: it reads the certificates of the system.
     client: OnceLock<Result<Client, String>>,
     allowed: Allowed,
     timeout: Duration,
@@ -80,8 +81,7 @@ impl HttpGet {
         }
     }
 
-    /// Fetches. A response of 400 or above is a failure whose result can be read as well. May
-    /// be dropped at any point.
+    /// Fetches. A response of 400 or above is a failure whose result can be read as well.
     pub(crate) async fn run(&self, get: Get) -> Outcome {
         let fetched = tokio::time::timeout(self.timeout, self.fetch(get)).await;
         match fetched {

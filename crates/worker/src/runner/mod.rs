@@ -6,6 +6,7 @@
 
 mod address;
 mod capture;
+mod fetch;
 mod http;
 mod process;
 mod program;
@@ -27,9 +28,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
-use http::HttpGet;
+use fetch::Fetches;
+use http::Get;
 use program::Programs;
 
+pub use fetch::run_http;
 pub(crate) use start::Gate;
 
 /// What came of a run, as it is reported.
@@ -79,6 +82,8 @@ pub(crate) enum Ended {
     Outcome(Outcome),
     /// Killed because the worker may not go on: nothing is reported.
     Killed,
+    /// It waited for its start for too long: it was never begun, and its slot is given back.
+    GivenBack,
 }
 
 /// Why a run is ended from outside.
@@ -156,14 +161,15 @@ impl Bounds {
 /// Knows how to run everything that an action can ask for.
 pub(crate) struct Runner {
     programs: Programs,
-    http: HttpGet,
+    fetches: Fetches,
 }
 
 impl Runner {
     pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
+        let programs = Programs::new(options, guard);
         Self {
-            programs: Programs::new(options, guard),
-            http: HttpGet::new(&options.http),
+            fetches: Fetches::new(options, &programs),
+            programs,
         }
     }
 
@@ -212,8 +218,8 @@ impl Runner {
                 Ok(command) => self.programs.run(&command.argv, request, bounds).await,
                 Err(outcome) => Ended::Outcome(outcome),
             },
-            Run::Builtin(Builtin::HttpGet) => match parameters(request) {
-                Ok(get) => bounds.within(self.http.run(get)).await,
+            Run::Builtin(Builtin::HttpGet) => match parameters::<Get>(request) {
+                Ok(_) => self.fetches.run(request, bounds).await,
                 Err(outcome) => Ended::Outcome(outcome),
             },
             Run::Builtin(Builtin::Sleep) => bounds.within(sleep(request)).await,

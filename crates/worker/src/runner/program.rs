@@ -1,6 +1,6 @@
 //! Runs programs.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -17,16 +17,19 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::capture::{Capture, Text};
 use super::process::{self, Group};
 use super::room::Room;
-use super::start::{self, Gate, MAX_STARTS, NotStarted};
+use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
 use super::{Bounds, Ended, Outcome};
 use crate::guard::{Guard, VARIABLE};
 use crate::options::WorkerOptions;
 
 /// Runs programs, each in a folder, a process group and an environment of its own.
+#[derive(Clone)]
 pub(crate) struct Programs {
     work_dir: PathBuf,
     /// The worker's own variables that programs may see.
     env: Vec<(String, OsString)>,
+    /// Whether they see those of the action as well.
+    sees_action_env: bool,
     output_max_bytes: usize,
     kill_grace: Duration,
     guard: Arc<Guard>,
@@ -35,16 +38,25 @@ pub(crate) struct Programs {
 
 impl Programs {
     pub(crate) fn new(options: &WorkerOptions, guard: Arc<Guard>) -> Self {
-        let allowed = options.env_allow.iter();
         Self {
             work_dir: options.work_dir.clone(),
-            env: allowed
-                .filter_map(|name| Some((name.clone(), std::env::var_os(name)?)))
-                .collect(),
+            env: own_env(options.env_allow.iter().map(String::as_str)),
+            sees_action_env: true,
             output_max_bytes: options.output_max_bytes,
             kill_grace: options.kill_grace,
             guard,
             gate: Gate::new(),
+        }
+    }
+
+    /// The same for a program of Attune itself: it sees these variables of the worker and none of
+    /// the action, and so much of its output is kept.
+    pub(super) fn for_own(&self, env: &[&str], output_max_bytes: usize) -> Self {
+        Self {
+            env: own_env(env.iter().copied()),
+            sees_action_env: false,
+            output_max_bytes,
+            ..self.clone()
         }
     }
 
@@ -60,10 +72,11 @@ impl Programs {
     /// for its start while this worker can start nothing.
     pub(crate) async fn run(
         &self,
-        argv: &[String],
+        argv: &[impl AsRef<OsStr>],
         request: &ExecutionRequested,
         mut bounds: Bounds,
     ) -> Ended {
+        let argv: Vec<&OsStr> = argv.iter().map(AsRef::as_ref).collect();
         let Some((program, arguments)) = argv.split_first().filter(|(name, _)| !name.is_empty())
         else {
             return Ended::Outcome(Outcome::failed("`argv` names no program"));
@@ -84,7 +97,10 @@ impl Programs {
                 () = bounds.stop.cancel.cancelled() => {
                     return Ended::Outcome(Outcome::cancelled("cancelled before it ran"));
                 }
-                () = self.gate.opened() => bounds.restart(),
+                waited = self.gate.wait() => match waited {
+                    Waited::Opened => bounds.restart(),
+                    Waited::GivenBack => return Ended::GivenBack,
+                },
             }
         };
         let ended = self.attend(child, request, &bounds).await;
@@ -95,8 +111,8 @@ impl Programs {
     /// Starts a program in a folder of its own. Closes the gate when this worker cannot.
     async fn start(
         &self,
-        program: &str,
-        arguments: &[String],
+        program: &OsStr,
+        arguments: &[&OsStr],
         request: &ExecutionRequested,
         bounds: &Bounds,
     ) -> Result<(Room, Child), NotStarted> {
@@ -111,7 +127,7 @@ impl Programs {
                     Ok(child) => return Ok((room, child)),
                     Err(error) => {
                         room.remove().await;
-                        NotStarted::of(program, &error)
+                        NotStarted::of(&program.to_string_lossy(), &error)
                     }
                 }
             }
@@ -125,13 +141,13 @@ impl Programs {
 
     fn command(
         &self,
-        program: &str,
-        arguments: &[String],
+        program: &OsStr,
+        arguments: &[&OsStr],
         request: &ExecutionRequested,
         room: &Room,
     ) -> Command {
         // A relative path means the worker's folder, not the run's own.
-        let path = if program.contains('/') {
+        let path = if program.as_encoded_bytes().contains(&b'/') {
             std::path::absolute(program).ok()
         } else {
             None
@@ -142,7 +158,7 @@ impl Programs {
             .current_dir(room.path())
             .env_clear()
             .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .envs(&request.env)
+            .envs(request.env.iter().filter(|_| self.sees_action_env))
             .env("ATTUNE_EXECUTION_ID", request.execution_id.to_string())
             .env("ATTUNE_ATTEMPT", request.attempt.to_string())
             .env("ATTUNE_ACTION", &request.action_ref)
@@ -186,6 +202,13 @@ impl Programs {
             Some(cause) => bounds.ended_by(cause, outcome),
         }
     }
+}
+
+/// Those of the worker's own variables with these names that are set.
+fn own_env<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(String, OsString)> {
+    names
+        .filter_map(|name| Some((name.to_owned(), std::env::var_os(name)?)))
+        .collect()
 }
 
 /// Gives the parameters to a program. One that does not read them has every right not to.

@@ -107,13 +107,25 @@ fn words(why: NotStarted) -> String {
 pub(crate) struct Gate {
     /// Why it is closed.
     why: watch::Sender<Option<Arc<str>>>,
+    /// Changes when those that wait are to be given back.
+    given_back: watch::Sender<()>,
     waiting: Arc<AtomicUsize>,
+}
+
+/// How a wait for the start of a run is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// Programs can be started again.
+    Opened,
+    /// It has waited for so long that others shall run it.
+    GivenBack,
 }
 
 impl Gate {
     pub(crate) fn new() -> Self {
         Self {
             why: watch::Sender::new(None),
+            given_back: watch::Sender::new(()),
             waiting: Arc::default(),
         }
     }
@@ -126,6 +138,11 @@ impl Gate {
     /// Programs can be started again.
     pub(crate) fn open(&self) {
         self.why.send_replace(None);
+    }
+
+    /// Those that wait now are given back.
+    pub(crate) fn give_back(&self) {
+        self.given_back.send_replace(());
     }
 
     /// Why nothing can be started, if that is so.
@@ -144,10 +161,16 @@ impl Gate {
         let _ = self.why.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Waits until the gate is open. Cancel safe.
-    pub(super) async fn opened(&self) {
+    /// Waits until the gate is open, or what waits is given back. Cancel safe.
+    pub(super) async fn wait(&self) -> Waited {
+        let mut given_back = self.given_back.subscribe();
+        let mut why = self.why.subscribe();
         let _waiting = Waiting::new(&self.waiting);
-        let _ = self.why.subscribe().wait_for(Option::is_none).await;
+        tokio::select! {
+            biased;
+            _ = why.wait_for(Option::is_none) => Waited::Opened,
+            _ = given_back.changed() => Waited::GivenBack,
+        }
     }
 }
 

@@ -80,7 +80,7 @@ impl Bench {
     async fn run(&self, request: ExecutionRequested) -> Outcome {
         match self.ended(request, Stop::default()).await {
             Ended::Outcome(outcome) => outcome,
-            Ended::Killed => panic!("nobody killed it"),
+            ended => panic!("nobody ended it: {ended:?}"),
         }
     }
 }

@@ -195,6 +195,9 @@ impl Service {
     }
 
     fn finished(&mut self, finished: Finished) {
+        if finished.is_given_back() {
+            self.give_back(&finished.run);
+        }
         match finished.into_completion() {
             Some(completion) => self.outbox.push(completion),
             None => self.counters.abandoned.add(1),
@@ -246,11 +249,21 @@ impl Service {
                     self.inbox.cancel(key);
                     self.runs.cancel(&key);
                 }
-                if let Some(cancels) = &self.cancels {
-                    settle_later(cancels, vec![delivery.tag]);
-                }
+                self.settle_cancel(&delivery);
+            }
+            Err(error) if error.is_newer() => {
+                // Everybody has a copy, and its owner says it again while the attempt runs: by and
+                // by to a newer worker. Here it can be of no use, and it is no garbage either.
+                tracing::warn!(%error, "a cancel of a newer version is left to newer workers");
+                self.settle_cancel(&delivery);
             }
             Err(error) => self.refuse(Topic::Cancel, delivery, &error),
+        }
+    }
+
+    fn settle_cancel(&self, delivery: &Delivery) {
+        if let Some(cancels) = &self.cancels {
+            settle_later(cancels, vec![delivery.tag]);
         }
     }
 

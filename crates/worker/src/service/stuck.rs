@@ -4,22 +4,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_bus::{Shelf, Subscriber, Topic};
-use attune_runtime::Backoff;
+use attune_bus::{
+    Outgoing, Patience, PublishError, Shelf, Subscriber, Topic, publish_until_confirmed,
+};
+use attune_core::RequestId;
+use attune_core::input::MAX_TEXT_BYTES;
+use attune_messages::encode;
+use attune_messages::v1::ForceRelease;
+use attune_runtime::{Backoff, LogPace};
+use chrono::Utc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{Phase, Service};
 use crate::clock::BootInstant;
 use crate::error::WorkerError;
-use crate::worker::subscribe;
+use crate::runs::Running;
+use crate::worker::{of_pool, subscribe};
 
 /// The longest pause between two looks whether programs can be started.
 const SLOWEST: Duration = Duration::from_secs(10);
 /// Being well for so long makes the next pause short again.
 const STABLE: Duration = Duration::from_secs(10);
-/// So long what was claimed waits for its start. Then the lease is given up, so that others get it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// What owners are told of a slot that is given back.
+const GIVEN_BACK: &str = "it was never begun: its worker could start nothing for too long";
 
 /// How far the worker is with starting again.
 pub(crate) struct Stuck {
@@ -116,11 +125,10 @@ impl Service {
         }
         self.inbox.start_over();
         let (bus, stop) = (Arc::clone(&self.bus), self.shutdown.clone());
-        let topic = Topic::Requested(self.options.pool.clone());
-        let prefetch = self.options.prefetch;
-        self.stuck.subscribing = Some(tokio::spawn(async move {
-            subscribe(&bus, topic, prefetch, &stop).await
-        }));
+        let pool = of_pool(&self.options);
+        self.stuck.subscribing = Some(tokio::spawn(
+            async move { subscribe(&bus, pool, &stop).await },
+        ));
     }
 
     pub(super) fn subscribed(&mut self, subscribed: Result<Subscriber, WorkerError>) {
@@ -129,8 +137,8 @@ impl Service {
             Ok(subscriber) => {
                 // What lay on the shelf of the subscription before has gone back to the bus.
                 let (bus, settler) = (Arc::clone(&self.bus), subscriber.settler());
-                let topic = Topic::Requested(self.options.pool.clone());
-                self.shelf = Shelf::new(bus, topic, settler, self.shutdown.clone());
+                let pool = of_pool(&self.options);
+                self.shelf = Shelf::new(bus, pool, settler, self.shutdown.clone());
                 self.requested = Some(subscriber);
             }
             Err(WorkerError::Stopped) => {}
@@ -144,24 +152,62 @@ impl Service {
     /// Looks at what time alone changes.
     pub(super) fn look(&mut self) {
         self.pending.look_at = Some(Instant::now() + self.look_interval());
-        let waiting = self.runs.gate().waiting();
-        let late = self
-            .stuck
-            .since
-            .is_some_and(|since| since.elapsed() > PATIENCE);
-        if late
-            && waiting > 0
-            && waiting == self.runs.len()
-            && let Some(life) = &self.life
-        {
-            tracing::error!(
-                worker.id = %life.worker(),
-                waiting_count = waiting,
-                "nothing could be started for long; the lease is given up, so that others run it"
-            );
-            self.leases.lost(life);
+        let since = self.stuck.since;
+        if since.is_some_and(|since| since.elapsed() > self.options.start_patience) {
+            self.wait_no_longer();
         }
         self.tell_trouble();
+    }
+
+    /// Lets others run what has waited here for its start for too long. When nothing else runs, the
+    /// lease is given up, which takes no more than that; otherwise each slot is given back by itself.
+    fn wait_no_longer(&mut self) {
+        let waiting_count = self.runs.gate().waiting();
+        let Some(life) = self.life.as_ref().filter(|_| waiting_count > 0) else {
+            return;
+        };
+        tracing::error!(
+            worker.id = %life.worker(),
+            waiting_count,
+            "nothing could be started for long; what waits is given up, so that others run it"
+        );
+        if waiting_count == self.runs.len() {
+            self.leases.lost(life);
+        } else {
+            self.runs.gate().give_back();
+        }
+    }
+
+    /// Tells the owner of an attempt that it holds its slot for nothing, until it is certain to
+    /// hear of it, or the lease is over and says the same.
+    pub(super) fn give_back(&self, run: &Running) {
+        let (execution_id, attempt) = run.key;
+        let mut who = self.options.name.replace('\0', "");
+        who.truncate(who.floor_char_boundary(MAX_TEXT_BYTES));
+        let command = ForceRelease {
+            request_id: RequestId::fresh(),
+            execution_id,
+            attempt,
+            who,
+            reason: GIVEN_BACK.to_owned(),
+            worker: Some(run.life.worker()),
+        };
+        let message_id = Uuid::now_v7();
+        let body = encode(message_id, Utc::now(), &[command]);
+        let topic = Topic::Commands(execution_id.partition());
+        let message = Outgoing::new(topic, message_id, body);
+        let (bus, over) = (Arc::clone(&self.bus), run.life.over().clone());
+        tokio::spawn(async move {
+            let (mut backoff, mut log) = (Backoff::default(), LogPace::default());
+            let pause = |error: &PublishError, _: &[Outgoing]| {
+                if log.is_due() {
+                    tracing::warn!(execution.id = %execution_id, %error, "a slot cannot be given back yet");
+                }
+                Some(backoff.next_delay())
+            };
+            let patience = Patience::UntilStopped;
+            publish_until_confirmed(&*bus, vec![message], patience, &over, pause).await;
+        });
     }
 
     /// How often time is looked at.

@@ -1,5 +1,6 @@
 //! Cancelling before, at and after the claim.
 
+use attune_bus::{Bus, Subscription, Topic};
 use attune_core::Status;
 use attune_record::Record;
 
@@ -83,4 +84,27 @@ async fn a_cancel_ends_a_running_program_and_only_that_attempt() {
         )
     });
     assert_eq!(ends.count(), 2);
+}
+
+/// A newer owner's cancel, which this worker cannot read: it is no garbage.
+#[tokio::test]
+async fn a_cancel_of_a_newer_version_is_passed_over() {
+    let mut rig = Rig::start().await;
+    let letters = Subscription {
+        topic: Topic::DeadLetters,
+        prefetch: 10,
+    };
+    let mut letters = rig.bus.subscribe(letters).await.unwrap();
+    let newer = r#"{"message_id":"0198c1f0-0000-7000-8000-000000000000","message_type":"execution.cancel","version":2,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
+    rig.publish(Topic::Cancel, newer.into()).await;
+    // It goes on with those that it can read.
+    let request = sleep(1, 300.0);
+    rig.request(std::slice::from_ref(&request)).await;
+    until("it runs", || rig.worker.counters().runs.get() == 1).await;
+    rig.cancel(&[&request]).await;
+    assert_eq!(rig.completion().await.status, Status::Cancelled);
+    rig.all_is_settled().await;
+    rig.stop().await;
+    assert!(letters.try_next().is_none());
+    assert_eq!(rig.worker.counters().dead_letters.get(), 0);
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use attune_bus::{Bus, Subscription, Topic};
 use attune_core::{Run, Status};
 use attune_messages::decode_batch;
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v1::{ExecutionRequested, ForceRelease};
 use serde_json::json;
 
-use crate::rig::{Mood, Rig, echo, request, until};
+use crate::rig::{Mood, Rig, echo, key, request, sleep, until};
 
 fn program(id: i64) -> ExecutionRequested {
     let argv = ["/bin/sh", "-c", "exit 0"].map(str::to_owned);
@@ -109,4 +109,51 @@ async fn a_lease_that_is_not_renewed_is_told_before_it_is_lost() {
     told(&rig, false).await;
     assert_eq!(rig.worker.counters().lease_lost.get(), 0);
     rig.stop().await;
+}
+
+/// What waits for its start beside a run that goes on: its slot is given back to its owner, and
+/// the run is left alone.
+#[tokio::test]
+async fn what_waits_too_long_beside_a_run_is_given_back() {
+    let mut rig = Rig::start_with(|options| {
+        options.slots = 3;
+        options.name = "w-7".to_owned();
+        options.start_patience = Duration::from_millis(100);
+        options.lease_ttl = Duration::from_secs(6);
+    })
+    .await;
+    let (long, stuck) = (sleep(1, 300.0), program(2));
+    let owner = Subscription {
+        topic: Topic::Commands(stuck.execution_id.partition()),
+        prefetch: 8,
+    };
+    let mut owner = rig.bus.subscribe(owner).await.unwrap();
+    rig.request(std::slice::from_ref(&long)).await;
+    until("it runs", || rig.worker.counters().runs.get() == 1).await;
+    let in_the_way = rig.sign("runs");
+    std::fs::write(&in_the_way, "no folder").unwrap();
+    rig.request(std::slice::from_ref(&stuck)).await;
+    let command = tokio::time::timeout(Duration::from_secs(20), owner.next());
+    let command = command.await.expect("its owner hears nothing").unwrap();
+    let released = decode_batch::<ForceRelease>(&command.body, 1 << 20).unwrap();
+    assert_eq!(released.len(), 1);
+    assert_eq!((released[0].execution_id, released[0].attempt), key(&stuck));
+    assert_eq!(released[0].who, "w-7");
+    assert!(!rig.has_more(), "nothing has failed");
+    assert_eq!(rig.worker.counters().lease_lost.get(), 0);
+
+    // It is not begun here any more, and everything else is.
+    std::fs::remove_file(&in_the_way).unwrap();
+    told(&rig, false).await;
+    rig.request(&[program(3)]).await;
+    let next = rig.completion().await;
+    assert_eq!(next.status, Status::Succeeded, "{next:?}");
+    rig.cancel(&[&long]).await;
+    let cancelled = rig.completion().await;
+    assert_eq!(
+        (cancelled.execution_id, cancelled.status),
+        (long.execution_id, Status::Cancelled)
+    );
+    rig.stop().await;
+    assert!(!rig.has_more() && owner.try_next().is_none());
 }

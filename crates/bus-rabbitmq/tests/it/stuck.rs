@@ -1,0 +1,77 @@
+//! A queue that takes messages and confirms none, as a quorum queue that has lost its majority.
+
+use std::time::Duration;
+
+use attune_bus::{PublishError, Topic};
+use attune_bus_rabbitmq::{QueueType, RabbitOptions};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::support::{Vhost, connect, numbered, publish_until_confirmed, services, within};
+
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// More than a broker takes for such a queue before it stops reading from the connection.
+const CALLS: u64 = 600;
+
+/// Lets the process of a queue stand still, or go on.
+async fn process(vhost: &Vhost, queue: &str, act: &str) {
+    let name = format!("rabbit_misc:r(<<\"{}\">>, queue, <<\"{queue}\">>)", vhost.0);
+    let code =
+        format!("{{ok, Q}} = rabbit_amqqueue:lookup({name}), ok = sys:{act}(amqqueue:get_pid(Q)).");
+    services(&["rabbitmqctl", "eval", &code]).await;
+}
+
+async fn goes_on_beside_a_stuck_queue(queue_type: QueueType) {
+    let vhost = Vhost::new().await;
+    let options = RabbitOptions {
+        publish_timeout: TIMEOUT,
+        queue_type,
+        ..vhost.options()
+    };
+    let bus = connect(options).await;
+    let stuck = Topic::Requested("default".to_owned());
+    for topic in [&stuck, &Topic::Completed] {
+        bus.declare(topic).await.unwrap();
+        bus.publish(vec![numbered(topic.clone(), 0)]).await.unwrap();
+    }
+    process(&vhost, "attune.requested.default", "suspend").await;
+    let unanswered = (1..=CALLS).map(|n| bus.publish(vec![numbered(stuck.clone(), n)]));
+    let unanswered = join_all(unanswered);
+    // Until long after the first of those has given up.
+    let beside = async {
+        let (began, mut next, mut slowest) = (Instant::now(), 1, Duration::ZERO);
+        while began.elapsed() < 2 * TIMEOUT {
+            let sent = Instant::now();
+            bus.publish(vec![numbered(Topic::Completed, next)])
+                .await
+                .unwrap();
+            slowest = slowest.max(sent.elapsed());
+            next += 1;
+        }
+        (next, slowest)
+    };
+    let (unanswered, (count, slowest)) =
+        within("the calls", async { tokio::join!(unanswered, beside) }).await;
+    println!("{queue_type:?}: {count} went on, the slowest took {slowest:?}");
+    for answer in unanswered {
+        assert!(
+            matches!(answer, Err(PublishError::Unconfirmed(_))),
+            "{answer:?}"
+        );
+    }
+    assert!(slowest < TIMEOUT / 2, "one waited for {slowest:?}");
+    process(&vhost, "attune.requested.default", "resume").await;
+    publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
+    bus.close().await;
+    vhost.delete().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_quorum_queue_holds_up_nobody() {
+    goes_on_beside_a_stuck_queue(QueueType::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_classic_queue_holds_up_nobody() {
+    goes_on_beside_a_stuck_queue(QueueType::Classic).await;
+}
