@@ -58,7 +58,8 @@ inserted AS (
     ON CONFLICT (id) DO NOTHING
 ),
 -- The history has no unique index over its days. The request row, written by the same statement,
--- tells whether an instant end was written before; maybe yesterday, so all days are asked.
+-- tells whether an instant end was written before; maybe yesterday (look_up_requests.sql says
+-- which days are asked).
 instant AS (
     INSERT INTO attune.execution_history (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
@@ -88,7 +89,8 @@ instant AS (
       AND 0 = (
         -- A count, because NOT EXISTS would become a join.
         SELECT count(*) FROM attune.request r
-        WHERE r.request_id = n.request_id AND r.execution_id = n.id)
+        WHERE r.request_id = n.request_id AND r.execution_id = n.id
+          AND r.created < now() + interval '1 day')
 ),
 -- Each day has a unique index of its own, and none spans them, so none can be named here.
 remembered AS (

@@ -10,8 +10,8 @@ use crate::partitions::micros;
 use crate::{PostgresStore, sql};
 
 /// A table that is kept by the day, and how many days after today have a partition. The upkeep runs at
-/// least daily; should it not, rows go to the default partition. A commit looks into every partition
-/// of the requests, so those have few.
+/// least daily; should it not, rows go to the default partition. A commit locks every partition of
+/// the requests, so those have few.
 #[derive(Debug, Clone, Copy)]
 struct ByDay {
     table: &'static str,

@@ -222,7 +222,7 @@ async fn migrating_keeps_what_is_stored() {
              INSERT INTO attune.request
              SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, n, n, at
              FROM (VALUES (1, now() - interval '20 hours'), (2, now()),
-                          (3, now() + interval '60 hours')) AS v (n, at);
+                          (3, now() + interval '20 hours')) AS v (n, at);
              INSERT INTO attune.execution_active
                  (id, action, created, request_id, attempt, priority, status, action_ref, parameters)
              SELECT execution_id, 1, created, request_id, 0, 2, 'queued', 'a.b', '{}'
