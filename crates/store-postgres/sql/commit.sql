@@ -17,9 +17,11 @@
 -- id among the sorted ids: `width_bucket` finds that by bisection, and a subscript of an array
 -- of fixed-width values without NULLs is one step. Only the ends need a join (with each other:
 -- texts have no fixed width), and the session leaves no join but the hash join (sessions.rs).
--- What is accepted and granted has the owner's time, $64; what has ended has the store's, by whose
--- days the history is kept. Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
+-- Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
 -- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
+--
+-- What is accepted and granted has the owner's time, $64, and so has the end of what ends as it is
+-- accepted; every other end has the store's, by whose days the history is kept.
 WITH fence AS MATERIALIZED (
     SELECT l.partition
     FROM attune.partition_lease l
@@ -66,8 +68,8 @@ instant AS (
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
         enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
         requeue_of)
-    SELECT n.id, n.action, $64::timestamptz, now(), n.not_before, n.grant_no, n.request_id, n.attempt,
-           n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
+    SELECT n.id, n.action, $64::timestamptz, $64::timestamptz, n.not_before, n.grant_no,
+           n.request_id, n.attempt, n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
     FROM (

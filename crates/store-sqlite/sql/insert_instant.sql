@@ -10,8 +10,7 @@ SELECT e.value ->> 'id', e.value ->> 'action', e.value ->> 'action_ref', e.value
        e.value ->> 'request_id', e.value ->> 'enforcement_id', e.value ->> 'requested_by',
        e.value ->> 'group_key', e.value ->> 'labels', e.value ->> 'parameters',
        e.value ->> 'not_before', e.value ->> 'timeout_seconds', 0,
-       ?2, CASE WHEN e.value ->> 'attempt' > 0 THEN ?2 END,
-       strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+       ?2, CASE WHEN e.value ->> 'attempt' > 0 THEN ?2 END, ?2,
        e.value ->> 'result', e.value ->> 'error', e.value ->> 'exit_code',
        e.value ->> 'stdout', e.value ->> 'stderr', e.value ->> 'requeue_of'
   FROM jsonb_each(?1) AS e
