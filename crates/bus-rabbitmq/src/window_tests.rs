@@ -160,9 +160,9 @@ fn misattributed_returns_never_hide_a_refusal_and_never_cause_one() {
         while sent < ids.len() || !confirmable.is_empty() {
             // The broker takes some messages, in order …
             let until = (sent + random.random_range(0..=6)).min(ids.len());
-            for place in sent..until {
+            for (place, id) in ids.iter().enumerate().take(until).skip(sent) {
                 if unroutable.contains(&place) {
-                    lapin.waiting.push_back(ids[place]);
+                    lapin.waiting.push_back(*id);
                 }
                 if !stuck.contains(&place) {
                     confirmable.push(place as u64);

@@ -17,6 +17,9 @@ use attune_executor::stored::{
 
 use crate::plan::Time;
 
+/// How many bodies one answer brings.
+pub(crate) const MAX_BODIES: usize = 8;
+
 /// What waits or holds a slot.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
@@ -248,10 +251,10 @@ impl Store {
         over
     }
 
-    /// The bodies of these executions, as far as they hold a slot or wait.
+    /// The bodies of these executions, as far as they hold a slot or wait; a few in one answer.
     pub(crate) fn load_bodies(&self, ids: &[ExecutionId]) -> Vec<Body> {
         let there = ids.iter().filter(|id| self.active.contains_key(id));
-        there.map(|id| body_of(*id)).collect()
+        there.take(MAX_BODIES).map(|id| body_of(*id)).collect()
     }
 
     /// Where the execution of a request stands.

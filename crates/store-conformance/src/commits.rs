@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use super::support::{
     World, cancel, end, grant, partitions, raw, ref_in, revoke, spec, worker_lease,
 };
-use attune_store::{Batch, Outcome, Store};
+use attune_store::{Batch, MAX_BODIES_BYTES, Outcome, Store};
 
 /// A new owner loads what waits by rising id, in pages, for exactly its partitions.
 pub async fn inserts_load_in_order_and_in_pages(store: Arc<dyn Store>) {
@@ -304,6 +304,39 @@ pub async fn a_large_batch_is_written_whole(store: Arc<dyn Store>) {
         u64::try_from(COUNT).unwrap()
     );
     assert_eq!(world.active_ids().await, vec![]);
+}
+
+/// One answer brings so many bytes of bodies and no more; what it leaves out can be loaded, in the
+/// order of the ids, the first however large it is.
+pub async fn many_large_bodies_come_in_several_answers(store: Arc<dyn Store>) {
+    const EACH: usize = 3 << 20;
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let mut ids = Vec::new();
+    for letter in ["a", "b", "c", "d"] {
+        let mut new = world.queued(&action);
+        let large = letter.repeat(EACH);
+        new.submission.parameters = raw(&format!("{{\"large\":\"{large}\"}}"));
+        ids.extend(world.insert(vec![new]).await);
+    }
+    let granted = world.update(ids.iter().map(|id| grant(*id, 1)).collect());
+    let granted = granted.await.granted;
+    assert_eq!(granted.len(), MAX_BODIES_BYTES / EACH);
+    let mut left = ids.clone();
+    left.retain(|id| granted.iter().all(|body| body.id != *id));
+
+    let mut loaded = Vec::new();
+    let mut asked = ids.clone();
+    while !asked.is_empty() {
+        let bodies = store.load_bodies(&asked).await.unwrap();
+        let bytes: usize = bodies.iter().map(|body| body.parameters.get().len()).sum();
+        assert!(bytes <= MAX_BODIES_BYTES);
+        let last = bodies.last().unwrap().id;
+        loaded.extend(bodies.iter().map(|body| body.id));
+        asked.retain(|id| *id > last);
+    }
+    assert_eq!(loaded, ids, "each once, in order");
+    assert_eq!(left.len(), 2);
 }
 
 /// Every port takes empty lists.

@@ -111,6 +111,7 @@ cases! { ($)
     commits::a_cancellation_keeps_the_status,
     commits::totals_are_absolute,
     commits::a_large_batch_is_written_whole,
+    commits::many_large_bodies_come_in_several_answers,
     commits::nothing_asked_is_nothing_done,
     ends::an_end_moves_into_the_history,
     ends::an_instant_end_goes_straight_to_the_history,

@@ -180,8 +180,11 @@ counted AS (
         enqueued = excluded.enqueued, completed = excluded.completed,
         cancelled = excluded.cancelled, expired = excluded.expired
 )
--- One row without an id tells how it went; the others are the bodies of the grants.
+-- One row without an id tells how it went; the others are the bodies of the grants, as far as they
+-- have $65 bytes together.
 SELECT NULL::bigint AS id, NULL::text AS parameters, NULL::integer AS timeout_seconds,
        ARRAY(SELECT partition FROM fence) AS held, (SELECT count(*) FROM gone) AS ended
 UNION ALL
-SELECT id, parameters, timeout_seconds, NULL, NULL FROM granted
+SELECT id, CASE WHEN sum(octet_length(parameters)) OVER (ORDER BY id) <= $65::bigint THEN parameters END,
+       timeout_seconds, NULL, NULL
+FROM granted

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use attune_core::{Bug, Epoch, ExecutionId, PartitionId, Status};
 use attune_store::{
-    Batch, CommitError, Committed, End, GrantedBody, NewExecution, Outcome, StoreError, Update,
+    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, Outcome,
+    StoreError, Update,
 };
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
@@ -22,6 +23,8 @@ const NO_NUMBER: i64 = i64::MIN;
 #[derive(Default)]
 struct Answer {
     held: Vec<i32>,
+    /// Whom this run of the batch has granted a slot.
+    granted: HashSet<i64>,
     committed: Committed,
 }
 
@@ -56,7 +59,7 @@ impl Db {
         // Nobody waits for it.
         drop(self.letters_were_added(&batch.letters));
         let mut committed = answer.committed;
-        let before = self.granted_before(batch, &committed.granted).await;
+        let before = self.granted_before(batch, &answer.granted).await;
         committed.granted.extend(before.map_err(unknown)?);
         Ok(committed)
     }
@@ -66,16 +69,15 @@ impl Db {
     async fn granted_before(
         &self,
         batch: &Batch,
-        granted: &[GrantedBody],
+        granted: &HashSet<i64>,
     ) -> Result<Vec<GrantedBody>, StoreError> {
         let grants = || batch.updates.iter().filter(|update| is_grant(update));
         if grants().count() == granted.len() {
             return Ok(Vec::new());
         }
-        let known: HashSet<i64> = granted.iter().map(|body| body.id.0).collect();
         let missing: Vec<i64> = grants()
             .map(|update| update.id.0)
-            .filter(|id| !known.contains(id))
+            .filter(|id| !granted.contains(id))
             .collect();
         let pool = self.commit.clone();
         self.run(async move { load_bodies(&pool, missing).await })
@@ -110,10 +112,11 @@ fn unfenced(batch: &Batch) -> Option<PartitionId> {
         .find(|partition| !fenced[usize::from(partition.0)])
 }
 
-/// The bodies of those of `ids` that wait or hold a slot.
+/// The bodies of those of `ids` that wait or hold a slot, as far as they have [`MAX_BODIES_BYTES`].
 pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<GrantedBody>, Failure> {
     let rows = sqlx::query(sql::LOAD_BODIES)
         .bind(ids)
+        .bind(MAX_BODIES_BYTES as i64)
         .fetch_all(pool)
         .await?;
     rows.iter().map(body).collect()
@@ -179,7 +182,13 @@ fn read(rows: &[PgRow]) -> Result<Answer, Failure> {
     let mut answer = Answer::default();
     for row in rows {
         match row.try_get::<Option<i64>, _>(0)? {
-            Some(_) => answer.committed.granted.push(body(row)?),
+            Some(id) => {
+                answer.granted.insert(id);
+                // Without its parameters it is one of too many.
+                if row.try_get::<Option<&str>, _>(1)?.is_some() {
+                    answer.committed.granted.push(body(row)?);
+                }
+            }
             None => {
                 answer.held = row.try_get(3)?;
                 let ended: i64 = row.try_get(4)?;
@@ -249,6 +258,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
     }
     binds.value(text::time(batch.at));
+    binds.value(MAX_BODIES_BYTES as i64);
     binds.finish()
 }
 

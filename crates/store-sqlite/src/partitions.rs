@@ -10,11 +10,14 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore, SlotRow,
+    StoreError, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
+use futures_util::TryStreamExt as _;
+use futures_util::stream::BoxStream;
 use sqlx::query::QueryAs;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Executor as _, Sqlite};
 
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
@@ -304,7 +307,9 @@ impl PartitionStore for SqliteStore {
     }
 
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
-        let query = sqlx::query(sql::LOAD_BODIES).bind(list(ids));
+        let query = sqlx::query(sql::LOAD_BODIES)
+            .bind(list(ids))
+            .bind(MAX_BODIES_BYTES as i64);
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
@@ -451,22 +456,34 @@ async fn grant(
     at: String,
     count: usize,
 ) -> Result<Vec<GrantedBody>, Failure> {
-    let written = sqlx::query(sql::GRANT)
-        .bind(grants.clone())
-        .bind(at)
-        .fetch_all(&mut *connection)
-        .await?;
-    let rows = if written.len() < count {
+    let grant = sqlx::query(sql::GRANT).bind(grants.clone()).bind(at);
+    let (mut bodies, written) = first_bodies(grant.fetch(&mut *connection)).await?;
+    if written < count {
         // Some had been written before: this batch is repeated. Asked now, the statement gives
         // the bodies of both, because those that were just written look the same.
-        sqlx::query(sql::GRANTED_BODIES)
-            .bind(grants)
-            .fetch_all(connection)
-            .await?
-    } else {
-        written
-    };
-    Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
+        let again = sqlx::query(sql::GRANTED_BODIES).bind(grants);
+        (bodies, _) = first_bodies(again.fetch(connection)).await?;
+    }
+    Ok(bodies)
+}
+
+/// The bodies in these rows, as far as they have [`MAX_BODIES_BYTES`], and how many rows there are.
+async fn first_bodies(
+    mut rows: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
+) -> Result<(Vec<GrantedBody>, usize), sqlx::Error> {
+    let (mut bodies, mut bytes, mut count) = (Vec::new(), 0, 0);
+    while let Some(row) = rows.try_next().await? {
+        count += 1;
+        if bytes > MAX_BODIES_BYTES {
+            continue;
+        }
+        let body = body(&row)?;
+        bytes += body.parameters.get().len();
+        if bytes <= MAX_BODIES_BYTES {
+            bodies.push(body);
+        }
+    }
+    Ok((bodies, count))
 }
 
 /// Runs a statement that takes partitions.

@@ -241,10 +241,16 @@ pub struct GrantedBody {
     pub timeout_seconds: Option<u32>,
 }
 
+/// How many bytes of parameters one call brings at most, but always one body: whoever asks for more
+/// asks again.
+pub const MAX_BODIES_BYTES: usize = 8 << 20;
+
 /// What a commit tells.
 #[derive(Debug, Clone, Default)]
 pub struct Committed {
-    /// The bodies of the executions that [`Batch::updates`] granted, in any order.
+    /// The bodies of the executions that [`Batch::updates`] granted, in any order; not all of them
+    /// where they have more than [`MAX_BODIES_BYTES`]. The others can be
+    /// [loaded](PartitionStore::load_bodies).
     pub granted: Vec<GrantedBody>,
     /// How many of [`Batch::ends`] found their execution. Fewer than asked happens when the
     /// same batch is written again after its first answer was lost.
@@ -517,7 +523,9 @@ pub trait PartitionStore: Send + Sync {
     /// When the store fails.
     async fn now(&self) -> Result<DateTime<Utc>, StoreError>;
 
-    /// The bodies of those of `ids` that wait or hold a slot, to dispatch them again.
+    /// The bodies of those of `ids` that wait or hold a slot, to dispatch them again: in the order
+    /// of their ids, the first and as many more as have [`MAX_BODIES_BYTES`] together. So when there
+    /// is an answer, what lies behind its last body may be there and has to be asked for again.
     ///
     /// # Errors
     /// When the store fails.

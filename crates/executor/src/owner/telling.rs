@@ -9,6 +9,7 @@
 //! - *too large* or *invalid*: the execution ends as failed, because nobody could ever run it;
 //! - *unknown*: told again, because only one worker's claim of an attempt succeeds.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -484,10 +485,18 @@ impl Owner {
         };
         let bytes = bodies.iter().map(|body| body.parameters.get().len()).sum();
         self.telling.have_read(bodies.len(), bytes);
+        let last = bodies.iter().map(|body| body.id).max();
         for body in bodies {
             if let Some((id, grantee)) = reading.remove(&body.id) {
                 self.line_up(id, Dispatch { grantee, body });
             }
+        }
+        // The store ends an answer where it grows too large: what lies behind may be there.
+        let mut behind: Vec<(PartitionId, Grantee)> = reading.into_values().collect();
+        behind.retain(|(_, grantee)| last.is_some_and(|last| grantee.execution_id > last));
+        behind.sort_unstable_by_key(|(_, grantee)| Reverse(grantee.execution_id));
+        for one in behind {
+            self.telling.again.push_front(one);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Calls to the store, and what becomes of them.
 
 use super::*;
-use crate::store::body_of;
+use crate::store::{MAX_BODIES, body_of};
 use attune_executor::stored::Batch;
 
 impl World {
@@ -253,6 +253,8 @@ impl World {
                 }
                 let granted = batch.changes.iter();
                 let granted = granted.filter(|change| change.grant_no.is_some());
+                // As if more were too many bytes for one answer.
+                let granted = granted.take(MAX_BODIES);
                 Reply::Committed(granted.map(|change| body_of(change.id)).collect())
             }
             Err(lost) => {
