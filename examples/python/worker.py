@@ -612,7 +612,7 @@ def arguments():
     parser.add_argument("--queue-type", default="quorum", choices=("quorum", "classic"))
     parser.add_argument("--pool", default="default")
     parser.add_argument("--slots", type=int, default=4)
-    parser.add_argument("--lease-seconds", type=int, default=15)
+    parser.add_argument("--lease-seconds", type=int, default=60)
     parser.add_argument("--name", default=f"{socket.gethostname()}/python-{os.getpid()}")
     return parser.parse_args()
 

@@ -190,7 +190,7 @@ impl From<ClientError> for ApiError {
                 "NO_OWNER",
                 format!(
                     "partition {partition} takes no commands now: no executor has started yet, \
-                     or it is full; nothing was done"
+                     or it is full"
                 ),
             ),
             ClientError::Overloaded {

@@ -8,6 +8,7 @@ mod demo;
 mod parts;
 mod roles;
 
+use std::io::Write as _;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,6 +22,10 @@ use clap::Parser as _;
 
 use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, RunHttpArguments};
 use crate::roles::Role;
+
+/// How long a thread waits for something that blocks. When none is left and the machine has no room
+/// for another, whoever needs one panics; a worker would fail all that it runs.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The exit code of a client command that was typed or set up wrongly.
 const WRONG_USAGE: u8 = 2;
@@ -42,9 +47,14 @@ fn main() -> ExitCode {
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_keep_alive(FOR_EVER)
         .build()
     {
-        Ok(runtime) => runtime,
+        Ok(runtime) => {
+            // From here on there is a thread for what blocks, also where no more can be made.
+            drop(runtime.spawn_blocking(|| ()));
+            runtime
+        }
         Err(error) => {
             eprintln!("attune: no runtime: {error}");
             return ExitCode::FAILURE;
@@ -56,6 +66,14 @@ fn main() -> ExitCode {
             tell(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Prints to stdout, as far as somebody reads there.
+fn print_all(text: &str) -> anyhow::Result<ExitCode> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
     }
 }
 
@@ -133,13 +151,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             } else {
                 attune_config::PrintFormat::Yaml
             };
-            print!("{}", settings.print(format));
-            Ok(ExitCode::SUCCESS)
+            print_all(&settings.print(format))
         }
-        Command::Config(ConfigCommand::Default) => {
-            print!("{}", attune_config::DEFAULT_FILE);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Config(ConfigCommand::Default) => print_all(attune_config::DEFAULT_FILE),
         Command::Guard(_)
         | Command::RunHttp(_)
         | Command::DemoProgram(_)

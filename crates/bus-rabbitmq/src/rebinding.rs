@@ -165,7 +165,7 @@ impl Rebinding {
                 tracing::warn!(
                     bus.topic = %topic,
                     "messages for this topic reached no queue; its queue and binding are declared \
-                     again. Who has deleted them?"
+                     again: somebody has deleted them, or no executor had started yet"
                 );
             }
             Err(cause) if lost.log.is_due() => tracing::warn!(

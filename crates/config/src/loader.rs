@@ -19,8 +19,12 @@ const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
 /// and what tests and scripts use.
-const OTHER_VARIABLES: [&str; 8] = [
+const OTHER_VARIABLES: [&str; 12] = [
     "ATTUNE_BIN",
+    "ATTUNE_CONFIG",
+    "ATTUNE_GUARD",
+    "ATTUNE_PLANTS",
+    "ATTUNE_SCHEDULES",
     "ATTUNE_PLANT",
     "ATTUNE_EXECUTION_ID",
     "ATTUNE_ATTEMPT",

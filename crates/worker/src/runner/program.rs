@@ -82,15 +82,18 @@ impl Programs {
             return Ended::Outcome(Outcome::failed("`argv` names no program"));
         };
         let mut starts = 0;
-        let (room, child) = loop {
-            starts += 1;
+        let (room, child, _begun) = loop {
+            let begun = self.gate.begin();
             match self.start(program, arguments, request, &bounds).await {
-                Ok(started) => break started,
-                Err(NotStarted::Worker(_)) if starts < MAX_STARTS => {}
+                Ok((room, child)) => break (room, child, begun),
+                // What is missing may be what the others have.
+                Err(NotStarted::Worker(_)) if !begun.is_alone() => {}
+                Err(NotStarted::Worker(_)) if starts + 1 < MAX_STARTS => starts += 1,
                 Err(NotStarted::Program(error) | NotStarted::Worker(error)) => {
                     return Ended::Outcome(Outcome::failed(error));
                 }
             }
+            drop(begun);
             tokio::select! {
                 biased;
                 () = bounds.stop.over.cancelled() => return Ended::Killed,

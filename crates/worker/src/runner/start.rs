@@ -17,8 +17,9 @@ use tokio::sync::watch;
 
 use super::room::Room;
 
-/// So often a run is started again after its worker could not, with a successful look between any
-/// two; then something about this run itself must be what the machine cannot do.
+/// So often a run is started in vain while nothing else of its worker starts or runs, with a
+/// successful look between any two; then something about this run itself must be what the machine
+/// cannot do.
 pub(super) const MAX_STARTS: usize = 3;
 /// What a look writes: as much as the largest parameters that a message may carry.
 const LOOK_BYTES: usize = 1 << 20;
@@ -110,6 +111,8 @@ pub(crate) struct Gate {
     /// Changes when those that wait are to be given back.
     given_back: watch::Sender<()>,
     waiting: Arc<AtomicUsize>,
+    /// How many runs are being started or go on.
+    begun: Arc<AtomicUsize>,
 }
 
 /// How a wait for the start of a run is over.
@@ -127,6 +130,7 @@ impl Gate {
             why: watch::Sender::new(None),
             given_back: watch::Sender::new(()),
             waiting: Arc::default(),
+            begun: Arc::default(),
         }
     }
 
@@ -138,6 +142,11 @@ impl Gate {
     /// Programs can be started again.
     pub(crate) fn open(&self) {
         self.why.send_replace(None);
+    }
+
+    /// A run is being started, and goes on if that succeeds, until this is dropped.
+    pub(super) fn begin(&self) -> Counted<'_> {
+        Counted::new(&self.begun)
     }
 
     /// Those that wait now are given back.
@@ -165,7 +174,7 @@ impl Gate {
     pub(super) async fn wait(&self) -> Waited {
         let mut given_back = self.given_back.subscribe();
         let mut why = self.why.subscribe();
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = Counted::new(&self.waiting);
         tokio::select! {
             biased;
             _ = why.wait_for(Option::is_none) => Waited::Opened,
@@ -174,17 +183,22 @@ impl Gate {
     }
 }
 
-/// Counts one that waits, while it does.
-struct Waiting<'a>(&'a AtomicUsize);
+/// Counts one run, until it is dropped.
+pub(super) struct Counted<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> Counted<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
+
+    /// Whether no other is counted.
+    pub(super) fn is_alone(&self) -> bool {
+        self.0.load(Ordering::SeqCst) == 1
+    }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
