@@ -2,14 +2,14 @@
 
 use attune_bus::{Outgoing, Topic};
 use attune_core::{PartitionId, Reject};
-use attune_messages::Envelope;
-use attune_messages::v1::ExecutionRequested;
+use attune_messages::v1::{ExecutionRequested, OnReject, Submit};
+use attune_messages::{Envelope, Message, encode};
 use attune_store::DeadLetter;
 
 /// How a letter is put back.
 #[derive(Debug)]
 pub enum PutBack {
-    /// Publish it as it came, under the id that it came with. A submission keeps its request id
+    /// Publish it as it came, but for [`OnReject`], under the id that it came with. A submission keeps its request id
     /// and a completion its attempt, so that one which was carried out after all changes nothing.
     Publish(Outgoing),
     /// It was the dispatch of these executions, and its owner dispatches them anew while they are
@@ -52,11 +52,25 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
             letter.source
         ));
     };
+    let body = recorded(&envelope).unwrap_or_else(|| body.clone());
     Ok(PutBack::Publish(Outgoing::new(
         topic,
         letter.message_id,
         body,
     )))
+}
+
+/// A message of submissions, which are recorded when they are refused once more: whoever waited for
+/// the answer is gone. `None` of any other message, which goes as it came.
+fn recorded(envelope: &Envelope<'_>) -> Option<Vec<u8>> {
+    if envelope.message_type != Submit::TYPE {
+        return None;
+    }
+    let mut items: Vec<Submit> = envelope.items().ok()?;
+    for item in &mut items {
+        item.on_reject = OnReject::Record;
+    }
+    Some(encode(envelope.message_id, envelope.timestamp, &items))
 }
 
 /// The topic that a letter came from, if what goes there is kept until it is used.
@@ -67,7 +81,8 @@ fn topic(source: &str) -> Option<Topic> {
         _ => {}
     }
     let (partition, kind) = source.strip_prefix("partition.")?.split_once('.')?;
-    let partition: u8 = partition.parse().ok()?;
+    let digits = partition.bytes().all(|byte| byte.is_ascii_digit());
+    let partition: u8 = partition.parse().ok().filter(|_| digits)?;
     let partition = PartitionId(u16::from(partition));
     match kind {
         "commands" => Some(Topic::Commands(partition)),
@@ -125,6 +140,30 @@ mod tests {
                 }
                 other => panic!("{source}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_submission_that_is_refused_once_more_is_recorded() {
+        let parameters = r#"{"n":12345678901234567890}"#;
+        let item = format!(
+            r#"{{"submission":{{"action_ref":"a.b","request_id":"{}","parameters":{parameters}}}}}"#,
+            Uuid::from_u128(9)
+        );
+        let body = message("partition.submit", serde_json::from_str("[]").unwrap());
+        let body = String::from_utf8(body).unwrap();
+        let body = body.replace("\"payload\":[]", &format!("\"payload\":[{item},{item}]"));
+        let letter = letter("partition.07.commands");
+        let Ok(PutBack::Publish(message)) = put_back(&letter, body.into_bytes()) else {
+            panic!("it is put back");
+        };
+        let envelope = Envelope::parse(&message.body, usize::MAX).unwrap();
+        assert_eq!(envelope.message_id, Uuid::from_u128(7));
+        let items: Vec<Submit> = envelope.items().unwrap();
+        assert_eq!(items.len(), 2);
+        for item in items {
+            assert_eq!(item.on_reject, OnReject::Record);
+            assert_eq!(item.submission.parameters.get(), parameters);
         }
     }
 

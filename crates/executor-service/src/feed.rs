@@ -12,7 +12,7 @@ use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
 use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, SlotRelease, Submit};
 use attune_messages::{DecodeError, Envelope, Message};
-use attune_runtime::Backoff;
+use attune_runtime::{Backoff, LogPace};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +67,7 @@ impl Feed {
         };
         let (settler, inbox) = (subscriber.settler(), self.inbox(&topic));
         let shelf = self.shelf(&topic, &settler, stop);
+        let mut newer_log = LogPace::default();
         loop {
             let delivery = tokio::select! {
                 () = stop.cancelled() => return,
@@ -80,7 +81,10 @@ impl Feed {
             let work = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => work,
                 Err(Unusable::Newer(reason)) => {
-                    tracing::warn!(bus.topic = %topic, reason, "a message waits for a newer executor");
+                    if newer_log.is_due() {
+                        let times = newer_log.tries();
+                        tracing::warn!(bus.topic = %topic, reason, times, "a message waits for a newer executor");
+                    }
                     shelf.keep(delivery).await;
                     continue;
                 }

@@ -54,6 +54,8 @@ pub struct Driver<R: Rules, O> {
     started: Instant,
     trouble: Option<String>,
     log: LogPace,
+    /// Of what people must know while it lasts.
+    trouble_log: LogPace,
 }
 
 impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
@@ -81,6 +83,7 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             started: Instant::now(),
             trouble: None,
             log: LogPace::default(),
+            trouble_log: LogPace::default(),
         }
     }
 
@@ -168,7 +171,10 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
         }
         let trouble = self.relay.trouble();
         if trouble != self.trouble {
-            if let Some(trouble) = &trouble {
+            // Most of them count something, and change with every message.
+            if let Some(trouble) = &trouble
+                && (self.trouble.is_none() || self.trouble_log.is_due())
+            {
                 tracing::warn!(bus.topic = %self.topics.source, %trouble, "messages wait");
             }
             self.trouble.clone_from(&trouble);

@@ -32,6 +32,17 @@ impl Partition {
         let known = self.accepted.get(&request_id).copied().or(known);
         if let Some(known) = known {
             let outcome = repeated(&known, digest, out);
+            if let Err(reject) = &outcome
+                && on_reject == OnReject::Record
+            {
+                // It is another one under a request id that is taken: only a letter can keep it.
+                out.push(Effect::DeadLetter(Letter {
+                    request_id,
+                    digest,
+                    submission: Box::new(submission),
+                    reject: reject.clone(),
+                }));
+            }
             return answer(reply_to, request_id, outcome, out);
         }
         match self.accept(now, request_id, digest, submission, out) {

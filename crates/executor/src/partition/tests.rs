@@ -110,6 +110,25 @@ fn what_is_refused_is_answered_or_recorded_but_never_lost() {
 }
 
 #[test]
+fn a_firing_under_a_request_id_that_is_taken_becomes_a_letter() {
+    let mut world = World::new(Some(1), 10);
+    let request = RequestId::fresh();
+    let firing = |priority| {
+        let mut submission = Submission::new("core.noop");
+        submission.priority = priority;
+        submitted(request, submission, OnReject::Record)
+    };
+    world.round(vec![firing(Priority::Normal)]);
+    for priority in [Priority::Normal, Priority::High] {
+        let effects = world.partition.step(0, firing(priority));
+        let letters = effects.iter().filter(|effect| {
+            matches!(effect, Effect::DeadLetter(letter) if letter.reject.code == RejectCode::Conflict)
+        });
+        assert_eq!(letters.count(), usize::from(priority == Priority::High));
+    }
+}
+
+#[test]
 fn cancelling_at_positions_2_5_and_8_leaves_the_order_of_the_others() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(11);

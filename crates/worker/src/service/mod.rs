@@ -72,6 +72,8 @@ pub(crate) struct Pending {
     retry_at: Option<Instant>,
     retry: Backoff,
     retry_log: LogPace,
+    /// Of dispatches that only a newer worker can read.
+    newer_log: LogPace,
     /// When everything of a life that is over must be gone.
     alarm_at: Option<Instant>,
     /// Ended by us; its lease is still kept.
@@ -228,7 +230,10 @@ impl Service {
                 }
             }
             Err(error) if error.is_newer() => {
-                tracing::warn!(%error, "a dispatch waits for a newer worker");
+                if self.pending.newer_log.is_due() {
+                    let times = self.pending.newer_log.tries();
+                    tracing::warn!(%error, times, "a dispatch waits for a newer worker");
+                }
                 self.shelf.try_put_back(delivery);
             }
             Err(error) => {
