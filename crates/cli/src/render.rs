@@ -60,8 +60,9 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
 }
 
 fn steers(letter: char) -> bool {
-    let turns = matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || (letter.is_control() && !matches!(letter, '\n' | '\t'))
+    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let breaks = matches!(letter, '\u{2028}' | '\u{2029}');
+    turns || breaks || (letter.is_control() && !matches!(letter, '\n' | '\t'))
 }
 
 /// A duration in the two largest units that say something: `2d 3h`, `4m 5s`, `6.7s`, `89ms`.
@@ -146,6 +147,8 @@ mod tests {
         assert_eq!(text, "reason\na\\u001b]0;t\\u0007  b");
         // One-character forms of the same commands, a deletion, a line that is written over, and
         // letters that read from right to left.
+        let text = shown("\u{61c}\u{2028}");
+        assert_eq!(text, "\\u061c\\u2028");
         let text = shown("\u{9b}2J\u{7f}x\ry\u{202e}z");
         assert_eq!(text, "\\u009b2J\\u007fx\\u000dy\\u202ez");
         assert!(matches!(shown("Grüße\n\t"), Cow::Borrowed(_)));

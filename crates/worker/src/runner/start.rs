@@ -209,6 +209,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_run_is_alone_until_another_begins_and_when_it_has_ended() {
+        let gate = Gate::new();
+        let one = gate.begin();
+        assert!(one.is_alone());
+        let other = gate.begin();
+        assert!(!one.is_alone() && !other.is_alone());
+        drop(other);
+        assert!(one.is_alone());
+    }
+
+    #[test]
     fn what_the_machine_lacks_is_no_fault_of_the_program() {
         for errno in [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NOSPC] {
             let error = io::Error::from(errno);
