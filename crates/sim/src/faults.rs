@@ -41,6 +41,7 @@ impl World {
             }
             Fault::StopOwner { owner, down } if self.owners[owner].is_alive() => {
                 let party = Party::Owner(owner, self.owners[owner].life());
+                self.owners[owner].leaves = true;
                 self.soon(Ev::To(party, Word::Leave));
                 self.flow.excuse(now + LEAVING);
                 self.push(now + down, Ev::Restart(Party::Owner(owner, 0)));
@@ -76,6 +77,10 @@ impl World {
     pub(crate) fn restart(&mut self, party: Party) {
         match party {
             Party::Owner(owner, _) if !self.owners[owner].is_alive() => self.start_owner(owner),
+            // It takes longer to leave than it was to be away.
+            Party::Owner(owner, _) if self.owners[owner].leaves => {
+                self.push(self.now + LEAVING, Ev::Restart(party));
+            }
             Party::Relay(relay, _) if !self.routing.relays[relay].is_alive() => {
                 self.start_relay(relay);
             }

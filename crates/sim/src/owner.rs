@@ -48,6 +48,8 @@ struct Subscribed {
 pub(crate) struct Owner {
     life: u32,
     alive: bool,
+    /// It was asked to end, and has not yet.
+    pub(crate) leaves: bool,
     pub(crate) paused_until: Time,
     /// Its clock stands still: since when, and until when.
     pub(crate) blind: Option<(Time, Time)>,
@@ -76,6 +78,7 @@ impl Owner {
         Self {
             life: 0,
             alive: false,
+            leaves: false,
             paused_until: 0,
             blind: None,
             break_commit: false,

@@ -218,7 +218,8 @@ impl Shadow {
     fn revoke(&mut self, now: Millis, id: ExecutionId, out: &mut Vec<Violation>) {
         let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
         match held {
-            Some(seen) => (seen.holds, seen.since) = (false, now),
+            // Its delay was over when it was granted, whatever the clock shows now.
+            Some(seen) => (seen.holds, seen.since, seen.not_before) = (false, now, None),
             None => out.push(Violation::of(
                 Promise::I5,
                 format!("{id} loses a slot that it does not hold"),

@@ -33,8 +33,10 @@ const SEVERAL: usize = 4;
 const PUT_BACK_EVERY: Time = 1_000;
 /// How long after all is healed the relays are replaced by newer ones.
 const UPDATE_AFTER: Time = 6_000;
-/// How long a message may wait for a relay then that could have read it.
+/// How long a message may wait for a relay then that could have read it, and how much longer for
+/// each message of a newer version: a relay turns those round before it, a window each second.
 const WAITS: Time = 5_000;
+const WAITS_FOR_NEWER: Time = 200;
 /// How long the broker waits for the heartbeats of a relay.
 const HEARTBEATS: Time = 2_000;
 
@@ -301,10 +303,14 @@ impl World {
     /// have got past it.
     fn update_relays(&mut self) {
         for name in [Name::Firings, Name::Completed] {
+            let is_newer = |body: &Body| matches!(body, Body::Wire(wire) if wire.is_newer());
+            let newer = self.bus.kept(name).filter(|(_, body)| is_newer(body));
+            let newer = Time::try_from(newer.count()).unwrap_or(Time::MAX);
+            let patience = WAITS.saturating_add(newer.saturating_mul(WAITS_FOR_NEWER));
             let waits = self.bus.kept(name).find_map(|(place, body)| {
                 let came = *self.routing.came.get(&(name, place))?;
                 let Body::Wire(wire) = body else { return None };
-                let could = !wire.is_newer() && self.now - came > WAITS;
+                let could = !wire.is_newer() && self.now - came > patience;
                 could.then(|| wire.text().into_owned())
             });
             if let Some(text) = waits {
