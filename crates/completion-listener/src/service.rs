@@ -42,7 +42,6 @@ pub struct ListenerOptions {
 impl ListenerOptions {
     fn bounds(&self) -> Bounds {
         Bounds {
-            partitions: self.partitions,
             max_items: self.max_batch,
             pack_bytes: self.max_message_bytes,
             max_message_bytes: self.max_message_bytes,
@@ -103,8 +102,9 @@ impl CompletionListener {
             trouble,
         };
         let (bounds, source) = (options.bounds(), Topic::Completed);
+        let partitions = options.partitions;
         let driver = Driver::new(
-            Completions,
+            Completions { partitions },
             bounds,
             source,
             Topic::Control,

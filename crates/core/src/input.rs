@@ -197,6 +197,15 @@ impl<'de> Visitor<'de> for Checker<'_> {
 #[serde(transparent)]
 struct Key(String);
 
+/// How many bytes a character takes in JSON.
+pub fn json_bytes(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        control if control < ' ' => 6,
+        other => other.len_utf8(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,7 +49,6 @@ pub(crate) fn intake(
     watcher: Watcher,
 ) -> Intake {
     let bounds = Bounds {
-        partitions: options.partitions,
         max_items: MAX_PACK,
         pack_bytes: MAX_PACK_BYTES,
         max_message_bytes: options.max_message_bytes,

@@ -3,7 +3,7 @@
 //! The status, the ids and the times always stay as they are: they decide what happens to the
 //! slot. Only what people read about the run is changed, and then it says so.
 
-use attune_core::input::check_json;
+use attune_core::input::{check_json, json_bytes};
 use attune_messages::v1::Completion;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -90,7 +90,7 @@ fn cut(text: &mut Option<String>, max_bytes: usize) {
     /// A mark with the longest number, and the quotes.
     const MARK_BYTES: usize = 48;
     let Some(text) = text else { return };
-    let written: usize = text.chars().map(written_bytes).sum();
+    let written: usize = text.chars().map(json_bytes).sum();
     if written + 2 <= max_bytes {
         return;
     }
@@ -98,7 +98,7 @@ fn cut(text: &mut Option<String>, max_bytes: usize) {
     let kept = text
         .char_indices()
         .find(
-            |(_, character)| match room.checked_sub(written_bytes(*character)) {
+            |(_, character)| match room.checked_sub(json_bytes(*character)) {
                 Some(left) => {
                     room = left;
                     false
@@ -110,15 +110,6 @@ fn cut(text: &mut Option<String>, max_bytes: usize) {
     let mark = format!("… [cut: {} bytes more]", text.len() - kept);
     text.truncate(kept);
     text.push_str(&mark);
-}
-
-/// What a character takes in JSON.
-fn written_bytes(character: char) -> usize {
-    match character {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        control if control < ' ' => 6,
-        other => other.len_utf8(),
-    }
 }
 
 #[cfg(test)]

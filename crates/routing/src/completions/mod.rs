@@ -23,8 +23,11 @@ pub use mend::MIN_ITEM_BYTES;
 pub type Outcome = (ExecutionId, Attempt, Status);
 
 /// The rules for completions.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Completions;
+#[derive(Debug, Clone, Copy)]
+pub struct Completions {
+    /// How many partitions the cluster has.
+    pub partitions: u16,
+}
 
 impl Rules for Completions {
     type In = ExecutionCompleted;
@@ -39,7 +42,12 @@ impl Rules for Completions {
             Err(error) => Read::Garbage(error.to_string()),
             Ok(items) => {
                 let room = max_bytes - message_bytes::<ExecutionCompleted>(0);
-                Read::Items(items.into_iter().map(|item| judge(item, room)).collect())
+                let items = items.into_iter();
+                Read::Items(
+                    items
+                        .map(|item| judge(item, self.partitions, room))
+                        .collect(),
+                )
             }
         }
     }
@@ -49,7 +57,7 @@ impl Rules for Completions {
     }
 }
 
-fn judge(item: Completed, room: usize) -> Item<Outcome> {
+fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
     let completion = match item {
         Ok(completion) => completion,
         Err(bad) => {
@@ -59,7 +67,7 @@ fn judge(item: Completed, room: usize) -> Item<Outcome> {
             };
         }
     };
-    let to = match decide(&completion) {
+    let to = match decide(&completion, partitions) {
         Ok(partition) => partition,
         Err(refusal) => {
             return Item::Refuse {
@@ -131,6 +139,8 @@ fn read_item(item: Box<RawValue>) -> Completed {
 enum BadCompletion {
     #[error("`execution_id` {0} is not the id of an execution; take it from the request")]
     ExecutionId(ExecutionId),
+    #[error("`execution_id` {id} is of partition {}, and the cluster has {partitions} of them", .id.partition().0)]
+    NoPartition { id: ExecutionId, partitions: u16 },
     #[error("`attempt` is {0}; attempts count from 1, take it from the request")]
     Attempt(Attempt),
     #[error("`status` is {0}; a run ends as succeeded, failed, timed_out or cancelled")]
@@ -144,9 +154,8 @@ enum BadCompletion {
 }
 
 /// The partition whose owner must be told. Whether the execution exists, runs, and has this attempt
-/// is not asked: only its owner knows, and it ignores what does not fit. Whether the cluster has so many is not asked: a listener
-/// that is told a wrong number of them must bury nothing for it.
-fn decide(completion: &Completion) -> Result<PartitionId, BadCompletion> {
+/// is not asked: only its owner knows, and it ignores what does not fit.
+fn decide(completion: &Completion, partitions: u16) -> Result<PartitionId, BadCompletion> {
     let id = completion.execution_id;
     if id.0 <= 0 {
         return Err(BadCompletion::ExecutionId(id));
@@ -158,6 +167,9 @@ fn decide(completion: &Completion) -> Result<PartitionId, BadCompletion> {
         return Err(BadCompletion::Status(completion.status));
     }
     let actual = id.partition();
+    if actual.0 >= partitions {
+        return Err(BadCompletion::NoPartition { id, partitions });
+    }
     match completion.partition {
         Some(given) if given != actual => Err(BadCompletion::OtherPartition { id, given, actual }),
         _ => Ok(actual),

@@ -70,10 +70,11 @@ fn one_item_alone_needs_no_array() {
 #[test]
 fn what_a_worker_may_report_reaches_its_partition() {
     for status in Status::ALL {
-        let decided = decide(&Completion {
+        let given = Completion {
             status,
             ..completion(3, 7)
-        });
+        };
+        let decided = decide(&given, 4);
         if status.is_reportable() {
             assert_eq!(decided, Ok(PartitionId(3)));
         } else {
@@ -84,7 +85,7 @@ fn what_a_worker_may_report_reaches_its_partition() {
         partition: Some(PartitionId(3)),
         ..completion(3, 7)
     };
-    assert_eq!(decide(&given), Ok(PartitionId(3)));
+    assert_eq!(decide(&given, 4), Ok(PartitionId(3)));
 }
 
 #[test]
@@ -114,8 +115,15 @@ fn what_cannot_be_is_refused_with_the_reason() {
             },
             format!("`partition` is 2, but `execution_id` {id} belongs to 3; leave it out"),
         ),
+        (
+            completion(4, 7),
+            format!(
+                "`execution_id` {} is of partition 4, and the cluster has 4 of them",
+                completion(4, 7).execution_id
+            ),
+        ),
     ];
     for (bad, reason) in cases {
-        assert_eq!(decide(&bad).unwrap_err().to_string(), reason);
+        assert_eq!(decide(&bad, 4).unwrap_err().to_string(), reason);
     }
 }

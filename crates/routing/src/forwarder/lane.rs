@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::port::{DeliveryId, Message, Now, Target};
+use crate::port::{DeliveryId, Message, Now};
 
 /// The first and the longest pause of a lane before it publishes again.
 const RETRY_BASE: Duration = Duration::from_millis(50);
@@ -116,13 +116,5 @@ impl<N> Lane<N> {
     pub(super) fn reset(&mut self) {
         self.failures = 0;
         self.refused_since = None;
-    }
-}
-
-/// Where a lane stands when targets are told apart by what may be done with them.
-pub(super) fn may_publish(target: Target, partitions: u16) -> bool {
-    match target {
-        Target::Partition(partition) => partition.0 < partitions,
-        Target::Letters | Target::Back => true,
     }
 }

@@ -12,7 +12,7 @@ use attune_messages::{PackBounds, message_bytes};
 use crate::port::{Arrived, CallId, DeliveryId, Message, Now, Output, Target};
 use crate::router::{Ids, Letter, Part};
 use crate::rules::Rules;
-use lane::{Carries, Lane, Parcel, Waiting, may_publish};
+use lane::{Carries, Lane, Parcel, Waiting};
 
 /// What is kept of a reason, in bytes; it may quote what was wrong, of any length.
 const REASON_BYTES: usize = 400;
@@ -20,8 +20,6 @@ const REASON_BYTES: usize = 400;
 /// Bounds of a relay.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// How many partitions the cluster has, 1 to 256.
-    pub partitions: u16,
     /// Items in one message, at most.
     pub max_items: usize,
     /// Bytes that a message with several items is filled to.
@@ -180,12 +178,9 @@ impl<R: Rules> Forwarder<R> {
     }
 
     pub(crate) fn wake_at(&self) -> Option<Duration> {
-        let lanes = self.lanes.iter();
-        let due = lanes.clone().filter(|(target, lane)| {
-            let ready = lane.sent_at.is_none() && !lane.is_empty();
-            ready && may_publish(**target, self.bounds.partitions)
-        });
-        let due = due.map(|(_, lane)| lane.not_before).min();
+        let lanes = self.lanes.values();
+        let due = lanes.filter(|lane| lane.sent_at.is_none() && !lane.is_empty());
+        let due = due.map(|lane| lane.not_before).min();
         [due, self.next_newer(), self.next_relief()]
             .into_iter()
             .flatten()
@@ -198,15 +193,6 @@ impl<R: Rules> Forwarder<R> {
         for (target, lane) in self.lanes.iter().filter(|(_, lane)| !lane.is_empty()) {
             let stuck = lane.is_stuck(self.elapsed);
             match target {
-                Target::Partition(partition) if !may_publish(*target, self.bounds.partitions) => {
-                    words.push(format!(
-                        "{} {}(s) for partition {} wait: `cluster.partitions` is {} here",
-                        lane.count(),
-                        R::NAME,
-                        partition.0,
-                        self.bounds.partitions
-                    ));
-                }
                 Target::Partition(partition) if stuck => words.push(format!(
                     "partition {} takes no {}s: its queue is full, or has no owner",
                     partition.0,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use attune_messages::encode_raw;
 use uuid::Uuid;
 
-use super::lane::{Carries, Parcel, may_publish};
+use super::lane::{Carries, Parcel};
 use super::{Forwarder, cut};
 use crate::port::{DeliveryId, Message, Now, Target};
 use crate::router::Ids;
@@ -35,9 +35,6 @@ impl<R: Rules> Forwarder<R> {
     fn relieved_at(&self, target: Target) -> Option<Duration> {
         let lane = self.lanes.get(&target).filter(|lane| !lane.is_empty())?;
         let in_order = R::ORDERED && matches!(target, Target::Partition(_));
-        if !may_publish(target, self.bounds.partitions) {
-            return Some(Duration::ZERO);
-        }
         match target {
             Target::Back => None,
             // What is on its way may be kept: nothing may overtake it.

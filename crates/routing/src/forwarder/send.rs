@@ -7,7 +7,7 @@ use attune_messages::{PackBounds, PackSize, encode_raw};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use super::lane::{Carries, Lane, Parcel, may_publish};
+use super::lane::{Carries, Lane, Parcel};
 use super::{Forwarder, Sent};
 use crate::port::{Answer, CallId, Message, Now, Output, Target};
 use crate::router::Ids;
@@ -20,13 +20,13 @@ const MAX_BYTES: usize = 4 << 20;
 impl<R: Rules> Forwarder<R> {
     /// Publishes what may go now: one call for each target, so that none waits for another.
     pub(super) fn publish(&mut self, now: Now, ids: &mut Ids, outputs: &mut Vec<Output<R::Note>>) {
-        let (bounds, partitions) = (self.pack_bounds(), self.bounds.partitions);
+        let bounds = self.pack_bounds();
         for (target, lane) in &mut self.lanes {
             if self.looping.is_some_and(|only| only != *target) {
                 continue;
             }
             let due = lane.sent_at.is_none() && lane.not_before <= now.elapsed;
-            if !due || lane.is_empty() || !may_publish(*target, partitions) {
+            if !due || lane.is_empty() {
                 continue;
             }
             // The second of two messages may be kept when the first is refused.

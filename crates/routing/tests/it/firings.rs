@@ -17,10 +17,7 @@ const PARTITIONS: u16 = 3;
 const RULES: Firings = Firings {
     partitions: PARTITIONS,
 };
-const WINDOW: Bounds = Bounds {
-    partitions: PARTITIONS,
-    ..BOUNDS
-};
+const WINDOW: Bounds = BOUNDS;
 
 /// A ref in a partition.
 fn in_partition(partition: u16) -> String {

@@ -11,11 +11,10 @@ use bytes::Bytes;
 use chrono::DateTime;
 use uuid::Uuid;
 
-/// The cluster's partitions; the relay is told of one less.
+/// The cluster's partitions.
 pub(crate) const PARTITIONS: u16 = 4;
 pub(crate) const MAX_BYTES: usize = 8_192;
 pub(crate) const BOUNDS: Bounds = Bounds {
-    partitions: PARTITIONS - 1,
     max_items: 5,
     pack_bytes: MAX_BYTES,
     max_message_bytes: MAX_BYTES,

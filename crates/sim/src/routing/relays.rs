@@ -92,7 +92,6 @@ impl World {
         };
         let partitions = self.plan.partitions;
         let bounds = Bounds {
-            partitions,
             max_items: MAX_ITEMS,
             pack_bytes: MAX_BYTES,
             max_message_bytes: MAX_BYTES,
@@ -101,7 +100,7 @@ impl World {
         };
         let kind = match source(r) {
             Name::Firings => Kind::Firings(Machine::new(Firings { partitions }, bounds, ids)),
-            _ => Kind::Completions(Machine::new(Completions, bounds, ids)),
+            _ => Kind::Completions(Machine::new(Completions { partitions }, bounds, ids)),
         };
         let life = self.routing.relays[r].life + 1;
         self.routing.relays[r] = Relay {
