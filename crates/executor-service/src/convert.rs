@@ -306,6 +306,7 @@ pub(crate) fn force_release(item: v1::ForceRelease) -> ForceRelease {
         who: item.who,
         reason: item.reason,
         worker: item.worker,
+        never_begun: item.never_begun,
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Cancel {
 message!(Cancel = "partition.cancel");
 
 /// Take the slot from an attempt that will not give it back by itself: its execution waits again
-/// or ends, as its action's policy says for a lost worker. API → owner.
+/// or ends, as its action's policy says for a lost worker. API or worker → owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForceRelease {
@@ -77,6 +77,10 @@ pub struct ForceRelease {
     /// Who ran it as far as the asker saw, for the audit log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
+    /// True when its worker says that nothing of it was begun: it waits again, whatever the policy
+    /// says for a lost worker. An owner of before this field cannot read a command that has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_begun: bool,
 }
 message!(ForceRelease = "partition.force_release");
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{ActionId, ExecutionId, PartitionId, RequestId, Submission};
+use attune_core::{ActionId, ExecutionId, PartitionId, RequestId, Status, Submission};
 use attune_executor::partition::{ForceRelease, OnReject};
 use chrono::DateTime;
 use uuid::Uuid;
@@ -94,6 +94,8 @@ impl World {
             return;
         };
         let (attempt, worker) = (row.attempt, row.worker);
+        // As a worker says that could start nothing.
+        let never_begun = row.status == Status::Requested;
         self.oracle.ask_back((id, attempt));
         let request_id = RequestId(self.fresh());
         let command = ForceRelease {
@@ -103,6 +105,7 @@ impl World {
             who: "somebody".to_owned(),
             reason: "it hangs".to_owned(),
             worker,
+            never_begun,
         };
         let body = |reply_to| Body::Release(Arc::new(command), reply_to);
         self.add_ask(0, id.partition(), request_id, false, body);

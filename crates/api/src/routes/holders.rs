@@ -121,6 +121,7 @@ pub(crate) async fn release(
         who,
         reason: asked.reason,
         worker: record.worker,
+        never_begun: false,
     };
     let deadline = app.options.submit_timeout;
     let accepted = match app.ports.commands.force_release(command, deadline).await {

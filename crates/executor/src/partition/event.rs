@@ -132,6 +132,8 @@ pub struct ForceRelease {
     pub reason: String,
     /// Who ran it as far as the asker saw.
     pub worker: Option<WorkerId>,
+    /// Nothing of it was begun, says its worker: it waits again, whatever the policy says.
+    pub never_begun: bool,
 }
 
 /// What a worker says of a run that has ended.

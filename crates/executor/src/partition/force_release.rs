@@ -56,7 +56,8 @@ impl Partition {
             "its slot was taken back by {}: {}",
             command.who, command.reason
         );
-        let status = self.take_back(&action, execution_id, holder, &why, out);
+        let begun = !command.never_begun;
+        let status = self.take_back(&action, execution_id, holder, begun, &why, out);
         // Whatever still runs ends; its report finds no holder.
         out.push(Effect::CancelRun {
             execution_id,

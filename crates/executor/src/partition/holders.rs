@@ -98,12 +98,14 @@ impl Partition {
     }
 
     /// Takes the slot back from an attempt that will not give it back by itself, as the action's
-    /// policy says, and tells where the execution stands then. `why` is for people.
+    /// policy says, and tells where the execution stands then. What was never `begun` waits again
+    /// whatever the policy says. `why` is for people.
     pub(super) fn take_back(
         &mut self,
         action: &Action,
         execution_id: ExecutionId,
         holder: Holder,
+        begun: bool,
         why: &str,
         out: &mut Vec<Effect>,
     ) -> Status {
@@ -112,7 +114,7 @@ impl Partition {
         let (status, words, counter) = if holder.cancel_requested {
             let words = format!("cancelled; {why}");
             (Status::Cancelled, words, Counter::Cancelled)
-        } else if used_up || action.spec.on_worker_lost == OnWorkerLost::Fail {
+        } else if begun && (used_up || action.spec.on_worker_lost == OnWorkerLost::Fail) {
             let words = format!("{why} in attempt {attempt}");
             (Status::Abandoned, words, Counter::Abandoned)
         } else {

@@ -21,6 +21,7 @@ fn command(id: ExecutionId, attempt: i32) -> ForceRelease {
         who: "ann".to_owned(),
         reason: "its host is gone".to_owned(),
         worker: Some(WorkerId::fresh()),
+        never_begun: false,
     }
 }
 
@@ -149,6 +150,28 @@ fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
     world.force_release(command(ids[0], 1));
     assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
     assert_eq!(world.holders(), [ids[1]]);
+}
+
+/// A worker that could start nothing gives back what it never began, however often: neither the
+/// policy nor the number of attempts counts that as a lost worker.
+#[test]
+fn what_was_never_begun_waits_again_whatever_the_policy_says() {
+    let mut world = World::new(Some(1), 100);
+    let mut fails = action(Some(1));
+    fails.spec.on_worker_lost = OnWorkerLost::Fail;
+    fails.spec.max_attempts = 1;
+    world.step(Event::ActionKnown(fails));
+    let ids = world.submit(2);
+    for attempt in 1..=3 {
+        let mut given_back = command(ids[0], attempt);
+        given_back.never_begun = true;
+        let effects = world.force_release(given_back);
+        assert_eq!(audited_status(&effects), Status::Queued);
+        assert_eq!(world.stored.active[&ids[0]].1, Attempt(attempt + 1));
+        assert_eq!(world.holders(), [ids[0]], "at its old place");
+    }
+    world.force_release(command(ids[0], 4));
+    assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
 }
 
 #[test]

@@ -303,7 +303,8 @@ impl Partition {
                     attempt,
                     worker: row.worker,
                 }));
-                self.take_back(&action, execution_id, holder, "its worker was lost", out);
+                let why = "its worker was lost";
+                self.take_back(&action, execution_id, holder, true, why, out);
                 true
             }
             Status::Running if row.cancel_requested => {

@@ -159,8 +159,8 @@ impl Service {
         self.tell_trouble();
     }
 
-    /// Lets others run what has waited here for its start for too long. When nothing else runs, the
-    /// lease is given up, which takes no more than that; otherwise each slot is given back by itself.
+    /// Lets others run what has waited here for its start for too long: each slot is given back by
+    /// itself, so that its owner learns that nothing was begun. A lease that ends says less.
     fn wait_no_longer(&mut self) {
         let waiting_count = self.runs.gate().waiting();
         let Some(life) = self.life.as_ref().filter(|_| waiting_count > 0) else {
@@ -169,13 +169,9 @@ impl Service {
         tracing::error!(
             worker.id = %life.worker(),
             waiting_count,
-            "nothing could be started for long; what waits is given up, so that others run it"
+            "nothing could be started for long; what waits is given back, so that others run it"
         );
-        if waiting_count == self.runs.len() {
-            self.leases.lost(life);
-        } else {
-            self.runs.gate().give_back();
-        }
+        self.runs.gate().give_back();
     }
 
     /// Tells the owner of an attempt that it holds its slot for nothing, until it is certain to
@@ -191,6 +187,7 @@ impl Service {
             who,
             reason: GIVEN_BACK.to_owned(),
             worker: Some(run.life.worker()),
+            never_begun: true,
         };
         let message_id = Uuid::now_v7();
         let body = encode(message_id, Utc::now(), &[command]);

@@ -139,6 +139,7 @@ async fn what_waits_too_long_beside_a_run_is_given_back() {
     assert_eq!(released.len(), 1);
     assert_eq!((released[0].execution_id, released[0].attempt), key(&stuck));
     assert_eq!(released[0].who, "w-7");
+    assert!(released[0].never_begun, "it counts as no lost worker");
     assert!(!rig.has_more(), "nothing has failed");
     assert_eq!(rig.worker.counters().lease_lost.get(), 0);
 
