@@ -22,9 +22,11 @@ const SETTLE: TimeDelta = TimeDelta::seconds(2);
 
 /// What a queue is held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct Bounds<'a> {
     /// How many executions may wait.
     pub max_length: u32,
+    /// The pool of the action, if no worker of it lives.
+    pub unserved_pool: Option<&'a str>,
 }
 
 /// For how long a violation of order or limit shows in the health of a queue.
@@ -38,7 +40,7 @@ pub const VIOLATION_SHOWN: Duration = Duration::from_secs(24 * 3600);
 pub fn judge(
     stats: &QueueStats,
     as_of: Option<DateTime<Utc>>,
-    bounds: Bounds,
+    bounds: Bounds<'_>,
     violations: &[Violations],
     now: DateTime<Utc>,
 ) -> QueueHealth {
@@ -48,6 +50,7 @@ pub fn judge(
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
     judge_age(waited, &mut found);
     judge_slots(stats, waited, &mut found);
+    judge_pool(stats, bounds, &mut found);
     judge_freshness(stats, as_of, now, &mut found);
     QueueHealth {
         state: found
@@ -77,10 +80,15 @@ fn judge_violations(violations: &[Violations], found: &mut Found) {
     }
 }
 
-fn judge_length(stats: &QueueStats, bounds: Bounds, found: &mut Found) {
+fn judge_length(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
     let (length, max) = (stats.queue_length, u64::from(bounds.max_length));
     // Each bound in tenths, so that small maxima are not rounded away.
-    if length * 10 >= max * 9 {
+    if length >= max {
+        found.push((
+            HealthState::Unhealthy,
+            format!("the queue is full, {length} of {max}: what comes is refused"),
+        ));
+    } else if length * 10 >= max * 9 {
         found.push((
             HealthState::Unhealthy,
             format!("the queue is nearly full: {length} of {max}"),
@@ -113,12 +121,12 @@ fn judge_age(waited: Option<TimeDelta>, found: &mut Found) {
     ));
 }
 
-/// Executions that wait while a slot is free: the queue is stuck.
+/// Executions that wait while a slot is free: the queue is stuck, unless all that wait are delayed.
 fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found) {
     let free = stats
         .max_concurrent
         .is_none_or(|limit| stats.active_count < u64::from(limit));
-    if stats.queue_length == 0 || !free || waited.is_some_and(|waited| waited < SETTLE) {
+    if stats.queue_length == 0 || !free || waited.is_none_or(|waited| waited < SETTLE) {
         return;
     }
     let (waiting, active) = (stats.queue_length, stats.active_count);
@@ -129,6 +137,20 @@ fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found)
         HealthState::Unhealthy,
         format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
     ));
+}
+
+/// Who has a slot waits for a worker that does not exist, and keeps everybody else waiting.
+fn judge_pool(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
+    let Some(pool) = bounds.unserved_pool else {
+        return;
+    };
+    let waiting = stats.queue_length + stats.active_count;
+    if waiting > 0 {
+        found.push((
+            HealthState::Unhealthy,
+            format!("no worker of the pool {pool:?} is alive: {waiting} wait for one"),
+        ));
+    }
 }
 
 /// An empty queue has nothing to report; one that holds something must.
@@ -159,6 +181,11 @@ mod tests {
 
     use super::*;
 
+    const BOUNDS: Bounds<'_> = Bounds {
+        max_length: 100,
+        unserved_pool: None,
+    };
+
     fn now() -> DateTime<Utc> {
         DateTime::from_timestamp(1_800_000_000, 0).unwrap()
     }
@@ -178,7 +205,7 @@ mod tests {
             total_expired: 0,
         };
         let updated = Some(now() - TimeDelta::seconds(age));
-        let health = judge(&stats, updated, Bounds { max_length: 100 }, &[], now());
+        let health = judge(&stats, updated, BOUNDS, &[], now());
         (health.state, health.reasons.join("; "))
     }
 
@@ -195,6 +222,11 @@ mod tests {
                 (90, 2, 10, 0),
                 Unhealthy,
                 "the queue is nearly full: 90 of 100",
+            ),
+            (
+                (100, 2, 10, 0),
+                Unhealthy,
+                "the queue is full, 100 of 100: what comes is refused",
             ),
             ((1, 2, 299, 0), Healthy, ""),
             ((1, 2, 300, 0), Degraded, "the oldest has waited 5 minutes"),
@@ -230,6 +262,56 @@ mod tests {
         }
     }
 
+    /// Slots that are held by nobody who runs are the first thing to see.
+    #[test]
+    fn a_pool_without_workers_is_named() {
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: 1,
+            active_count: 2,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: Some(now()),
+            total_enqueued: 3,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+        };
+        let bounds = Bounds {
+            unserved_pool: Some("gpu"),
+            ..BOUNDS
+        };
+        let health = judge(&stats, Some(now()), bounds, &[], now());
+        assert_eq!(
+            health.reasons,
+            ["no worker of the pool \"gpu\" is alive: 3 wait for one"]
+        );
+        let idle = QueueStats {
+            queue_length: 0,
+            active_count: 0,
+            ..stats
+        };
+        let health = judge(&idle, Some(now()), bounds, &[], now());
+        assert_eq!(health.state, HealthState::Healthy, "{health:?}");
+    }
+
+    /// As the figures show it: something waits, and nothing of it has an age.
+    #[test]
+    fn a_queue_of_delayed_executions_is_not_stuck() {
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: 3,
+            active_count: 0,
+            max_concurrent: Some(2),
+            oldest_enqueued_at: None,
+            total_enqueued: 3,
+            total_completed: 0,
+            total_cancelled: 0,
+            total_expired: 0,
+        };
+        let health = judge(&stats, Some(now()), BOUNDS, &[], now());
+        assert_eq!(health.state, HealthState::Healthy, "{health:?}");
+    }
+
     #[test]
     fn several_reasons_give_the_worst_state() {
         let (state, reasons) = verdict(20, 0, 400, 0);
@@ -250,7 +332,7 @@ mod tests {
             total_cancelled: 0,
             total_expired: 0,
         };
-        let health = judge(&stats, Some(now()), Bounds { max_length: 100 }, &[], now());
+        let health = judge(&stats, Some(now()), BOUNDS, &[], now());
         assert_eq!(health.state, HealthState::Unhealthy);
         assert!(health.reasons[0].contains("unlimited"), "{health:?}");
     }

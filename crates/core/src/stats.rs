@@ -31,7 +31,8 @@ pub struct QueueStats {
     pub active_count: u64,
     /// The limit; `None` is unlimited.
     pub max_concurrent: Option<u32>,
-    /// When the execution that has waited longest was accepted.
+    /// Since when the execution waits that has waited longest: when it was accepted, or when its delay
+    /// ended. None of those that may not start yet counts.
     pub oldest_enqueued_at: Option<DateTime<Utc>>,
     /// Executions accepted over the queue's life.
     pub total_enqueued: u64,

@@ -79,6 +79,7 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
         max_length: Some(7),
         timeout_seconds: Some(70),
     };
+    spec.pool = "gpu".to_owned();
     store.apply_action(&spec, 4, "test").await.unwrap();
     let free = world.action(0, "free").await;
     let rows = [snapshot(action.id, 1, 5), snapshot(free.id, 1, 4)];
@@ -88,6 +89,10 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     assert_eq!(bounds, [spec.policy.queue, QueueBounds::default()]);
     let one = store.find_by_action(action.id).await.unwrap().unwrap();
     assert_eq!(one.bounds, spec.policy.queue);
+    assert_eq!(
+        (page.rows[1].pool.as_str(), one.pool.as_str()),
+        ("default", "gpu")
+    );
 }
 
 fn snapshot(action_id: ActionId, version: i64, queue_length: u64) -> StatsRow {

@@ -8,6 +8,7 @@ WITH page AS (
     LIMIT $3::bigint)
 SELECT a.ref, q.action_id, q.queue_length, q.active_count, q.max_concurrent, q.oldest_enqueued_at,
        q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated,
+       coalesce(a.spec ->> 'pool', 'default') AS pool,
        (a.spec #>> '{policy,queue,max_length}')::bigint AS max_length,
        (a.spec #>> '{policy,queue,timeout_seconds}')::bigint AS timeout_seconds
 FROM page q JOIN attune.action a ON a.id = q.action_id

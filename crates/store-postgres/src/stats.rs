@@ -100,6 +100,7 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
     let max_concurrent: Option<i32> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
+        pool: row.try_get("pool")?,
         stats: QueueStats {
             action_id: ActionId(row.try_get("action_id")?),
             queue_length: count("queue_length")?,

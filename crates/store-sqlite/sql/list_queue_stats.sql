@@ -8,6 +8,7 @@ WITH page AS (
 SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        s.oldest_enqueued_at, s.total_enqueued, s.total_completed, s.total_cancelled,
        s.total_expired, s.last_updated,
+       coalesce(json_extract(a.spec, '$.pool'), 'default') AS pool,
        json_extract(a.spec, '$.policy.queue.max_length') AS max_length,
        json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds
   FROM page AS s

@@ -115,6 +115,7 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
     let limit: Option<i64> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
+        pool: row.try_get("pool")?,
         stats: QueueStats {
             action_id: ActionId(row.try_get("action_id")?),
             queue_length: unsigned(row.try_get("queue_length")?)?,

@@ -22,6 +22,8 @@ pub struct StatsRow {
 pub struct StoredStats {
     /// The action's ref.
     pub action_ref: String,
+    /// The workers that may run it.
+    pub pool: String,
     /// The queue at that moment.
     pub stats: QueueStats,
     /// When the row was written.

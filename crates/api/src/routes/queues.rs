@@ -56,6 +56,12 @@ pub(crate) async fn show(
         last_updated: None,
         as_of: None,
     });
+    let served = served_pools(&app).await?;
+    let pool = action.spec.pool.as_str();
+    let limits = Limits {
+        unserved_pool: (!served.contains(pool)).then_some(pool),
+        ..limits
+    };
     let view = figures.view(action_ref.into(), limits, &violations, Utc::now());
     Ok(Json(view))
 }
@@ -105,19 +111,25 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         .chain(unwritten.iter().map(|known| known.action_ref.clone()))
         .collect();
     let violations = violations(&app, &refs).await?;
+    let served = served_pools(&app).await?;
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
-        let (action_ref, id, bounds) = (row.action_ref.clone(), row.stats.action_id, row.bounds);
-        Some((action_ref, bounds, Figures::of(&app, id, Some(row), now)?))
+        let (id, bounds) = (row.stats.action_id, row.bounds);
+        let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
+        let figures = Figures::of(&app, id, Some(row), now)?;
+        Some((action_ref, pool, bounds, figures))
     });
     let unwritten = unwritten.into_iter().filter_map(|known| {
         let figures = Figures::of(&app, known.action_id, None, now)?;
-        Some((known.action_ref, known.bounds, figures))
+        Some((known.action_ref, known.pool, known.bounds, figures))
     });
     let mut queues: Vec<QueueView> = written
         .chain(unwritten)
-        .map(|(action_ref, bounds, figures)| {
-            let limits = Limits::of(bounds, app.options.queue);
+        .map(|(action_ref, pool, bounds, figures)| {
+            let limits = Limits {
+                unserved_pool: (!served.contains(&pool)).then_some(pool.as_str()),
+                ..Limits::of(bounds, app.options.queue)
+            };
             let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
             figures.view(action_ref, limits, found, now)
         })
@@ -134,6 +146,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
 struct Unwritten {
     action_id: ActionId,
     action_ref: String,
+    pool: String,
     bounds: QueueBounds,
 }
 
@@ -158,6 +171,7 @@ fn unwritten(app: &App, rows: &[StoredStats]) -> Vec<Unwritten> {
     let found = found.into_iter().map(|action| Unwritten {
         action_id: action.id,
         action_ref: action.spec.action_ref.into(),
+        pool: action.spec.pool,
         bounds: action.spec.policy.queue,
     });
     found.collect()
@@ -197,12 +211,13 @@ impl Figures {
     fn view(
         self,
         action_ref: String,
-        limits: Limits,
+        limits: Limits<'_>,
         violations: &[Violations],
         now: DateTime<Utc>,
     ) -> QueueView {
         let bounds = Bounds {
             max_length: limits.max_length,
+            unserved_pool: limits.unserved_pool,
         };
         let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
         QueueView {
@@ -226,6 +241,13 @@ impl Figures {
     }
 }
 
+/// The pools of which a worker lives.
+async fn served_pools(app: &App) -> Result<HashSet<String>, ApiError> {
+    let workers = app.ports.workers.workers().await?.into_iter();
+    let living = workers.filter(|worker| !worker.remaining.is_zero());
+    Ok(living.map(|worker| worker.pool).collect())
+}
+
 /// The violations that still show in these actions, by the action's ref.
 async fn violations(
     app: &App,
@@ -241,18 +263,21 @@ async fn violations(
 
 /// The bounds that hold for a queue: its policy's own, else the executor's settings.
 #[derive(Clone, Copy)]
-struct Limits {
+struct Limits<'a> {
     max_length: u32,
     timeout_seconds: u64,
+    /// The pool, if no worker of it lives.
+    unserved_pool: Option<&'a str>,
 }
 
-impl Limits {
+impl Limits<'_> {
     fn of(own: QueueBounds, defaults: QueueDefaults) -> Self {
         Self {
             max_length: own.max_length.unwrap_or(defaults.max_queue_length),
             timeout_seconds: own
                 .timeout_seconds
                 .map_or(defaults.queue_timeout.as_secs(), u64::from),
+            unserved_pool: None,
         }
     }
 }

@@ -1,17 +1,30 @@
 //! Queue statistics.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attune_api::{LiveQueues, router};
 use attune_core::action::QueueBounds;
-use attune_core::{ActionId, QueueStats};
-use attune_store::StoredStats;
+use attune_core::{ActionId, QueueStats, WorkerId};
+use attune_store::{StoredStats, WorkerRow};
 use axum::Router;
 use axum::http::StatusCode;
 use chrono::{TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use crate::harness::{Api, options};
+
+/// A worker whose lease holds for so long.
+fn worker(remaining: Duration) -> WorkerRow {
+    WorkerRow {
+        worker: WorkerId::fresh(),
+        name: "w".to_owned(),
+        pool: "default".to_owned(),
+        slots: 4,
+        remaining,
+        seen_ago: None,
+    }
+}
 
 fn api() -> Api {
     let api = Api::new();
@@ -21,8 +34,10 @@ fn api() -> Api {
     });
     api.fake.add_action("core.noop", |_| {});
     api.fake.with(|state| {
+        state.workers = vec![worker(Duration::from_secs(30))];
         state.stats.push(StoredStats {
             action_ref: "core.echo".to_owned(),
+            pool: "default".to_owned(),
             stats: QueueStats {
                 action_id: ActionId(1),
                 queue_length: 9,
@@ -99,6 +114,26 @@ async fn all_queues_are_judged_by_their_own_bounds() {
         api.get("/api/v1/queue-stats?limit=0").await.error().2,
         "limit"
     );
+}
+
+/// A lease that is over is no worker: what has a slot waits for one.
+#[tokio::test]
+async fn a_queue_whose_pool_has_no_living_worker_says_so() {
+    let api = api();
+    api.fake
+        .with(|state| state.workers = vec![worker(Duration::ZERO)]);
+    for path in [
+        "/api/v1/actions/core.echo/queue-stats",
+        "/api/v1/queue-stats",
+    ] {
+        let body = api.get(path).await.body;
+        let queue = body.get("queues").map_or(&body, |queues| &queues[0]);
+        let reasons = queue["health"]["reasons"].as_array().unwrap();
+        assert_eq!(
+            reasons.last().unwrap(),
+            "no worker of the pool \"default\" is alive: 11 wait for one"
+        );
+    }
 }
 
 /// The memory of an executor that owns the first action only.

@@ -447,10 +447,8 @@ impl ActionQueue {
     /// The queue as it is now.
     pub fn stats(&self) -> QueueStats {
         let load = self.load.as_ref();
-        let oldest = load.and_then(|load| {
-            let eligible = load.order.oldest().into_iter();
-            eligible.chain(load.delayed.oldest()).min()
-        });
+        // Whoever is delayed has not waited for a slot yet.
+        let oldest = load.and_then(|load| load.order.oldest());
         QueueStats {
             action_id: self.action_id,
             queue_length: self.len() as u64,

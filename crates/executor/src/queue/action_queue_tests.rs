@@ -26,6 +26,11 @@ fn waiting(n: i64) -> Waiting {
     }
 }
 
+/// What the figures say when whoever has waited longest waits since then.
+fn oldest(since: Millis) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp_millis(since)
+}
+
 /// Lets these enter in order, and gives every free slot.
 fn enter(queue: &mut ActionQueue, numbers: std::ops::RangeInclusive<i64>) {
     for n in numbers {
@@ -195,6 +200,7 @@ fn a_delayed_execution_takes_its_place_when_its_time_comes() {
     assert_eq!(queue.next_deadline(), Some(500));
     queue.wake_delayed(499, 10);
     assert_eq!(queue.position(Seq(2)), None);
+    assert_eq!(queue.stats().oldest_enqueued_at, oldest(3));
     queue.wake_delayed(500, 10);
     assert_eq!(queue.position(Seq(2)), Some(0));
     assert_eq!(
@@ -202,6 +208,19 @@ fn a_delayed_execution_takes_its_place_when_its_time_comes() {
         Some(ExecutionId(2))
     );
     invariant(&queue);
+}
+
+/// Nobody who may not start yet has waited for a slot, so such a queue has no age.
+#[test]
+fn who_is_delayed_has_no_age() {
+    let mut queue = queue(1);
+    queue
+        .enter_delayed(Priority::Normal, waiting(1), 500)
+        .unwrap();
+    let stats = queue.stats();
+    assert_eq!((stats.queue_length, stats.oldest_enqueued_at), (1, None));
+    queue.wake_delayed(500, 10);
+    assert_eq!(queue.stats().oldest_enqueued_at, oldest(500));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Executions that may not start before a time: by that time, and found by their place as well.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use attune_core::{Priority, Seq};
 
@@ -13,8 +13,6 @@ pub(super) struct Delayed {
     by_time: BTreeMap<(Millis, Seq), (Priority, Waiting)>,
     /// The time of each, to find it by its place.
     times: HashMap<Seq, Millis>,
-    /// Since when each waits, with how many others.
-    since: BTreeSet<(Millis, Seq)>,
 }
 
 impl Delayed {
@@ -30,13 +28,11 @@ impl Delayed {
         self.by_time
             .insert((not_before, waiting.seq), (priority, waiting));
         self.times.insert(waiting.seq, not_before);
-        self.since.insert((waiting.enqueued_at, waiting.seq));
     }
 
     pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
         let time = self.times.remove(&seq)?;
         let (_, waiting) = self.by_time.remove(&(time, seq))?;
-        self.since.remove(&(waiting.enqueued_at, seq));
         Some(waiting)
     }
 
@@ -48,18 +44,12 @@ impl Delayed {
             .filter(|entry| entry.key().0 <= now)?;
         let ((time, seq), (priority, waiting)) = entry.remove_entry();
         self.times.remove(&seq);
-        self.since.remove(&(waiting.enqueued_at, seq));
         Some((time, priority, waiting))
     }
 
     /// When the first becomes eligible.
     pub(super) fn next(&self) -> Option<Millis> {
         self.by_time.first_key_value().map(|((time, _), _)| *time)
-    }
-
-    /// Since when the one waits that has waited longest.
-    pub(super) fn oldest(&self) -> Option<Millis> {
-        self.since.first().map(|(since, _)| *since)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
@@ -73,53 +63,50 @@ mod tests {
 
     use super::*;
 
-    fn waiting(n: i64, enqueued_at: Millis) -> Waiting {
+    fn waiting(n: i64) -> Waiting {
         Waiting {
             execution_id: ExecutionId(n),
             seq: Seq(n),
-            enqueued_at,
+            enqueued_at: n,
             attempt: Attempt(0),
             delayed: true,
         }
     }
 
-    /// The three looks at who waits agree.
-    fn check(delayed: &Delayed, expected: &[(Millis, i64, Millis)]) {
-        let times = expected.iter().map(|(time, ..)| *time).min();
-        let since = expected.iter().map(|(.., since)| *since).min();
+    /// The two looks at who waits agree.
+    fn check(delayed: &Delayed, expected: &[(Millis, i64)]) {
+        let next = expected.iter().map(|(time, _)| *time).min();
         let all: Vec<i64> = delayed
             .iter()
             .map(|waiting| waiting.execution_id.0)
             .collect();
-        let expected: Vec<i64> = expected.iter().map(|(_, n, _)| *n).collect();
+        let expected: Vec<i64> = expected.iter().map(|(_, n)| *n).collect();
         assert_eq!(all, expected, "by time, then by place");
         assert_eq!(delayed.len(), expected.len());
-        assert_eq!((delayed.next(), delayed.oldest()), (times, since));
+        assert_eq!(delayed.next(), next);
         assert_eq!(delayed.times.len(), expected.len());
-        assert_eq!(delayed.since.len(), expected.len());
     }
 
     #[test]
-    fn who_is_delayed_is_found_by_time_by_place_and_by_age() {
+    fn who_is_delayed_is_found_by_time_and_by_place() {
         let mut delayed = Delayed::default();
         check(&delayed, &[]);
-        // Several share a time, several an age.
-        for (time, n, since) in [(50, 4, 1), (30, 7, 1), (50, 2, 3), (40, 9, 2)] {
-            delayed.insert(Priority::Normal, waiting(n, since), time);
+        for (time, n) in [(50, 4), (30, 7), (50, 2), (40, 9)] {
+            delayed.insert(Priority::Normal, waiting(n), time);
         }
-        check(&delayed, &[(30, 7, 1), (40, 9, 2), (50, 2, 3), (50, 4, 1)]);
-        assert_eq!(delayed.remove(Seq(7)), Some(waiting(7, 1)));
+        check(&delayed, &[(30, 7), (40, 9), (50, 2), (50, 4)]);
+        assert_eq!(delayed.remove(Seq(7)), Some(waiting(7)));
         assert_eq!(delayed.remove(Seq(7)), None, "it is gone");
         assert!(!delayed.contains(Seq(7)) && delayed.contains(Seq(9)));
         assert_eq!(delayed.remove(Seq(1)), None, "it never was there");
-        check(&delayed, &[(40, 9, 2), (50, 2, 3), (50, 4, 1)]);
+        check(&delayed, &[(40, 9), (50, 2), (50, 4)]);
         assert_eq!(delayed.pop_due(39), None);
         let first = delayed.pop_due(50);
-        assert_eq!(first, Some((40, Priority::Normal, waiting(9, 2))));
+        assert_eq!(first, Some((40, Priority::Normal, waiting(9))));
         let second = delayed.pop_due(50);
-        assert_eq!(second, Some((50, Priority::Normal, waiting(2, 3))));
-        check(&delayed, &[(50, 4, 1)]);
-        assert_eq!(delayed.remove(Seq(4)), Some(waiting(4, 1)));
+        assert_eq!(second, Some((50, Priority::Normal, waiting(2))));
+        check(&delayed, &[(50, 4)]);
+        assert_eq!(delayed.remove(Seq(4)), Some(waiting(4)));
         check(&delayed, &[]);
         assert_eq!(delayed.pop_due(Millis::MAX), None);
     }
