@@ -99,6 +99,9 @@ pub(crate) struct RunHttpArguments {
     /// What is read of the response, at most.
     #[arg(long, value_name = "BYTES")]
     max_body_bytes: usize,
+    /// What the result may take as JSON, at most.
+    #[arg(long, value_name = "BYTES")]
+    max_result_bytes: usize,
     /// Reach loopback, private, link-local and metadata addresses as well.
     #[arg(long)]
     allow_private_addresses: bool,
@@ -110,6 +113,7 @@ impl RunHttpArguments {
             allow_private_addresses: self.allow_private_addresses,
             timeout: Duration::from_millis(self.timeout_ms),
             max_body_bytes: self.max_body_bytes,
+            max_result_bytes: self.max_result_bytes,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use attune_config::{Settings, WorkerHttpSettings};
+use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
 use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
@@ -254,6 +254,12 @@ async fn start_worker(
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let worker = &settings.worker;
+    let http = HttpOptions {
+        allow_private_addresses: worker.http.allow_private_addresses,
+        timeout: worker.http.timeout(),
+        max_body_bytes: worker.http.max_body_bytes,
+        max_result_bytes: HttpOptions::result_bytes(settings.broker.max_message_bytes),
+    };
     let options = WorkerOptions {
         name: worker.name_or_host(),
         pool: worker.pool.clone(),
@@ -265,12 +271,8 @@ async fn start_worker(
         drain: worker.drain(),
         work_dir: worker.work_dir_or_temp(),
         env_allow: worker.env_allow.clone(),
-        http: HttpOptions {
-            allow_private_addresses: worker.http.allow_private_addresses,
-            timeout: worker.http.timeout(),
-            max_body_bytes: worker.http.max_body_bytes,
-        },
-        fetch: fetch_command(&worker.http),
+        fetch: fetch_command(&http),
+        http,
         max_message_bytes: settings.broker.max_message_bytes,
         guard,
         progress: health.progress("worker.loop", ROUND_BOUND),
@@ -313,12 +315,13 @@ fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsSt
 
 /// How a worker starts a fetch of `core.http.get`: as another process of this very program, also
 /// when its file was replaced by that of another release meanwhile.
-fn fetch_command(http: &WorkerHttpSettings) -> Vec<OsString> {
+fn fetch_command(http: &HttpOptions) -> Vec<OsString> {
     let mut command = vec![
         "/proc/self/exe".into(),
         "run-http".into(),
-        format!("--timeout-ms={}", millis(http.timeout())).into(),
+        format!("--timeout-ms={}", millis(http.timeout)).into(),
         format!("--max-body-bytes={}", http.max_body_bytes).into(),
+        format!("--max-result-bytes={}", http.max_result_bytes).into(),
     ];
     if http.allow_private_addresses {
         command.push("--allow-private-addresses".into());

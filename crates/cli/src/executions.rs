@@ -1,6 +1,6 @@
 //! `attune executions list | show | cancel`.
 
-use attune_api_types::{Cancelled, Execution, ExecutionList};
+use attune_api_types::{Cancelled, Execution, ExecutionList, QueueView};
 use attune_core::{ActionRef, ExecutionId, Status};
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
@@ -87,11 +87,11 @@ pub(super) async fn execute(
         ExecutionsCommand::List(filter) => list(http, &filter, json).await,
         ExecutionsCommand::Show { id } => {
             let record: Execution = http.get(&format!("/executions/{id}"), &[]).await?;
-            Ok(if json {
-                Output::json(&record)
-            } else {
-                Output::text(details(&record))
-            })
+            if json {
+                return Ok(Output::json(&record));
+            }
+            let waits = waits(http, &record).await;
+            Ok(Output::text(details(&record, waits)))
         }
         ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
         ExecutionsCommand::Cancel { ids } => cancel(http, &ids, json).await,
@@ -187,8 +187,45 @@ fn list_table(executions: &[Execution], now: DateTime<Utc>) -> String {
     table(&columns, rows.collect())
 }
 
+/// What an execution waits for. That its queue cannot be seen is no reason to show nothing of it.
+async fn waits(http: &Http, record: &Execution) -> Option<String> {
+    match record.status {
+        Status::Queued => {
+            let path = format!("/actions/{}/queue-stats", record.action_ref);
+            let queue: Option<QueueView> = http.get(&path, &[]).await.ok();
+            Some(waits_in(record, queue.as_ref(), Utc::now()))
+        }
+        Status::Requested => Some(
+            "for a worker of its pool, which has been told (`attune cluster` shows who works)"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// Why an execution has no slot yet, by the figures of its queue.
+fn waits_in(record: &Execution, queue: Option<&QueueView>, now: DateTime<Utc>) -> String {
+    if let Some(until) = record.not_before.filter(|until| *until > now) {
+        return format!("for its time, {} from now", duration(until - now));
+    }
+    let name = &record.action_ref;
+    let Some(queue) = queue else {
+        return format!("see `attune queues {name}`");
+    };
+    let others = queue.queue_length.saturating_sub(1);
+    match queue.max_concurrent {
+        Some(limit) if queue.active_count >= u64::from(limit) => format!(
+            "for a slot: {} of {limit} are taken (`attune queues holders {name}`), and {others} more \
+             wait",
+            queue.active_count
+        ),
+        _ if queue.health.reasons.is_empty() => "for the next round of its executor".to_owned(),
+        _ => format!("its queue says: {}", queue.health.reasons.join("; ")),
+    }
+}
+
 /// One execution, a line for each thing that is known about it, long texts at the end.
-fn details(record: &Execution) -> String {
+fn details(record: &Execution, waits: Option<String>) -> String {
     let time =
         |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true));
     let labels: Vec<String> = record
@@ -200,6 +237,7 @@ fn details(record: &Execution) -> String {
         ("id", Some(record.id.to_string())),
         ("action", Some(record.action_ref.clone())),
         ("status", Some(record.status.to_string())),
+        ("waits", waits),
         (
             "cancelling",
             record.cancel_requested.then(|| "yes".to_owned()),
@@ -274,7 +312,7 @@ async fn cancel(http: &Http, ids: &[ExecutionId], json: bool) -> Result<Output, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::record;
+    use super::super::tests::{queue, record};
     use super::*;
 
     #[test]
@@ -316,11 +354,37 @@ mod tests {
         let mut execution = record(7, Status::Failed);
         execution.exit_code = Some(3);
         execution.stderr = Some(Some("boom\n".to_owned()));
-        let text = details(&execution);
+        let text = details(&execution, None);
         assert!(text.contains("status       failed\n"), "{text}");
         assert!(text.contains("exit code    3\n"), "{text}");
         assert!(text.ends_with("\nstderr:\nboom\n"), "{text}");
         assert!(!text.contains("started"), "{text}");
         assert!(!text.contains("stdout"), "{text}");
+        assert!(!text.contains("waits"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_slot_says_what_it_waits_for() {
+        let mut execution = record(7, Status::Queued);
+        let now = execution.created;
+        let mut queue = queue(12, 2, Some(2));
+        let full = waits_in(&execution, Some(&queue), now);
+        assert!(full.starts_with("for a slot: 2 of 2 are taken"), "{full}");
+        assert!(full.ends_with("and 11 more wait"), "{full}");
+        let text = details(&execution, Some(full));
+        assert!(text.contains("\nwaits        for a slot"), "{text}");
+
+        queue.active_count = 1;
+        let free = waits_in(&execution, Some(&queue), now);
+        assert_eq!(free, "its queue says: a tenth full or more: 12 of 100");
+        queue.health.reasons.clear();
+        let free = waits_in(&execution, Some(&queue), now);
+        assert_eq!(free, "for the next round of its executor");
+        let unseen = waits_in(&execution, None, now);
+        assert_eq!(unseen, "see `attune queues core.echo`");
+
+        execution.not_before = Some(now + chrono::TimeDelta::seconds(65));
+        let early = waits_in(&execution, Some(&queue), now);
+        assert_eq!(early, "for its time, 1m 5s from now");
     }
 }

@@ -117,37 +117,13 @@ fn health(queue: &QueueView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use attune_api_types::QueueHealth;
-    use attune_core::ActionId;
-    use chrono::TimeDelta;
-
+    use super::super::tests::queue;
     use super::*;
 
     #[test]
     fn a_queue_is_a_row_with_its_verdict() {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
-        let queue = QueueView {
-            action_ref: "core.echo".to_owned(),
-            action_id: ActionId(1),
-            queue_length: 12,
-            active_count: 2,
-            max_concurrent: Some(2),
-            oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
-            total_enqueued: 20,
-            total_completed: 6,
-            total_cancelled: 0,
-            total_expired: 0,
-            last_updated: Some(now),
-            as_of: Some(now),
-            age_ms: Some(1200),
-            max_length: 100,
-            timeout_seconds: 60,
-            health: QueueHealth {
-                state: HealthState::Degraded,
-                reasons: vec!["a tenth full or more: 12 of 100".to_owned()],
-            },
-        };
-        let text = queue_table(&[queue], now);
+        let text = queue_table(&[queue(12, 2, Some(2))], now);
         let row = text.lines().nth(1).unwrap();
         let cells: Vec<&str> = row
             .split("  ")

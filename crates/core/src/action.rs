@@ -233,15 +233,12 @@ impl ActionSpec {
     /// A [`Reject`] that names the field, its problem and what would be right.
     pub fn check(&self) -> Result<(), Reject> {
         input::check_run_timeout(self.timeout_seconds)?;
-        input::check_text("pool", &self.pool)?;
-        if !self
-            .pool
-            .bytes()
-            .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'))
-        {
+        if !is_pool(&self.pool) {
             return Err(Reject::field(
                 "pool",
-                "`pool` takes lower-case letters, digits, `_` and `-`",
+                format!(
+                    "`pool` takes 1 to {MAX_POOL_BYTES} lower-case letters, digits, `_` and `-`"
+                ),
             ));
         }
         if let Run::Program(argv) = &self.run {
@@ -276,25 +273,49 @@ impl ActionSpec {
                 ));
             }
         }
-        for (field, value) in [
-            ("max_attempts", Some(self.max_attempts)),
-            ("policy.concurrency.limit", self.policy.concurrency.limit),
-            ("policy.queue.max_length", self.policy.queue.max_length),
+        for (field, value, without) in [
+            ("max_attempts", Some(self.max_attempts), "3"),
+            (
+                "policy.concurrency.limit",
+                self.policy.concurrency.limit,
+                "no limit",
+            ),
+            (
+                "policy.queue.max_length",
+                self.policy.queue.max_length,
+                "that of the executor's settings",
+            ),
             (
                 "policy.queue.timeout_seconds",
                 self.policy.queue.timeout_seconds,
+                "that of the executor's settings",
             ),
         ] {
             if value.is_some_and(|value| value == 0 || value > MAX_COUNT) {
                 return Err(Reject::field(
                     field,
-                    format!(
-                        "`{field}` must be from 1 to {MAX_COUNT}; leave it out for no limit of its own"
-                    ),
+                    format!("`{field}` must be from 1 to {MAX_COUNT}; leave it out for {without}"),
                 ));
             }
         }
-        Ok(())
+        self.check_built_in()
+    }
+
+    /// Whoever submits `core.echo` relies on what it does; its limits are everybody's to set.
+    fn check_built_in(&self) -> Result<(), Reject> {
+        let built_in = Self::core_pack();
+        let mut built_in = built_in.iter();
+        match built_in.find(|one| one.action_ref == self.action_ref) {
+            Some(built_in) if built_in.run != self.run => Err(Reject::field(
+                "run",
+                format!(
+                    "`run` of {} cannot be changed, because every installation has it; give yours \
+                     a name of its own",
+                    self.action_ref
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The actions every installation has.
@@ -342,6 +363,15 @@ impl ActionSpec {
             },
         ]
     }
+}
+
+/// How long the name of a pool may be, in bytes.
+const MAX_POOL_BYTES: usize = 64;
+
+/// Whether workers can be of a pool of this name.
+fn is_pool(name: &str) -> bool {
+    let fits = |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+    (1..=MAX_POOL_BYTES).contains(&name.len()) && name.bytes().all(fits)
 }
 
 /// The largest limit or count that a policy can name.
@@ -404,5 +434,16 @@ mod tests {
             spec.check().unwrap_err().field.as_deref(),
             Some("run.program")
         );
+        spec.run = Run::Builtin(Builtin::Fail);
+        let reject = spec.check().unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("run"), "{reject:?}");
+        spec.action_ref = "mine.noop".parse().unwrap();
+        assert_eq!(spec.check(), Ok(()));
+        for pool in ["", "Blue", "a b", &"a".repeat(65)] {
+            spec.pool = pool.to_owned();
+            assert_eq!(spec.check().unwrap_err().field.as_deref(), Some("pool"));
+        }
+        spec.pool = "a".repeat(64);
+        assert_eq!(spec.check(), Ok(()));
     }
 }

@@ -22,10 +22,11 @@ macro_rules! integer_id {
         }
 
         impl FromStr for $name {
-            type Err = std::num::ParseIntError;
+            type Err = String;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                text.parse().map(Self)
+                let number = text.parse().map(Self);
+                number.map_err(|_| format!("{text:?} is not a number, as ids are"))
             }
         }
     };

@@ -1,13 +1,12 @@
 //! What an executor counts.
 
-/// Declares the counters once: the variant and its name among the metrics.
+/// Declares the counters once: what each counts, the variant, and its name among the metrics.
 macro_rules! counters {
-    ($($variant:ident = $name:literal),+ $(,)?) => {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal),+ $(,)?) => {
         /// What an executor counts.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[expect(missing_docs, reason = "the names say it, and `name` is what people see")]
         pub enum Counter {
-            $($variant),+
+            $(#[doc = $doc] $variant),+
         }
 
         impl Counter {
@@ -20,35 +19,67 @@ macro_rules! counters {
                     $(Self::$variant => $name),+
                 }
             }
+
+            /// What it counts, for people who look at the metrics.
+            pub fn help(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $doc.trim_start()),+
+                }
+            }
         }
     };
 }
 
 counters! {
+    /// Executions that were accepted.
     Accepted = "queue.enqueue.total",
+    /// Submissions that came again under their request id.
     Repeated = "executor.requests.repeated.total",
+    /// Submissions and commands that were refused.
     Rejected = "executor.requests.rejected.total",
+    /// Slots that were given.
     Granted = "queue.schedule.total",
+    /// Runs that ended and freed their slot.
     Completed = "executor.completions.total",
+    /// Ends of runs that held no slot any more.
     StaleCompletion = "executor.completions.stale.total",
+    /// Executions that were cancelled.
     Cancelled = "executor.cancelled.total",
+    /// Executions that waited for longer than their queue allows.
     Expired = "executor.expired.total",
+    /// Slots taken back whose executions wait again.
     Revoked = "executor.revoked.total",
+    /// Executions that ended because their worker was lost.
     Abandoned = "executor.abandoned.total",
+    /// Dispatches that were sent once more.
     Redispatched = "executor.redispatched.total",
+    /// Executions that ended because their dispatch can never be sent.
     Undispatchable = "executor.undispatchable.total",
+    /// Dispatches left to be sent later, because their pool took none.
     DispatchDropped = "executor.dispatches.dropped.total",
+    /// Dead letters that were stored with a commit.
     LetterKept = "executor.dead_letters.kept.total",
+    /// Slots in memory that the store did not know.
     SlotLeakMended = "executor.reconcile.leaked_slots.total",
+    /// Slots of the store that were not in memory.
     SlotMissingMended = "executor.reconcile.missing_slots.total",
+    /// Executions that waited in memory only.
     WaitingLeakMended = "executor.reconcile.leaked_waiting.total",
+    /// Executions that waited in the store only.
     WaitingMissingMended = "executor.reconcile.missing_waiting.total",
+    /// Actions of the store that were not in memory.
     UnknownActionMended = "executor.reconcile.unknown_actions.total",
+    /// Slots taken by force, or given back by a worker that could start nothing.
     ForceReleased = "executor.force_released.total",
+    /// Executions that were started out of their order.
     OrderViolation = "executor.violations.order.total",
+    /// Times that more slots were held than the limit allows.
     LimitViolation = "executor.violations.limit.total",
+    /// Commits refused because the partition has another owner.
     Fenced = "executor.commits.fenced.total",
+    /// Commits that the store refused.
     CommitRefused = "executor.commits.refused.total",
+    /// Commits whose outcome was not known.
     CommitUnknown = "executor.commits.unknown.total",
 }
 

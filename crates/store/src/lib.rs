@@ -39,8 +39,9 @@ pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
 
 /// How far [`Store::restore_fence`] makes the epochs jump: further than partitions change hands
-/// between a backup and its restore, and so that it can be done 500 times.
-pub const FENCE_JUMP: i64 = 16_384;
+/// between a backup and its restore. From epoch 8192 on ids are larger than 2^53, which clients that
+/// read numbers as doubles take for others; so it can be done seven times before.
+pub const FENCE_JUMP: i64 = 1_024;
 
 /// Whether a migration of this name only adds to the schema, so that older programs work with it.
 pub fn is_additive(migration: &str) -> bool {

@@ -61,6 +61,17 @@ pub struct HttpOptions {
     pub timeout: Duration,
     /// What is read of a response, at most, in bytes.
     pub max_body_bytes: usize,
+    /// What a result may take as JSON, at most, in bytes: a body that takes more is cut, so that its
+    /// completion fits into a message.
+    pub max_result_bytes: usize,
+}
+
+impl HttpOptions {
+    /// How large a result may be where messages may be so large: what else a completion says needs
+    /// some room.
+    pub fn result_bytes(max_message_bytes: usize) -> usize {
+        max_message_bytes.saturating_sub(ROOM_BYTES)
+    }
 }
 
 impl Default for WorkerOptions {
@@ -96,10 +107,13 @@ impl Default for HttpOptions {
             allow_private_addresses: false,
             timeout: Duration::from_secs(30),
             max_body_bytes: 1024 * 1024,
+            max_result_bytes: Self::result_bytes(1024 * 1024),
         }
     }
 }
 
+/// What a completion takes beside its result, and an error in it, in bytes.
+const ROOM_BYTES: usize = 2048;
 /// The smallest message bound: below it, not even a completion without any output would fit.
 const MIN_MESSAGE_BYTES: usize = 4096;
 /// The shortest lease: below it, renewals would follow each other without a pause.

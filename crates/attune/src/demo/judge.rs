@@ -100,7 +100,8 @@ fn read_records(path: &Path) -> anyhow::Result<HashMap<ExecutionId, (i64, Option
         let (Some(kind), Some(id), Some(time)) = (kind, id, time) else {
             anyhow::bail!("a record is cut: {line:?}");
         };
-        let (id, time): (ExecutionId, i64) = (id.parse()?, time.parse()?);
+        let (id, time): (ExecutionId, i64) =
+            (id.parse().map_err(anyhow::Error::msg)?, time.parse()?);
         match kind {
             "start" => {
                 let earlier = records.insert(id, (time, None));

@@ -108,6 +108,7 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
         let counters = handle.counters();
         meter
             .u64_observable_counter(counter.name())
+            .with_description(counter.help())
             .with_callback(move |observer| observer.observe(counters.get(counter), &[]))
             .build();
     }
@@ -121,10 +122,12 @@ fn export(handle: &ExecutorHandle, metrics: &Metrics) {
     );
     meter
         .u64_observable_gauge("queue.depth")
+        .with_description("Executions that wait.")
         .with_callback(move |observer| observer.observe(depth(), &[]))
         .build();
     meter
         .u64_observable_gauge("queue.active")
+        .with_description("Executions that hold a slot.")
         .with_callback(move |observer| observer.observe(active(), &[]))
         .build();
 }

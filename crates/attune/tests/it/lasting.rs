@@ -213,7 +213,6 @@ async fn cluster_lasting_large_dispatches() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), large_dispatches).await
 }
 
-/// With a hundred thousand that wait, slots are handed on without a pause.
 /// A hundred thousand wait, or as many as `ATTUNE_TEST_WAITING` says: slots are handed on without
 /// a pause while the store is compared with the memory, and no daemon grows beyond its bound.
 async fn many_waiting(system: &System) -> anyhow::Result<()> {

@@ -39,7 +39,7 @@ impl Recording {
             let &[kind, id, time] = words.as_slice() else {
                 bail!("a cut record: {line:?}")
             };
-            let (id, time) = (id.parse()?, time.parse()?);
+            let (id, time) = (id.parse().map_err(anyhow::Error::msg)?, time.parse()?);
             if kind == "start" {
                 latest.insert(id, intervals.len());
                 intervals.push(Interval::new(id, time, None));

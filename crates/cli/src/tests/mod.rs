@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use attune_api_types::Execution;
+use attune_api_types::{Execution, HealthState, QueueHealth, QueueView};
 use attune_core::{ActionId, Attempt, ExecutionId, Priority, RequestId, Status};
-use chrono::DateTime;
+use chrono::{DateTime, TimeDelta};
 use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
 
@@ -45,6 +45,32 @@ pub(super) fn record(id: i64, status: Status) -> Execution {
         stdout: Some(None),
         stderr: Some(None),
         requeue_of: None,
+    }
+}
+
+/// A queue, a tenth full, whose oldest has waited 65 s.
+pub(super) fn queue(length: u64, active: u64, limit: Option<u32>) -> QueueView {
+    let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+    QueueView {
+        action_ref: "core.echo".to_owned(),
+        action_id: ActionId(1),
+        queue_length: length,
+        active_count: active,
+        max_concurrent: limit,
+        oldest_enqueued_at: Some(now - TimeDelta::seconds(65)),
+        total_enqueued: 20,
+        total_completed: 6,
+        total_cancelled: 0,
+        total_expired: 0,
+        last_updated: Some(now),
+        as_of: Some(now),
+        age_ms: Some(1200),
+        max_length: 100,
+        timeout_seconds: 60,
+        health: QueueHealth {
+            state: HealthState::Degraded,
+            reasons: vec![format!("a tenth full or more: {length} of 100")],
+        },
     }
 }
 

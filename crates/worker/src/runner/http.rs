@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use attune_core::input::json_bytes;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
@@ -41,6 +42,9 @@ const HEADERS_KEPT: [&str; 9] = [
     "retry-after",
 ];
 
+/// What stands at the end of a body that was cut.
+const CUT: &str = "… [cut]";
+
 /// What is asked for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +64,7 @@ pub(crate) struct HttpGet {
     allowed: Allowed,
     timeout: Duration,
     max_body_bytes: usize,
+    max_result_bytes: usize,
 }
 
 impl HttpGet {
@@ -78,6 +83,7 @@ impl HttpGet {
             allowed,
             timeout: options.timeout,
             max_body_bytes: options.max_body_bytes,
+            max_result_bytes: options.max_result_bytes,
         }
     }
 
@@ -137,18 +143,27 @@ impl HttpGet {
             body.add(&chunk);
         }
         let body = body.into_text();
-        let cut = body.cut > 0;
-        let text = if cut {
-            format!("{}… [cut]", body.text)
-        } else {
-            body.text
-        };
-        let mut result = json!({"status": status.as_u16(), "headers": headers, "body": text});
-        if cut {
+        let mut result = json!({"status": status.as_u16(), "headers": headers, "body": ""});
+        let taken = result.to_string().len() + CUT.len() + r#","body_cut":true"#.len();
+        let kept = fits(&body.text, self.max_result_bytes.saturating_sub(taken));
+        if body.cut > 0 || kept < body.text.len() {
+            result["body"] = Value::String(format!("{}{CUT}", &body.text[..kept]));
             result["body_cut"] = Value::Bool(true);
+        } else {
+            result["body"] = Value::String(body.text);
         }
         Ok((status, result))
     }
+}
+
+/// How much of a text takes at most so many bytes as JSON, in bytes of the text.
+fn fits(text: &str, max: usize) -> usize {
+    let mut taken = 0;
+    let over = text.char_indices().find(|(_, character)| {
+        taken += json_bytes(*character);
+        taken > max
+    });
+    over.map_or(text.len(), |(at, _)| at)
 }
 
 fn client(allowed: Allowed) -> Result<Client, String> {
@@ -353,6 +368,28 @@ mod tests {
             (&result["body_cut"], &result["status"]),
             (&json!(true), &json!(503))
         );
+    }
+
+    /// As JSON such a body has twice or six times its bytes.
+    #[tokio::test]
+    async fn a_result_never_takes_more_than_it_may() {
+        let body = "\"\u{1}é\n".repeat(500);
+        let port = server(move |_, _| ok(&body)).await;
+        for max_result_bytes in [200, 1_000, 1_003, 7_000] {
+            let http = HttpGet::with_allowed(
+                &HttpOptions {
+                    max_result_bytes,
+                    ..options(10_000)
+                },
+                only_one,
+            );
+            let outcome = http.run(get(format!("http://127.0.0.1:{port}/"))).await;
+            let written = outcome.result.as_ref().unwrap().get().len();
+            assert!(written <= max_result_bytes, "{written}");
+            let is_cut = max_result_bytes < 7_000;
+            assert!(!is_cut || written + 7 > max_result_bytes, "{written}");
+            assert_eq!(result(&outcome)["body_cut"] == true, is_cut);
+        }
     }
 
     #[tokio::test]
