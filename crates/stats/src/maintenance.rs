@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use attune_runtime::clock::BootInstant;
 use attune_runtime::{Backoff, LogPace, error_chain, in_task};
 use attune_store::{ExecutionStore, HistoryRetention};
+use chrono::{DateTime, TimeDelta, Utc};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::StatsCounters;
@@ -13,6 +15,33 @@ use crate::counters::StatsCounters;
 /// that each round makes.
 const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_CAP: Duration = Duration::from_secs(60);
+
+/// A wall clock that is apart from the clock since the boot by more was set.
+const STEP: TimeDelta = TimeDelta::seconds(5);
+
+/// Two clocks at one moment: what is old is judged by the first, and only the second cannot be set.
+struct Clocks {
+    wall: DateTime<Utc>,
+    boot: BootInstant,
+}
+
+impl Clocks {
+    fn now() -> Self {
+        Self {
+            wall: Utc::now(),
+            boot: BootInstant::now(),
+        }
+    }
+
+    /// By how much the wall clock was set since the last time, if it was.
+    fn step(&mut self) -> Option<TimeDelta> {
+        let before = std::mem::replace(self, Self::now());
+        let passed = self.boot.saturating_duration_since(before.boot);
+        let passed = TimeDelta::from_std(passed).unwrap_or(TimeDelta::MAX);
+        let step = (self.wall - before.wall) - passed;
+        (step.abs() > STEP).then_some(step)
+    }
+}
 
 /// Maintains the history now and after every `interval`, until the stop.
 pub(crate) async fn maintain<S>(
@@ -26,7 +55,20 @@ pub(crate) async fn maintain<S>(
 {
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
     let mut log = LogPace::default();
+    let mut clocks = Clocks::now();
     loop {
+        if let Some(step) = clocks.step() {
+            tracing::error!(
+                step_s = step.num_seconds(),
+                "the clock of this machine was set since the last upkeep; nothing is removed until \
+                 the next"
+            );
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(interval) => continue,
+            }
+        }
         let again = Arc::clone(&store);
         let wait = match in_task(async move { again.maintain_history(keep).await }).await {
             Ok(()) => {
@@ -52,5 +94,26 @@ pub(crate) async fn maintain<S>(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_noticed_once() {
+        let mut clocks = Clocks::now();
+        assert_eq!(clocks.step(), None);
+        for ahead in [TimeDelta::days(40), -TimeDelta::days(40)] {
+            clocks.wall -= ahead;
+            let step = clocks.step().unwrap();
+            assert!((step - ahead).abs() < STEP, "{step}");
+            assert_eq!(clocks.step(), None);
+        }
+        // A machine that slept was not set.
+        clocks.wall -= TimeDelta::hours(1);
+        clocks.boot = BootInstant::from_nanos(clocks.boot.as_nanos() - 3_600_000_000_000);
+        assert_eq!(clocks.step(), None);
     }
 }

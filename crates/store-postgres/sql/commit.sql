@@ -20,8 +20,8 @@
 -- Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
 -- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
 --
--- What is accepted and granted has the owner's time, $64, and so has the end of what ends as it is
--- accepted; every other end has the store's, by whose days the history is kept.
+-- What is accepted, granted and ended has the owner's time, $64: this clock may have been set, and a
+-- row of a day that is not its own is dropped with that day, or not found.
 WITH fence AS MATERIALIZED (
     SELECT l.partition
     FROM attune.partition_lease l
@@ -60,8 +60,7 @@ inserted AS (
     ON CONFLICT (id) DO NOTHING
 ),
 -- The history has no unique index over its days. The request row, written by the same statement,
--- tells whether an instant end was written before; maybe yesterday (look_up_requests.sql says
--- which days are asked).
+-- tells whether an instant end was written before; maybe yesterday.
 instant AS (
     INSERT INTO attune.execution_history (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
@@ -91,13 +90,12 @@ instant AS (
       AND 0 = (
         -- A count, because NOT EXISTS would become a join.
         SELECT count(*) FROM attune.request r
-        WHERE r.request_id = n.request_id AND r.execution_id = n.id
-          AND r.created < now() + interval '1 day')
+        WHERE r.request_id = n.request_id AND r.execution_id = n.id)
 ),
 -- Each day has a unique index of its own, and none spans them, so none can be named here.
 remembered AS (
     INSERT INTO attune.request (request_id, execution_id, digest, created)
-    SELECT r.request_id, r.id, r.digest, now()
+    SELECT r.request_id, r.id, r.digest, $64::timestamptz
     FROM (
         SELECT
             unnest($6::uuid[] || $22::uuid[]) AS request_id,
@@ -156,7 +154,11 @@ ended AS (
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
         error, stdout, stderr, requeue_of)
-    SELECT g.id, g.action, g.created, g.requested_at, g.started_at, now(), g.not_before,
+    SELECT g.id, g.action, g.created, g.requested_at, g.started_at,
+           -- A claim has this clock's time, which may be a little ahead of the owner's.
+           CASE WHEN g.started_at > $64::timestamptz
+                 AND g.started_at < $64::timestamptz + interval '5 seconds'
+               THEN g.started_at ELSE $64::timestamptz END, g.not_before,
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,

@@ -1,6 +1,7 @@
 //! The upkeep: room for the days to come, and what is old goes.
 
 use attune_store::{DeadLetterStore as _, HistoryRetention, StoreError};
+use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::postgres::{PgArguments, PgPool};
 
 use crate::bind::Binds;
@@ -28,6 +29,9 @@ const HISTORY: ByDay = ByDay {
     table: "execution_history",
     days_ahead: 7,
 };
+
+/// Clocks that differ by more count as different.
+const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// How many rows one step of the upkeep removes.
 const PRUNE_STEP: i64 = 10_000;
@@ -65,6 +69,10 @@ pub(crate) async fn maintain(
     for table in [REQUESTS, HISTORY] {
         steps.note("days to come", days_to_come(db, table).await);
     }
+    if let Err(error) = clocks_agree(db).await {
+        steps.note("the time", Err(error));
+        return steps.failed.map_or(Ok(()), Err);
+    }
     steps.note("requests", drop_days(db, REQUESTS, requests).await);
     let minutes = prune(db, sql::PRUNE_STATS_HISTORY, micros(keep.records.stats));
     steps.note("queue stats", minutes.await);
@@ -90,6 +98,26 @@ pub(crate) async fn maintain(
     let letters = store.prune_dead_letters(keep.records.letters).await;
     steps.note("dead letters", letters.map(|_removed| ()));
     steps.failed.map_or(Ok(()), Err)
+}
+
+/// Whether this machine and the server have the same time. By a clock that was set everything may
+/// look old, and what is removed is gone.
+async fn clocks_agree(db: &Db) -> Result<(), StoreError> {
+    let pool = db.general.clone();
+    let (before, theirs, after) = db
+        .run(async move {
+            let before = Utc::now();
+            let theirs: DateTime<Utc> = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
+            Ok((before, theirs, Utc::now()))
+        })
+        .await?;
+    if before - CLOCKS_DIFFER <= theirs && theirs <= after + CLOCKS_DIFFER {
+        return Ok(());
+    }
+    Err(StoreError::Conflict(format!(
+        "nothing old is removed while the clocks differ: PostgreSQL's shows {theirs}, this machine's \
+         {after}; set right the one that is wrong"
+    )))
 }
 
 async fn days_to_come(db: &Db, of: ByDay) -> Result<(), StoreError> {

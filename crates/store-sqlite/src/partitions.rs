@@ -394,13 +394,11 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
     for (statement, items) in [
         (sql::INSERT_ACTIVE, lists.inserts),
         (sql::INSERT_INSTANT, lists.instant),
+        (sql::INSERT_REQUEST, lists.requests),
     ] {
-        let Some(items) = items else { continue };
-        let insert = sqlx::query(statement).bind(items).bind(lists.at.clone());
-        connection.execute(insert).await?;
+        stamped(connection, statement, items, &lists.at).await?;
     }
     for (statement, items) in [
-        (sql::INSERT_REQUEST, lists.requests),
         (sql::REVOKE, lists.revocations),
         (sql::MARK_CANCELLED, lists.marks),
     ] {
@@ -408,10 +406,10 @@ async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<C
     }
     let mut committed = Committed::default();
     if let Some(grants) = lists.grants {
-        committed.granted = grant(connection, grants, lists.at, lists.grant_count).await?;
+        committed.granted = grant(connection, grants, lists.at.clone(), lists.grant_count).await?;
     }
     if lists.ends.is_some() {
-        run(connection, sql::END_INTO_HISTORY, lists.ends).await?;
+        stamped(connection, sql::END_INTO_HISTORY, lists.ends, &lists.at).await?;
         committed.ended = run(connection, sql::END_DELETE, Some(lists.end_ids)).await?;
     }
     run(connection, sql::UPSERT_TOTALS, lists.totals).await?;
@@ -448,6 +446,19 @@ async fn run(
         .execute(sqlx::query(statement).bind(items))
         .await?;
     Ok(done.rows_affected())
+}
+
+/// Runs a statement whose rows have the time of the round that was decided.
+async fn stamped(
+    connection: &mut SqliteConnection,
+    statement: &'static str,
+    items: Option<String>,
+    at: &str,
+) -> Result<(), Failure> {
+    let Some(items) = items else { return Ok(()) };
+    let insert = sqlx::query(statement).bind(items).bind(at.to_owned());
+    connection.execute(insert).await?;
+    Ok(())
 }
 
 async fn grant(

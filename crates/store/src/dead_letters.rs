@@ -118,6 +118,8 @@ pub struct LetterGauge {
 impl LetterGauge {
     /// A look is due after each of so many parts of the bytes that all letters may have.
     const PARTS: u64 = 64;
+    /// A century.
+    const ANY_AGE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
     /// For letters of which `keep` is kept. The first letter makes a look due: nobody knows how many
     /// there are.
@@ -130,7 +132,8 @@ impl LetterGauge {
     }
 
     /// Counts letters that were added. When a look is due: what is to be kept, and the caller prunes
-    /// and says that it is [`done`](Self::done). One caller at a time does so.
+    /// and says that it is [`done`](Self::done). One caller at a time does so. How old they are is
+    /// left to the upkeep, which asks first whether the clock is right.
     pub fn added(&self, letters: &[NewDeadLetter]) -> Option<DeadLetterRetention> {
         if letters.is_empty() {
             return None;
@@ -145,7 +148,10 @@ impl LetterGauge {
             return None;
         }
         self.added.store(0, Ordering::Relaxed);
-        Some(self.keep)
+        Some(DeadLetterRetention {
+            age: Self::ANY_AGE,
+            ..self.keep
+        })
     }
 
     /// The look that was due is over; `true` when so much was added meanwhile that the caller has to
@@ -238,15 +244,20 @@ mod tests {
             ..DeadLetterRetention::USUAL
         };
         let gauge = LetterGauge::new(keep);
+        // Their age is the upkeep's to judge.
+        let due = Some(DeadLetterRetention {
+            age: LetterGauge::ANY_AGE,
+            ..keep
+        });
         assert_eq!(gauge.added(&[]), None);
-        assert_eq!(gauge.added(&letters(512)), Some(keep), "the first letter");
+        assert_eq!(gauge.added(&letters(512)), due, "the first letter");
         assert_eq!(gauge.added(&letters(1_000)), None, "somebody looks");
         assert!(gauge.done(true), "enough came meanwhile");
         assert!(!gauge.done(true));
         assert_eq!(gauge.added(&letters(600)), None, "less than a part");
-        assert_eq!(gauge.added(&letters(600)), Some(keep));
+        assert_eq!(gauge.added(&letters(600)), due);
         assert!(!gauge.done(false));
-        assert_eq!(gauge.added(&letters(512)), Some(keep), "it had failed");
+        assert_eq!(gauge.added(&letters(512)), due, "it had failed");
         assert!(!gauge.done(true));
     }
 }
