@@ -32,12 +32,20 @@ END;
 $$;
 
 -- Removes up to `at_most` entries that are older than `cutoff`, the oldest first; gives how many.
+-- A SET clause of the function would need a superuser, and this lasts to the end of the transaction.
 CREATE FUNCTION attune.prune_audit(cutoff timestamptz, at_most bigint) RETURNS bigint
-LANGUAGE sql SET attune.upkeep = 'on' AS $$
+LANGUAGE plpgsql AS $$
+DECLARE
+    removed bigint;
+BEGIN
+    PERFORM set_config('attune.upkeep', 'on', true);
     WITH pruned AS (
         DELETE FROM attune.audit_log WHERE id = ANY(ARRAY(
             SELECT id FROM (SELECT id, at FROM attune.audit_log ORDER BY id LIMIT at_most) AS oldest
             WHERE at < cutoff))
         RETURNING id)
-    SELECT count(*) FROM pruned
+    SELECT count(*) INTO removed FROM pruned;
+    PERFORM set_config('attune.upkeep', '', true);
+    RETURN removed;
+END;
 $$;

@@ -116,12 +116,39 @@ impl Db {
 async fn migrate(pool: &PgPool) -> Result<(), Failure> {
     if exists(pool).await? {
         foreign(&applied(pool).await?)?;
+        accept_corrections(pool).await?;
     }
     let mut migrator = migrator();
     // What this program does not know was judged just now.
     migrator.set_ignore_missing(true);
     migrator.run(pool).await.map_err(of_migration)?;
     make_days(pool).await
+}
+
+/// Migrations whose text was corrected without changing what they lead to: version, and the checksum
+/// of the text before.
+///
+/// The seventh could be applied by a superuser only.
+const CORRECTED: [(i64, &str); 1] = [(
+    7,
+    "bb61647bfb4f0e6a882e94a4f6a17e5f4bf5f51cfd169ddddd20f71cd1c7b127866d3aad30e8c87afb6ea99137762cd1",
+)];
+
+/// Takes a corrected migration for applied where its earlier text was.
+async fn accept_corrections(pool: &PgPool) -> Result<(), Failure> {
+    let known = migrations();
+    for (version, before) in CORRECTED {
+        let Some(now) = known.iter().find(|it| it.version == version) else {
+            continue;
+        };
+        let accept = sqlx::query(sql::ACCEPT_CORRECTION);
+        let accept = accept
+            .bind(now.checksum.to_vec())
+            .bind(version)
+            .bind(before);
+        accept.execute(pool).await?;
+    }
+    Ok(())
 }
 
 /// A migration that was applied: version, name, whether it was finished, checksum.

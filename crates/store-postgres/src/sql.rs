@@ -12,6 +12,7 @@ macro_rules! statements {
 }
 
 statements! {
+    ACCEPT_CORRECTION = "accept_correction",
     ACQUIRE = "acquire",
     ACQUIRE_OBSERVED = "acquire_observed",
     ACTIONS_BY_REF = "actions_by_ref",

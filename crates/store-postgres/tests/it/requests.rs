@@ -7,9 +7,11 @@ use attune_store::{
     Batch, ExecutionStore as _, HistoryRetention, KnownRequest, Outcome, PartitionStore as _,
     RecordRetention, Store as _,
 };
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::support::{TestDb, on_fresh_db};
+use attune_store_postgres::PostgresStore;
+
+use crate::support::{TestDb, on_fresh_db, succeeded};
 use crate::upkeep::days_of;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -204,19 +206,22 @@ const BEFORE: [&str; 9] = [
 #[tokio::test]
 async fn migrating_keeps_what_is_stored() {
     on_fresh_db(|db| async move {
+        // What an earlier release has made belongs to the user whose `attune migrate` made it.
+        let user = PgPool::connect(&db.url).await.unwrap();
+        let run = async |statements: &'static str| {
+            sqlx::raw_sql(statements).execute(&user).await.unwrap();
+        };
         run(
-            &db,
             "CREATE TABLE public.applied AS
                  SELECT * FROM attune.schema_migration WHERE version < 10;
              DROP SCHEMA attune CASCADE",
         )
         .await;
-        run(&db, "CREATE SCHEMA attune").await;
+        run("CREATE SCHEMA attune").await;
         for migration in BEFORE {
-            run(&db, migration).await;
+            run(migration).await;
         }
         run(
-            &db,
             "CREATE TABLE attune.schema_migration AS TABLE public.applied;
              SELECT attune.make_history_days(7);
              INSERT INTO attune.request
@@ -251,6 +256,53 @@ async fn migrating_keeps_what_is_stored() {
         };
         db.store.commit(&batch).await.unwrap();
         assert_eq!(db.count("SELECT count(*) FROM attune.request").await, 3);
+        user.close().await;
+    })
+    .await;
+}
+
+/// A request that was accepted while the server's clock was wrong is known afterwards, and so is one
+/// of before while it is wrong, waiting or ended.
+#[tokio::test]
+async fn requests_are_known_while_and_after_the_clock_was_set() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        for ahead in ["3 days", "40 days", "-3 days", "-40 days"] {
+            let stepped = db.with_clock(ahead).await;
+            let tells = async |store: &PostgresStore, request: RequestId, status: Status| {
+                let found = store.look_up(&[request], &[]).await.unwrap().requests;
+                let found: Vec<Status> = found.iter().map(|known| known.status).collect();
+                assert_eq!(found, [status], "{ahead}");
+            };
+            let (before, during) = (owner.queued(), owner.queued());
+            let requests = [before.request_id, during.request_id];
+            let ids = [before.id, during.id];
+            for (store, new) in [(&db.store, before), (&stepped, during)] {
+                let batch = Batch {
+                    inserts: vec![new],
+                    ..owner.batch()
+                };
+                store.commit(&batch).await.unwrap();
+            }
+            for request in requests {
+                tells(&db.store, request, Status::Queued).await;
+                tells(&stepped, request, Status::Queued).await;
+            }
+            let batch = Batch {
+                ends: ids.map(succeeded).into(),
+                ..owner.batch()
+            };
+            stepped.commit(&batch).await.unwrap();
+            for request in requests {
+                tells(&db.store, request, Status::Succeeded).await;
+                tells(&stepped, request, Status::Succeeded).await;
+            }
+            stepped.close().await;
+        }
+        // Every row lies in a day around now, so that none of them is dropped too early or kept.
+        let strays = "SELECT count(*) FROM attune.execution_history
+                      WHERE abs(extract(epoch FROM finished_at - now())) > 3600";
+        assert_eq!(db.count(strays).await, 0);
     })
     .await;
 }

@@ -30,11 +30,24 @@ pub(crate) fn server_url() -> String {
 pub(crate) struct TestDb {
     /// The store under test.
     pub(crate) store: PostgresStore,
-    /// Where the database is.
+    /// Where the database is, for a user who may do nothing but own it.
     pub(crate) url: String,
-    /// Plain connections to it.
+    /// Connections to it of a superuser.
     pub(crate) sql: PgPool,
 }
+
+/// Owns the databases of the tests, and is its own password. Managed servers give nobody more.
+const PLAIN_USER: &str = "attune_test_plain";
+
+/// Several tests may do so at once.
+const MAKE_PLAIN_USER: &str = "
+DO $$
+BEGIN
+    CREATE ROLE attune_test_plain LOGIN PASSWORD 'attune_test_plain';
+EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL;
+END;
+$$";
 
 /// Runs a test on a database of its own, which is dropped afterwards.
 pub(crate) async fn on_fresh_db<F>(test: impl FnOnce(TestDb) -> F)
@@ -44,8 +57,12 @@ where
     let server = server_url();
     let name = format!("attune_test_{}", Uuid::now_v7().simple());
     let mut admin = PgConnection::connect(&server).await.unwrap();
+    sqlx::raw_sql(MAKE_PLAIN_USER)
+        .execute(&mut admin)
+        .await
+        .unwrap();
     // template0, because nobody can be connected to it; a copy needs that.
-    let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0 OWNER {PLAIN_USER}");
     sqlx::query(AssertSqlSafe(create))
         .execute(&mut admin)
         .await
@@ -53,12 +70,15 @@ where
 
     let (address, query) = server.split_once('?').unwrap_or((&server, ""));
     let (address, _) = address.rsplit_once('/').unwrap();
-    let url = format!("{address}/{name}?{query}");
+    let of_admin = format!("{address}/{name}?{query}");
+    let (scheme, place) = address.split_once("://").unwrap();
+    let host = place.rsplit_once('@').map_or(place, |(_, host)| host);
+    let url = format!("{scheme}://{PLAIN_USER}:{PLAIN_USER}@{host}/{name}?{query}");
     let store = PostgresStore::connect(PostgresOptions::new(&url))
         .await
         .unwrap();
     store.migrate().await.unwrap();
-    let sql = PgPool::connect(&url).await.unwrap();
+    let sql = PgPool::connect(&of_admin).await.unwrap();
     let db = TestDb { store, url, sql };
     // In a task, so that the database is dropped although the test panics.
     let result = tokio::spawn(test(db.clone())).await;
@@ -74,6 +94,32 @@ where
 }
 
 impl TestDb {
+    /// The store as it is while its server's clock is ahead, or behind.
+    pub(crate) async fn with_clock(&self, ahead: &str) -> PostgresStore {
+        // What a session finds in `shifted` comes before what every database has.
+        let shift = format!(
+            "DROP SCHEMA IF EXISTS shifted CASCADE;
+             CREATE SCHEMA shifted;
+             CREATE FUNCTION shifted.now() RETURNS timestamptz LANGUAGE sql STABLE
+                 AS $$ SELECT pg_catalog.now() + interval '{ahead}' $$;
+             CREATE FUNCTION shifted.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE
+                 AS $$ SELECT pg_catalog.clock_timestamp() + interval '{ahead}' $$;
+             GRANT USAGE ON SCHEMA shifted TO {PLAIN_USER}"
+        );
+        sqlx::raw_sql(AssertSqlSafe(shift))
+            .execute(&self.sql)
+            .await
+            .unwrap();
+        let separator = if self.url.ends_with('?') { "" } else { "&" };
+        let url = format!(
+            "{}{separator}options=-csearch_path%3Dshifted%2Cpg_catalog",
+            self.url
+        );
+        PostgresStore::connect(PostgresOptions::new(&url))
+            .await
+            .unwrap()
+    }
+
     /// An owner of all partitions of a cluster of four, with one action.
     pub(crate) async fn owner(&self) -> Owner {
         let count = 4;

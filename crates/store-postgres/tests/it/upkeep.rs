@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use attune_core::WorkerId;
 use attune_store::{
-    ExecutionStore as _, HistoryRetention, PartitionStore as _, RecordRetention, StoreError,
-    WorkerStore as _,
+    DeadLetterStore as _, ExecutionStore as _, HistoryRetention, NewDeadLetter,
+    PartitionStore as _, RecordRetention, Store as _, StoreError, WorkerStore as _,
 };
 
 use crate::support::{TestDb, on_fresh_db};
@@ -229,6 +229,67 @@ async fn a_worker_without_a_row_is_over() {
         let slots = db.store.load_slots(&ids).await.unwrap();
         assert_eq!(slots.len(), 1);
         assert!(slots[0].worker_over, "{slots:?}");
+    })
+    .await;
+}
+
+/// By a clock that was set everything may look old.
+#[tokio::test]
+async fn nothing_is_removed_while_the_clocks_differ() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let ids = owner.insert(3).await;
+        owner.end(&ids).await;
+        let letter = NewDeadLetter {
+            message_id: uuid::Uuid::now_v7(),
+            reason: "for the test".to_owned(),
+            source: "execution.completed".to_owned(),
+            body: "{}".into(),
+            bytes: 2,
+        };
+        db.store.add_dead_letters(&[letter]).await.unwrap();
+        let left = || async {
+            let history = "SELECT count(*) FROM attune.execution_history";
+            let letters = "SELECT count(*) FROM attune.dead_letter";
+            (db.count(history).await, db.count(letters).await)
+        };
+        for ahead in ["40 days", "6 seconds", "-6 seconds"] {
+            let stepped = db.with_clock(ahead).await;
+            let kept = stepped.maintain_history(KEEP_THREE_DAYS).await;
+            let error = kept.unwrap_err().to_string();
+            assert!(error.contains("clocks differ"), "{ahead}: {error}");
+            assert_eq!(left().await, (3, 1), "{ahead}");
+            stepped.close().await;
+        }
+        db.store.maintain_history(KEEP_THREE_DAYS).await.unwrap();
+        assert_eq!(left().await, (3, 1));
+    })
+    .await;
+}
+
+/// A database of before the correction of a migration goes on without being made anew.
+#[tokio::test]
+async fn an_earlier_text_of_a_migration_is_accepted() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "UPDATE attune.schema_migration SET checksum = decode('bb61647bfb4f0e6a882e94a4f6a17e5f\
+             4bf5f51cfd169ddddd20f71cd1c7b127866d3aad30e8c87afb6ea99137762cd1', 'hex')
+             WHERE version = 7",
+        )
+        .await;
+        assert!(db.store.check().await.is_err());
+        db.store.migrate().await.unwrap();
+        db.store.check().await.unwrap();
+        run(
+            &db,
+            "UPDATE attune.schema_migration SET checksum = '\\x00' WHERE version = 7",
+        )
+        .await;
+        assert!(
+            db.store.migrate().await.is_err(),
+            "nobody knows what it was"
+        );
     })
     .await;
 }
