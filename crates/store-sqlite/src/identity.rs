@@ -6,41 +6,78 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use attune_store::StoreError;
 
-/// The file that was opened, by what the file system knows it.
+/// The files that were opened, by what the file system knows them.
 #[derive(Debug)]
 pub(crate) struct FileIdentity {
+    database: Known,
+    /// Its write-ahead log, once there is one: from then on it stays as long as the process runs.
+    log: OnceLock<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl FileIdentity {
-    /// Of the file that lies there now.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        let found = std::fs::metadata(path)?;
+impl Known {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        let found = std::fs::metadata(&path)?;
         Ok(Self {
-            path: path.to_owned(),
+            path,
             device: found.dev(),
             inode: found.ino(),
         })
     }
 
-    /// Whether another file, or none, lies there now, in words. What cannot be found out is not
-    /// said.
+    /// What became of it, in words, if it does not lie there any more. What cannot be found out is
+    /// not said.
+    fn fate(&self) -> Option<&'static str> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == (self.device, self.inode) => None,
+            Ok(_) => Some("replaced by another one"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some("deleted or moved away"),
+            Err(_) => None,
+        }
+    }
+}
+
+impl FileIdentity {
+    /// Of the file that lies there now.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            database: Known::of(path.to_owned())?,
+            log: OnceLock::new(),
+        })
+    }
+
+    /// Whether another file, or none, lies there now, in words.
     pub(crate) fn problem(&self) -> Option<String> {
-        let what = match std::fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == (self.device, self.inode) => return None,
-            Ok(_) => "replaced by another one",
-            Err(error) if error.kind() == io::ErrorKind::NotFound => "deleted or moved away",
-            Err(_) => return None,
+        if let Some(what) = self.database.fate() {
+            return Some(format!(
+                "the database file `{}` was {what} under the running process; put the right file in \
+                 its place while no process uses it, and start again",
+                self.database.path.display()
+            ));
+        }
+        let Some(log) = self.log.get() else {
+            let mut path = self.database.path.clone().into_os_string();
+            path.push("-wal");
+            if let Ok(log) = Known::of(path.into()) {
+                let _ = self.log.set(log);
+            }
+            return None;
         };
+        let what = log.fate()?;
         Some(format!(
-            "the database file `{}` was {what} under the running process; put the right file in \
-             its place while no process uses it, and start again",
-            self.path.display()
+            "the write-ahead log `{}` was {what} under the running process; stop it with TERM, not \
+             KILL, so that it writes what it has into the database file, and start again",
+            log.path.display()
         ))
     }
 
@@ -73,5 +110,21 @@ mod tests {
         assert!(identity.problem().unwrap().contains("replaced"));
         std::fs::rename(&other, &path).unwrap();
         assert_eq!(identity.problem(), None);
+    }
+    #[test]
+    fn so_is_its_write_ahead_log_once_there_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, log) = (folder.path().join("one"), folder.path().join("one-wal"));
+        std::fs::write(&path, "1").unwrap();
+        let identity = FileIdentity::of(&path).unwrap();
+        assert_eq!(identity.problem(), None);
+        std::fs::write(&log, "1").unwrap();
+        assert_eq!(identity.problem(), None);
+        std::fs::remove_file(&log).unwrap();
+        let problem = identity.problem().unwrap();
+        assert!(
+            problem.contains("one-wal") && problem.contains("TERM"),
+            "{problem}"
+        );
     }
 }
