@@ -126,7 +126,7 @@ impl Keeper {
     /// not confirmed stays for the next time, under the same ids.
     async fn put_back(&self, rack: &mut Rack) {
         let due = rack.take(Instant::now());
-        let messages = due.iter().map(|held| self.outgoing(held)).collect();
+        let messages = due.iter().map(|held| outgoing(&self.topic, held)).collect();
         let published = self.bus.publish(messages).await;
         let is_kept = |id: Uuid| match &published {
             Ok(()) => true,
@@ -150,15 +150,57 @@ impl Keeper {
         let id = id.and_then(|id| id.parse().ok());
         id.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, &delivery.body))
     }
+}
 
-    fn outgoing(&self, held: &Held) -> Outgoing {
-        let delivery = &held.delivery;
-        Outgoing {
-            topic: self.topic.clone(),
-            message_id: held.id,
-            body: delivery.body.clone(),
-            reply_to: delivery.reply_to.clone(),
-            headers: delivery.headers.clone(),
+/// A message as it goes back: as it came, but for headers and a reply address that no bus carries.
+/// With those it could never go, and would be in the way of all others.
+fn outgoing(topic: &Topic, held: &Held) -> Outgoing {
+    let delivery = &held.delivery;
+    let mut message = Outgoing {
+        topic: topic.clone(),
+        message_id: held.id,
+        body: delivery.body.clone(),
+        reply_to: delivery.reply_to.clone(),
+        headers: delivery.headers.clone(),
+    };
+    if message.check_names().is_err() {
+        message.reply_to = None;
+        message.headers.clear();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rack::tests::delivery;
+    use super::*;
+    use crate::port::{MAX_HEADERS_BYTES, MAX_NAME_BYTES};
+
+    /// What somebody else's program has put around a message must not keep it here for ever.
+    #[test]
+    fn what_no_bus_carries_is_left_out() {
+        let topic = Topic::Completed;
+        let back = |delivery: Delivery| {
+            let (now, mut rack) = (Instant::now(), Rack::new(0));
+            rack.add(Uuid::nil(), delivery, now);
+            outgoing(&topic, &rack.take(now)[0])
+        };
+        let mut usual = delivery(1);
+        usual.reply_to = Some("attune.reply.x".to_owned());
+        usual.headers = vec![("a".to_owned(), "b".to_owned())];
+        let message = back(usual.clone());
+        assert_eq!(message.headers, usual.headers);
+        assert_eq!(message.reply_to, usual.reply_to);
+
+        let mut long = usual.clone();
+        long.headers = vec![("a".to_owned(), "b".repeat(MAX_HEADERS_BYTES + 1))];
+        let mut named = usual.clone();
+        named.reply_to = Some("r".repeat(MAX_NAME_BYTES + 1));
+        for delivery in [long, named] {
+            let message = back(delivery);
+            assert_eq!(message.check_names(), Ok(()));
+            assert_eq!((message.headers, message.reply_to), (Vec::new(), None));
+            assert_eq!(message.body, usual.body);
         }
     }
 }

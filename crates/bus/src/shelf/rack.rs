@@ -132,13 +132,13 @@ impl Rack {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use bytes::Bytes;
 
     use super::*;
     use crate::port::DeliveryTag;
 
-    fn delivery(bytes: usize) -> Delivery {
+    pub(in super::super) fn delivery(bytes: usize) -> Delivery {
         Delivery {
             tag: DeliveryTag {
                 generation: 1,
