@@ -42,7 +42,7 @@ pub struct RabbitOptions {
 
 impl RabbitOptions {
     /// Defaults for a URL: no prefix, quorum queues, heartbeat 10 s, 10 s to connect and to
-    /// confirm, a minute between bindings, messages to 1 MiB, queues to 1 GiB, TLS except on a loopback address.
+    /// confirm, 10 s between bindings, messages to 1 MiB, queues to 1 GiB, TLS except on a loopback address.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: BrokerUrl::new(url),
@@ -51,7 +51,7 @@ impl RabbitOptions {
             heartbeat: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(10),
             publish_timeout: Duration::from_secs(10),
-            rebind_interval: Duration::from_secs(60),
+            rebind_interval: Duration::from_secs(10),
             max_message_bytes: 1 << 20,
             max_queue_bytes: 1 << 30,
             connection_name: "attune".to_owned(),

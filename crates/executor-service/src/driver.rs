@@ -13,10 +13,10 @@ use attune_executor::owner::{
     Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
 };
 use attune_executor::queue::Millis;
-use attune_executor::{Decided, Input, Output, Owner};
+use attune_executor::{Decided, Input, Notice, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
-use attune_runtime::Progress;
+use attune_runtime::{LogPace, Progress};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -72,6 +72,8 @@ struct UnderWay {
     subscriptions: HashMap<SubscriptionId, CancellationToken>,
     /// What the rounds that are being written decided.
     decided: HashMap<CallId, Vec<Decided>>,
+    /// One message may hold thousands of submissions that become dead letters.
+    letters_log: LogPace,
     ended: bool,
 }
 
@@ -88,6 +90,7 @@ impl Driver {
             unsettled: HashMap::new(),
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
+            letters_log: LogPace::default(),
             ended: false,
         };
         let mut leaving = false;
@@ -216,6 +219,12 @@ impl Driver {
             }
             Output::Noted(decided) => self.records.noted(&decided),
             Output::Count(counter) => self.counters.add(counter),
+            Output::Notice(Notice::LetterKept { action_ref, reason }) => {
+                if under_way.letters_log.is_due() {
+                    let times = under_way.letters_log.tries();
+                    notices::letter_kept(&action_ref, &reason, times);
+                }
+            }
             Output::Notice(notice) => notices::log(&notice),
             Output::Ended => under_way.ended = true,
         }

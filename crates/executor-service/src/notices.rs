@@ -118,18 +118,22 @@ pub(crate) fn log(notice: &Notice) {
                 "dispatches wait for the reconciler"
             );
         }
-        Notice::LetterKept { action_ref, reason } => {
-            tracing::warn!(
-                "action.ref" = action_ref,
-                reason,
-                "a submission that cannot be recorded is kept as a dead letter"
-            );
-        }
+        Notice::LetterKept { action_ref, reason } => letter_kept(action_ref, reason, 1),
         Notice::SlotDiffers { .. }
         | Notice::WaitingDiffers { .. }
         | Notice::ActionWasUnknown { .. }
         | Notice::ActionMissing { .. } => log_difference(notice),
     }
+}
+
+/// So many submissions became dead letters since the start; this is one of them.
+pub(crate) fn letter_kept(action_ref: &str, reason: &str, times: u64) {
+    tracing::warn!(
+        "action.ref" = action_ref,
+        reason,
+        times,
+        "a submission that cannot be recorded is kept as a dead letter"
+    );
 }
 
 /// Memory and store have come apart, which must never happen.

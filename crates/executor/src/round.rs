@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use attune_core::{ActionId, Attempt, ExecutionId, OwnerId, PartitionId};
+use attune_core::{ActionId, ActionRef, Attempt, ExecutionId, OwnerId, PartitionId};
 
 use crate::counters::Counter;
 use crate::fact::Decided;
@@ -260,8 +260,11 @@ impl PartitionDraft {
 
     fn dead_letter(&mut self, letter: Letter) {
         self.tell.counts.push(Counter::LetterKept);
+        // Whoever wrote it chose how long it is.
+        let action_ref = &letter.submission.action_ref;
+        let shown = action_ref.floor_char_boundary(ActionRef::MAX_BYTES);
         self.tell.notices.push(Notice::LetterKept {
-            action_ref: letter.submission.action_ref.clone(),
+            action_ref: action_ref[..shown].to_owned(),
             reason: letter.reject.to_string(),
         });
         self.letters.push(letter);
