@@ -35,7 +35,7 @@ counters! {
     Accepted = "queue.enqueue.total",
     /// Submissions that came again under their request id.
     Repeated = "executor.requests.repeated.total",
-    /// Submissions and commands that were refused.
+    /// Submissions that were refused.
     Rejected = "executor.requests.rejected.total",
     /// Slots that were given.
     Granted = "queue.schedule.total",
