@@ -41,9 +41,9 @@ pub struct Execution {
     pub enforcement_id: Option<String>,
     /// The user for whom it runs.
     pub requested_by: Option<String>,
-    /// The key that limits can be set on.
+    /// The key to list it by.
     pub group: Option<String>,
-    /// Marks to find it by.
+    /// Marks that are shown with it.
     pub labels: BTreeMap<String, String>,
     /// What it is given; left out of lists.
     #[serde(

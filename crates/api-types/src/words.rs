@@ -101,11 +101,11 @@ pub struct Submission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub requested_by: Option<String>,
-    /// A key that limits can be set on.
+    /// A key to list it by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub group: Option<String>,
-    /// Free-form marks to find it by; at most 32.
+    /// Free-form marks that are shown with it; at most 32.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// It does not start before this time.
@@ -144,7 +144,7 @@ pub struct ActionSpec {
     pub timeout_seconds: u32,
     /// The workers that may run it.
     #[serde(default = "pool")]
-    #[schema(default = "default", pattern = "^[a-z0-9_-]{1,256}$")]
+    #[schema(default = "default", pattern = "^[a-z0-9_-]{1,64}$")]
     pub pool: String,
     /// What happens when a worker dies while running it.
     #[serde(default)]

@@ -2,15 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use attune_core::{Action, ActionId, ActionRef, Reject, Submission};
-use attune_store::{ActionStore, StoreError};
+use attune_store::ActionStore;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use serde_json::Value;
+use tokio::time::Instant;
 use tracing::error;
 
+use crate::aside::{Aside, Line};
+use crate::error::ApiError;
 use crate::schema::ParameterSchema;
 
 /// How long an action is used without asking the store again. A change made through another
@@ -25,22 +28,21 @@ const EXPECTED_ENTRIES: usize = 100_000;
 const ENTRY_BYTES: u64 = 1024;
 /// A compiled schema takes several times the bytes of its text.
 const SCHEMA_FACTOR: u64 = 8;
+/// What a compiled pattern takes, in bytes: most some kilobytes, some hundreds of them.
+const PATTERN_BYTES: u64 = 64 * 1024;
 
 /// An action with its compiled schema.
 pub(crate) struct Known {
     /// The action.
     pub(crate) action: Action,
     /// `None` takes any parameters; an error is what is wrong with the stored schema.
-    schema: Option<Result<ParameterSchema, Reject>>,
+    schema: Option<Result<Arc<ParameterSchema>, Reject>>,
+    /// The checks of its schema that are not done at once.
+    line: Line,
 }
 
 impl Known {
-    fn new(action: Action) -> Self {
-        let schema = action
-            .spec
-            .parameters
-            .as_ref()
-            .map(ParameterSchema::compile);
+    fn new(action: Action, schema: Option<Result<ParameterSchema, Reject>>) -> Self {
         if let Some(Err(reject)) = &schema {
             error!(
                 action.r#ref = %action.spec.action_ref,
@@ -48,19 +50,28 @@ impl Known {
                 "a stored action has a broken parameter schema; apply it again"
             );
         }
-        Self { action, schema }
+        Self {
+            action,
+            schema: schema.map(|compiled| compiled.map(Arc::new)),
+            line: Line::default(),
+        }
     }
 
     /// Checks the parameters of a submission against the schema.
     ///
     /// # Errors
-    /// A [`Reject`] that names the field.
-    pub(crate) fn check(&self, submission: &Submission) -> Result<(), Reject> {
+    /// 422 that names the field; 503 when the check has not ended by `deadline`.
+    pub(crate) async fn check(
+        &self,
+        submission: &Submission,
+        aside: &Aside,
+        deadline: Instant,
+    ) -> Result<(), ApiError> {
         let schema = match &self.schema {
             None => return Ok(()),
-            Some(Ok(schema)) => schema,
+            Some(Ok(schema)) => Arc::clone(schema),
             Some(Err(reject)) => {
-                return Err(Reject::field(
+                return Err(ApiError::field(
                     "action_ref",
                     format!(
                         "the stored schema of `{}` is broken: {reject}",
@@ -69,10 +80,37 @@ impl Known {
                 ));
             }
         };
-        let parameters: Value = serde_json::from_str(submission.parameters.get())
-            .map_err(|error| Reject::field("parameters", format!("`parameters`: {error}")))?;
-        schema.check(&parameters)
+        let text = submission.parameters.get();
+        let parameters: Value = serde_json::from_str(text)
+            .map_err(|error| ApiError::field("parameters", format!("`parameters`: {error}")))?;
+        if schema.is_light_for(text.len()) {
+            return Ok(schema.check(&parameters)?);
+        }
+        let problem = format!(
+            "`parameters` could not be checked against the schema of `{}` in time, and nothing \
+             was done; repeat it later, with smaller parameters, or give the action a simpler \
+             schema",
+            submission.action_ref
+        );
+        let work = move || schema.check(&parameters);
+        Ok(aside.run(&self.line, deadline, &problem, work).await??)
     }
+}
+
+/// Compiles a schema beside the threads that serve requests: a hundred patterns take a while.
+///
+/// # Errors
+/// 503 when it has not ended by `deadline`; the inner error is what is wrong with the schema.
+pub(crate) async fn compile(
+    schema: &Value,
+    aside: &Aside,
+    deadline: Instant,
+) -> Result<Result<ParameterSchema, Reject>, ApiError> {
+    let problem = "the schema in `parameters` could not be compiled in time, and nothing was \
+                   done; repeat it later, or simplify it";
+    let schema = schema.clone();
+    let work = move || ParameterSchema::compile(&schema);
+    aside.run(&Line::default(), deadline, problem, work).await
 }
 
 /// An action in the cache.
@@ -128,7 +166,11 @@ impl Weighter<ActionRef, Arc<Entry>> for Weight {
             .iter()
             .map(|(name, value)| name.len() + value.len());
         let bytes = 2 * action_ref.as_str().len() + spec.description.len() + env.sum::<usize>();
-        ENTRY_BYTES + bytes as u64 + SCHEMA_FACTOR * schema as u64
+        let patterns = match &entry.known.schema {
+            Some(Ok(schema)) => schema.patterns(),
+            _ => 0,
+        };
+        ENTRY_BYTES + bytes as u64 + SCHEMA_FACTOR * schema as u64 + PATTERN_BYTES * patterns as u64
     }
 }
 
@@ -149,12 +191,14 @@ fn json_bytes(value: &Value) -> usize {
 pub(crate) struct Catalog {
     store: Arc<dyn ActionStore>,
     cache: Cache<ActionRef, Arc<Entry>, Weight>,
+    aside: Arc<Aside>,
 }
 
 impl Catalog {
-    pub(crate) fn new(store: Arc<dyn ActionStore>) -> Self {
+    pub(crate) fn new(store: Arc<dyn ActionStore>, aside: Arc<Aside>) -> Self {
         Self {
             store,
+            aside,
             cache: Cache::with_weighter(EXPECTED_ENTRIES, MAX_BYTES, Weight),
         }
     }
@@ -163,17 +207,18 @@ impl Catalog {
     /// be used at once.
     ///
     /// # Errors
-    /// When the store fails.
+    /// When the store fails, or its schema has not been compiled by `deadline`.
     pub(crate) async fn find(
         &self,
         action_ref: &ActionRef,
-    ) -> Result<Option<Arc<Known>>, StoreError> {
+        deadline: Instant,
+    ) -> Result<Option<Arc<Known>>, ApiError> {
         let entry = self.cache.get(action_ref);
         if let Some(entry) = entry.filter(|entry| entry.is_fresh(Instant::now())) {
             return Ok(Some(Arc::clone(&entry.known)));
         }
         match self.store.find_action(action_ref).await? {
-            Some(action) => Ok(Some(self.learn(action))),
+            Some(action) => self.learn(action, deadline).await.map(Some),
             None => {
                 self.cache.remove(action_ref);
                 Ok(None)
@@ -192,20 +237,37 @@ impl Catalog {
 
     /// Takes over an action that was read or changed just now, unless something newer is there
     /// already: an answer of the store can be overtaken by a change.
-    pub(crate) fn learn(&self, action: Action) -> Arc<Known> {
+    ///
+    /// # Errors
+    /// When its schema has not been compiled by `deadline`; then it is asked for again.
+    pub(crate) async fn learn(
+        &self,
+        action: Action,
+        deadline: Instant,
+    ) -> Result<Arc<Known>, ApiError> {
         let now = Instant::now();
         let action_ref = action.spec.action_ref.clone();
         let kept = self.cache.get(&action_ref);
         // The usual case: nothing has changed, so nothing is compiled.
         if let Some(entry) = kept.filter(|entry| entry.known.is_as_new_as(&action)) {
             *entry.ask_after() = now + FRESH;
-            return Arc::clone(&entry.known);
+            return Ok(Arc::clone(&entry.known));
         }
-        let known = Arc::new(Known::new(action));
+        let compiled = match &action.spec.parameters {
+            None => None,
+            Some(schema) => match compile(schema, &self.aside, deadline).await {
+                Ok(compiled) => Some(compiled),
+                Err(error) => {
+                    self.cache.remove(&action_ref);
+                    return Err(error);
+                }
+            },
+        };
+        let known = Arc::new(Known::new(action, compiled));
         // Two that learn at once may leave the older one, for as long as it is fresh.
         let entry = Arc::new(Entry::new(Arc::clone(&known), now));
         self.cache.insert(action_ref, entry);
-        known
+        Ok(known)
     }
 }
 
@@ -213,7 +275,18 @@ impl Catalog {
 mod tests {
     use attune_core::{ActionSpec, Builtin, PartitionId, Run};
 
+    use attune_store::StoreError;
+
     use super::*;
+
+    fn catalog() -> Catalog {
+        Catalog::new(Arc::new(Unasked), Arc::new(Aside::new()))
+    }
+
+    async fn learn(catalog: &Catalog, action: Action) -> Arc<Known> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        catalog.learn(action, deadline).await.unwrap()
+    }
 
     fn action(name: &str, version: i64) -> Action {
         let spec = ActionSpec::new(name.parse().unwrap(), Run::Builtin(Builtin::Noop));
@@ -262,7 +335,7 @@ mod tests {
     #[test]
     fn one_asks_and_the_others_use_what_is_there() {
         let start = Instant::now();
-        let entry = Entry::new(Arc::new(Known::new(action("a.b", 1))), start);
+        let entry = Entry::new(Arc::new(Known::new(action("a.b", 1), None)), start);
         assert!(entry.is_fresh(start));
         let later = start + FRESH;
         assert!(!entry.is_fresh(later));
@@ -270,22 +343,23 @@ mod tests {
         assert!(!entry.is_fresh(later + FRESH));
     }
 
-    #[test]
-    fn an_answer_that_was_overtaken_changes_nothing() {
-        let catalog = Catalog::new(Arc::new(Unasked));
+    #[tokio::test]
+    async fn an_answer_that_was_overtaken_changes_nothing() {
+        let catalog = catalog();
         for (learnt, kept) in [(2, 2), (1, 2), (3, 3)] {
-            assert_eq!(catalog.learn(action("a.b", learnt)).action.version, kept);
+            let known = learn(&catalog, action("a.b", learnt)).await;
+            assert_eq!(known.action.version, kept);
         }
     }
 
     #[tokio::test]
     async fn many_actions_stay_known_and_large_schemas_make_room() {
-        let catalog = Catalog::new(Arc::new(Unasked));
+        let catalog = catalog();
         let names: Vec<ActionRef> = (0..50_000)
             .map(|n| format!("many.n{n}").parse().unwrap())
             .collect();
         for name in &names {
-            catalog.learn(action(name.as_str(), 1));
+            learn(&catalog, action(name.as_str(), 1)).await;
         }
         assert_eq!(catalog.cache.len(), names.len());
         let now = Instant::now();
@@ -294,12 +368,13 @@ mod tests {
             *entry.ask_after() = now + FRESH;
             true
         }));
-        assert!(catalog.find(&names[0]).await.unwrap().is_some());
+        let found = catalog.find(&names[0], now).await;
+        assert!(found.unwrap().is_some());
 
         for n in 0..200 {
             let mut large = action(&format!("large.n{n}"), 1);
             large.spec.parameters = Some(serde_json::json!({"description": "x".repeat(1 << 20)}));
-            catalog.learn(large);
+            learn(&catalog, large).await;
         }
         assert!(catalog.cache.weight() <= MAX_BYTES);
         assert!(catalog.cache.len() < names.len());

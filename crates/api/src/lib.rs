@@ -18,10 +18,12 @@
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 
 mod answers;
+mod aside;
 mod body;
 mod catalog;
 mod connections;
 mod error;
+mod extent;
 mod guard;
 pub mod health;
 mod options;

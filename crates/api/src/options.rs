@@ -29,6 +29,9 @@ pub struct ApiOptions {
     pub head_timeout: Duration,
     /// How long the body of a request may take to arrive; then it is answered with 408.
     pub body_timeout: Duration,
+    /// How long the schemas of one request may take to be compiled and its parameters to be
+    /// checked; then it is answered with 503 `OVERLOADED`, and nothing was done.
+    pub check_timeout: Duration,
     /// A connection on which not one byte of an answer could be written for so long is closed.
     pub write_timeout: Duration,
     /// Where the probes and the metrics are served alone, beside the address of the API.
@@ -81,6 +84,7 @@ impl ApiOptions {
             max_connections_per_peer: 512,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(10),
+            check_timeout: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
             ops: OpsListen::Off,
             max_requests: 1024,

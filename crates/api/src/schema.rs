@@ -5,14 +5,25 @@ use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
+use crate::extent::Extent;
+
 /// How often a pattern of a schema may backtrack over one text; beyond it the text is refused.
 /// Some tens of milliseconds, where a bad pattern could take hours.
 const BACKTRACK_LIMIT: usize = 100_000;
 /// How large a compiled pattern may be, in bytes.
 const PATTERN_BYTES: usize = 1024 * 1024;
 
+/// A check that can be no more work than this is done at once: parts of the schema times bytes
+/// of the parameters. At the worst some milliseconds.
+const LIGHT_WORK: usize = 1024 * 1024;
+/// How much of an explanation is shown, in characters: it can quote all of the parameters.
+const MAX_EXPLANATION: usize = 1000;
+
 /// The compiled schema of an action's parameters.
-pub(crate) struct ParameterSchema(Validator);
+pub(crate) struct ParameterSchema {
+    validator: Validator,
+    extent: Extent,
+}
 
 impl ParameterSchema {
     /// Compiles a schema. References to other documents are refused: nothing is fetched.
@@ -20,6 +31,8 @@ impl ParameterSchema {
     /// # Errors
     /// A [`Reject`] that names the place in the schema.
     pub(crate) fn compile(schema: &Value) -> Result<Self, Reject> {
+        // Before anything else: what is too large may be too much for the compiler as well.
+        let extent = Extent::of(schema)?;
         jsonschema::options()
             .with_pattern_options(
                 PatternOptions::fancy_regex()
@@ -27,33 +40,60 @@ impl ParameterSchema {
                     .size_limit(PATTERN_BYTES),
             )
             .build(schema)
-            .map(Self)
+            .map(|validator| Self { validator, extent })
             .map_err(|error| {
                 let place = path("parameters", error.instance_path().as_str());
+                let error = cut(&error.to_string());
                 Reject::field(&*place, format!("`{place}` is not a JSON schema: {error}"))
             })
+    }
+
+    /// How many patterns it has compiled.
+    pub(crate) fn patterns(&self) -> usize {
+        self.extent.patterns
+    }
+
+    /// Whether parameters of so many bytes are checked in no time, whatever they are.
+    pub(crate) fn is_light_for(&self, bytes: usize) -> bool {
+        let work = self.extent.parts.saturating_mul(bytes);
+        !self.extent.recursive && self.extent.patterns == 0 && work <= LIGHT_WORK
+    }
+
+    /// Whether looking for the first error costs no more than seeing that there is one. Where a
+    /// schema offers several ways or refers to itself, it can cost more than all memory.
+    fn explains(&self) -> bool {
+        !self.extent.branches && !self.extent.recursive
     }
 
     /// Checks parameters.
     ///
     /// # Errors
-    /// A [`Reject`] that names the first field that is wrong, and how many more there are.
+    /// A [`Reject`] that names the first field that is wrong, where that is cheap to find.
     pub(crate) fn check(&self, parameters: &Value) -> Result<(), Reject> {
-        // Valid parameters are the rule, and this way they cost the least.
-        if self.0.is_valid(parameters) {
+        if self.validator.is_valid(parameters) {
             return Ok(());
         }
-        let mut errors = self.0.iter_errors(parameters);
-        let Some(first) = errors.next() else {
-            return Ok(());
-        };
-        let more = errors.count();
-        let place = path("parameters", &place_of(&first));
-        let mut message = format!("`{place}`: {first}");
-        if more > 0 {
-            message.push_str(&format!(" (and {more} more)"));
+        if self.explains()
+            && let Err(first) = self.validator.validate(parameters)
+        {
+            let place = path("parameters", &place_of(&first));
+            let message = format!("`{place}`: {}", cut(&first.to_string()));
+            return Err(Reject::field(place, message));
         }
-        Err(Reject::field(place, message))
+        Err(Reject::field(
+            "parameters",
+            "`parameters` do not fit the action's schema. The field is not named, because the \
+             schema refers to itself or has `anyOf`, `oneOf`, `allOf`, `not`, `if` or the like: \
+             compare them with the schema that `attune action show REF` prints",
+        ))
+    }
+}
+
+/// The beginning of a text that may quote what was sent.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MAX_EXPLANATION) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -142,8 +182,42 @@ mod tests {
             assert!(reject.message.contains(field), "{reject}");
         }
         assert_eq!(schema.check(&json!({"url": "x", "tries": [1]})), Ok(()));
-        let two = schema.check(&json!({"tries": ["a"]})).unwrap_err();
-        assert!(two.message.ends_with("(and 1 more)"), "{two}");
+        let long = json!({"url": "x".repeat(5000).split("").collect::<Vec<_>>()});
+        let long = schema.check(&long).unwrap_err();
+        assert!(long.message.chars().count() < 1100, "{long}");
+    }
+
+    #[test]
+    fn where_looking_could_take_all_memory_no_field_is_named() {
+        for schema in [
+            json!({"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}),
+            json!({"properties": {"a": {"not": {"type": "string"}}}}),
+            json!({"properties": {"a": {"type": "integer"}, "b": {"$ref": "#"}}}),
+        ] {
+            let schema = ParameterSchema::compile(&schema).unwrap();
+            let reject = schema.check(&json!({"a": "x"})).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some("parameters"), "{reject}");
+            assert!(reject.message.contains("attune action show"), "{reject}");
+        }
+        let schema = json!({
+            "$defs": {"n": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/n"}}
+        });
+        let schema = ParameterSchema::compile(&schema).unwrap();
+        let reject = schema.check(&json!({"a": "x"})).unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("parameters.a"), "{reject}");
+    }
+
+    #[test]
+    fn what_may_take_long_is_known_before() {
+        let light = |schema: Value, bytes| {
+            let schema = ParameterSchema::compile(&schema).unwrap();
+            schema.is_light_for(bytes)
+        };
+        let object = json!({"properties": {"a": {"type": "string"}}});
+        assert!(light(object.clone(), 10_000));
+        assert!(!light(object, 1_000_000));
+        assert!(!light(json!({"properties": {"a": {"pattern": "x"}}}), 10));
+        assert!(!light(json!({"properties": {"a": {"$ref": "#"}}}), 10));
     }
 
     #[test]

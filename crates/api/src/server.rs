@@ -26,6 +26,8 @@ use crate::routes::{ops_routes, router};
 
 /// Connections to the listener of probes and metrics beyond this number wait to be accepted.
 const MAX_OPS_CONNECTIONS: usize = 256;
+/// How many of them one address may have, so that it cannot keep the probes of others out.
+const MAX_OPS_CONNECTIONS_PER_PEER: usize = 32;
 /// What a peer is told that has as many connections as it may; nothing was read from it.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n\
@@ -108,7 +110,8 @@ impl ApiServer {
         };
         let ops = ops.map(|listener| {
             let router = ops_routes(ports.clone(), extra.clone());
-            door(listener, router, MAX_OPS_CONNECTIONS, MAX_OPS_CONNECTIONS)
+            let (all, per_peer) = (MAX_OPS_CONNECTIONS, MAX_OPS_CONNECTIONS_PER_PEER);
+            door(listener, router, all, per_peer)
         });
         let (all, per_peer) = (options.max_connections, options.max_connections_per_peer);
         let api = door(

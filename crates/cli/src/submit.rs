@@ -52,10 +52,10 @@ pub struct SubmitArguments {
     /// For whom it runs.
     #[arg(long, conflicts_with = "file")]
     user: Option<String>,
-    /// A key that limits can be set on.
+    /// A key to list it by.
     #[arg(long, conflicts_with = "file")]
     group: Option<String>,
-    /// A mark to find it by; may be given several times.
+    /// A mark that is shown with it; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
     label: Vec<String>,
     /// Names the request: repeating it within 24 hours gives the same execution. With --file,

@@ -9,6 +9,8 @@ use std::net::SocketAddr;
 use attune_core::PartitionId;
 use serde_json::Value;
 
+use crate::secret::percent_decoded;
+
 /// One key: its dotted name and what it takes.
 pub(crate) struct Key {
     pub(crate) name: &'static str,
@@ -299,7 +301,62 @@ fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
     if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return Err("the URL holds white space; write it as %20".to_owned());
     }
+    if schemes.contains(&"postgres") {
+        check_postgres_parameters(place)?;
+    }
     Ok(value.clone())
+}
+
+/// What the database driver knows; whatever else there is it logs, with the value.
+const POSTGRES_PARAMETERS: [&str; 18] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "ssl-ca",
+    "ssl-cert",
+    "ssl-key",
+    "ssl-mode",
+    "ssl-root-cert",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
+
+/// Refuses parameters that the driver does not know, without their values.
+fn check_postgres_parameters(place: &str) -> Result<(), String> {
+    let before_fragment = place.split('#').next().unwrap_or_default();
+    let Some((_, query)) = before_fragment.split_once('?') else {
+        return Ok(());
+    };
+    // With an unescaped `?` in it, this may be the end of a password.
+    let shown = !place[before_fragment.find('?').unwrap_or_default()..].contains('@');
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, has_value) = match parameter.split_once('=') {
+            Some((name, _)) => (percent_decoded(name), true),
+            None => (percent_decoded(parameter), false),
+        };
+        let is_option = name.starts_with("options[") && name.ends_with(']');
+        if is_option || POSTGRES_PARAMETERS.contains(&&*name) {
+            continue;
+        }
+        let named = if shown && has_value && name.len() <= 64 && name.bytes().all(is_name) {
+            format!("the URL has a parameter `{name}`")
+        } else {
+            "the URL has a parameter (it is not shown here)".to_owned()
+        };
+        return Err(format!(
+            "{named} that is not known; there are {} and options[NAME]",
+            POSTGRES_PARAMETERS.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 fn check_listen(text: &str) -> Result<(), String> {

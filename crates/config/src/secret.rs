@@ -129,10 +129,31 @@ fn redact_query(query: &str) -> String {
 }
 
 fn names_a_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
+    let name = percent_decoded(name).to_ascii_lowercase();
     ["pass", "pwd", "secret", "token"]
         .iter()
         .any(|word| name.contains(word))
+}
+
+/// A name in a query as the reader of the URL takes it: `p%61ss` is `pass`.
+pub(crate) fn percent_decoded(text: &str) -> String {
+    let hex = |byte: &u8| char::from(*byte).to_digit(16);
+    let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let high = bytes.get(at + 1).and_then(hex);
+        let low = bytes.get(at + 2).and_then(hex);
+        match (byte, high.zip(low)) {
+            (b'%', Some((high, low))) => {
+                decoded.extend(u8::try_from(high * 16 + low));
+                at += 3;
+            }
+            _ => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 #[cfg(test)]
@@ -157,6 +178,10 @@ mod tests {
             (
                 "postgres://h/d?sslpassword=hunter2",
                 "postgres://h/d?sslpassword=***",
+            ),
+            (
+                "postgres://h/d?p%61ssword=hunter2&x%=1&%7=2",
+                "postgres://h/d?p%61ssword=***&x%=1&%7=2",
             ),
             ("host=db password=hunter2", "***"),
             ("", "***"),

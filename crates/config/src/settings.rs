@@ -174,7 +174,7 @@ pub struct QueueSettings {
     pub max_queue_length: usize,
     /// See [`queue_timeout`](Self::queue_timeout).
     pub queue_timeout_seconds: u64,
-    /// Whether queues are measured.
+    /// Whether the metrics show what the executor counts.
     pub enable_metrics: bool,
 }
 

@@ -16,6 +16,11 @@ pub const DEFAULT_MAX_BYTES: usize = 1024 * 1024;
 /// The longest a run may take, in seconds: 30 days.
 pub const MAX_RUN_SECONDS: u32 = 30 * 24 * 3600;
 
+/// What the JSON parser's own keys begin with. It reads an object with such a key as something
+/// else (`{"$serde_json::private::RawValue": "[1]"}` as `[1]`), so what was checked would not be
+/// what is run.
+const RESERVED_KEYS: &str = "$serde_json::private::";
+
 /// Checks a short text: not empty, no NUL (PostgreSQL cannot store it), not too long.
 ///
 /// # Errors
@@ -60,7 +65,7 @@ pub fn check_run_timeout(seconds: u32) -> Result<(), Reject> {
 }
 
 /// Checks that `text` is a JSON object, nested at most [`MAX_DEPTH`] deep, without NUL
-/// characters and with numbers that a double can hold.
+/// characters and keys of the parser's own, and with numbers that a double can hold.
 ///
 /// # Errors
 /// A [`Reject`] that names the place inside `field`.
@@ -182,6 +187,12 @@ impl<'de> Visitor<'de> for Checker<'_> {
             if key.contains('\0') {
                 return Err(A::Error::custom("a key contains a NUL character (\\u0000)"));
             }
+            if key.starts_with(RESERVED_KEYS) {
+                return Err(A::Error::custom(format_args!(
+                    "a key begins with `{RESERVED_KEYS}`, which the JSON parser keeps for itself; \
+                     name it otherwise"
+                )));
+            }
             self.path.push(key);
             map.next_value_seed(Checker {
                 path: &mut *self.path,
@@ -227,6 +238,21 @@ mod tests {
         assert_eq!(reject.field.as_deref(), Some("parameters.a.1.b"));
         let reject = check_json_object("parameters", r#"{"a":1e999}"#).unwrap_err();
         assert!(reject.message.contains("out of range"), "{reject}");
+    }
+
+    #[test]
+    fn keys_of_the_parser_are_refused() {
+        for key in ["RawValue", "Number", "other"] {
+            let text = format!(r#"{{"a":[{{"$serde_json::private::{key}":"[1]"}}]}}"#);
+            let reject = check_json_object("parameters", &text).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some("parameters.a.0"), "{reject}");
+            assert!(reject.message.contains("name it otherwise"), "{reject}");
+            assert!(check_json("result", &text).is_err(), "{text}");
+        }
+        let escaped = r#"{"\u0024serde_json::private::RawValue":"[1]"}"#;
+        assert!(check_json_object("parameters", escaped).is_err());
+        let good = r#"{"$serde_json":1,"x$serde_json::private::RawValue":2}"#;
+        assert_eq!(check_json_object("parameters", good), Ok(()));
     }
 
     #[test]

@@ -33,10 +33,10 @@ pub struct Submission {
     /// The user for whom it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
-    /// A key that limits can be set on.
+    /// A key to list it by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Free-form marks to find it by.
+    /// Free-form marks that are shown with it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// It does not start before this time.

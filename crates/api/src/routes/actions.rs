@@ -17,9 +17,9 @@ use uuid::Uuid;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
+use crate::catalog::compile;
 use crate::error::ApiError;
 use crate::query::Params;
-use crate::schema::ParameterSchema;
 
 /// Who changes policies as long as nobody is asked for a name.
 const CHANGED_BY: &str = "api";
@@ -61,7 +61,7 @@ pub(crate) async fn apply(
     }
     spec.check()?;
     if let Some(schema) = &spec.parameters {
-        ParameterSchema::compile(schema)?;
+        compile(schema, &app.aside, app.check_deadline()).await??;
     }
     // Stored and told, or neither: a client that goes away in between must not leave a live
     // queue with the old limit.
@@ -90,7 +90,13 @@ async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, Api
         .actions
         .apply_action(&spec, partitions, CHANGED_BY)
         .await?;
-    app.catalog.learn(applied.action.clone());
+    let learnt = app
+        .catalog
+        .learn(applied.action.clone(), app.check_deadline());
+    if let Err(error) = learnt.await {
+        // Whoever submits it asks the store again.
+        warn!(action.r#ref = %spec.action_ref, error.message = %error.detail.message, "an applied action is not at hand yet");
+    }
     // Also when nothing changed: the owner may have missed the change that was applied before.
     let told = app
         .ports

@@ -18,12 +18,14 @@ use axum::middleware;
 use axum::response::IntoResponse;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
+use crate::aside::Aside;
 use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::guard;
@@ -39,6 +41,14 @@ pub(crate) struct Shared {
     pub(crate) ports: Ports,
     pub(crate) catalog: Catalog,
     pub(crate) memory: AnswerMemory,
+    pub(crate) aside: Arc<Aside>,
+}
+
+impl Shared {
+    /// Until when the schemas of a request that comes now may be worked on.
+    pub(crate) fn check_deadline(&self) -> Instant {
+        Instant::now() + self.options.check_timeout
+    }
 }
 
 /// All routes without a socket. `extra` is served beside them, without the bounds on load and
@@ -49,12 +59,14 @@ pub(crate) struct Shared {
 pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
-    let catalog = Catalog::new(ports.actions.clone());
+    let aside = Arc::new(Aside::new());
+    let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let app: App = Arc::new(Shared {
         options,
         ports,
         catalog,
         memory: AnswerMemory::new(),
+        aside,
     });
     let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
     let (api, mut described) = api(app).split_for_parts();

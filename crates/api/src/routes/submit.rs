@@ -10,6 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::{App, lost_task};
 use crate::body;
@@ -53,7 +54,7 @@ pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<R
     }
     let mut submission: Submission = body::parse(&body)?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(&app, &submission, request_id).await?;
+    prepare(&app, &submission, request_id, app.check_deadline()).await?;
     let mut answers = send(app, vec![(request_id, submission)]).await?.into_iter();
     let submitted = answers
         .next()
@@ -76,9 +77,10 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
         )
         .into());
     }
+    let deadline = app.check_deadline();
     let (mut prepared, mut wanted) = (Vec::with_capacity(items.len()), Vec::new());
     for (index, item) in items.iter().enumerate() {
-        let item = prepare_item(&app, item, key.map(|key| key.of_item(index))).await;
+        let item = prepare_item(&app, item, key.map(|key| key.of_item(index)), deadline).await;
         prepared.push(item.map(|(request_id, submission)| {
             wanted.push((request_id, submission));
             request_id
@@ -112,10 +114,11 @@ async fn prepare_item(
     app: &App,
     item: &RawValue,
     key: Option<RequestId>,
+    deadline: Instant,
 ) -> Result<(RequestId, Submission), ApiError> {
     let mut submission: Submission = body::parse(item.get().as_bytes())?;
     let request_id = name_request(&mut submission, key)?;
-    prepare(app, &submission, request_id).await?;
+    prepare(app, &submission, request_id, deadline).await?;
     Ok((request_id, submission))
 }
 
@@ -166,8 +169,9 @@ async fn prepare(
     app: &App,
     submission: &Submission,
     request_id: RequestId,
+    deadline: Instant,
 ) -> Result<(), ApiError> {
-    let checked = check(app, submission).await;
+    let checked = check(app, submission, deadline).await;
     let refused = checked.map_err(|error| error.of_request(Some(request_id)));
     if let (Err(error), Some(recorder)) = (&refused, &app.ports.recorder) {
         record(recorder, request_id, Err(error));
@@ -175,17 +179,16 @@ async fn prepare(
     refused
 }
 
-async fn check(app: &App, submission: &Submission) -> Result<(), ApiError> {
+async fn check(app: &App, submission: &Submission, deadline: Instant) -> Result<(), ApiError> {
     submission.check()?;
     let action_ref: ActionRef = submission
         .action_ref
         .parse()
         .map_err(|problem: String| ApiError::field("action_ref", problem))?;
-    let Some(known) = app.catalog.find(&action_ref).await? else {
+    let Some(known) = app.catalog.find(&action_ref, deadline).await? else {
         return Err(Reject::unknown_action(action_ref.as_str()).into());
     };
-    known.check(submission)?;
-    Ok(())
+    known.check(submission, &app.aside, deadline).await
 }
 
 /// Sends submissions to their owners in a task of its own: a client that goes away while some of

@@ -16,6 +16,7 @@ mod operators;
 mod queues;
 mod recording;
 mod reference;
+mod schemas;
 mod server;
 mod submit;
 mod worker;

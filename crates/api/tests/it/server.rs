@@ -203,6 +203,28 @@ async fn one_peer_cannot_take_every_connection() {
 }
 
 #[tokio::test]
+async fn one_address_cannot_keep_the_probes_of_others_out() {
+    let mut options = options();
+    options.ops = OpsListen::At("127.0.0.1:0".parse().unwrap());
+    // Nothing ends the connections while this test runs.
+    options.head_timeout = 10 * SOON;
+    let server = ApiServer::bind(options, Fake::default().ports(), Router::new())
+        .await
+        .unwrap();
+    let ops = server.ops_addr().unwrap().unwrap();
+    let _serving = tokio::spawn(server.serve(CancellationToken::new()));
+    let mut idle = Vec::new();
+    for _ in 0..300 {
+        idle.push(TcpStream::connect(ops).await.unwrap());
+    }
+    let other = tokio::net::TcpSocket::new_v4().unwrap();
+    other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let mut probe = other.connect(ops).await.unwrap();
+    let answered = tokio::time::timeout(SOON, talk(&mut probe, HEALTH)).await;
+    assert!(answered.unwrap().starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn a_usual_address_that_is_in_use_is_replaced() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut options = options();

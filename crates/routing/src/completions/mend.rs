@@ -194,6 +194,10 @@ pub(crate) mod tests {
             ),
             (r#""\ud800""#, "`result`: "),
             (r#"{"n": 1e999}"#, "`result.n`: number out of range"),
+            (
+                r#"{"$serde_json::private::RawValue": "[1]"}"#,
+                "a key begins with `$serde_json::private::`",
+            ),
             (&*deep, "nested deeper than 32 levels"),
             (&*long_key, "bytes more]"),
         ] {

@@ -240,7 +240,7 @@ fn outcome(status: io::Result<ExitStatus>, stdout: Text, stderr: Text) -> Outcom
 }
 
 /// JSON on stdout is the result, else the text is, without the newline at its end. JSON that
-/// could not be stored (too deep, NUL characters, numbers out of range) counts as text.
+/// could not be stored (too deep, NUL characters, keys of the parser, numbers out of range) counts as text.
 fn result(stdout: &Text) -> Option<Box<RawValue>> {
     if stdout.cut == 0 {
         let text = stdout.text.trim();

@@ -1,0 +1,116 @@
+//! Work whose length depends on what somebody wrote, beside the threads that serve requests.
+
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tracing::warn;
+
+use crate::error::ApiError;
+
+/// How many pieces of such work run at once.
+const MAX_THREADS: usize = 4;
+/// Schemas that refer to themselves are checked by functions that call themselves.
+const STACK_BYTES: usize = 16 * 1024 * 1024;
+
+/// Runs such work in few threads of its own. Nothing can stop a thread, so whoever waits too long
+/// is answered while it goes on to its end; threads of the runtime would delay the end of the
+/// process by that.
+pub(crate) struct Aside {
+    threads: Arc<Semaphore>,
+}
+
+/// Work of one kind, of which one piece is done at a time: a schema that takes long must not
+/// take the threads from all others.
+pub(crate) type Line = Arc<Mutex<()>>;
+
+impl Aside {
+    pub(crate) fn new() -> Self {
+        Self {
+            threads: Arc::new(Semaphore::new(MAX_THREADS)),
+        }
+    }
+
+    /// Does `work`, and waits for its end until `deadline`.
+    ///
+    /// # Errors
+    /// 503 `OVERLOADED` when it has not ended by then, with `problem` as the words; 500 when it
+    /// has panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        line: &Line,
+        deadline: Instant,
+        problem: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let too_long = || ApiError::unavailable("OVERLOADED", problem);
+        let answered = timeout_at(deadline, async {
+            let turn = Arc::clone(line).lock_owned().await;
+            let thread = Arc::clone(&self.threads)
+                .acquire_owned()
+                .await
+                .expect("nobody closes this semaphore");
+            let (answer, answered) = oneshot::channel();
+            let started = thread::Builder::new()
+                .name("attune-schema".to_owned())
+                .stack_size(STACK_BYTES)
+                .spawn(move || {
+                    let _held = (turn, thread);
+                    // Nobody may wait any more.
+                    drop(answer.send(work()));
+                });
+            if let Err(error) = started {
+                warn!(error.message = %error, "no thread for the check of a schema");
+                return Err(too_long());
+            }
+            answered.await.map_err(|_| ApiError::internal())
+        });
+        answered.await.unwrap_or_else(|_| Err(too_long()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(100)
+    }
+
+    fn late() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    #[tokio::test]
+    async fn who_waits_too_long_is_answered_and_only_the_same_line_waits() {
+        let aside = Aside::new();
+        let (slow, other) = (Line::default(), Line::default());
+        let (end, ended) = mpsc::channel::<()>();
+        let stuck = aside.run(&slow, soon(), "slow", move || ended.recv()).await;
+        let error = stuck.unwrap_err();
+        assert_eq!(
+            (error.status.as_u16(), &*error.detail.message),
+            (503, "slow")
+        );
+        let behind = aside.run(&slow, soon(), "slow", || 1).await;
+        assert_eq!(behind.unwrap_err().detail.code, "OVERLOADED");
+        assert_eq!(aside.run(&other, late(), "slow", || 2).await, Ok(2));
+        end.send(()).unwrap();
+        assert_eq!(aside.run(&slow, late(), "slow", || 3).await, Ok(3));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_and_gives_its_place_back() {
+        let aside = Aside::new();
+        let line = Line::default();
+        for _ in 0..=MAX_THREADS {
+            let outcome = aside.run(&line, late(), "slow", || panic!("on purpose"));
+            let outcome: Result<(), ApiError> = outcome.await;
+            assert_eq!(outcome.unwrap_err().status.as_u16(), 500);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Schemas that are more work than they look.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::harness::{Answer, Api, options};
+
+const SUBMIT: &str = "/api/v1/executions";
+
+fn spec(schema: &Value) -> Value {
+    json!({"ref": "demo.build", "run": {"builtin": "noop"}, "parameters": schema})
+}
+
+/// An API that takes bodies of a mebibyte, and whose action `demo.build` has this schema.
+async fn api(schema: &Value) -> Api {
+    api_with(schema, options().check_timeout).await
+}
+
+async fn api_with(schema: &Value, check_timeout: Duration) -> Api {
+    let mut options = options();
+    options.max_body_bytes = 1024 * 1024;
+    options.check_timeout = check_timeout;
+    let api = Api::with(options);
+    let answer = api.put("/api/v1/actions/demo.build", &spec(schema)).await;
+    assert_eq!(answer.status.as_u16(), 201, "{answer:?}");
+    api
+}
+
+async fn submit(api: &Api, parameters: &Value) -> Answer {
+    let body = json!({"action_ref": "demo.build", "parameters": parameters});
+    api.post(SUBMIT, body.to_string()).await
+}
+
+/// The most memory that this process has ever had, in KiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    words[1].parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_tree_that_fits_nowhere_is_refused_at_once_and_takes_no_memory() {
+    let node = |op: &str| {
+        json!({
+            "type": "object",
+            "properties": {"op": {"const": op}, "child": {"$ref": "#/$defs/node"}}
+        })
+    };
+    let schema = json!({
+        "$defs": {"node": {"anyOf": [{"type": "integer"}, node("and"), node("or")]}},
+        "properties": {"rule": {"$ref": "#/$defs/node"}}
+    });
+    let api = api(&schema).await;
+    let tree = |leaf: Value| {
+        let tree = (0..28).fold(leaf, |child, _| json!({"op": "and", "child": child}));
+        json!({"rule": tree})
+    };
+    let good = submit(&api, &tree(json!(1))).await;
+    assert_eq!(good.status.as_u16(), 201, "{good:?}");
+
+    let (before, started) = (peak_memory(), Instant::now());
+    let answer = submit(&api, &tree(json!("x"))).await;
+    assert_eq!(answer.error(), (422, "INVALID_INPUT", "parameters"));
+    assert!(answer.body.to_string().contains("attune action show"));
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(peak_memory() - before < 32 * 1024);
+}
+
+#[tokio::test]
+async fn schemas_that_are_too_large_are_refused() {
+    let doubled = |length: usize| {
+        let mut definitions = Map::new();
+        definitions.insert("n0".to_owned(), json!({"type": "integer"}));
+        for n in 1..=length {
+            let before = json!({"$ref": format!("#/$defs/n{}", n - 1)});
+            definitions.insert(format!("n{n}"), json!({"anyOf": [before, before]}));
+        }
+        json!({"$defs": definitions, "properties": {"a": {"$ref": format!("#/$defs/n{length}")}}})
+    };
+    let api = api(&doubled(8)).await;
+    for value in [json!({"a": "x"}), json!({"a": {"b": 1}})] {
+        let answer = submit(&api, &value).await;
+        assert_eq!(answer.error(), (422, "INVALID_INPUT", "parameters"));
+    }
+    assert_eq!(submit(&api, &json!({"a": 1})).await.status.as_u16(), 201);
+
+    let patterns: Map<String, Value> = (0..101)
+        .map(|n| (format!("p{n}"), json!({"pattern": "x"})))
+        .collect();
+    for schema in [
+        doubled(25),
+        json!({"description": "x".repeat(70_000)}),
+        json!({"properties": patterns}),
+    ] {
+        let body = spec(&schema);
+        let answer = api.put("/api/v1/actions/demo.build", &body).await;
+        assert_eq!(answer.error(), (422, "INVALID_INPUT", "parameters"));
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_takes_long_is_503_and_the_others_go_on() {
+    // Each text is long searched and fits at last.
+    let schema = json!({
+        "properties": {"a": {"items": {"pattern": "^(?:(a|a)*(?=c)b|a*)$"}}}
+    });
+    let api = api_with(&schema, Duration::from_secs(2)).await;
+    api.fake.add_action("demo.other", |spec| {
+        spec.parameters = Some(json!({"properties": {"a": {"pattern": "^b$"}}}));
+    });
+    let slow = json!({"a": vec!["a".repeat(11); 50_000]});
+    let other = async {
+        let body = json!({"action_ref": "demo.other", "parameters": {"a": "b"}});
+        api.post(SUBMIT, body.to_string()).await
+    };
+    let (slow, other) = tokio::join!(submit(&api, &slow), other);
+    assert_eq!(slow.error(), (503, "OVERLOADED", ""));
+    assert!(slow.body["error"]["request_id"].is_string(), "{slow:?}");
+    assert_eq!(other.status.as_u16(), 201, "{other:?}");
+    assert_eq!(api.fake.with(|state| state.submitted.len()), 1);
+}
