@@ -356,17 +356,18 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         queue.restore_holder(row.id, holder);
         return;
     }
+    // Who had a slot before has its delay behind it: its place is before all who came later, also
+    // by a clock that shows an earlier time now.
+    let not_before = row.not_before.filter(|_| row.attempt == Attempt(0));
     let waiting = Waiting {
         execution_id: row.id,
         seq,
         // The time it was not eligible does not count as waiting for a slot.
-        enqueued_at: row
-            .not_before
-            .map_or(enqueued_at, |time| time.max(enqueued_at)),
+        enqueued_at: not_before.map_or(enqueued_at, |time| time.max(enqueued_at)),
         attempt: row.attempt,
-        delayed: row.not_before.is_some(),
+        delayed: not_before.is_some(),
     };
-    let not_before = row.not_before.filter(|time| *time > now);
+    let not_before = not_before.filter(|time| *time > now);
     queue.restore_waiting(row.priority, waiting, not_before);
 }
 

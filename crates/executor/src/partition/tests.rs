@@ -364,6 +364,34 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
     assert_eq!((ends_at(now), ends_at(now + 1)), (0, 1));
 }
 
+/// Its worker was lost, and the next owner's clock shows two hours less: its delay was over when it
+/// was granted, so nobody who came later gets before it.
+#[test]
+fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
+    let mut world = World::new(Some(1), 100);
+    world.submit(1);
+    let now = 10_000_000;
+    let row = |n: u32, attempt: i32, not_before: Option<Millis>| StoredExecution {
+        id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), n)),
+        action_id: ACTION,
+        priority: Priority::Normal,
+        status: Status::Queued,
+        attempt: Attempt(attempt),
+        created: now,
+        not_before,
+        cancel_requested: false,
+    };
+    let later = Some(now + 7_200_000);
+    let rows = vec![row(100, 1, later), row(101, 0, later), row(102, 0, None)];
+    let seqs = [100, 101, 102].map(|n| Seq::new(Epoch(1), n));
+    world.partition.step(now, Event::RecoverRows(rows));
+    let place = |seq| {
+        let queues = &world.partition.queues;
+        queues.with_existing(ACTION, |queue| queue.position(seq))
+    };
+    assert_eq!(seqs.map(place), [Some(Some(0)), Some(None), Some(Some(1))]);
+}
+
 /// The kinds that are logged of one life, in the order of the decisions.
 #[test]
 fn what_is_decided_is_logged_in_order() {

@@ -95,7 +95,10 @@ async fn unbound(rig: &Rig, queue: &str) -> anyhow::Result<()> {
             break;
         }
         // Somebody may disturb the broker.
-        ensure!(began.elapsed() < INSIST, "{queue} stays bound: {error:#}");
+        ensure!(
+            began.elapsed() < 5 * INSIST,
+            "{queue} stays bound: {error:#}"
+        );
         tokio::time::sleep(Duration::from_millis(500)).await; // poll
     }
     Ok(())
