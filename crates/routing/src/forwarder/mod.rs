@@ -122,10 +122,27 @@ impl<R: Rules> Forwarder<R> {
                         deliveries: vec![arrived.id],
                     };
                     self.newer_seen = Some(now.elapsed);
-                    self.newer.push_back((now.elapsed, parcel));
+                    let since = self.forget_twin(&parcel).unwrap_or(now.elapsed);
+                    self.newer.push_back((since, parcel));
                 }
             }
         }
+    }
+
+    /// The same message of a newer version may come twice: it was put back, and given back by the
+    /// broker as well. Both would go round for ever, and more with each lost connection. The one
+    /// that came last stays, because the broker certainly has it; since when the other waited.
+    fn forget_twin(&mut self, parcel: &Parcel<R::Note>) -> Option<Duration> {
+        let is_twin = |message: &Message| {
+            (message.message_id, &message.body) == (parcel.message.message_id, &parcel.message.body)
+        };
+        let twin = self
+            .newer
+            .iter()
+            .position(|(_, one)| is_twin(&one.message))?;
+        let (since, twin) = self.newer.remove(twin)?;
+        self.settle(&twin.deliveries);
+        Some(since)
     }
 
     fn bury(&mut self, arrived: &Arrived, letter: Letter) {

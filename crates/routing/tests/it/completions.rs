@@ -200,6 +200,23 @@ fn messages_of_a_newer_version_do_not_fill_the_window() {
     assert_eq!(body, NEWER.as_bytes(), "as it came");
 }
 
+/// Put back and given back by the broker: two of the same. One of them stays, unacknowledged.
+#[test]
+fn a_message_of_a_newer_version_does_not_multiply() {
+    let mut world = World::new(RULES, BOUNDS);
+    let first = world.deliver_as(Uuid::from_u128(7), NEWER);
+    let other = world.deliver_as(Uuid::from_u128(8), NEWER);
+    let again = world.deliver_as(Uuid::from_u128(7), NEWER);
+    world.answer_all(&Say::Confirm);
+    let open: Vec<u64> = world.open.iter().copied().collect();
+    let stays: Vec<u64> = [other, again].into_iter().flatten().collect();
+    assert_eq!(open, stays, "not {first:?}");
+    world.pass(Duration::from_secs(6));
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+    assert_eq!(world.kept_by(Target::Back).len(), 2);
+}
+
 /// Bytes bound it as well as messages.
 #[test]
 fn large_messages_fill_the_window_by_their_bytes() {

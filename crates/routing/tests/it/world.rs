@@ -74,6 +74,11 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
 
     /// Delivers a message, if the relay wants one; gives its number.
     pub(crate) fn deliver(&mut self, body: impl Into<Bytes>) -> Option<u64> {
+        let message_id = Uuid::from_u128(u128::from(self.tags + 1) << 64);
+        self.deliver_as(message_id, body)
+    }
+
+    pub(crate) fn deliver_as(&mut self, message_id: Uuid, body: impl Into<Bytes>) -> Option<u64> {
         if !self.relay.wants_more() {
             return None;
         }
@@ -82,7 +87,7 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
         let arrived = Arrived {
             id: DeliveryId(self.tags),
             body: body.into(),
-            message_id: Some(Uuid::from_u128(u128::from(self.tags) << 64).to_string()),
+            message_id: Some(message_id.to_string()),
             reply_to: None,
             headers: vec![("x-own".to_owned(), "yes".to_owned())],
         };
