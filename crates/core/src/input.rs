@@ -208,8 +208,18 @@ impl<'de> Visitor<'de> for Checker<'_> {
 #[serde(transparent)]
 struct Key(String);
 
+/// How much of a text, in bytes of its own, takes at most `max` bytes in JSON without its quotes.
+pub fn json_prefix(text: &str, max: usize) -> usize {
+    let mut taken = 0;
+    let over = text.char_indices().find(|(_, character)| {
+        taken += json_bytes(*character);
+        taken > max
+    });
+    over.map_or(text.len(), |(at, _)| at)
+}
+
 /// How many bytes a character takes in JSON.
-pub fn json_bytes(character: char) -> usize {
+fn json_bytes(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
         control if control < ' ' => 6,

@@ -57,27 +57,29 @@ pub(crate) async fn maintain<S>(
     let mut log = LogPace::default();
     let mut clocks = Clocks::now();
     loop {
-        if let Some(step) = clocks.step() {
-            tracing::error!(
-                step_s = step.num_seconds(),
-                "the clock of this machine was set since the last upkeep; nothing is removed until \
-                 the next"
-            );
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(interval) => continue,
+        let maintained = match clocks.step() {
+            Some(step) => {
+                tracing::error!(
+                    step_s = step.num_seconds(),
+                    "the clock of this machine was set since the last upkeep; nothing is removed \
+                     until the next"
+                );
+                None
             }
-        }
-        let again = Arc::clone(&store);
-        let wait = match in_task(async move { again.maintain_history(keep).await }).await {
-            Ok(()) => {
+            None => {
+                let again = Arc::clone(&store);
+                Some(in_task(async move { again.maintain_history(keep).await }).await)
+            }
+        };
+        let wait = match maintained {
+            None => interval,
+            Some(Ok(())) => {
                 counters.maintained.add(1);
                 backoff.reset();
                 log.reset();
                 interval
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 if log.is_due() {
                     let (reason, tries) = (error_chain(&error), log.tries());
                     tracing::warn!(

@@ -3,7 +3,7 @@
 //! The status, the ids and the times always stay as they are: they decide what happens to the
 //! slot. Only what people read about the run is changed, and then it says so.
 
-use attune_core::input::{check_json, json_bytes};
+use attune_core::input::{check_json, json_prefix};
 use attune_messages::v1::Completion;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -90,23 +90,10 @@ fn cut(text: &mut Option<String>, max_bytes: usize) {
     /// A mark with the longest number, and the quotes.
     const MARK_BYTES: usize = 48;
     let Some(text) = text else { return };
-    let written: usize = text.chars().map(json_bytes).sum();
-    if written + 2 <= max_bytes {
+    if json_prefix(text, max_bytes.saturating_sub(2)) == text.len() {
         return;
     }
-    let mut room = max_bytes.saturating_sub(MARK_BYTES);
-    let kept = text
-        .char_indices()
-        .find(
-            |(_, character)| match room.checked_sub(json_bytes(*character)) {
-                Some(left) => {
-                    room = left;
-                    false
-                }
-                None => true,
-            },
-        )
-        .map_or(text.len(), |(index, _)| index);
+    let kept = json_prefix(text, max_bytes.saturating_sub(MARK_BYTES));
     let mark = format!("… [cut: {} bytes more]", text.len() - kept);
     text.truncate(kept);
     text.push_str(&mark);

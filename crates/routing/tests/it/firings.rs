@@ -5,7 +5,7 @@ use std::time::Duration;
 use attune_core::{PartitionId, Refusal, RequestId, Submission};
 use attune_messages::v1::{EnforcementCreated, OnReject, Submit};
 use attune_messages::{decode_batch, encode};
-use attune_routing::{Arrived, Bounds, DeliveryId, Firings, Input, Message, Target};
+use attune_routing::{Arrived, DeliveryId, Firings, Input, Message, Target};
 use chrono::DateTime;
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use serde_json::value::to_raw_value;
@@ -17,7 +17,6 @@ const PARTITIONS: u16 = 3;
 const RULES: Firings = Firings {
     partitions: PARTITIONS,
 };
-const WINDOW: Bounds = BOUNDS;
 
 /// A ref in a partition.
 fn in_partition(partition: u16) -> String {
@@ -64,7 +63,7 @@ proptest! {
     fn order_holds_within_a_partition(
         events in prop::collection::vec((0..PARTITIONS, 0..5_u8, any::<bool>()), 1..120),
     ) {
-        let mut world = World::new(RULES, WINDOW);
+        let mut world = World::new(RULES, BOUNDS);
         let mut sent = vec![Vec::new(); usize::from(PARTITIONS)];
         for (n, (partition, what, flag)) in (0..).zip(events) {
             match what {
@@ -97,7 +96,7 @@ proptest! {
 /// can be put back under the same request id.
 #[test]
 fn a_partition_that_takes_nothing_for_long_gives_way_to_the_others() {
-    let mut world = World::new(RULES, WINDOW);
+    let mut world = World::new(RULES, BOUNDS);
     let full = Target::Partition(PartitionId(1));
     let refuse = Say::Refuse(full, false, Refusal::Full);
     let mut count = 0;
@@ -136,7 +135,7 @@ fn a_partition_that_takes_nothing_for_long_gives_way_to_the_others() {
 /// What can never be carried becomes a dead letter, and those behind it go on.
 #[test]
 fn what_the_bus_never_carries_is_a_dead_letter() {
-    let mut world = World::new(RULES, WINDOW);
+    let mut world = World::new(RULES, BOUNDS);
     let refuse = Say::Refuse(
         Target::Partition(PartitionId(1)),
         false,
@@ -154,7 +153,7 @@ fn what_the_bus_never_carries_is_a_dead_letter() {
 /// A message that is as large as it may be, and larger when it is routed.
 #[test]
 fn what_grows_beyond_a_message_is_a_dead_letter_as_it_came() {
-    let mut world = World::new(RULES, WINDOW);
+    let mut world = World::new(RULES, BOUNDS);
     let padded = |pad: usize| {
         let mut submission = firing(0, 1);
         submission.parameters =
@@ -176,7 +175,7 @@ fn what_grows_beyond_a_message_is_a_dead_letter_as_it_came() {
 /// Each item of a message stands for itself, under an id that follows from the message's.
 #[test]
 fn items_stand_for_themselves() {
-    let mut world = World::new(RULES, WINDOW);
+    let mut world = World::new(RULES, BOUNDS);
     let mut deep = firing(1, 2);
     deep.group = Some("a\0b".to_owned());
     world.deliver(body(vec![firing(1, 1), deep, firing(1, 3)]));
@@ -199,7 +198,7 @@ fn items_stand_for_themselves() {
 /// Answers go to queues of the asker only, and only items with one asker travel together.
 #[test]
 fn askers_are_told_apart() {
-    let mut world = World::new(RULES, WINDOW);
+    let mut world = World::new(RULES, BOUNDS);
     let addresses = [Some("mine"), Some("mine"), None, Some("attune.completed")];
     let arrived = (0..).zip(addresses).map(|(n, reply_to)| Arrived {
         id: DeliveryId(100 + n),

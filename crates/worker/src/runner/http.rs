@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use attune_core::input::json_bytes;
+use attune_core::input::json_prefix;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
@@ -145,7 +145,7 @@ impl HttpGet {
         let body = body.into_text();
         let mut result = json!({"status": status.as_u16(), "headers": headers, "body": ""});
         let taken = result.to_string().len() + CUT.len() + r#","body_cut":true"#.len();
-        let kept = fits(&body.text, self.max_result_bytes.saturating_sub(taken));
+        let kept = json_prefix(&body.text, self.max_result_bytes.saturating_sub(taken));
         if body.cut > 0 || kept < body.text.len() {
             result["body"] = Value::String(format!("{}{CUT}", &body.text[..kept]));
             result["body_cut"] = Value::Bool(true);
@@ -154,16 +154,6 @@ impl HttpGet {
         }
         Ok((status, result))
     }
-}
-
-/// How much of a text takes at most so many bytes as JSON, in bytes of the text.
-fn fits(text: &str, max: usize) -> usize {
-    let mut taken = 0;
-    let over = text.char_indices().find(|(_, character)| {
-        taken += json_bytes(*character);
-        taken > max
-    });
-    over.map_or(text.len(), |(at, _)| at)
 }
 
 fn client(allowed: Allowed) -> Result<Client, String> {
