@@ -72,13 +72,15 @@ impl Shadow {
     ) {
         for row in rows {
             let waits = since.get(&row.id).copied().unwrap_or(Millis::MAX);
+            // Its delay was over when it was granted before, whatever the clock shows now.
+            let not_before = row.not_before.filter(|_| row.attempt == Attempt(0));
             let seen = Seen {
                 action: row.action_id,
                 priority: row.priority,
                 holds: row.status.holds_slot(),
                 attempt: row.attempt,
-                not_before: row.not_before,
-                since: waits.max(row.not_before.unwrap_or(Millis::MIN)),
+                not_before,
+                since: waits.max(not_before.unwrap_or(Millis::MIN)),
             };
             self.rows.insert(row.id, seen);
         }
