@@ -1,8 +1,9 @@
 -- One round of an owner: everything or nothing, in one statement and so in one transaction.
 --
--- The fence comes first. It locks the lease rows FOR SHARE: a takeover (an UPDATE of the row)
--- waits until this statement has ended, and a statement that had to wait for a takeover sees the
--- new epoch and misses. FOR KEY SHARE would not hold a takeover back, and a plain read would
+-- The fence comes first. It locks the lease rows FOR KEY SHARE. The epoch is part of a key
+-- (partition_lease_epoch), so a takeover, which changes it, waits until this statement has ended,
+-- and a statement that had to wait for a takeover sees the new epoch and misses; a renewal leaves
+-- the epoch as it is, and neither waits for the other, however long this takes. A plain read would
 -- compare an epoch that changes before the write. Every write below asks `held`, so a single
 -- missing fence holds all of them back; `held` needs all of `fence`, so nothing is written
 -- before every lock is taken.
@@ -29,7 +30,7 @@ WITH fence AS MATERIALIZED (
       AND l.epoch = ($3::bigint[])[width_bucket(l.partition, $2::integer[])]
       AND l.owner = $1::uuid
     ORDER BY l.partition
-    FOR SHARE
+    FOR KEY SHARE
 ),
 held AS MATERIALIZED (
     SELECT count(*) = cardinality($2::integer[]) AS fully FROM fence

@@ -1,4 +1,5 @@
--- A lease that has expired but that nobody took is renewed: its epoch has not changed.
+-- A lease that has expired but that nobody took is renewed: its epoch has not changed. So a commit
+-- that takes long, in its fence, holds no renewal up.
 WITH mine AS (
     SELECT l.partition
     FROM unnest($2::integer[], $3::bigint[]) AS h (partition, epoch)

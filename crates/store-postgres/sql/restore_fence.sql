@@ -1,8 +1,13 @@
--- Everything in one statement: the epochs jump, every lease ends, and the entry says who did it.
-WITH partitions AS (
+-- Everything in one statement: the epochs jump, every lease ends, and the entry says who did it. The
+-- rows are locked as in acquire.sql.
+WITH locked AS (
+    SELECT partition FROM attune.partition_lease ORDER BY partition FOR UPDATE
+),
+partitions AS (
     UPDATE attune.partition_lease SET
         owner = NULL, owner_name = NULL, wanted_owner = NULL, epoch = epoch + $1::bigint,
         renewals = renewals + 1, expires_at = clock_timestamp(), updated_at = clock_timestamp()
+    FROM locked WHERE partition_lease.partition = locked.partition
 ),
 workers AS (
     UPDATE attune.worker_lease SET ended = true, expires_at = least(expires_at, clock_timestamp())

@@ -66,6 +66,11 @@ fn migrations() -> Vec<Migration> {
             "request_days",
             include_str!("../../../migrations/postgres/0010_request_days.sql"),
         ),
+        (
+            11,
+            "additive_epoch_is_a_key",
+            include_str!("../../../migrations/postgres/0011_additive_epoch_is_a_key.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

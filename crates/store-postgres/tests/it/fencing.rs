@@ -6,7 +6,7 @@ use attune_core::{OwnerId, PartitionId};
 use attune_store::{Batch, CommitError, PartitionStore as _, StoreError};
 use sqlx::Row as _;
 
-use crate::support::{eventually, grant, on_fresh_db, succeeded};
+use crate::support::{TestDb, eventually, grant, on_fresh_db, succeeded};
 
 /// A commit that waits behind a takeover finds the new epoch and writes nothing; a takeover
 /// that waits behind a commit finds all of it.
@@ -48,6 +48,117 @@ async fn a_commit_that_waited_for_a_takeover_is_fenced_off() {
         let rows = owner.store.load_partition(place, None, 10).await.unwrap().rows;
         assert_eq!(rows.len(), 1);
         assert_eq!(rows[0].status, attune_core::Status::Queued);
+    })
+    .await;
+}
+
+/// How many statements of the store wait for a lock.
+async fn waiting(db: &TestDb) -> i64 {
+    db.count(
+        "SELECT count(*) FROM pg_stat_activity
+         WHERE wait_event_type = 'Lock' AND application_name LIKE 'attune%'
+           AND datname = current_database()",
+    )
+    .await
+}
+
+/// A commit that takes long has its lease rows locked all the time: renewals pass it, takeovers wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_commit_holds_up_takeovers_and_no_renewal() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let ids = owner.insert(1).await;
+        let place = owner.action.partition;
+        let ttl = Duration::from_secs(600);
+
+        // Somebody has a row that the commit wants to change.
+        let mut slow = db.sql.begin().await.unwrap();
+        sqlx::query("SELECT FROM attune.execution_active WHERE id = $1 FOR UPDATE")
+            .bind(ids[0].0)
+            .execute(&mut *slow)
+            .await
+            .unwrap();
+        let batch = Batch {
+            updates: vec![grant(ids[0])],
+            ..owner.batch()
+        };
+        let store = db.store.clone();
+        let commit = tokio::spawn(async move { store.commit(&batch).await });
+        eventually("the commit waits", || async {
+            (waiting(&db).await == 1).then_some(())
+        })
+        .await;
+
+        for _ in 0..3 {
+            let renewed = owner.store.renew(owner.id, &owner.fences, ttl).await;
+            assert_eq!(renewed.unwrap().len(), 4);
+        }
+        let observed = [db.store.leases().await.unwrap()[usize::from(place.0)].observed()];
+        let (store, rival) = (db.store.clone(), OwnerId::fresh());
+        let takeover = tokio::spawn(async move {
+            let taken = store.acquire_observed(rival, "rival", &observed, ttl);
+            taken.await
+        });
+        eventually("the takeover waits too", || async {
+            (waiting(&db).await == 2).then_some(())
+        })
+        .await;
+
+        slow.rollback().await.unwrap();
+        assert_eq!(commit.await.unwrap().unwrap().granted.len(), 1);
+        assert_eq!(takeover.await.unwrap().unwrap().len(), 1);
+        match owner.store.commit(&owner.batch()).await {
+            Err(CommitError::Fenced(missing)) => assert_eq!(missing, vec![place]),
+            other => panic!("the fence let it through: {other:?}"),
+        }
+    })
+    .await;
+}
+
+/// A commit that began before, and comes to a row that was renewed and then taken meanwhile, follows
+/// it to its newest version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_before_a_takeover_does_not_hide_it() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        let new = owner.queued();
+        let batch = Batch {
+            inserts: vec![new],
+            ..owner.batch()
+        };
+        let ttl = Duration::from_secs(600);
+        let (first, last) = (owner.fences[0], owner.fences[3]);
+        assert!(first.0 < last.0, "rows are locked in this order");
+
+        // The commit sees everything as it is now, and waits at its first row.
+        let mut barrier = db.sql.begin().await.unwrap();
+        sqlx::query("SELECT FROM attune.partition_lease WHERE partition = $1 FOR UPDATE")
+            .bind(i32::from(first.0.0))
+            .execute(&mut *barrier)
+            .await
+            .unwrap();
+        let store = db.store.clone();
+        let commit = tokio::spawn(async move { store.commit(&batch).await });
+        eventually("the commit waits", || async {
+            (waiting(&db).await == 1).then_some(())
+        })
+        .await;
+
+        let renewed = owner.store.renew(owner.id, &[last], ttl).await.unwrap();
+        assert_eq!(renewed, vec![last.0]);
+        let observed = [db.store.leases().await.unwrap()[usize::from(last.0.0)].observed()];
+        let rival = OwnerId::fresh();
+        let taken = db.store.acquire_observed(rival, "rival", &observed, ttl);
+        assert_eq!(taken.await.unwrap().len(), 1);
+        barrier.rollback().await.unwrap();
+        match commit.await.unwrap() {
+            Err(CommitError::Fenced(missing)) => assert_eq!(missing, vec![last.0]),
+            other => panic!("the fence let it through: {other:?}"),
+        }
+        let written = db
+            .count("SELECT count(*) FROM attune.execution_active")
+            .await;
+        assert_eq!(written, 0);
     })
     .await;
 }
