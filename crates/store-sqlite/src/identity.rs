@@ -6,7 +6,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use attune_store::StoreError;
 
@@ -14,8 +14,9 @@ use attune_store::StoreError;
 #[derive(Debug)]
 pub(crate) struct FileIdentity {
     database: Known,
-    /// Its write-ahead log, once there is one: from then on it stays as long as the process runs.
-    log: OnceLock<Known>,
+    /// Its write-ahead log, once there is one: from then on it stays as long as somebody has the file
+    /// open.
+    log: Mutex<Option<Known>>,
 }
 
 #[derive(Debug)]
@@ -52,25 +53,30 @@ impl FileIdentity {
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         Ok(Self {
             database: Known::of(path.to_owned())?,
-            log: OnceLock::new(),
+            log: Mutex::default(),
         })
     }
 
     /// Whether another file, or none, lies there now, in words.
     pub(crate) fn problem(&self) -> Option<String> {
-        if let Some(what) = self.database.fate() {
-            return Some(format!(
-                "the database file `{}` was {what} under the running process; put the right file in \
-                 its place while no process uses it, and start again",
-                self.database.path.display()
-            ));
-        }
-        let Some(log) = self.log.get() else {
+        self.problem_of_database().or_else(|| self.problem_of_log())
+    }
+
+    fn problem_of_database(&self) -> Option<String> {
+        let what = self.database.fate()?;
+        Some(format!(
+            "the database file `{}` was {what} under the running process; put the right file in \
+             its place while no process uses it, and start again",
+            self.database.path.display()
+        ))
+    }
+
+    fn problem_of_log(&self) -> Option<String> {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(log) = &*log else {
             let mut path = self.database.path.clone().into_os_string();
             path.push("-wal");
-            if let Ok(log) = Known::of(path.into()) {
-                let _ = self.log.set(log);
-            }
+            *log = Known::of(path.into()).ok();
             return None;
         };
         let what = log.fate()?;
@@ -81,15 +87,31 @@ impl FileIdentity {
         ))
     }
 
+    /// As [`FileIdentity::check`], of the database alone: while this process does not have it open, its log
+    /// may be gone.
+    pub(crate) fn check_database(&self) -> Result<(), StoreError> {
+        refuse(self.problem_of_database())
+    }
+
+    /// The file was opened anew by this process itself. If nobody else had it open meanwhile, its log was
+    /// written into it and removed, and there is another one now.
+    pub(crate) fn reopened(&self) {
+        *self.log.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Refuses to write into a file that is lost.
     ///
     /// # Errors
     /// [`StoreError::Refused`]: nothing was written.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
-        match self.problem() {
-            Some(problem) => Err(StoreError::Refused(problem.into())),
-            None => Ok(()),
-        }
+        refuse(self.problem())
+    }
+}
+
+fn refuse(problem: Option<String>) -> Result<(), StoreError> {
+    match problem {
+        Some(problem) => Err(StoreError::Refused(problem.into())),
+        None => Ok(()),
     }
 }
 
@@ -126,5 +148,11 @@ mod tests {
             problem.contains("one-wal") && problem.contains("TERM"),
             "{problem}"
         );
+        std::fs::write(&log, "2").unwrap();
+        identity.reopened();
+        assert_eq!(identity.problem(), None);
+        std::fs::remove_file(&log).unwrap();
+        identity.check_database().unwrap();
+        identity.check().unwrap_err();
     }
 }

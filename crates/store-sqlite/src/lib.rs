@@ -28,6 +28,7 @@ mod options;
 mod partition_rows;
 mod partitions;
 mod rows;
+mod script;
 pub mod sql;
 mod stats;
 mod store;

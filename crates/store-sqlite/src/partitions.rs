@@ -15,10 +15,9 @@ use attune_store::{
 };
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
-use futures_util::stream::BoxStream;
 use sqlx::query::QueryAs;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::{Executor as _, Sqlite};
+use sqlx::{Executor as _, Row as _, Sqlite};
 
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
 use crate::dead_letters;
@@ -27,6 +26,7 @@ use crate::partition_rows::{
     active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
 };
 use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
+use crate::script::Script;
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -359,7 +359,7 @@ impl PartitionStore for SqliteStore {
         let committed = self.task::<_, CommitError, _, _>(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .transaction(move |connection| Box::pin(write(connection, lists)))
+                .scripts(move |connection| Box::pin(write(connection, lists)))
                 .await
         });
         let committed = committed.await?;
@@ -386,115 +386,123 @@ async fn ensure_partitions(connection: &mut SqliteConnection, count: u16) -> Res
     Ok(())
 }
 
-/// Writes a batch inside a transaction. Lists that are empty cost nothing.
+/// Writes a batch in a transaction of its own. Lists that are empty cost nothing.
 async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<Committed, Failure> {
-    if let Some(fences) = lists.fences {
-        check_fences(connection, lists.owner, fences).await?;
-    }
+    begin(connection, lists.owner, lists.fences).await?;
+    let mut script = Script::default();
+    let at = lists.at;
     for (statement, items) in [
         (sql::INSERT_ACTIVE, lists.inserts),
         (sql::INSERT_INSTANT, lists.instant),
         (sql::INSERT_REQUEST, lists.requests),
     ] {
-        stamped(connection, statement, items, &lists.at).await?;
+        if let Some(items) = items {
+            script.add(statement, [items, at.clone()]);
+        }
     }
     for (statement, items) in [
         (sql::REVOKE, lists.revocations),
         (sql::MARK_CANCELLED, lists.marks),
     ] {
-        run(connection, statement, items).await?;
+        if let Some(items) = items {
+            script.add(statement, [items]);
+        }
     }
-    let mut committed = Committed::default();
-    if let Some(grants) = lists.grants {
-        committed.granted = grant(connection, grants, lists.at.clone(), lists.grant_count).await?;
+    let grants = lists.grants.clone();
+    let grant = grants.map(|grants| script.add(sql::GRANT, [grants, at.clone()]));
+    let end = lists.ends.map(|ends| {
+        script.add(sql::END_INTO_HISTORY, [ends, at]);
+        script.add(sql::END_DELETE, [lists.end_ids])
+    });
+    for (statement, items) in [
+        (sql::UPSERT_TOTALS, lists.totals),
+        (sql::INSERT_AUDIT, lists.audit),
+    ] {
+        if let Some(items) = items {
+            script.add(statement, [items]);
+        }
     }
-    if lists.ends.is_some() {
-        stamped(connection, sql::END_INTO_HISTORY, lists.ends, &lists.at).await?;
-        committed.ended = run(connection, sql::END_DELETE, Some(lists.end_ids)).await?;
+    let has_letters = !lists.letters.is_empty();
+    if !has_letters {
+        script.add("COMMIT", []);
     }
-    run(connection, sql::UPSERT_TOTALS, lists.totals).await?;
-    run(connection, sql::INSERT_AUDIT, lists.audit).await?;
-    dead_letters::add(connection, lists.letters).await?;
-    Ok(committed)
+    let mut granted = Bodies::default();
+    let changed = script.run(connection, |place, row| {
+        if Some(place) == grant {
+            granted.add(&row)?;
+        }
+        Ok(())
+    });
+    let changed = changed.await?;
+    if has_letters {
+        dead_letters::add(connection, lists.letters).await?;
+        connection.execute("COMMIT").await?;
+    }
+    if let Some(grants) = lists.grants
+        && granted.rows < lists.grant_count
+    {
+        // Some had been written before: this batch is repeated. Asked now, the statement gives
+        // the bodies of both, because those that were just written look the same. Nobody else has
+        // written meanwhile, since this connection is the one that does.
+        let again = sqlx::query(sql::GRANTED_BODIES).bind(grants);
+        let mut rows = again.fetch(connection);
+        granted = Bodies::default();
+        while let Some(row) = rows.try_next().await? {
+            granted.add(&row)?;
+        }
+    }
+    Ok(Committed {
+        granted: granted.bodies,
+        ended: end.map_or(0, |end| changed[end]),
+    })
 }
 
-async fn check_fences(
+/// Begins a transaction that writes, if the writer owns what it is going to write about.
+async fn begin(
     connection: &mut SqliteConnection,
     owner: String,
-    fences: String,
+    fences: Option<String>,
 ) -> Result<(), Failure> {
-    let missing = sqlx::query_as::<_, (i64,)>(sql::CHECK_FENCES)
-        .bind(owner)
-        .bind(fences)
-        .fetch_all(connection)
-        .await?;
+    let mut script = Script::default();
+    script.add("BEGIN IMMEDIATE", []);
+    if let Some(fences) = fences {
+        script.add(sql::CHECK_FENCES, [owner, fences]);
+    }
+    let mut missing = Vec::new();
+    let checked = script.run(connection, |_, row| {
+        missing.push(partition(row.try_get(0)?)?);
+        Ok(())
+    });
+    checked.await?;
     if missing.is_empty() {
         return Ok(());
     }
-    let missing = missing.into_iter().map(|(number,)| partition(number));
-    Err(Failure::Fenced(missing.collect::<Result<_, _>>()?))
+    connection.execute("ROLLBACK").await?;
+    Err(Failure::Fenced(missing))
 }
 
-/// Runs a statement over a list, if there is one; gives the number of rows that it changed.
-async fn run(
-    connection: &mut SqliteConnection,
-    statement: &'static str,
-    items: Option<String>,
-) -> Result<u64, Failure> {
-    let Some(items) = items else { return Ok(0) };
-    let done = connection
-        .execute(sqlx::query(statement).bind(items))
-        .await?;
-    Ok(done.rows_affected())
+/// Bodies of executions that were granted a slot, as far as they have [`MAX_BODIES_BYTES`].
+#[derive(Default)]
+struct Bodies {
+    bodies: Vec<GrantedBody>,
+    bytes: usize,
+    /// How many there were.
+    rows: usize,
 }
 
-/// Runs a statement whose rows have the time of the round that was decided.
-async fn stamped(
-    connection: &mut SqliteConnection,
-    statement: &'static str,
-    items: Option<String>,
-    at: &str,
-) -> Result<(), Failure> {
-    let Some(items) = items else { return Ok(()) };
-    let insert = sqlx::query(statement).bind(items).bind(at.to_owned());
-    connection.execute(insert).await?;
-    Ok(())
-}
-
-async fn grant(
-    connection: &mut SqliteConnection,
-    grants: String,
-    at: String,
-    count: usize,
-) -> Result<Vec<GrantedBody>, Failure> {
-    let grant = sqlx::query(sql::GRANT).bind(grants.clone()).bind(at);
-    let (mut bodies, written) = first_bodies(grant.fetch(&mut *connection)).await?;
-    if written < count {
-        // Some had been written before: this batch is repeated. Asked now, the statement gives
-        // the bodies of both, because those that were just written look the same.
-        let again = sqlx::query(sql::GRANTED_BODIES).bind(grants);
-        (bodies, _) = first_bodies(again.fetch(connection)).await?;
-    }
-    Ok(bodies)
-}
-
-/// The bodies in these rows, as far as they have [`MAX_BODIES_BYTES`], and how many rows there are.
-async fn first_bodies(
-    mut rows: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
-) -> Result<(Vec<GrantedBody>, usize), sqlx::Error> {
-    let (mut bodies, mut bytes, mut count) = (Vec::new(), 0, 0);
-    while let Some(row) = rows.try_next().await? {
-        count += 1;
-        if bytes > MAX_BODIES_BYTES {
-            continue;
+impl Bodies {
+    fn add(&mut self, row: &SqliteRow) -> Result<(), sqlx::Error> {
+        self.rows += 1;
+        if self.bytes > MAX_BODIES_BYTES {
+            return Ok(());
         }
-        let body = body(&row)?;
-        bytes += body.parameters.get().len();
-        if bytes <= MAX_BODIES_BYTES {
-            bodies.push(body);
+        let body = body(row)?;
+        self.bytes += body.parameters.get().len();
+        if self.bytes <= MAX_BODIES_BYTES {
+            self.bodies.push(body);
         }
+        Ok(())
     }
-    Ok((bodies, count))
 }
 
 /// Runs a statement that takes partitions.
@@ -516,7 +524,8 @@ async fn end_workers(
     connection: &mut SqliteConnection,
     observed: String,
 ) -> Result<Vec<WorkerId>, Failure> {
-    run(connection, sql::END_WORKERS, Some(observed.clone())).await?;
+    let end = sqlx::query(sql::END_WORKERS).bind(observed.clone());
+    end.execute(&mut *connection).await?;
     let over: Vec<(String,)> = sqlx::query_as(sql::WORKERS_OVER)
         .bind(observed)
         .fetch_all(connection)

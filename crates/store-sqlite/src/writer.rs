@@ -55,6 +55,24 @@ impl Writer {
         result
     }
 
+    /// Runs `work`, which begins and ends a transaction by itself, and has ended it when it finds that
+    /// it is fenced off. After any other failure nobody knows whether one is open: the connection goes,
+    /// and with it whatever is.
+    pub(crate) async fn scripts<T, W>(&self, work: W) -> Result<T, Failure>
+    where
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
+    {
+        let mut state = self.state.lock().await;
+        let connection = self.connection(&mut state).await?;
+        let result = work(connection).await;
+        if let Err(failure) = &result
+            && !matches!(failure, Failure::Fenced(_))
+        {
+            *state = State::Broken;
+        }
+        result
+    }
+
     /// Runs `work` in a transaction: all of it is written, or none of it when it fails.
     pub(crate) async fn transaction<T, W>(&self, work: W) -> Result<T, Failure>
     where
@@ -92,10 +110,12 @@ impl Writer {
         &self,
         state: &'s mut State,
     ) -> Result<&'s mut SqliteConnection, Failure> {
-        self.file.check()?;
         if matches!(state, State::Broken) {
+            self.file.check_database()?;
             *state = State::Open(SqliteConnection::connect_with(&self.options).await?);
+            self.file.reopened();
         }
+        self.file.check()?;
         match state {
             State::Open(connection) => Ok(connection),
             State::Broken | State::Closed => Err(closed().into()),
@@ -132,9 +152,12 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use attune_store::StoreError;
 
     use super::*;
+    use crate::options::SqliteOptions;
 
     type Work = for<'c> fn(&'c mut SqliteConnection) -> BoxFuture<'c, Result<(), Failure>>;
 
@@ -212,6 +235,55 @@ mod tests {
         }
         limit(1_000).await.unwrap();
         execute(&writer, large).await.unwrap();
+        writer.close().await.unwrap();
+    }
+
+    /// Whoever closes a file as the last one removes its write-ahead log.
+    #[tokio::test]
+    async fn a_connection_that_was_the_only_one_is_replaced_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions::new(folder.path().join("attune.db"));
+        let writer = Writer::open(options.writer()).await.unwrap();
+        execute(&writer, "CREATE TABLE kept (body TEXT)")
+            .await
+            .unwrap();
+        for _ in 0..20 {
+            execute(&writer, "INSERT INTO kept VALUES ('x')")
+                .await
+                .unwrap();
+            let broken = writer.scripts(|connection| {
+                Box::pin(async move {
+                    sqlx::query("BEGIN IMMEDIATE")
+                        .execute(&mut *connection)
+                        .await?;
+                    sqlx::query("INSERT INTO kept VALUES ('left open')")
+                        .execute(connection)
+                        .await?;
+                    Err::<(), _>(Failure::Store(StoreError::Statement(
+                        "it breaks off".into(),
+                    )))
+                })
+            });
+            broken.await.unwrap_err();
+            // The thread of the connection that went ends by itself.
+            let log = folder.path().join("attune.db-wal");
+            let begun = Instant::now();
+            while log.exists() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it does not end");
+                tokio::time::sleep(Duration::from_millis(1)).await; // poll
+            }
+        }
+        execute(&writer, "INSERT INTO kept VALUES ('x')")
+            .await
+            .unwrap();
+        let open = writer.run(|connection| {
+            Box::pin(async move {
+                let left = "SELECT count(*) FROM kept WHERE body <> 'x'";
+                let left: i64 = sqlx::query_scalar(left).fetch_one(connection).await?;
+                Ok(left)
+            })
+        });
+        assert_eq!(open.await.map_err(StoreError::from).unwrap(), 0);
         writer.close().await.unwrap();
     }
 
