@@ -3,7 +3,9 @@
 //! One task owns the machine. It never waits for a store call, a confirm or a subscription: each
 //! runs beside it and comes back as an input.
 
+use std::any::Any;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use attune_executor::{Decided, Input, Notice, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
 use attune_runtime::{LogPace, Progress};
+use futures_util::FutureExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -197,8 +200,7 @@ impl Driver {
             Output::Dispatch(id, dispatches) => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
-                    let work = async move { publisher.dispatch(dispatches).await };
-                    let published = published(work).await;
+                    let published = published(publisher.dispatch(dispatches)).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }
@@ -238,7 +240,7 @@ impl Driver {
         }
         let (calls, inputs) = (self.calls.clone(), under_way.inputs.clone());
         under_way.tasks.spawn(async move {
-            let reply = answered(async move { calls.make(call).await }).await;
+            let reply = answered(calls.make(call)).await;
             back(&inputs, Input::Answered(id, reply));
         });
     }
@@ -304,22 +306,41 @@ impl UnderWay {
 
 /// The answer of a store call. One that panicked may have been made: its outcome is unknown, and
 /// the owner goes on as after any other unknown outcome.
-async fn answered(call: impl Future<Output = Reply> + Send + 'static) -> Reply {
-    tokio::spawn(call).await.unwrap_or_else(|fault| {
-        tracing::error!(error = %fault, "a store call came to no end; its outcome is unknown");
+///
+/// Nothing that the call borrows is looked at again but locks, which survive a panic.
+async fn answered(call: impl Future<Output = Reply>) -> Reply {
+    let answer = AssertUnwindSafe(call).catch_unwind().await;
+    answer.unwrap_or_else(|panic| {
+        let words = panic_words(&*panic);
+        tracing::error!(
+            error = words,
+            "a store call panicked; its outcome is unknown"
+        );
         Reply::Failed(Failure {
             refused: false,
-            words: fault.to_string(),
+            words: words.to_owned(),
         })
     })
 }
 
 /// What came of a publication; the same for one that panicked.
-async fn published(publication: impl Future<Output = Published> + Send + 'static) -> Published {
-    tokio::spawn(publication).await.unwrap_or_else(|fault| {
-        tracing::error!(error = %fault, "a publication came to no end; its outcome is unknown");
+async fn published(publication: impl Future<Output = Published>) -> Published {
+    let answer = AssertUnwindSafe(publication).catch_unwind().await;
+    answer.unwrap_or_else(|panic| {
+        let words = panic_words(&*panic);
+        tracing::error!(
+            error = words,
+            "a publication panicked; its outcome is unknown"
+        );
         Published::Unknown
     })
+}
+
+/// What a panic said.
+fn panic_words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without words")
 }
 
 /// Settles messages in order, so that a subscription ends after what it delivered is settled.

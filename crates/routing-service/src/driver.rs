@@ -9,7 +9,8 @@ use attune_core::PartitionId;
 use attune_routing::{Bounds, CallId, DeliveryId, Input, Now, Output, Relay, Rules, Target};
 use attune_runtime::LogPace;
 use chrono::Utc;
-use tokio::task::{JoinError, JoinSet};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -49,8 +50,9 @@ pub struct Driver<R: Rules, O> {
     tags: HashMap<DeliveryId, DeliveryTag>,
     deliveries: u64,
     max_read_bytes: usize,
-    /// Publishes under way.
-    calls: JoinSet<(CallId, Result<(), PublishError>)>,
+    /// Publishes under way. They are polled by this driver: most are answered at once where the bus is
+    /// in this process, and a task for each would only wake a thread.
+    calls: FuturesUnordered<BoxFuture<'static, (CallId, Result<(), PublishError>)>>,
     started: Instant,
     trouble: Option<String>,
     log: LogPace,
@@ -79,7 +81,7 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             tags: HashMap::new(),
             deliveries: 0,
             max_read_bytes: bounds.max_message_bytes,
-            calls: JoinSet::new(),
+            calls: FuturesUnordered::new(),
             started: Instant::now(),
             trouble: None,
             log: LogPace::default(),
@@ -99,7 +101,7 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             let input = tokio::select! {
                 biased;
                 () = stop.cancelled() => break Ok(()),
-                Some(ended) = self.calls.join_next() => self.answered(ended),
+                Some((call, published)) = self.calls.next() => self.answered(call, published),
                 () = sleep_until(wake) => Input::Timer,
                 delivery = self.subscriber.next(), if self.relay.wants_more() => {
                     let Some(first) = delivery else { break Err(BusClosed) };
@@ -112,8 +114,8 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             }
         };
         self.step(Input::Stop).await;
-        while let Some(ended) = self.calls.join_next().await {
-            let input = self.answered(ended);
+        while let Some((call, published)) = self.calls.next().await {
+            let input = self.answered(call, published);
             self.step(input).await;
         }
         outcome
@@ -140,25 +142,16 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
         arrived(id, delivery)
     }
 
-    fn answered(&mut self, ended: Result<(CallId, Result<(), PublishError>), JoinError>) -> Input {
-        match ended {
-            Ok((call, published)) => {
-                match &published {
-                    Ok(()) => self.log = LogPace::default(),
-                    Err(error) if self.log.is_due() => {
-                        let (topic, tries) = (&self.topics.source, self.log.tries());
-                        tracing::warn!(bus.topic = %topic, %error, tries, "messages cannot be passed on; trying again");
-                    }
-                    Err(_) => {}
-                }
-                Input::Answered(call, answer(published))
+    fn answered(&mut self, call: CallId, published: Result<(), PublishError>) -> Input {
+        match &published {
+            Ok(()) => self.log = LogPace::default(),
+            Err(error) if self.log.is_due() => {
+                let (topic, tries) = (&self.topics.source, self.log.tries());
+                tracing::warn!(bus.topic = %topic, %error, tries, "messages cannot be passed on; trying again");
             }
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime is being shut down.
-                Err(_) => Input::Stop,
-            },
+            Err(_) => {}
         }
+        Input::Answered(call, answer(published))
     }
 
     async fn step(&mut self, input: Input) {
@@ -217,13 +210,13 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
         messages: Vec<attune_bus::Outgoing>,
     ) {
         let (bus, topic) = (Arc::clone(&self.bus), self.topics.of(to));
-        self.calls.spawn(async move {
+        self.calls.push(Box::pin(async move {
             // Whoever consumes a topic declares it. A partition that has had no owner yet is
             // declared here, so that what comes is kept for the first one.
             if declare && let Err(error) = bus.declare(&topic).await {
                 tracing::warn!(bus.topic = %topic, %error, "a topic cannot be declared");
             }
             (call, bus.publish(messages).await)
-        });
+        }));
     }
 }
