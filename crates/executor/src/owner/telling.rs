@@ -26,6 +26,10 @@ use crate::queue::Millis;
 use crate::round::Round;
 use crate::stored::Body;
 
+/// How long a pool that takes no dispatches is left alone at most, in milliseconds. Trying costs one
+/// message; that a pool takes dispatches again is noticed this much later, and by as much once more when
+/// the answer to a try is lost.
+const LONGEST_RETRY: Millis = 2_000;
 /// How many dispatches to one pool may be unconfirmed at once.
 const MAX_UNCONFIRMED: usize = 32;
 /// How many dispatches wait for a pool that takes none; more are left to the reconciler.
@@ -68,7 +72,7 @@ impl Pool {
             unconfirmed: 0,
             closed: false,
             retry_at: Millis::MIN,
-            backoff: Backoff::new(100, 10_000),
+            backoff: Backoff::new(100, LONGEST_RETRY),
         }
     }
 
@@ -414,7 +418,7 @@ impl Owner {
         let Some(pool) = self.telling.pools.get_mut(name) else {
             return;
         };
-        pool.backoff = Backoff::new(100, 10_000);
+        pool.backoff = Backoff::new(100, LONGEST_RETRY);
         pool.retry_at = Millis::MIN;
         let was_closed = std::mem::take(&mut pool.closed);
         if pool.waiting.is_empty() && pool.unconfirmed == 0 {

@@ -64,7 +64,7 @@ fn no_promise_is_broken_and_no_run_is_idle() {
 #[test]
 fn what_does_no_harm_is_not_accused() {
     let seeds = [
-        31_479, 40_218, 48_331, 50_153, 1_022_513, 1_029_991, 1_052_810, 20_001_690,
+        31_479, 40_218, 48_331, 50_153, 1_022_513, 1_029_991, 1_052_810, 20_001_690, 30_065_751,
     ];
     for seed in seeds {
         let outcome = run(Plan::of(seed, None), false);
