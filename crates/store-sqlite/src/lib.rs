@@ -10,8 +10,9 @@
 //! - **A few readers** on read-only connections; in WAL mode neither side waits for the other.
 //! - **What was committed is on the disk** (`synchronous = FULL`): in WAL mode the faster setting
 //!   loses the last commits when the power fails.
-//! - **Lists go in as JSON** and are unpacked by the statement, because a statement costs a round
-//!   trip to the connection's thread, which is more than ten rows cost.
+//! - **Lists go in as JSON** and are unpacked by the statement, and a batch is two commands of several
+//!   statements, because a command costs a round trip to the connection's thread, which is more than
+//!   ten rows cost.
 //! - **The clock is SQLite's**, read inside the statements.
 
 mod actions;
