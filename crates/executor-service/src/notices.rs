@@ -123,6 +123,12 @@ pub(crate) fn log(notice: &Notice) {
         | Notice::WaitingDiffers { .. }
         | Notice::ActionWasUnknown { .. }
         | Notice::ActionMissing { .. } => log_difference(notice),
+        Notice::ActionHadChanged { action_ref } => {
+            tracing::warn!(
+                "action.ref" = action_ref,
+                "an action was changed, and whoever did it has not said so; the change holds from now on"
+            );
+        }
     }
 }
 

@@ -69,6 +69,8 @@ counters! {
     WaitingMissingMended = "executor.reconcile.missing_waiting.total",
     /// Actions of the store that were not in memory.
     UnknownActionMended = "executor.reconcile.unknown_actions.total",
+    /// Changes of actions that their owner had not been told of.
+    ChangedActionMended = "executor.reconcile.changed_actions.total",
     /// Slots taken by force, or given back by a worker that could start nothing.
     ForceReleased = "executor.force_released.total",
     /// Executions that were started out of their order.

@@ -100,6 +100,11 @@ pub enum Notice {
         /// The action's ref.
         action_ref: String,
     },
+    /// An action was changed, and nobody had said so.
+    ActionHadChanged {
+        /// The action's ref.
+        action_ref: String,
+    },
     /// The store has executions of an action that does not exist.
     ActionMissing {
         /// Which action.

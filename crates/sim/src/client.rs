@@ -79,6 +79,11 @@ impl World {
         let action_ref: Arc<str> = Arc::from(stored.spec.action_ref.as_str());
         let partition = stored.partition;
         self.oracle.said.stored(id, version, limit);
+        // Some die before they have told the owner what they have stored.
+        if self.now % 5 == 0 {
+            *self.seen.faults.entry("untold-limit").or_default() += 1;
+            return;
+        }
         let request_id = RequestId(self.fresh());
         let body = |reply_to| Body::Changed(request_id, action_ref, reply_to);
         self.add_ask(0, partition, request_id, false, body);

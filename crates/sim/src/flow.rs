@@ -35,6 +35,8 @@ const SLOTS: usize = 40;
 pub(crate) struct Flow {
     /// Since when each action has a free slot and somebody who may have it, without an excuse.
     since: BTreeMap<ActionId, Time>,
+    /// Since when the owner of each action goes by another limit than the stored one, without an excuse.
+    behind: BTreeMap<ActionId, Time>,
     /// Runs whose ends the broker has.
     ended: BTreeSet<Key>,
     /// Until then whatever does not go on has an excuse.
@@ -89,6 +91,7 @@ impl World {
         let excused = self.is_anything_wrong();
         for number in 0..self.store.actions.len() {
             let action = self.store.actions[number].id;
+            self.watch_limit(number, excused);
             let waiting = self.could_be_granted(number).filter(|_| !excused);
             let Some(id) = waiting.filter(|_| self.is_served(number)) else {
                 self.flow.since.remove(&action);
@@ -102,6 +105,26 @@ impl World {
                 self.oracle
                     .blame(self.now, Violation::of(Rule::Progress, words));
             }
+        }
+    }
+
+    /// A limit that is stored holds soon, whether or not its owner was told of it.
+    fn watch_limit(&mut self, number: usize, excused: bool) {
+        let action = &self.store.actions[number];
+        let (id, stored) = (action.id, action.spec.policy.concurrency.limit);
+        let lease = &self.store.leases[usize::from(action.partition.0)];
+        let shadow = self.shadows.get(&(action.partition, Epoch(lease.epoch)));
+        let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
+        let differs = held_to.is_some_and(|(limit, _)| *limit != stored);
+        if excused || !differs || !self.is_served(number) {
+            self.flow.behind.remove(&id);
+            return;
+        }
+        let since = *self.flow.behind.entry(id).or_insert(self.now);
+        if self.now - since > BOUND {
+            let words = format!("the limit {stored:?} of {id} does not hold since {since} ms");
+            self.oracle
+                .blame(self.now, Violation::of(Rule::Progress, words));
         }
     }
 

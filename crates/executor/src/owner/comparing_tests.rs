@@ -91,3 +91,28 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     world.pass(2_000, true);
     assert_eq!(world.taken_back.len(), 1);
 }
+
+#[test]
+fn a_change_of_which_nobody_has_told_is_learnt_within_the_interval() {
+    let worker = WorkerId::fresh();
+    let mut world = World::serving(1, worker);
+    world.pass(1_000, true);
+    let limit = |world: &World| {
+        let partition = world.owner.partition(PartitionId(0)).unwrap();
+        partition.stats(ActionId(1)).unwrap().max_concurrent
+    };
+    let before = limit(&world);
+    world.action.version += 1;
+    world.action.spec.policy.concurrency.limit = Some(77);
+    assert_ne!(before, Some(77));
+    world.pass(11_000, true);
+    assert_eq!(limit(&world), Some(77));
+    // What was read before something newer was learnt changes nothing.
+    world.action.version -= 1;
+    world.action.spec.policy.concurrency.limit = Some(3);
+    world.pass(30_000, true);
+    assert_eq!(limit(&world), Some(77));
+    let learnt = world.notices.iter();
+    let learnt = learnt.filter(|notice| matches!(notice, Notice::ActionHadChanged { .. }));
+    assert_eq!(learnt.count(), 1);
+}

@@ -133,6 +133,7 @@ impl Owner {
         self.places.iter().any(due)
             || self.pending.iter().any(|(id, _)| self.is_open(*id))
             || self.sweep.has_read()
+            || self.sweep.learnt().any(|partition| self.is_open(partition))
             || self.snapshots_are_due(now)
     }
 
@@ -204,7 +205,7 @@ impl Owner {
         now: Millis,
         work: Vec<Delivered>,
         requests: &[KnownRequest],
-        actions: Vec<Action>,
+        mut actions: Vec<Action>,
     ) {
         let wall = self.clock.at(now);
         let known: HashMap<RequestId, KnownRequest> = requests
@@ -218,6 +219,7 @@ impl Owner {
             .copied()
             .filter(|id| self.is_open(*id))
             .collect();
+        self.add_learnt(&open, &mut actions);
         for id in &open {
             let Some(partition) = self.partition_mut(*id) else {
                 continue;

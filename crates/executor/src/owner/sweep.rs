@@ -1,5 +1,6 @@
 //! Compares memory with the store, beside the rounds: whether who is believed to hold a slot does,
-//! in one statement by their ids, and everything that is stored, a range of ids at a time.
+//! in one statement by their ids; everything that is stored, a range of ids at a time; and the
+//! definitions of actions, some at a time.
 //!
 //! What is decided between the question and the comparison is left out of it; the next pass looks
 //! at that. A pass that fails is skipped.
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Bug, Epoch, ExecutionId, PartitionId};
 
-use super::{Call, Notice, Owner, Purpose, Reply};
+use super::{Call, Notice, Owner, Purpose, Reply, Stage};
 use crate::counters::Counter;
 use crate::partition::{Event, Partition};
 use crate::queue::Millis;
@@ -25,7 +26,11 @@ pub(super) enum Asked {
         after: Option<ExecutionId>,
     },
     Actions(PartitionId, BTreeSet<ActionId>),
+    Definitions,
 }
+
+/// How many definitions of actions are compared at a time.
+const DEFINITIONS: usize = 100;
 
 /// What was read and not compared yet.
 #[derive(Debug)]
@@ -52,6 +57,15 @@ pub(super) struct Sweep {
     cursor: Option<ExecutionId>,
     /// When the pass through all slices began that is under way.
     pass_began: Millis,
+    /// The definitions of some actions are being read.
+    asking_definitions: bool,
+    definitions_at: Millis,
+    /// The next definitions are those after this action's.
+    defined_to: Option<(PartitionId, String)>,
+    /// When the pass through all definitions began that is under way.
+    definitions_began: Millis,
+    /// Actions that had changed, and are not learnt yet.
+    learnt: Vec<Action>,
     read: Vec<Read>,
     /// What was decided while something is read.
     changed: HashSet<ExecutionId>,
@@ -64,6 +78,7 @@ impl Sweep {
         let due = [
             (self.asking_slots, self.slots_at),
             (self.asking_slice, self.slice_at),
+            (self.asking_definitions, self.definitions_at),
         ];
         let due = due.into_iter().filter(|(asking, _)| !asking);
         due.map(|(_, at)| at).min()
@@ -77,6 +92,11 @@ impl Sweep {
     /// Whether something was read that the next round compares.
     pub(super) fn has_read(&self) -> bool {
         !self.read.is_empty()
+    }
+
+    /// The partitions of actions that had changed, and are not learnt yet.
+    pub(super) fn learnt(&self) -> impl Iterator<Item = PartitionId> + '_ {
+        self.learnt.iter().map(|action| action.partition)
     }
 
     /// These executions change: what is being read may show them as they were or as they are.
@@ -93,6 +113,7 @@ impl Sweep {
 
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.unknown.remove(&partition);
+        self.learnt.retain(|action| action.partition != partition);
     }
 }
 
@@ -116,6 +137,9 @@ impl Owner {
         }
         if !self.sweep.asking_slice && now >= self.sweep.slice_at {
             self.ask_for_slice(now);
+        }
+        if !self.sweep.asking_definitions && now >= self.sweep.definitions_at {
+            self.ask_for_definitions(now);
         }
     }
 
@@ -166,6 +190,70 @@ impl Owner {
         self.call(Purpose::Sweep(Asked::Slice { epochs, after }), call);
     }
 
+    /// Whoever changes an action stores it and then tells its owner, and may die in between.
+    fn ask_for_definitions(&mut self, now: Millis) {
+        if self.sweep.defined_to.is_none() {
+            self.sweep.definitions_began = now;
+        }
+        let interval = self.options.reconcile.interval;
+        self.sweep.definitions_at = now + (interval / 10).max(1);
+        let to = self.sweep.defined_to.take();
+        let (id, after) = to.unwrap_or((PartitionId(0), String::new()));
+        let mut next: Vec<(PartitionId, String)> = Vec::new();
+        for (open, place) in self.places.range(id..) {
+            let Stage::Serving(partition) = &place.stage else {
+                continue;
+            };
+            let after = if *open == id { after.as_str() } else { "" };
+            let room = DEFINITIONS - next.len();
+            let refs = partition.refs_after(after).take(room);
+            next.extend(refs.map(|action_ref| (*open, action_ref.to_owned())));
+            if next.len() == DEFINITIONS {
+                break;
+            }
+        }
+        self.sweep.defined_to = next.last().filter(|_| next.len() == DEFINITIONS).cloned();
+        if self.sweep.defined_to.is_none() {
+            let all = self.sweep.definitions_began + interval;
+            self.sweep.definitions_at = self.sweep.definitions_at.max(all);
+        }
+        if next.is_empty() {
+            return;
+        }
+        self.sweep.asking_definitions = true;
+        let look_up = Call::LookUp {
+            requests: Vec::new(),
+            actions: next.into_iter().map(|(_, action_ref)| action_ref).collect(),
+        };
+        self.call(Purpose::Sweep(Asked::Definitions), look_up);
+    }
+
+    fn learn_changed(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            let id = action.partition;
+            let partition = self.partition(id);
+            if partition.is_some_and(|partition| partition.is_behind(&action)) {
+                self.count(Counter::ChangedActionMended);
+                self.say(Notice::ActionHadChanged {
+                    action_ref: action.spec.action_ref.as_str().to_owned(),
+                });
+                keep_newest(&mut self.sweep.learnt, action);
+            }
+        }
+    }
+
+    /// Adds what the definitions have shown to what the round that begins has looked up: what it grants
+    /// goes by the newest alone.
+    pub(super) fn add_learnt(&mut self, open: &[PartitionId], actions: &mut Vec<Action>) {
+        for action in std::mem::take(&mut self.sweep.learnt) {
+            if open.contains(&action.partition) {
+                keep_newest(actions, action);
+            } else {
+                self.sweep.learnt.push(action);
+            }
+        }
+    }
+
     /// What is being written may or may not be seen by what is read from now on.
     fn note_under_way(&mut self) {
         if let Some(commit) = self.rounds.under_way() {
@@ -198,6 +286,10 @@ impl Owner {
             (Asked::Actions(partition, unknown), Reply::Queues { actions, .. }) => {
                 self.learn_unknown(partition, unknown, actions);
             }
+            (Asked::Definitions, Reply::Known { actions, .. }) => {
+                self.sweep.asking_definitions = false;
+                self.learn_changed(actions);
+            }
             (asked, _) => self.skip(&asked),
         }
     }
@@ -208,6 +300,7 @@ impl Owner {
             Asked::Slots(_) => self.sweep.asking_slots = false,
             Asked::Slice { .. } => self.sweep.asking_slice = false,
             Asked::Actions(..) => {}
+            Asked::Definitions => self.sweep.asking_definitions = false,
         }
     }
 
@@ -321,6 +414,15 @@ impl Owner {
         if !unknown.is_empty() {
             self.sweep.unknown.entry(id).or_default().extend(unknown);
         }
+    }
+}
+
+/// Adds an action, or puts it in the place of its earlier version.
+fn keep_newest(actions: &mut Vec<Action>, action: Action) {
+    match actions.iter_mut().find(|known| known.id == action.id) {
+        Some(known) if known.version >= action.version => {}
+        Some(known) => *known = action,
+        None => actions.push(action),
     }
 }
 

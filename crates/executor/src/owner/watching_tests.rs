@@ -27,6 +27,8 @@ struct World {
     leases: Vec<StoredLease>,
     executors: Vec<StoredExecutor>,
     workers: Vec<WorkerEnd>,
+    /// The one action there is.
+    action: Action,
     /// Who holds a slot, and whether its page shows it to whoever takes its partition.
     slots: Vec<(StoredSlot, bool)>,
     /// What the owner asks for about its slots is not answered yet.
@@ -96,6 +98,7 @@ impl World {
                 live: true,
             }],
             workers: Vec::new(),
+            action: action(),
             slots: Vec::new(),
             holds_back_slots: false,
             held_back: Vec::new(),
@@ -229,7 +232,7 @@ impl World {
                 Reply::EndedWorkers(observed.iter().map(|(worker, _)| *worker).collect())
             }
             Call::LoadQueues(id) => Reply::Queues {
-                actions: Vec::from_iter((id == PartitionId(0)).then(action)),
+                actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
                 totals: vec![],
             },
             Call::LoadRows { partition, .. } => Reply::Rows {
@@ -244,6 +247,14 @@ impl World {
                 rows: self.rows(|_| true),
                 last: self.slots.iter().map(|(slot, _)| slot.id).max(),
             },
+            Call::LookUp { actions, .. } => {
+                let known = self.action.spec.action_ref.as_str();
+                let asked = actions.iter().any(|action_ref| action_ref == known);
+                Reply::Known {
+                    requests: vec![],
+                    actions: Vec::from_iter(asked.then(|| self.action.clone())),
+                }
+            }
             Call::LoadSlots(ids) => {
                 let slots = self.slots.iter().map(|(slot, _)| slot.clone());
                 Reply::Slots(slots.filter(|slot| ids.contains(&slot.id)).collect())

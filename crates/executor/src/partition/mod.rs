@@ -15,6 +15,7 @@ mod submit;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
@@ -64,7 +65,7 @@ pub struct Partition {
     actions: HashMap<ActionId, Arc<Action>>,
     /// How many bytes of a dispatch the definition of each action takes.
     definition_bytes: HashMap<ActionId, usize>,
-    refs: HashMap<String, ActionId>,
+    refs: BTreeMap<String, ActionId>,
     /// Which action every execution that waits or holds a slot belongs to.
     index: BTreeMap<ExecutionId, ActionId>,
     /// The actions whose executions may hold slots: all that do, and some that did.
@@ -107,7 +108,7 @@ impl Partition {
             queues,
             actions: HashMap::new(),
             definition_bytes: HashMap::new(),
-            refs: HashMap::new(),
+            refs: BTreeMap::new(),
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
             pools: BTreeMap::new(),
@@ -141,6 +142,20 @@ impl Partition {
     /// Whether this action is known.
     pub(crate) fn has_action(&self, action_id: ActionId) -> bool {
         self.actions.contains_key(&action_id)
+    }
+
+    /// The refs of its actions after this one, in their order.
+    pub(crate) fn refs_after(&self, after: &str) -> impl Iterator<Item = &str> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.refs
+            .range::<str, _>(range)
+            .map(|(known, _)| known.as_str())
+    }
+
+    /// Whether it goes by an earlier definition of an action that it knows.
+    pub(crate) fn is_behind(&self, action: &Action) -> bool {
+        let known = self.actions.get(&action.id);
+        known.is_some_and(|known| known.version < action.version)
     }
 
     /// Whether the places of this epoch are nearly used up, so that a new one is needed.
@@ -302,6 +317,11 @@ impl Partition {
     }
 
     fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
+        let known = self.actions.get(&action.id);
+        // Read before something that was learnt since.
+        if known.is_some_and(|known| known.version > action.version) {
+            return;
+        }
         let limits = limits_of(&action.spec, self.queues.config());
         self.note_bounds(action.id, limits);
         let action = self.remember(action);
