@@ -13,7 +13,7 @@
 //!   give better words; they use a view of the actions that may be a second old.
 //!
 //! There is no authentication yet, so the server listens on loopback only and refuses requests
-//! that a browser sends on behalf of a foreign page ([`guard`]).
+//! that a browser sends on behalf of a foreign page ([`layers`]).
 //!
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 
@@ -24,8 +24,8 @@ mod catalog;
 mod connections;
 mod error;
 mod extent;
-mod guard;
 pub mod health;
+mod layers;
 mod options;
 mod ports;
 mod query;

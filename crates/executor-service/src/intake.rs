@@ -9,12 +9,11 @@ use attune_routing::{Bounds, Firings};
 use attune_routing_service::{Driver, Observer};
 use tokio::sync::watch;
 
+use crate::publisher::MAX_PACK_BYTES;
 use crate::service::ExecutorOptions;
 
 /// How many submissions go into one message.
 const MAX_PACK: usize = 64;
-/// How many bytes of submissions go into one message with several.
-const MAX_PACK_BYTES: usize = 256 * 1024;
 /// How many bytes of messages are read and not acknowledged.
 const WINDOW_BYTES: usize = 8 << 20;
 

@@ -16,8 +16,8 @@ use uuid::Uuid;
 use crate::convert;
 use crate::progress::SideBySide;
 
-/// How many bytes of dispatches one message carries.
-const MAX_PACK_BYTES: usize = 256 * 1024;
+/// How many bytes of dispatches, or of submissions that are passed on, one message carries.
+pub(crate) const MAX_PACK_BYTES: usize = 256 * 1024;
 /// How many answers or snapshots one message carries.
 const MAX_ANSWERS: usize = 256;
 /// How many publications that nobody waits for may be under way; what comes beyond is lost, as

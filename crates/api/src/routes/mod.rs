@@ -28,7 +28,7 @@ use crate::answers::AnswerMemory;
 use crate::aside::Aside;
 use crate::catalog::Catalog;
 use crate::error::ApiError;
-use crate::guard;
+use crate::layers;
 use crate::options::ApiOptions;
 use crate::ports::Ports;
 use crate::reference;
@@ -75,15 +75,15 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         .merge(reference::routes(described))
         .layer(middleware::from_fn_with_state(
             request_timeout,
-            guard::bound_time,
+            layers::bound_time,
         ))
-        .layer(middleware::from_fn_with_state(permits, guard::bound_load));
-    guarded(api.merge(probes).merge(extra))
+        .layer(middleware::from_fn_with_state(permits, layers::bound_load));
+    layered(api.merge(probes).merge(extra))
 }
 
 /// The probes, and what `extra` adds to them, without the API.
 pub(crate) fn ops_routes(ports: Ports, extra: Router) -> Router {
-    guarded(Router::from(probes(ports)).merge(extra))
+    layered(Router::from(probes(ports)).merge(extra))
 }
 
 fn probes(ports: Ports) -> OpenApiRouter {
@@ -94,13 +94,13 @@ fn probes(ports: Ports) -> OpenApiRouter {
 }
 
 /// What stands before every route of every listener.
-fn guarded(routes: Router) -> Router {
+fn layered(routes: Router) -> Router {
     routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(CatchPanicLayer::custom(guard::on_panic))
-        .layer(middleware::from_fn(guard::loopback_only))
-        .layer(middleware::from_fn(guard::observe))
+        .layer(CatchPanicLayer::custom(layers::on_panic))
+        .layer(middleware::from_fn(layers::loopback_only))
+        .layer(middleware::from_fn(layers::observe))
 }
 
 fn api(app: App) -> OpenApiRouter {
