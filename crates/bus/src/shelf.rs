@@ -13,30 +13,23 @@ use uuid::Uuid;
 use crate::port::{Bus, Delivery, Outgoing, PublishError, Settler, Subscription, Topic};
 use rack::{Held, Rack};
 
-/// How many stay unacknowledged as long as the program runs, at most.
+/// How many are held for a while, at most.
 const KEPT: usize = 16;
-/// How many wait to be taken up; more stay unacknowledged as well.
+/// How many wait to be taken up; more stay unacknowledged.
 const WAITING: usize = 16;
 /// How often something goes back, so that a topic of nothing else is not read over and over.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Keeps messages that cannot be used yet from filling the window of a subscription: those that
-/// only a newer program can read, and those for which the dead letters have no room. A few stay
-/// unacknowledged, the others go back to the end of their topic, as they came, and are acknowledged
-/// when that is confirmed. So they wait, nothing is lost, and what came behind them gets past.
+/// only a newer program can read, and those for which the dead letters have no room. They go back to the
+/// end of their topic, as they came, and are acknowledged when that is confirmed. So they wait, nothing
+/// is lost, and what came behind them gets past.
 ///
-/// One that comes back and still cannot be used is held longer each time, up to a minute, as long as
+/// One that comes back and still cannot be used is held longer each time, up to a few seconds, as long as
 /// no more than half of the window and a few megabytes are held; what is more goes back sooner.
 #[derive(Debug, Clone)]
 pub struct Shelf {
-    waiting: mpsc::Sender<(Delivery, May)>,
-}
-
-/// What may be done with a message that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum May {
-    StayHere,
-    GoBack,
+    waiting: mpsc::Sender<Delivery>,
 }
 
 impl Shelf {
@@ -58,21 +51,15 @@ impl Shelf {
         Self { waiting }
     }
 
-    /// A message that nobody who receives beside this program could read either: a few of them stay
-    /// as long as it runs, so that they come first to the next. Waits while there are too many.
-    pub async fn keep(&self, delivery: Delivery) {
-        // It ends when it is told to stop: then the message comes again.
-        self.waiting.send((delivery, May::StayHere)).await.ok();
-    }
-
-    /// A message for the end of its topic, from which somebody else may get it.
+    /// A message for the end of its topic, from which somebody else may get it. Waits while there are too
+    /// many; it comes again when the subscription ends meanwhile.
     pub async fn put_back(&self, delivery: Delivery) {
-        self.waiting.send((delivery, May::GoBack)).await.ok();
+        self.waiting.send(delivery).await.ok();
     }
 
     /// The same without waiting: a message for which there is no room stays unacknowledged.
     pub fn try_put_back(&self, delivery: Delivery) {
-        if self.waiting.try_send((delivery, May::GoBack)).is_err() {
+        if self.waiting.try_send(delivery).is_err() {
             tracing::debug!("too many messages wait to go back to the end of their topic");
         }
     }
@@ -87,8 +74,8 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(self, mut deliveries: mpsc::Receiver<(Delivery, May)>, stop: CancellationToken) {
-        let (mut kept, mut generation) = (0, 0);
+    async fn run(self, mut deliveries: mpsc::Receiver<Delivery>, stop: CancellationToken) {
+        let mut generation = 0;
         let mut rack = Rack::new(self.room);
         // Not before: what goes back goes in rounds.
         let mut round = Instant::now();
@@ -102,16 +89,11 @@ impl Keeper {
                     round = Instant::now() + INTERVAL;
                 }
                 delivery = deliveries.recv(), if rack.has_room() => {
-                    let Some((delivery, may)) = delivery else { return };
+                    let Some(delivery) = delivery else { return };
                     if delivery.tag.generation > generation {
                         // The connection was built anew: what is here comes again.
                         generation = delivery.tag.generation;
-                        kept = 0;
                         rack.forget_held();
-                    }
-                    if may == May::StayHere && kept < KEPT {
-                        kept += 1;
-                        continue;
                     }
                     if rack.is_empty() {
                         round = round.max(Instant::now() + INTERVAL);

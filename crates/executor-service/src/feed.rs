@@ -85,7 +85,7 @@ impl Feed {
                         let times = newer_log.tries();
                         tracing::warn!(bus.topic = %topic, reason, times, "a message waits for a newer executor");
                     }
-                    shelf.keep(delivery).await;
+                    shelf.put_back(delivery).await;
                     continue;
                 }
                 Err(Unusable::Poison(reason)) => {

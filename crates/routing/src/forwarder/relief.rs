@@ -16,10 +16,11 @@ const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a partition may take nothing before what must keep its order becomes dead letters, if
 /// it fills the window.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many messages of a newer version stay unacknowledged, at most, and which share of the window.
+/// How many messages of a newer version are held for a while, at most, and which share of the window.
 const NEWER_KEPT: usize = 16;
 const NEWER_SHARE: usize = 8;
-/// How long they stay where another program of the same kind could read them.
+/// How long they are held before they go back: far shorter than the `consumer_timeout` of any broker,
+/// which would give back everything else that came over the same connection.
 const NEWER_STAYS: Duration = Duration::from_secs(5);
 /// How long after the last one was seen an operator is told.
 const NEWER_TOLD: Duration = Duration::from_secs(15);
@@ -60,7 +61,7 @@ impl<R: Rules> Forwarder<R> {
         if self.newer.len() > self.newer_kept() {
             return Some(self.next_relief);
         }
-        let (since, _) = self.newer.front().filter(|_| !R::ORDERED)?;
+        let (since, _) = self.newer.front()?;
         Some(self.next_relief.max(*since + NEWER_STAYS))
     }
 
@@ -98,20 +99,15 @@ impl<R: Rules> Forwarder<R> {
         }
     }
 
-    /// Those above the bound, and in topics that programs share those that have waited a while:
-    /// a newer one may get them.
+    /// Those above the bound, and those that have waited a while: a newer program may get them.
     fn put_newer_back(&mut self, now: Duration) {
         let kept = self.newer_kept();
         let mut back = self.newer.split_off(kept.min(self.newer.len()));
-        if !R::ORDERED {
-            while let Some((_, parcel)) = self
-                .newer
-                .pop_front_if(|(since, _)| now >= *since + NEWER_STAYS)
-            {
-                back.push_front((now, parcel));
-            }
-        }
-        let back = back.into_iter().map(|(_, parcel)| parcel);
+        let due = self
+            .newer
+            .partition_point(|(since, _)| now >= *since + NEWER_STAYS);
+        let oldest = self.newer.drain(..due).chain(back.drain(..));
+        let back: Vec<_> = oldest.map(|(_, parcel)| parcel).collect();
         self.lane(Target::Back).parcels.extend(back);
     }
 

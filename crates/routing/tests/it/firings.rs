@@ -221,3 +221,18 @@ fn askers_are_told_apart() {
     assert!(reason.contains("belong to Attune"), "{reason}");
     assert!(world.open.is_empty());
 }
+
+/// A broker closes the channel of whoever leaves a delivery unacknowledged for long, and gives back
+/// everything else that came over the connection.
+#[test]
+fn one_of_a_newer_version_goes_back_after_a_while() {
+    const NEWER: &str = r#"{"message_id":"00000000-0000-0000-0000-000000000000","message_type":"enforcement.created","version":2,"timestamp":"2026-01-02T03:04:05Z","payload":{}}"#;
+    let mut world = World::new(RULES, BOUNDS);
+    world.deliver(NEWER).expect("there is room");
+    world.answer_all(&Say::Confirm);
+    assert_eq!(world.open.len(), 1);
+    world.pass(Duration::from_secs(6));
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty(), "{:?}", world.open);
+    assert_eq!(world.kept_by(Target::Back).len(), 1);
+}
