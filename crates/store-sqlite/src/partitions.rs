@@ -477,7 +477,6 @@ async fn begin(
     if missing.is_empty() {
         return Ok(());
     }
-    connection.execute("ROLLBACK").await?;
     Err(Failure::Fenced(missing))
 }
 

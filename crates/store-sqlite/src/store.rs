@@ -68,13 +68,6 @@ impl SqliteStore {
 
     async fn open_in(options: SqliteOptions, folder: Option<TempDir>) -> Result<Self, StoreError> {
         let lock = FileLock::take(&options)?;
-        // The writer comes first: it makes the file a database, which a reader cannot.
-        let writer = Writer::open(options.writer())
-            .await
-            .map_err(|error| cannot_open(&options, error))?;
-        writer
-            .transaction(|connection| Box::pin(former::end_leases(connection)))
-            .await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(options.readers.max(1))
             .acquire_timeout(READER_TIMEOUT)
@@ -83,6 +76,13 @@ impl SqliteStore {
             .idle_timeout(None)
             .max_lifetime(None)
             .connect_lazy_with(options.reader());
+        // The writer comes first: it makes the file a database, which a reader cannot.
+        let writer = Writer::open(options.writer(), readers.clone())
+            .await
+            .map_err(|error| cannot_open(&options, error))?;
+        writer
+            .transaction(|connection| Box::pin(former::end_leases(connection)))
+            .await?;
         Ok(Self {
             inner: Arc::new(Inner {
                 letters: LetterGauge::new(options.letters),

@@ -1,8 +1,8 @@
 //! The one connection that writes.
 
 use futures_util::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{Connection as _, Sqlite, Transaction};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool};
+use sqlx::{Connection as _, Executor as _};
 use tokio::sync::Mutex;
 
 use crate::error::{Failure, closed};
@@ -18,6 +18,8 @@ pub(crate) struct Writer {
     options: SqliteConnectOptions,
     /// The file that was opened; nothing is written into another one.
     file: FileIdentity,
+    /// The connections that only read: while one of them is open, the log stays.
+    readers: SqlitePool,
     state: Mutex<State>,
 }
 
@@ -31,12 +33,16 @@ enum State {
 }
 
 impl Writer {
-    pub(crate) async fn open(options: SqliteConnectOptions) -> Result<Self, sqlx::Error> {
+    pub(crate) async fn open(
+        options: SqliteConnectOptions,
+        readers: SqlitePool,
+    ) -> Result<Self, sqlx::Error> {
         let connection = SqliteConnection::connect_with(&options).await?;
         let file = FileIdentity::of(options.get_filename()).map_err(sqlx::Error::Io)?;
         Ok(Self {
             options,
             file,
+            readers,
             state: Mutex::new(State::Open(connection)),
         })
     }
@@ -55,9 +61,8 @@ impl Writer {
         result
     }
 
-    /// Runs `work`, which begins and ends a transaction by itself, and has ended it when it finds that
-    /// it is fenced off. After any other failure nobody knows whether one is open: the connection goes,
-    /// and with it whatever is.
+    /// Runs `work`, which begins and ends a transaction by itself; when it fails, whatever is open is
+    /// rolled back.
     pub(crate) async fn scripts<T, W>(&self, work: W) -> Result<T, Failure>
     where
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
@@ -66,7 +71,7 @@ impl Writer {
         let connection = self.connection(&mut state).await?;
         let result = work(connection).await;
         if let Err(failure) = &result
-            && !matches!(failure, Failure::Fenced(_))
+            && (failure.breaks_connection() || !has_ended(connection).await)
         {
             *state = State::Broken;
         }
@@ -76,20 +81,18 @@ impl Writer {
     /// Runs `work` in a transaction: all of it is written, or none of it when it fails.
     pub(crate) async fn transaction<T, W>(&self, work: W) -> Result<T, Failure>
     where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
+        T: Send,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>> + Send,
     {
         let mut state = self.state.lock().await;
         let connection = self.connection(&mut state).await?;
-        let result = match connection.begin_with("BEGIN IMMEDIATE").await {
-            Ok(transaction) => finish(transaction, work).await,
-            Err(error) => Err((error.into(), false)),
-        };
-        result.map_err(|(failure, broken)| {
-            if broken || failure.breaks_connection() {
-                *state = State::Broken;
-            }
-            failure
-        })
+        let result = in_transaction(connection, work).await;
+        if let Err(failure) = &result
+            && (failure.breaks_connection() || !has_ended(connection).await)
+        {
+            *state = State::Broken;
+        }
+        result
     }
 
     /// Whether the file is not the one any more that was opened, in words.
@@ -111,7 +114,13 @@ impl Writer {
         state: &'s mut State,
     ) -> Result<&'s mut SqliteConnection, Failure> {
         if matches!(state, State::Broken) {
-            self.file.check_database()?;
+            // Whoever closes the file as the last one writes its log into it and removes it. Where
+            // somebody reads, it must be there: a new one beside it would hide what it has.
+            if self.readers.size() > 0 {
+                self.file.check()?;
+            } else {
+                self.file.check_database()?;
+            }
             *state = State::Open(SqliteConnection::connect_with(&self.options).await?);
             self.file.reopened();
         }
@@ -123,29 +132,28 @@ impl Writer {
     }
 }
 
-/// Runs `work` and ends the transaction; a failure says whether the connection is broken.
-async fn finish<T, W>(
-    mut transaction: Transaction<'_, Sqlite>,
-    work: W,
-) -> Result<T, (Failure, bool)>
+async fn in_transaction<T, W>(connection: &mut SqliteConnection, work: W) -> Result<T, Failure>
 where
     W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
 {
-    let failure = match work(&mut transaction).await {
-        Ok(value) => match transaction.commit().await {
-            Ok(()) => return Ok(value),
-            // SQLite may have ended the transaction by itself (disk full, an I/O error) or not
-            // (BUSY). Where it has, sqlx goes on to believe in it and begins none any more; so
-            // the connection goes, and with it whatever is open.
-            Err(error) => return Err((error.into(), true)),
-        },
-        Err(failure) => failure,
-    };
-    match transaction.rollback().await {
-        Ok(()) => Err((failure, false)),
+    connection.execute("BEGIN IMMEDIATE").await?;
+    let value = work(connection).await?;
+    connection.execute("COMMIT").await?;
+    Ok(value)
+}
+
+/// Ends whatever transaction is open in a connection; false when nobody knows whether one still is.
+///
+/// The connection is kept, not replaced: on a full disk each refusal would open the file anew, and
+/// between two of them nothing would hold its log.
+async fn has_ended(connection: &mut SqliteConnection) -> bool {
+    match connection.execute("ROLLBACK").await {
+        Ok(_) => true,
+        // SQLite had ended it by itself (disk full, an I/O error), or it never began.
+        Err(sqlx::Error::Database(error)) => error.message().contains("no transaction is active"),
         Err(error) => {
             tracing::warn!(%error, "cannot roll back; the connection is opened again");
-            Err((failure, true))
+            false
         }
     }
 }
@@ -165,7 +173,8 @@ mod tests {
         let options = SqliteConnectOptions::new()
             .filename(folder.join("attune.db"))
             .create_if_missing(true);
-        let writer = Writer::open(options).await.unwrap();
+        let readers = SqlitePool::connect_lazy_with(options.clone());
+        let writer = Writer::open(options, readers).await.unwrap();
         execute(&writer, "CREATE TABLE kept (body TEXT)")
             .await
             .unwrap();
@@ -238,12 +247,56 @@ mod tests {
         writer.close().await.unwrap();
     }
 
+    /// What was committed lies in the log; a new log beside it would hide it for good.
+    #[tokio::test]
+    async fn no_new_log_is_made_while_the_old_one_is_read_or_written() {
+        for breaks in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let options = SqliteOptions::new(folder.path().join("attune.db"));
+            let readers = SqlitePool::connect_lazy_with(options.reader());
+            let writer = Writer::open(options.writer(), readers.clone())
+                .await
+                .unwrap();
+            execute(&writer, "CREATE TABLE kept (body TEXT)")
+                .await
+                .unwrap();
+            execute(&writer, "INSERT INTO kept VALUES ('x')")
+                .await
+                .unwrap();
+            let reader = readers.acquire().await.unwrap();
+            let failed = writer.scripts(move |connection| {
+                Box::pin(async move {
+                    let few = "PRAGMA max_page_count = 4; BEGIN IMMEDIATE";
+                    connection.execute(few).await?;
+                    let large = "INSERT INTO kept VALUES (printf('%.*c', 100000, 'x'))";
+                    let full = connection.execute(large).await.unwrap_err();
+                    Err::<(), _>(match breaks {
+                        true => sqlx::Error::WorkerCrashed.into(),
+                        false => full.into(),
+                    })
+                })
+            });
+            failed.await.unwrap_err();
+            std::fs::remove_file(folder.path().join("attune.db-wal")).unwrap();
+            for _ in 0..3 {
+                let lost = execute(&writer, "INSERT INTO kept VALUES ('y')").await;
+                let words = format!("{:?}", lost.unwrap_err());
+                assert!(words.contains("write-ahead log"), "{words}");
+            }
+            drop(reader);
+            writer.close().await.unwrap();
+        }
+    }
+
     /// Whoever closes a file as the last one removes its write-ahead log.
     #[tokio::test]
     async fn a_connection_that_was_the_only_one_is_replaced_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
         let options = SqliteOptions::new(folder.path().join("attune.db"));
-        let writer = Writer::open(options.writer()).await.unwrap();
+        let readers = SqlitePool::connect_lazy_with(options.reader());
+        let writer = Writer::open(options.writer(), readers.clone())
+            .await
+            .unwrap();
         execute(&writer, "CREATE TABLE kept (body TEXT)")
             .await
             .unwrap();
@@ -259,9 +312,7 @@ mod tests {
                     sqlx::query("INSERT INTO kept VALUES ('left open')")
                         .execute(connection)
                         .await?;
-                    Err::<(), _>(Failure::Store(StoreError::Statement(
-                        "it breaks off".into(),
-                    )))
+                    Err::<(), _>(Failure::Sql(sqlx::Error::WorkerCrashed))
                 })
             });
             broken.await.unwrap_err();
