@@ -353,16 +353,17 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Kills what has left the group: everything in the run's cgroup, or, without one and if
-    /// `is_hunted`, whoever carries its mark: that takes a look at every process there is.
+    /// Kills what has left the group: everything in the run's cgroup and, if `is_hunted`, whoever carries
+    /// its mark, which takes a look at every process there is. A child that the program began before the
+    /// program was in the cgroup is found by its mark alone.
     pub(crate) async fn end(mut self, is_hunted: bool) {
         // First: the number may be given to another group.
         self.group_is_over();
-        let entered = match self.entering.take() {
-            Some(entering) => matches!(entering.await, Ok(Ok(()))),
-            None => false,
-        };
-        let is_hunted = is_hunted && !entered && !self.guard.command.is_empty();
+        if let Some(entering) = self.entering.take() {
+            // Who is not in the cgroup is found by its mark.
+            let _ = entering.await;
+        }
+        let is_hunted = is_hunted && !self.guard.command.is_empty();
         let mark = self.guard.mark(self.lease, self.key);
         let cgroup = self.cgroup.clone();
         if cgroup.is_none() && !is_hunted {

@@ -226,9 +226,12 @@ struct Escaping {
 
 impl Escaping {
     fn start() -> Child {
-        let text = "read go; env -i setsid sleep 300 > /dev/null & echo $!; wait";
-        let mut program = Command::new("/bin/sh");
-        let program = program.args(["-c", text]).process_group(0);
+        Self::run(Command::new("/bin/sh"), "env -i setsid")
+    }
+
+    fn run(mut program: Command, with: &str) -> Child {
+        let text = format!("read go; {with} sleep 300 > /dev/null & echo $!; wait");
+        let program = program.args(["-c", &text]).process_group(0);
         let program = program.stdin(Stdio::piped()).stdout(Stdio::piped());
         program.kill_on_drop(true).spawn().unwrap()
     }
@@ -393,4 +396,21 @@ async fn cost_of_a_run() {
         );
         guard.close().await;
     }
+}
+
+/// It was begun before its parent was in the cgroup, so only its mark tells whose it is.
+#[tokio::test]
+async fn who_left_before_the_cgroup_was_entered_is_found_by_its_mark() {
+    let guard = Guard::start(command());
+    let lease = WorkerId::fresh();
+    guard.trust(lease, boot_in(Duration::from_secs(3600)));
+    let mut program = Command::new("/bin/sh");
+    program.env(line::VARIABLE, guard.mark(lease, key(1)));
+    let left = Escaping::go(Escaping::run(program, "setsid")).await;
+    let watched = guard.watch(lease, key(1), id(&left.program));
+    assert!(!left.is_gone());
+    watched.end(true).await;
+    assert!(left.is_gone());
+    killed(left.program).await;
+    guard.close().await;
 }
