@@ -145,6 +145,12 @@ pub(crate) async fn ask(
             outcomes.push(Outcome::Unknown);
             continue;
         };
+        if item["status"] == "rejected" {
+            // A firing of the same request was kept as rejected.
+            shared.ledger.unknown(request_id, "kept as rejected")?;
+            outcomes.push(Outcome::Unknown);
+            continue;
+        }
         if let Some(execution_id) = item["id"].as_i64() {
             shared.ledger.accepted(request_id, execution_id)?;
             outcomes.push(Outcome::Accepted(execution_id));

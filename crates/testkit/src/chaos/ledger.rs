@@ -93,7 +93,10 @@ impl Ledger {
     pub(crate) fn refused(&self, request_id: Uuid, code: &str) -> anyhow::Result<()> {
         {
             let mut known = self.known();
-            known.refused.insert(request_id);
+            // A command that is sent again by somebody may find room later.
+            if code != "QUEUE_FULL" {
+                known.refused.insert(request_id);
+            }
             *known.answers.entry(code.to_owned()).or_default() += 1;
         }
         let fields = json!({"request_id": request_id, "code": code});
