@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use attune_core::QueueStats;
-use attune_store::Violations;
 use attune_store::audit::what;
+use attune_store::{LeaseTrouble, Violations};
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 
 use attune_api_types::{HealthState, QueueHealth};
@@ -27,6 +27,8 @@ pub struct Bounds<'a> {
     pub max_length: u32,
     /// The pool of the action, if no worker of it lives.
     pub unserved_pool: Option<&'a str>,
+    /// What keeps the owner of its partition from its work.
+    pub trouble: Option<&'a LeaseTrouble>,
 }
 
 /// For how long a violation of order or limit shows in the health of a queue.
@@ -46,6 +48,7 @@ pub fn judge(
 ) -> QueueHealth {
     let mut found = Vec::new();
     judge_violations(violations, &mut found);
+    judge_owner(bounds, &mut found);
     judge_length(stats, bounds, &mut found);
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
     judge_age(waited, &mut found);
@@ -78,6 +81,19 @@ fn judge_violations(violations: &[Violations], found: &mut Found) {
             format!("{kind}: {entries} in the audit log, the last at {at}"),
         ));
     }
+}
+
+/// Whose owner cannot write decides nothing, and its figures stand as they were.
+fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
+    let Some(trouble) = bounds.trouble else {
+        return;
+    };
+    let since = trouble.since.to_rfc3339_opts(SecondsFormat::Secs, true);
+    let words = &trouble.words;
+    found.push((
+        HealthState::Unhealthy,
+        format!("nothing has been decided since {since}: {words}"),
+    ));
 }
 
 fn judge_length(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
@@ -184,6 +200,7 @@ mod tests {
     const BOUNDS: Bounds<'_> = Bounds {
         max_length: 100,
         unserved_pool: None,
+        trouble: None,
     };
 
     fn now() -> DateTime<Utc> {
@@ -292,6 +309,39 @@ mod tests {
         };
         let health = judge(&idle, Some(now()), bounds, &[], now());
         assert_eq!(health.state, HealthState::Healthy, "{health:?}");
+    }
+
+    /// Its figures are those from before, however good they are.
+    #[test]
+    fn a_queue_whose_owner_cannot_write_is_not_well() {
+        let trouble = LeaseTrouble {
+            since: now() - TimeDelta::seconds(20),
+            words: "the store refuses for now: disk full".to_owned(),
+        };
+        let bounds = Bounds {
+            trouble: Some(&trouble),
+            ..BOUNDS
+        };
+        let stats = QueueStats {
+            action_id: ActionId(1),
+            queue_length: 0,
+            active_count: 0,
+            max_concurrent: None,
+            oldest_enqueued_at: None,
+            total_enqueued: 3,
+            total_completed: 3,
+            total_cancelled: 0,
+            total_expired: 0,
+        };
+        let health = judge(&stats, Some(now()), bounds, &[], now());
+        assert_eq!(health.state, HealthState::Unhealthy);
+        assert_eq!(
+            health.reasons,
+            [
+                "nothing has been decided since 2027-01-15T07:59:40Z: the store refuses for now: \
+                 disk full"
+            ]
+        );
     }
 
     /// As the figures show it: something waits, and nothing of it has an age.

@@ -151,6 +151,7 @@ mod tests {
             holder: None,
             renewals: 0,
             ttl: Duration::ZERO,
+            trouble: None,
         }
     }
 

@@ -32,6 +32,7 @@ use crate::notices;
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
+use crate::refusals::{Refusals, Teller, lasting};
 
 /// How many messages one step brings at most.
 const MAX_DELIVERED: usize = 1024;
@@ -62,6 +63,8 @@ pub(crate) struct Driver {
     pub(crate) hints: Option<Subscriber>,
     pub(crate) served: watch::Sender<usize>,
     pub(crate) trouble: watch::Sender<Option<attune_executor::owner::Trouble>>,
+    /// The partitions that wait, for those who look at their queues.
+    pub(crate) refusals: watch::Sender<Refusals>,
     pub(crate) max_message_bytes: usize,
     pub(crate) progress: ExecutorProgress,
 }
@@ -96,6 +99,9 @@ impl Driver {
             letters_log: LogPace::default(),
             ended: false,
         };
+        let (store, refusals) = (Arc::clone(&self.calls.store), self.refusals.subscribe());
+        let teller = Teller::new(store, self.calls.owner, refusals);
+        let telling_task = under_way.tasks.spawn(teller.run());
         let mut leaving = false;
         while !under_way.ended {
             self.progress.owner.stamp();
@@ -125,6 +131,7 @@ impl Driver {
         self.progress.owner.rest();
         drop(self.control);
         drop(self.commands);
+        drop(self.refusals);
         for token in under_way.subscriptions.values() {
             token.cancel();
         }
@@ -136,10 +143,14 @@ impl Driver {
             tracing::warn!("the executor ends before everything is confirmed");
         }
         drop(under_way);
-        if let Err(error) = settling_task.await
-            && error.is_panic()
-        {
-            std::panic::resume_unwind(error.into_panic());
+        // What the store is still asked then may take as long as it does.
+        let ended = telling_task.is_finished().then_some(telling_task);
+        for task in [settling_task].into_iter().chain(ended) {
+            if let Err(error) = task.await
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
         }
     }
 
@@ -160,6 +171,12 @@ impl Driver {
         self.trouble.send_if_modified(|known| {
             let changed = *known != trouble;
             *known = trouble;
+            changed
+        });
+        let refusals = lasting(&self.owner, now);
+        self.refusals.send_if_modified(|known| {
+            let changed = *known != refusals;
+            *known = refusals;
             changed
         });
     }

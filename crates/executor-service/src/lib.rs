@@ -4,7 +4,8 @@
 //! does what it says. `driver` is the loop; `feed` receives the topics of the partitions; `calls`
 //! asks the store; `publisher` tells workers and askers; `records` and `notices` write down what
 //! was decided; `convert` stands between the types of the decisions and those of tables and
-//! messages. `intake` routes rule firings to the partitions; `progress` shows which loops go on.
+//! messages. `intake` routes rule firings to the partitions; `progress` shows which loops go on;
+//! `refusals` writes down which partitions wait for the store.
 
 mod calls;
 mod convert;
@@ -16,6 +17,7 @@ mod notices;
 mod progress;
 mod publisher;
 mod records;
+mod refusals;
 mod service;
 
 pub use counters::Counters;

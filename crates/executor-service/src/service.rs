@@ -24,6 +24,7 @@ use crate::intake::{Watcher, intake};
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
+use crate::refusals::Refusals;
 
 /// How many messages wait in the inbox between the subscriptions and the owner.
 const INBOX_MESSAGES: usize = 256;
@@ -207,6 +208,7 @@ pub async fn start(
         hints: Some(hints),
         served: served_tx,
         trouble: trouble_tx,
+        refusals: watch::Sender::new(Refusals::new()),
         max_message_bytes: options.max_message_bytes,
         progress: options.progress.clone(),
     };

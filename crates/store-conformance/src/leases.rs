@@ -1,11 +1,12 @@
 //! Partition leases: taken, renewed, given up, and taken over when they do not move.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attune_core::{Epoch, OwnerId, PartitionId};
 
 use super::support::{LONG, PARTITIONS, SHORT, World, eventually, fenced, partitions};
-use attune_store::{Lease, ObservedLease, Store, StoreError};
+use attune_store::{Lease, ObservedLease, Store, StoreError, TroubleNote};
 
 const P0: PartitionId = PartitionId(0);
 const P1: PartitionId = PartitionId(1);
@@ -188,6 +189,61 @@ pub async fn a_handed_over_lease_waits_for_its_new_owner(store: Arc<dyn Store>) 
         .await
         .unwrap();
     assert_eq!(taken, vec![(P1, Epoch(2))]);
+}
+
+/// What keeps an owner from its work is shown where it owns a partition in the epoch it names, until
+/// it takes that back or the partition changes hands; the lease itself does not move.
+pub async fn what_an_owner_says_ends_with_its_epoch(store: Arc<dyn Store>) {
+    const LASTED: Duration = Duration::from_secs(7);
+    let world = World::new(Arc::clone(&store)).await;
+    let other = OwnerId::fresh();
+    let note = |partition, epoch, words: Option<&str>| TroubleNote {
+        partition,
+        epoch: Epoch(epoch),
+        trouble: words.map(|words| (LASTED, words.to_owned())),
+    };
+    let shown = async || {
+        let leases = store.leases().await.unwrap().into_iter();
+        let words = leases.map(|lease| lease.trouble.map(|trouble| trouble.words));
+        words.take(3).collect::<Vec<_>>()
+    };
+    let before = observe(&store).await;
+    let foreign = [note(P0, 1, Some("of another"))];
+    store.note_trouble(other, &foreign).await.unwrap();
+    let notes = [
+        note(P1, 1, Some("the disk is \"full\"")),
+        note(P0, 2, Some("in another epoch")),
+        note(P2, 1, Some("slow")),
+    ];
+    store.note_trouble(world.owner, &notes).await.unwrap();
+    let (full, slow) = ("the disk is \"full\"".to_owned(), "slow".to_owned());
+    assert_eq!(shown().await, [None, Some(full), Some(slow.clone())]);
+    let (lease, now) = (
+        store.leases().await.unwrap().remove(1),
+        store.now().await.unwrap(),
+    );
+    let lasted = (now - lease.trouble.unwrap().since).to_std().unwrap();
+    assert!(
+        (LASTED..LASTED + LONG / 4).contains(&lasted),
+        "{lasted:?} have passed"
+    );
+    assert_eq!(observe(&store).await, before, "the leases did not move");
+    assert_eq!(lease.ttl, LONG);
+
+    // It goes on as long as nobody takes it back; a renewal says nothing about it.
+    store.renew(world.owner, &world.held, LONG).await.unwrap();
+    let over = [note(P1, 1, None)];
+    store.note_trouble(world.owner, &over).await.unwrap();
+    assert_eq!(shown().await, [None, None, Some(slow)]);
+
+    // Neither nobody nor the next owner has the troubles of the one before.
+    let held = [(P2, Epoch(1))];
+    store.give_up(world.owner, &held, None).await.unwrap();
+    assert_eq!(shown().await, [None, None, None]);
+    store.acquire(other, "two", &[P2], LONG).await.unwrap();
+    let late = [note(P2, 1, Some("late"))];
+    store.note_trouble(world.owner, &late).await.unwrap();
+    assert_eq!(shown().await, [None, None, None]);
 }
 
 /// How long a partition has had no owner can be seen.

@@ -91,6 +91,7 @@ cases! { ($)
     leases::a_lease_given_up_is_free_at_once,
     leases::a_handed_over_lease_waits_for_its_new_owner,
     leases::a_free_partition_tells_since_when,
+    leases::what_an_owner_says_ends_with_its_epoch,
     leases::executors_know_who_is_there,
     leases::racing_owners_share_the_partitions,
     leases::a_lease_is_taken_as_it_was_observed,

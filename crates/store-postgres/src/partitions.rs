@@ -9,7 +9,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, WorkerEnd,
+    GrantedBody, Lease, LeaseTrouble, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
+    TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgRow};
@@ -125,6 +126,29 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.lease.clone();
         self.db
             .run(async move {
+                query.execute(&pool).await?;
+                Ok(())
+            })
+            .await
+    }
+
+    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+        let mut binds = Binds::default();
+        binds.value(owner.0);
+        binds.column(notes, |note| i32::from(note.partition.0));
+        binds.column(notes, |note| note.epoch.0);
+        binds.column(notes, |note| {
+            let trouble = note.trouble.as_ref();
+            trouble.map(|(_, words)| crate::text::text(words))
+        });
+        binds.column(notes, |note| {
+            note.trouble.as_ref().map(|(lasted, _)| micros(*lasted))
+        });
+        let parameters = binds.finish()?;
+        let pool = self.db.lease.clone();
+        self.db
+            .run(async move {
+                let query = sqlx::query_with(sql::NOTE_TROUBLE, parameters);
                 query.execute(&pool).await?;
                 Ok(())
             })
@@ -373,6 +397,8 @@ fn lease(row: &PgRow) -> Result<Lease, Failure> {
     let name: Option<String> = row.try_get("owner_name")?;
     let remaining = between(now, expires_at);
     let held = holder.is_some() && !remaining.is_zero();
+    let trouble: Option<String> = row.try_get("trouble")?;
+    let trouble = trouble.filter(|_| held).zip(row.try_get("trouble_since")?);
     Ok(Lease {
         partition: place(row.try_get("partition")?),
         owner: holder.filter(|_| held).map(OwnerId),
@@ -384,6 +410,7 @@ fn lease(row: &PgRow) -> Result<Lease, Failure> {
         holder: holder.map(OwnerId),
         renewals: row.try_get("renewals")?,
         ttl: between(row.try_get("updated_at")?, expires_at),
+        trouble: trouble.map(|(words, since)| LeaseTrouble { since, words }),
     })
 }
 

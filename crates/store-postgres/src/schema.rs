@@ -71,6 +71,11 @@ fn migrations() -> Vec<Migration> {
             "additive_epoch_is_a_key",
             include_str!("../../../migrations/postgres/0011_additive_epoch_is_a_key.sql"),
         ),
+        (
+            12,
+            "additive_lease_trouble",
+            include_str!("../../../migrations/postgres/0012_additive_lease_trouble.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

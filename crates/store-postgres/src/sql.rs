@@ -56,6 +56,7 @@ statements! {
     MAKE_LEASES = "make_leases",
     MAKE_PACK = "make_pack",
     MARK_REQUEUED = "mark_requeued",
+    NOTE_TROUBLE = "note_trouble",
     NOW = "now",
     POLICY_CHANGES = "policy_changes",
     PRUNE_AUDIT = "prune_audit",

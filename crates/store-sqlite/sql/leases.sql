@@ -7,6 +7,7 @@ SELECT partition, owner AS holder, epoch, renewals, wanted_owner,
        unixepoch(coalesce(expires_at, updated_at), 'subsec') - unixepoch('now', 'subsec')
             AS remaining,
        unixepoch(coalesce(expires_at, updated_at), 'subsec') - unixepoch(updated_at, 'subsec')
-            AS ttl
+            AS ttl,
+       CASE WHEN trouble_epoch = epoch THEN trouble END AS trouble, trouble_since
   FROM partition_lease
  ORDER BY partition

@@ -113,6 +113,16 @@ pub(crate) struct HeldRow {
     pub(crate) epoch: i64,
 }
 
+/// What an owner says about a partition of its own.
+#[derive(Serialize)]
+pub(crate) struct TroubleRow<'a> {
+    pub(crate) partition: u16,
+    pub(crate) epoch: i64,
+    pub(crate) trouble: Option<&'a str>,
+    /// In seconds.
+    pub(crate) lasted: Option<f64>,
+}
+
 /// A lease as it was observed.
 #[derive(Serialize)]
 pub(crate) struct ObservedRow {

@@ -55,6 +55,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "no_slots",
         include_str!("../../../migrations/sqlite/0009_no_slots.sql"),
     ),
+    (
+        10,
+        "additive_lease_trouble",
+        include_str!("../../../migrations/sqlite/0010_additive_lease_trouble.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -3,7 +3,9 @@
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RequestId, WorkerId,
 };
-use attune_store::{ActivePlace, ActiveRow, ExecutorRow, KnownRequest, Lease, SlotRow, WorkerEnd};
+use attune_store::{
+    ActivePlace, ActiveRow, ExecutorRow, KnownRequest, Lease, LeaseTrouble, SlotRow, WorkerEnd,
+};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
@@ -14,6 +16,9 @@ pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
     let wanted: Option<&str> = row.try_get("wanted_owner")?;
     let holder: Option<&str> = row.try_get("holder")?;
     let remaining: f64 = row.try_get("remaining")?;
+    let trouble: Option<String> = row.try_get("trouble")?;
+    let trouble = trouble.filter(|_| owner.is_some());
+    let trouble = trouble.zip(optional_time(row, "trouble_since")?);
     Ok(Lease {
         partition: partition(row.try_get("partition")?)?,
         owner: owner.map(uuid).transpose()?.map(OwnerId),
@@ -25,6 +30,7 @@ pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
         holder: holder.map(uuid).transpose()?.map(OwnerId),
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
+        trouble: trouble.map(|(words, since)| LeaseTrouble { since, words }),
     })
 }
 

@@ -11,7 +11,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
     GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore, SlotRow,
-    StoreError, WorkerEnd,
+    StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
@@ -19,7 +19,7 @@ use sqlx::query::QueryAs;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Executor as _, Row as _, Sqlite};
 
-use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker};
+use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker, TroubleRow};
 use crate::dead_letters;
 use crate::error::Failure;
 use crate::partition_rows::{
@@ -128,6 +128,36 @@ impl PartitionStore for SqliteStore {
             .bind(owner.to_string())
             .bind(held_list(held))
             .bind(to.map(|owner| owner.to_string()));
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        query.execute(connection).await?;
+                        Ok(())
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
+    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+        let notes = list(notes.iter().map(|note| {
+            let trouble = note.trouble.as_ref();
+            TroubleRow {
+                partition: note.partition.0,
+                epoch: note.epoch.0,
+                trouble: trouble.map(|(_, words)| words.as_str()),
+                // Whole milliseconds: a shorter time may be written in a way SQLite cannot read.
+                lasted: trouble.map(|(lasted, _)| {
+                    Duration::from_millis(attune_core::millis(*lasted)).as_secs_f64()
+                }),
+            }
+        }));
+        let query = sqlx::query(sql::NOTE_TROUBLE)
+            .bind(owner.to_string())
+            .bind(notes);
         self.task(async move |inner: Arc<Inner>| {
             inner
                 .writer

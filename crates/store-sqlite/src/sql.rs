@@ -66,6 +66,7 @@ statements! {
     LOOK_UP_REQUESTS = "look_up_requests",
     MARK_CANCELLED = "mark_cancelled",
     MARK_REQUEUED = "mark_requeued",
+    NOTE_TROUBLE = "note_trouble",
     NOW = "now",
     POLICY_CHANGES = "policy_changes",
     PRUNE_AUDIT = "prune_audit",

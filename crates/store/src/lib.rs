@@ -32,8 +32,8 @@ pub use executions::{
 };
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutorRow, GrantedBody, KnownRequest, Lease, Lookup, MAX_BODIES_BYTES, NewExecution,
-    ObservedLease, Outcome, PartitionStore, SlotRow, Update, WorkerEnd,
+    ExecutorRow, GrantedBody, KnownRequest, Lease, LeaseTrouble, Lookup, MAX_BODIES_BYTES,
+    NewExecution, ObservedLease, Outcome, PartitionStore, SlotRow, TroubleNote, Update, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

@@ -37,6 +37,29 @@ pub struct Lease {
     pub renewals: i64,
     /// How long the lease was when it was last renewed; zero when it was given up.
     pub ttl: Duration,
+    /// What keeps its owner from its work, as long as somebody owns it.
+    pub trouble: Option<LeaseTrouble>,
+}
+
+/// What keeps the owner of a partition from its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseTrouble {
+    /// Since when, by the store's clock.
+    pub since: DateTime<Utc>,
+    /// What, for people.
+    pub words: String,
+}
+
+/// What an owner says about a partition of its own, for those who look at its queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TroubleNote {
+    /// Which partition.
+    pub partition: PartitionId,
+    /// In which epoch it is owned.
+    pub epoch: Epoch,
+    /// For how long something has kept it from its work, and what, for people; `None` when nothing
+    /// does any more.
+    pub trouble: Option<(Duration, String)>,
 }
 
 impl Lease {
@@ -429,6 +452,13 @@ pub trait PartitionStore: Send + Sync {
         held: &[(PartitionId, Epoch)],
         to: Option<OwnerId>,
     ) -> Result<(), StoreError>;
+
+    /// Shows in [`Lease::trouble`] what keeps an owner from its work, where it owns the partition in
+    /// the epoch it names. The leases themselves do not move. What was shown ends with its epoch.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError>;
 
     /// Says that an executor is there for `ttl` from now, and returns every one that is there,
     /// itself included, in any order. Unlike the lease of a worker this guards nothing, so one

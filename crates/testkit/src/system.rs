@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use crate::chaos::Clocks;
 use crate::setup::{Setup, Wiring, variable};
 use crate::wait::{wait_for, within};
-use crate::{Api, Broker, Database, Launch, Process, Proxy};
+use crate::{Answer, Api, Broker, Database, Launch, Process, Proxy};
 
 /// What the API says once it listens.
 const LISTENS: &str = "Attune listens on ";
@@ -302,12 +302,25 @@ impl System {
     /// # Errors
     /// When there is no such metric.
     pub async fn metric_of(&self, process: &str, name: &str) -> anyhow::Result<f64> {
+        self.probes_of(process).await?.metric(name).await
+    }
+
+    /// What a process of a cluster answers at `/readyz`; the embedded wiring has only one.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn ready(&self, process: &str) -> anyhow::Result<Answer> {
+        self.probes_of(process).await?.get("/readyz").await
+    }
+
+    /// Where a process serves its probes and metrics.
+    async fn probes_of(&self, process: &str) -> anyhow::Result<Api> {
         if self.setup.wiring == Wiring::Embedded || process == "api" {
-            return self.api.metric(name).await;
+            return Api::new(self.api.base().to_owned());
         }
         let address = self.announced(process, METRICS).await;
         let address = address.with_context(|| format!("{process} does not serve metrics"))?;
-        Api::new(format!("http://{address}"))?.metric(name).await
+        Api::new(format!("http://{address}"))
     }
 
     /// Runs the binary to its end as a client of this system, and returns its exit code, stdout

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use attune_core::action::QueueBounds;
-use attune_core::{ActionId, QueueStats, millis};
-use attune_store::{StatsCursor, StoredStats, Violations};
+use attune_core::{ActionId, PartitionId, QueueStats, millis};
+use attune_store::{LeaseTrouble, StatsCursor, StoredStats, Violations};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -58,8 +58,13 @@ pub(crate) async fn show(
     });
     let served = served_pools(&app).await?;
     let pool = action.spec.pool.as_str();
+    let troubles = troubles(&app).await?;
     let limits = Limits {
         unserved_pool: (!served.contains(pool)).then_some(pool),
+        trouble: troubles.get(&PartitionId::of(
+            action_ref.as_str(),
+            app.options.partitions,
+        )),
         ..limits
     };
     let view = figures.view(action_ref.into(), limits, &violations, Utc::now());
@@ -112,6 +117,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         .collect();
     let violations = violations(&app, &refs).await?;
     let served = served_pools(&app).await?;
+    let troubles = troubles(&app).await?;
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
         let (id, bounds) = (row.stats.action_id, row.bounds);
@@ -128,6 +134,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         .map(|(action_ref, pool, bounds, figures)| {
             let limits = Limits {
                 unserved_pool: (!served.contains(&pool)).then_some(pool.as_str()),
+                trouble: troubles.get(&PartitionId::of(&action_ref, app.options.partitions)),
                 ..Limits::of(bounds, app.options.queue)
             };
             let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
@@ -218,6 +225,7 @@ impl Figures {
         let bounds = Bounds {
             max_length: limits.max_length,
             unserved_pool: limits.unserved_pool,
+            trouble: limits.trouble,
         };
         let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
         QueueView {
@@ -248,6 +256,13 @@ async fn served_pools(app: &App) -> Result<HashSet<String>, ApiError> {
     Ok(living.map(|worker| worker.pool).collect())
 }
 
+/// What keeps the owners of partitions from their work.
+async fn troubles(app: &App) -> Result<HashMap<PartitionId, LeaseTrouble>, ApiError> {
+    let leases = app.ports.partitions.leases().await?.into_iter();
+    let troubles = leases.filter_map(|lease| Some((lease.partition, lease.trouble?)));
+    Ok(troubles.collect())
+}
+
 /// The violations that still show in these actions, by the action's ref.
 async fn violations(
     app: &App,
@@ -268,6 +283,8 @@ struct Limits<'a> {
     timeout_seconds: u64,
     /// The pool, if no worker of it lives.
     unserved_pool: Option<&'a str>,
+    /// What keeps the owner of its partition from its work.
+    trouble: Option<&'a LeaseTrouble>,
 }
 
 impl Limits<'_> {
@@ -278,6 +295,7 @@ impl Limits<'_> {
                 .timeout_seconds
                 .map_or(defaults.queue_timeout.as_secs(), u64::from),
             unserved_pool: None,
+            trouble: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
     ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
-    Violations, WorkerEnd,
+    TroubleNote, Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -116,6 +116,14 @@ impl PartitionStore for Fake {
         _owner: OwnerId,
         _held: &[(PartitionId, Epoch)],
         _to: Option<OwnerId>,
+    ) -> Result<(), StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn note_trouble(
+        &self,
+        _owner: OwnerId,
+        _notes: &[TroubleNote],
     ) -> Result<(), StoreError> {
         panic!("{NOT_ASKED}")
     }

@@ -162,6 +162,7 @@ async fn the_cluster_shows_who_is_there() {
         holder: None,
         renewals: 0,
         ttl: Duration::ZERO,
+        trouble: None,
     };
     let idle = OwnerId::fresh();
     let row = |executor, name: &str, seconds| ExecutorRow {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use attune_api::{LiveQueues, router};
 use attune_core::action::QueueBounds;
-use attune_core::{ActionId, QueueStats, WorkerId};
-use attune_store::{StoredStats, WorkerRow};
+use attune_core::{ActionId, Epoch, OwnerId, PartitionId, QueueStats, WorkerId};
+use attune_store::{Lease, LeaseTrouble, StoredStats, WorkerRow};
 use axum::Router;
 use axum::http::StatusCode;
 use chrono::{TimeDelta, Utc};
@@ -134,6 +134,54 @@ async fn a_queue_whose_pool_has_no_living_worker_says_so() {
             "no worker of the pool \"default\" is alive: 11 wait for one"
         );
     }
+}
+
+/// Both listings accuse the queues of the partition whose owner cannot write, and no other.
+#[tokio::test]
+async fn a_queue_whose_owner_cannot_write_says_so() {
+    const PARTITIONS: u16 = 4;
+    let mut options = options();
+    options.partitions = PARTITIONS;
+    let fake = api().fake;
+    let api = Api {
+        router: router(options, fake.ports(), Router::new()),
+        fake,
+    };
+    let echo = PartitionId::of("core.echo", PARTITIONS);
+    let noop = PartitionId::of("core.noop", PARTITIONS);
+    assert_ne!(echo, noop);
+    let lease = |partition| Lease {
+        partition,
+        owner: Some(OwnerId::fresh()),
+        owner_name: Some("executor-1".to_owned()),
+        epoch: Epoch(1),
+        remaining: Duration::from_secs(9),
+        free_for: Duration::ZERO,
+        wanted_owner: None,
+        holder: None,
+        renewals: 1,
+        ttl: Duration::from_secs(10),
+        trouble: (partition == echo).then(|| LeaseTrouble {
+            since: "2026-11-22T10:00:00Z".parse().unwrap(),
+            words: "disk full".to_owned(),
+        }),
+    };
+    api.fake
+        .with(|state| state.partition_leases = vec![lease(noop), lease(echo)]);
+    for path in [
+        "/api/v1/actions/core.echo/queue-stats",
+        "/api/v1/queue-stats",
+    ] {
+        let body = api.get(path).await.body;
+        let queue = body.get("queues").map_or(&body, |queues| &queues[0]);
+        assert_eq!(queue["health"]["state"], "unhealthy");
+        assert_eq!(
+            queue["health"]["reasons"][0],
+            "nothing has been decided since 2026-11-22T10:00:00Z: disk full"
+        );
+    }
+    let other = api.get("/api/v1/actions/core.noop/queue-stats").await;
+    assert_eq!(other.body["health"]["state"], "healthy", "{other:?}");
 }
 
 /// The memory of an executor that owns the first action only.

@@ -15,7 +15,7 @@ use crate::parts::{Parts, settle};
 
 /// What keeps an executor from its work for longer than this makes the process not ready, in
 /// milliseconds.
-pub(super) const TROUBLE: i64 = 30_000;
+pub(super) const TROUBLE: i64 = 20_000;
 
 /// A loop of an executor that makes no round for longer than this stands still.
 const STANDSTILL: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use attune_bus::Topic;
 use attune_core::RequestId;
 use attune_record::{Record, read_dir};
-use attune_testkit::{System, Wiring, wait_for};
+use attune_testkit::{Api, System, Wiring, wait_for};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use tokio::time::Instant;
@@ -21,6 +21,10 @@ const LARGEST: usize = 1024 * 1024;
 const MEMORY: u64 = 512 << 20;
 /// What else there is to do meanwhile.
 const LIVE: &str = "it.live";
+/// An action of another partition.
+const OTHER: &str = "it.other";
+/// How the health of a queue begins to say that its owner cannot write.
+const UNDECIDED: &str = "nothing has been decided since ";
 
 /// What a full disk says, for the rows of executions alone: leases can be written.
 const REFUSE: &str = "
@@ -66,13 +70,36 @@ async fn epochs(sql: &mut PgConnection) -> anyhow::Result<Vec<i64>> {
     Ok(sqlx::query_scalar(epochs).fetch_all(sql).await?)
 }
 
+/// Whether the health of a queue says that its owner cannot write, as it should or should not; with
+/// its reasons.
+async fn accused(api: &Api, action_ref: &str, wanted: bool) -> anyhow::Result<String> {
+    let health = api.queue(action_ref).await?["health"].take();
+    let reasons = health["reasons"].to_string();
+    let is_accused = reasons.contains(UNDECIDED) && health["state"] == "unhealthy";
+    ensure!(is_accused == wanted, "{action_ref}: {health}");
+    Ok(reasons)
+}
+
+/// As [`wait_for`], for at most so long.
+async fn within<T>(
+    bound: Duration,
+    what: &str,
+    look: impl AsyncFnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let found = tokio::time::timeout(bound, wait_for(what, look)).await;
+    found.with_context(|| format!("{what} did not come within {bound:?}"))?
+}
+
 /// The store refuses rows for half a minute while leases are renewed: what was confirmed stays in
 /// its queue, partitions are not loaded again and again, and all goes on by itself.
 async fn refused_commits(system: &System) -> anyhow::Result<()> {
     const COUNT: usize = 300;
     const OUTAGE: Duration = Duration::from_secs(30);
+    const HEALED: Duration = Duration::from_secs(5);
     let api = &system.api;
     api.apply(&limited(LIVE, &noop(), 4)).await?;
+    // It belongs to another partition.
+    api.apply(&limited(OTHER, &noop(), 4)).await?;
     the_rest_goes_on(system).await?;
     let mut sql = system.database()?.connect().await?;
     sqlx::raw_sql(REFUSE).execute(&mut sql).await?;
@@ -82,6 +109,28 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
         publish(&bus, &Topic::Enforcements, firing(LIVE, &json!({}))).await?;
     }
     let began = Instant::now();
+    let said = within(OUTAGE, "an unhealthy queue", async || {
+        accused(api, LIVE, true).await
+    });
+    let said = said.await?;
+    ensure!(
+        said.contains("No space left on device") && !said.contains("://"),
+        "{said}"
+    );
+    println!("after {:?}: {said}", began.elapsed());
+    let listed = api.get("/api/v1/queue-stats").await?.expect(200)?;
+    let listed = listed["queues"][0]["health"].to_string();
+    ensure!(listed.contains(UNDECIDED), "{listed}");
+    accused(api, OTHER, false).await?;
+    let ready = async |status: u16| {
+        let answer = system.ready("executor").await?;
+        ensure!(answer.status == status, "{answer:?}");
+        Ok(answer.body)
+    };
+    let left = OUTAGE.saturating_sub(began.elapsed());
+    let red = within(left, "unreadiness", async || ready(503).await).await?;
+    println!("after {:?}: {red}", began.elapsed());
+    accused(api, OTHER, false).await?;
     wait_for("the end of the outage", async || {
         ensure!(began.elapsed() >= OUTAGE, "it goes on");
         Ok(())
@@ -89,6 +138,14 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
     .await?;
     let after = epochs(&mut sql).await?;
     sqlx::raw_sql(TAKE).execute(&mut sql).await?;
+    let healed = Instant::now();
+    within(HEALED, "a queue that is well", async || {
+        accused(api, LIVE, false).await
+    })
+    .await?;
+    let left = HEALED.saturating_sub(healed.elapsed());
+    within(left, "readiness", async || ready(200).await).await?;
+    println!("clean {:?} after it had healed", healed.elapsed());
     let executions = wait_for("what was confirmed", async || {
         let executions = api.until_idle(LIVE).await?;
         ensure!(executions.len() == COUNT + 1, "{} came", executions.len());

@@ -86,6 +86,14 @@ impl System {
             .collect()
     }
 
+    /// What keeps the owners of the partitions from their work, once all are in trouble, or none.
+    async fn troubles(&self, all: bool) -> Option<Vec<String>> {
+        let leases = self.store.leases().await.unwrap();
+        let is_so = leases.iter().all(|lease| lease.trouble.is_some() == all);
+        let troubles = leases.into_iter().filter_map(|lease| lease.trouble);
+        is_so.then(|| troubles.map(|trouble| trouble.words).collect())
+    }
+
     /// So many executions of each of these actions.
     async fn submit_each(&self, refs: &[String], count: u64) {
         for number in 0..count {
@@ -135,6 +143,10 @@ async fn a_store_that_refuses_what_is_decided_costs_nothing_but_time() {
     ] {
         assert!(lasting.words.contains(words), "{}", lasting.words);
     }
+    let words = until("the leases say so", async || system.troubles(true).await).await;
+    for words in words {
+        assert!(words.contains("No space left on device"), "{words}");
+    }
     assert_eq!(system.completed().await, 0, "nothing could be written");
     let refused = member.door.take_commits();
     let healed = Instant::now();
@@ -153,6 +165,7 @@ async fn a_store_that_refuses_what_is_decided_costs_nothing_but_time() {
         member.trouble.borrow_and_update().is_none().then_some(())
     })
     .await;
+    until("nor have the leases", async || system.troubles(false).await).await;
 
     // No partition was loaded again, nothing was given back, nothing was given up.
     assert_eq!(system.epochs().await, before);

@@ -10,7 +10,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, Store, StoreError, WorkerEnd,
+    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, Store, StoreError, TroubleNote,
+    WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -230,6 +231,12 @@ impl PartitionStore for Remote {
         self.door.pass().await;
         let held = held.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.give_up(owner, &held, to).await)
+            .await
+    }
+
+    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+        let notes = notes.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.note_trouble(owner, &notes).await)
             .await
     }
 

@@ -314,12 +314,12 @@ impl Owner {
 
     /// What keeps it from doing its work, if anything has for long enough to be told.
     pub fn trouble(&self, now: Millis) -> Option<Trouble> {
-        let refused = self.rewrites.iter().map(|(partition, rewrite)| Trouble {
-            for_ms: now - rewrite.since,
+        let refused = self.refusals(now).map(|(partition, _, trouble)| Trouble {
             words: format!(
                 "the store refuses what is decided about partition {partition}: {}",
-                rewrite.why
+                trouble.words
             ),
+            ..trouble
         });
         let untrusted = self.keeper.untrusted_for(now).map(|for_ms| Trouble {
             for_ms,
@@ -328,6 +328,22 @@ impl Owner {
         refused
             .chain(untrusted)
             .max_by_key(|trouble| trouble.for_ms)
+    }
+
+    /// The partitions about which nothing is decided because the store refuses what was, in which
+    /// epochs, and what the store said.
+    pub fn refusals(
+        &self,
+        now: Millis,
+    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        self.rewrites.values().filter_map(move |rewrite| {
+            let (partition, epoch) = rewrite.fence()?;
+            let trouble = Trouble {
+                for_ms: now - rewrite.since,
+                words: rewrite.why.clone(),
+            };
+            Some((partition, epoch, trouble))
+        })
     }
 
     fn number(&mut self) -> u64 {

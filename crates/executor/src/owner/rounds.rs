@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use attune_core::{Action, ActionRef, Bug, PartitionId, RequestId};
+use attune_core::{Action, ActionRef, Bug, Epoch, PartitionId, RequestId};
 
 use super::backoff::Backoff;
 use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
@@ -82,6 +82,11 @@ pub(super) struct Rewrite {
 impl Rewrite {
     pub(super) fn wake_at(&self) -> Option<Millis> {
         self.at
+    }
+
+    /// The partition that it writes, and in which epoch.
+    pub(super) fn fence(&self) -> Option<(PartitionId, Epoch)> {
+        self.round.commit.batch.fences.first().copied()
     }
 }
 

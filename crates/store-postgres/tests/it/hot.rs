@@ -137,3 +137,42 @@ async fn renewals_are_hot() {
     })
     .await;
 }
+
+/// A full disk refuses new pages, and leases must be renewed all the same, also while every one of
+/// them says so: their pages have room for a second version of each row.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_in_trouble_need_no_new_page() {
+    /// What a page has beside its header.
+    const PAGE: i64 = 8_168;
+    on_fresh_db(|db| async move {
+        use attune_core::{OwnerId, PartitionId};
+        use attune_store::{PartitionStore as _, TroubleNote};
+        let (store, owner) = (&db.store, OwnerId::fresh());
+        let count = PartitionId::MAX_COUNT;
+        store.ensure_partitions(count).await.unwrap();
+        let all: Vec<_> = (0..count).map(PartitionId).collect();
+        let ttl = Duration::from_secs(15);
+        let held = store.acquire(owner, "executor-1", &all, ttl).await.unwrap();
+        let size = async || {
+            db.count("SELECT pg_relation_size('attune.partition_lease')")
+                .await
+        };
+        let before = size().await;
+        let note = |(partition, epoch): (PartitionId, _)| TroubleNote {
+            partition,
+            epoch,
+            trouble: Some((ttl, "x".repeat(163))),
+        };
+        let notes: Vec<_> = held.into_iter().map(note).collect();
+        store.note_trouble(owner, &notes).await.unwrap();
+        assert_eq!(size().await, before, "the table has grown");
+        // With its line pointer, and rounded up.
+        let fullest = "SELECT max(bytes) FROM (
+                SELECT sum(pg_column_size(l.*) + 4 + 7) AS bytes FROM attune.partition_lease l
+                GROUP BY (ctid::text::point)[0]
+            ) AS pages";
+        let fullest = db.count(fullest).await;
+        assert!(2 * fullest <= PAGE, "{fullest} bytes on a page");
+    })
+    .await;
+}

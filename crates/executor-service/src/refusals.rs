@@ -1,0 +1,165 @@
+//! Writes down which partitions wait because the store refuses what is decided about them, so that
+//! whoever looks at their queues sees it: their figures stand still meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use attune_core::{Epoch, OwnerId, PartitionId};
+use attune_executor::Owner;
+use attune_executor::queue::Millis;
+use attune_runtime::error_chain;
+use attune_store::{PartitionStore, TroubleNote};
+use tokio::sync::watch;
+
+use crate::convert::duration;
+use crate::driver::boot_now;
+
+/// A refusal that is over before is nobody's business, in milliseconds.
+const WORTH_TELLING: Millis = 5_000;
+/// How long it waits after it has written, or tried to.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How many bytes of what the store said are written down. The pages of the lease rows have room for
+/// so much: a renewal that needed a new page would fail where the disk is full.
+const MAX_WORDS: usize = 160;
+
+/// A partition that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    epoch: Epoch,
+    /// By the clock of this process.
+    since: Millis,
+    /// Empty when nobody knows what is written down.
+    words: String,
+}
+
+/// The partitions that wait, by their numbers.
+pub(crate) type Refusals = BTreeMap<PartitionId, Refusal>;
+
+/// The partitions of an owner that have waited for long enough to be told.
+pub(crate) fn lasting(owner: &Owner, now: Millis) -> Refusals {
+    let refusals = owner.refusals(now);
+    let lasting = refusals.filter(|(.., trouble)| trouble.for_ms >= WORTH_TELLING);
+    let told = lasting.map(|(partition, epoch, trouble)| {
+        let refusal = Refusal {
+            epoch,
+            since: now - trouble.for_ms,
+            words: shortened(&trouble.words),
+        };
+        (partition, refusal)
+    });
+    told.collect()
+}
+
+/// At most [`MAX_WORDS`] bytes and an ellipsis, on one line.
+fn shortened(words: &str) -> String {
+    let line = words.replace(char::is_control, " ");
+    if line.len() <= MAX_WORDS {
+        return line;
+    }
+    let fits = line.char_indices().map(|(at, _)| at);
+    let end = fits.take_while(|at| *at <= MAX_WORDS).last();
+    format!("{}…", &line[..end.unwrap_or(0)])
+}
+
+/// Writes what has changed, beside the owner: the store that refuses may also be slow.
+pub(crate) struct Teller {
+    store: Arc<dyn PartitionStore>,
+    owner: OwnerId,
+    /// As it is.
+    refusals: watch::Receiver<Refusals>,
+    /// As it is written down.
+    told: Refusals,
+}
+
+impl Teller {
+    pub(crate) fn new(
+        store: Arc<dyn PartitionStore>,
+        owner: OwnerId,
+        refusals: watch::Receiver<Refusals>,
+    ) -> Self {
+        Self {
+            store,
+            owner,
+            refusals,
+            told: Refusals::new(),
+        }
+    }
+
+    /// Runs until the owner is gone. What it leaves behind ends with the owner's leases.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let now = self.refusals.borrow_and_update().clone();
+            if now == self.told {
+                if self.refusals.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            self.tell(now).await;
+            let pause = tokio::time::sleep(PAUSE);
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    changed = self.refusals.changed() => if changed.is_err() {
+                        return;
+                    },
+                }
+            }
+        }
+    }
+
+    async fn tell(&mut self, now: Refusals) {
+        let notes = self.changes(&now);
+        match self.store.note_trouble(self.owner, &notes).await {
+            Ok(()) => self.told = now,
+            Err(error) => {
+                let error = error_chain(&error);
+                tracing::debug!(error, "which partitions wait could not be written down");
+                // Or it could: whatever is not well by then is written again, and taken back.
+                for (partition, mut refusal) in now {
+                    refusal.words.clear();
+                    self.told.insert(partition, refusal);
+                }
+            }
+        }
+    }
+
+    /// What is to be written so that `now` is told.
+    fn changes(&self, now: &Refusals) -> Vec<TroubleNote> {
+        let at = boot_now();
+        let new = now
+            .iter()
+            .filter(|(partition, refusal)| self.told.get(partition) != Some(refusal));
+        let new = new.map(|(partition, refusal)| TroubleNote {
+            partition: *partition,
+            epoch: refusal.epoch,
+            trouble: Some((duration(at - refusal.since), refusal.words.clone())),
+        });
+        let over = self
+            .told
+            .iter()
+            .filter(|(partition, _)| !now.contains_key(partition));
+        let over = over.map(|(partition, refusal)| TroubleNote {
+            partition: *partition,
+            epoch: refusal.epoch,
+            trouble: None,
+        });
+        new.chain(over).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_long_is_shortened_and_stands_on_one_line() {
+        assert_eq!(shortened("no space left"), "no space left");
+        assert_eq!(shortened("no\nspace\0"), "no space ");
+        assert_eq!(shortened(&"x".repeat(MAX_WORDS)).len(), MAX_WORDS);
+        let long = shortened(&"€".repeat(MAX_WORDS));
+        assert_eq!(long, format!("{}…", "€".repeat(MAX_WORDS / 3)));
+    }
+}
