@@ -15,6 +15,9 @@ use attune_api_types::{ErrorBody, ErrorDetail};
 /// When a client is told to try again after something that mends itself, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
+/// The code of what may have been done.
+const UNKNOWN: &str = "OUTCOME_UNKNOWN";
+
 /// An answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
@@ -88,6 +91,11 @@ impl ApiError {
     /// The error of a submission, with the id by which it can be repeated.
     #[must_use]
     pub(crate) fn of_request(mut self, request_id: Option<RequestId>) -> Self {
+        if self.detail.code == UNKNOWN && request_id.is_some() {
+            // Only a submission has such a key; all else may be repeated as it is.
+            let message = &mut self.detail.message;
+            message.push_str(" with the Idempotency-Key `request_id`");
+        }
         self.detail.request_id = request_id;
         self
     }
@@ -180,17 +188,17 @@ impl From<ClientError> for ApiError {
         match error {
             ClientError::Rejected(reject) => reject.into(),
             ClientError::NotConfirmed { reason, .. } => Self::unavailable(
-                "OUTCOME_UNKNOWN",
+                UNKNOWN,
                 format!(
-                    "no answer in time ({reason}), so whether it was done is unknown; repeat a \
-                     submission with the Idempotency-Key `request_id`, anything else as it is"
+                    "no answer in time ({reason}), so whether it was done is unknown; see whether \
+                     an executor owns the partition (`attune cluster`, /readyz), and repeat it"
                 ),
             ),
             ClientError::Unroutable(partition) => Self::unavailable(
                 "NO_OWNER",
                 format!(
-                    "partition {partition} takes no commands now: no executor has started yet, \
-                     or it is full"
+                    "partition {partition} takes no commands now: no executor has started yet \
+                     (`attune cluster`, /readyz), or it is full"
                 ),
             ),
             ClientError::Overloaded {

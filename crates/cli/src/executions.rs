@@ -1,6 +1,6 @@
 //! `attune executions list | show | cancel`.
 
-use attune_api_types::{Cancelled, Execution, ExecutionList, QueueView};
+use attune_api_types::{ActionView, Cancelled, Execution, ExecutionList};
 use attune_core::{ActionRef, ExecutionId, Status};
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::{Args, Subcommand};
@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::http::{CallError, Http};
 use super::render::{Column, duration, one_line, or_dash, table};
+use super::waits::{self, Remarks};
 use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
@@ -29,9 +30,17 @@ pub struct ExecutionsArguments {
 #[derive(Debug, Clone, Subcommand)]
 enum ExecutionsCommand {
     /// List executions, the newest first.
+    ///
+    /// `waited` is the time until a worker took it up (of what never ran: until its end was
+    /// recorded), `ran` the time from then until its end was recorded; of what has no such moment
+    /// yet, until now. While Attune is stopped no end is recorded, so `ran` can be longer than the
+    /// program ran.
     #[command(after_help = EXIT_CODES)]
     List(ListArguments),
-    /// Show everything about an execution.
+    /// Show everything about an execution, and why it waits.
+    ///
+    /// `started` is when a worker took it up, `finished` when its end was recorded, which while
+    /// Attune is stopped is later than when the program ended.
     #[command(after_help = EXIT_CODES)]
     Show {
         /// The execution's number, as `attune submit` and `attune executions list` print it.
@@ -90,8 +99,8 @@ pub(super) async fn execute(
             if json {
                 return Ok(Output::json(&record));
             }
-            let waits = waits(http, &record).await;
-            Ok(Output::text(details(&record, waits)))
+            let remarks = waits::remarks(http, &record).await;
+            Ok(Output::text(details(&record, remarks)))
         }
         ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
         ExecutionsCommand::Cancel { ids } => cancel(http, &ids, json).await,
@@ -121,6 +130,10 @@ async fn list(http: &Http, filter: &ListArguments, json: bool) -> Result<Output,
         if cursor.is_none() || found.len() as u64 >= wanted {
             break;
         }
+    }
+    if let (Some(action), true) = (&filter.action, found.is_empty()) {
+        // A ref that is misspelt would look like an action that has nothing: this refuses it.
+        let _: ActionView = http.get(&format!("/actions/{action}"), &[]).await?;
     }
     Ok(if json {
         Output::json(&json!({"executions": found, "next": cursor}))
@@ -187,45 +200,8 @@ fn list_table(executions: &[Execution], now: DateTime<Utc>) -> String {
     table(&columns, rows.collect())
 }
 
-/// What an execution waits for. That its queue cannot be seen is no reason to show nothing of it.
-async fn waits(http: &Http, record: &Execution) -> Option<String> {
-    match record.status {
-        Status::Queued => {
-            let path = format!("/actions/{}/queue-stats", record.action_ref);
-            let queue: Option<QueueView> = http.get(&path, &[]).await.ok();
-            Some(waits_in(record, queue.as_ref(), Utc::now()))
-        }
-        Status::Requested => Some(
-            "for a worker of its pool, which has been told (`attune cluster` shows who works)"
-                .to_owned(),
-        ),
-        _ => None,
-    }
-}
-
-/// Why an execution has no slot yet, by the figures of its queue.
-fn waits_in(record: &Execution, queue: Option<&QueueView>, now: DateTime<Utc>) -> String {
-    if let Some(until) = record.not_before.filter(|until| *until > now) {
-        return format!("for its time, {} from now", duration(until - now));
-    }
-    let name = &record.action_ref;
-    let Some(queue) = queue else {
-        return format!("see `attune queues {name}`");
-    };
-    let others = queue.queue_length.saturating_sub(1);
-    match queue.max_concurrent {
-        Some(limit) if queue.active_count >= u64::from(limit) => format!(
-            "for a slot: {} of {limit} are taken (`attune queues holders {name}`), and {others} more \
-             wait",
-            queue.active_count
-        ),
-        _ if queue.health.reasons.is_empty() => "for the next round of its executor".to_owned(),
-        _ => format!("its queue says: {}", queue.health.reasons.join("; ")),
-    }
-}
-
 /// One execution, a line for each thing that is known about it, long texts at the end.
-fn details(record: &Execution, waits: Option<String>) -> String {
+fn details(record: &Execution, remarks: Remarks) -> String {
     let time =
         |at: Option<DateTime<Utc>>| at.map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true));
     let labels: Vec<String> = record
@@ -233,11 +209,15 @@ fn details(record: &Execution, waits: Option<String>) -> String {
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
+    let worker = record.worker.map(|worker| match remarks.worker {
+        Some(remark) => format!("{worker} {remark}"),
+        None => worker.to_string(),
+    });
     let lines = [
         ("id", Some(record.id.to_string())),
         ("action", Some(record.action_ref.clone())),
         ("status", Some(record.status.to_string())),
-        ("waits", waits),
+        ("waits", remarks.waits),
         (
             "cancelling",
             record.cancel_requested.then(|| "yes".to_owned()),
@@ -250,7 +230,7 @@ fn details(record: &Execution, waits: Option<String>) -> String {
         ("labels", (!labels.is_empty()).then(|| labels.join(", "))),
         ("request", Some(record.request_id.to_string())),
         ("runs again", record.requeue_of.map(|of| of.to_string())),
-        ("worker", record.worker.map(|worker| worker.to_string())),
+        ("worker", worker),
         ("created", time(Some(record.created))),
         ("not before", time(record.not_before)),
         ("requested", time(record.requested_at)),
@@ -312,7 +292,7 @@ async fn cancel(http: &Http, ids: &[ExecutionId], json: bool) -> Result<Output, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{queue, record};
+    use super::super::tests::record;
     use super::*;
 
     #[test]
@@ -354,7 +334,7 @@ mod tests {
         let mut execution = record(7, Status::Failed);
         execution.exit_code = Some(3);
         execution.stderr = Some(Some("boom\n".to_owned()));
-        let text = details(&execution, None);
+        let text = details(&execution, Remarks::default());
         assert!(text.contains("status       failed\n"), "{text}");
         assert!(text.contains("exit code    3\n"), "{text}");
         assert!(text.ends_with("\nstderr:\nboom\n"), "{text}");
@@ -364,27 +344,17 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_slot_says_what_it_waits_for() {
-        let mut execution = record(7, Status::Queued);
-        let now = execution.created;
-        let mut queue = queue(12, 2, Some(2));
-        let full = waits_in(&execution, Some(&queue), now);
-        assert!(full.starts_with("for a slot: 2 of 2 are taken"), "{full}");
-        assert!(full.ends_with("and 11 more wait"), "{full}");
-        let text = details(&execution, Some(full));
-        assert!(text.contains("\nwaits        for a slot"), "{text}");
-
-        queue.active_count = 1;
-        let free = waits_in(&execution, Some(&queue), now);
-        assert_eq!(free, "its queue says: a tenth full or more: 12 of 100");
-        queue.health.reasons.clear();
-        let free = waits_in(&execution, Some(&queue), now);
-        assert_eq!(free, "for the next round of its executor");
-        let unseen = waits_in(&execution, None, now);
-        assert_eq!(unseen, "see `attune queues core.echo`");
-
-        execution.not_before = Some(now + chrono::TimeDelta::seconds(65));
-        let early = waits_in(&execution, Some(&queue), now);
-        assert_eq!(early, "for its time, 1m 5s from now");
+    fn remarks_stand_beside_what_they_are_about() {
+        let mut execution = record(7, Status::Running);
+        let worker = attune_core::WorkerId::fresh();
+        execution.worker = Some(worker);
+        let remarks = Remarks {
+            waits: Some("for a slot".to_owned()),
+            worker: Some("is lost".to_owned()),
+        };
+        let text = details(&execution, remarks);
+        assert!(text.contains("\nwaits        for a slot\n"), "{text}");
+        let line = format!("\nworker       {worker} is lost\n");
+        assert!(text.contains(&line), "{text}");
     }
 }

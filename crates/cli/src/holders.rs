@@ -5,16 +5,12 @@ use attune_core::{ActionRef, Attempt, ExecutionId, Status};
 use clap::Args;
 use reqwest::Method;
 
-use super::http::Http;
+use super::http::{CallError, Http};
 use super::render::{Column, limit, millis, or_dash, table};
 use super::{EXIT_CODES, Failure, Output};
 
 /// All holders of an action's slots, page after page.
-pub(super) async fn list(
-    http: &Http,
-    action_ref: &ActionRef,
-    json: bool,
-) -> Result<Output, Failure> {
+pub(super) async fn all(http: &Http, action_ref: &str) -> Result<HolderList, CallError> {
     let path = format!("/actions/{action_ref}/holders");
     let mut list: HolderList = http.get(&path, &[]).await?;
     while let Some(next) = list.next {
@@ -24,6 +20,16 @@ pub(super) async fn list(
         list.holders.extend(page.holders);
         list.next = page.next;
     }
+    Ok(list)
+}
+
+/// Prints them.
+pub(super) async fn list(
+    http: &Http,
+    action_ref: &ActionRef,
+    json: bool,
+) -> Result<Output, Failure> {
+    let list = all(http, action_ref.as_str()).await?;
     if json {
         return Ok(Output::json(&list));
     }

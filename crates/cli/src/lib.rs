@@ -20,6 +20,7 @@ mod render;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -53,7 +53,11 @@ pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<O
         return Ok(if json {
             Output::json(&view)
         } else {
-            Output::text(queue_table(&[view], now))
+            Output::text(format!(
+                "{}\n\n{}",
+                queue_table(std::slice::from_ref(&view), now),
+                ended(&view)
+            ))
         });
     }
     let list: QueueList = http.get("/queue-stats", &[]).await?;
@@ -79,6 +83,7 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
             oldest.unwrap_or_else(|| "-".to_owned()),
             queue.total_enqueued.to_string(),
             queue.total_completed.to_string(),
+            queue.total_expired.to_string(),
             queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
             health(queue),
         ]
@@ -91,14 +96,23 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
         Column::Figures("oldest wait"),
         Column::Figures("enqueued"),
         Column::Figures("completed"),
+        Column::Figures("expired"),
         Column::Figures("as of"),
         Column::Words("health"),
     ];
     table(&columns, rows.collect())
 }
 
+/// How what was ever enqueued has ended.
+fn ended(queue: &QueueView) -> String {
+    format!(
+        "ended: {} completed (ran to an end), {} cancelled, {} expired (waited too long)",
+        queue.total_completed, queue.total_cancelled, queue.total_expired
+    )
+}
+
 /// Which moment the figures describe.
-fn as_of(age_ms: u64) -> String {
+pub(super) fn as_of(age_ms: u64) -> String {
     if age_ms < NOW_MS {
         "now".to_owned()
     } else {
@@ -123,7 +137,9 @@ mod tests {
     #[test]
     fn a_queue_is_a_row_with_its_verdict() {
         let now = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
-        let text = queue_table(&[queue(12, 2, Some(2))], now);
+        let mut queue = queue(12, 2, None);
+        (queue.total_expired, queue.total_cancelled) = (3, 1);
+        let text = queue_table(std::slice::from_ref(&queue), now);
         let row = text.lines().nth(1).unwrap();
         let cells: Vec<&str> = row
             .split("  ")
@@ -136,13 +152,20 @@ mod tests {
                 "core.echo",
                 "12",
                 "2",
-                "2",
+                "unlimited",
                 "1m 5s",
                 "20",
                 "6",
+                "3",
                 "1.2s ago",
                 "degraded: a tenth full or more: 12 of 100"
             ]
+        );
+        let width = row.find("degraded").unwrap() + "healthy".len();
+        assert!(width <= 100, "{width} columns while it is well");
+        assert_eq!(
+            ended(&queue),
+            "ended: 6 completed (ran to an end), 1 cancelled, 3 expired (waited too long)"
         );
     }
 }

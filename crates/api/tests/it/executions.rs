@@ -121,10 +121,11 @@ async fn cancelling_answers_202_404_and_409() {
         reason: "late".to_owned(),
     };
     api.fake.with(|state| state.commands_fail = Some(late));
-    assert_eq!(
-        cancel(execution_id(2)).await.error(),
-        (503, "OUTCOME_UNKNOWN", "")
-    );
+    let unknown = cancel(execution_id(2)).await;
+    assert_eq!(unknown.error(), (503, "OUTCOME_UNKNOWN", ""));
+    // A cancellation has no key: it says where to look.
+    let message = unknown.body["error"]["message"].as_str().unwrap();
+    assert!(message.ends_with("/readyz), and repeat it"), "{message}");
 }
 
 /// Executions with this many bytes in each of their long parts.

@@ -437,6 +437,18 @@ async fn lists_follow_pages_up_to_the_limit() {
 }
 
 #[tokio::test]
+async fn a_list_of_an_unknown_action_is_refused() {
+    let (_, url) = start().await;
+    let line = "executions list --action core.gone";
+    let refused = attune(&url, line).await.unwrap_err();
+    assert_eq!(refused.exit, Exit::Refused);
+    assert!(refused.message.contains("UNKNOWN_ACTION"), "{refused:?}");
+    // An action that is known and has nothing is no mistake.
+    let output = attune(&url, "executions list --action core.echo").await;
+    assert_eq!(output.unwrap().exit, Exit::Done);
+}
+
+#[tokio::test]
 async fn cancelling_several_tells_each() {
     let (_, url) = start().await;
     let output = attune(&url, "executions cancel 1 2 3").await.unwrap();

@@ -189,6 +189,15 @@ async fn apply(
     (StatusCode::OK, Json(answer))
 }
 
+async fn show_action(Path(name): Path<String>) -> Answer {
+    if name == "core.gone" {
+        return refusal(StatusCode::NOT_FOUND, "UNKNOWN_ACTION", "", None);
+    }
+    let spec = json!({"ref": name, "run": {"builtin": "echo"}});
+    let answer = json!({"ref": name, "id": 1, "partition": 0, "version": 1, "spec": spec});
+    (StatusCode::OK, Json(answer))
+}
+
 /// A server and its address.
 pub(super) async fn start() -> (Shared, String) {
     let shared = Shared::default();
@@ -196,7 +205,7 @@ pub(super) async fn start() -> (Shared, String) {
         .route("/api/v1/executions", post(submit).get(list))
         .route("/api/v1/executions/{id}", get(show))
         .route("/api/v1/executions/{id}/cancel", post(cancel))
-        .route("/api/v1/actions/{ref}", put(apply))
+        .route("/api/v1/actions/{ref}", put(apply).get(show_action))
         .with_state(shared.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
