@@ -36,7 +36,7 @@ pub(crate) async fn claims(
     State(app): State<App>,
     request: Request,
 ) -> Result<Json<Claims>, ApiError> {
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: ClaimRequest = body::parse(&body)?;
     check(&asked)?;
     let lease = WorkerLease {
@@ -120,7 +120,7 @@ pub(crate) async fn retire(
     State(app): State<App>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: RetireRequest = body::parse(&body)?;
     app.ports.workers.retire_worker(asked.worker).await?;
     Ok(StatusCode::NO_CONTENT)
