@@ -286,6 +286,47 @@ mod tests {
 
     use super::*;
 
+    fn post(body: Body) -> Request {
+        Request::post("/")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn large_bodies_that_find_no_room_are_refused_and_small_ones_are_not() {
+        let options = ApiOptions::new(([127, 0, 0, 1], 0).into(), 1);
+        let bodies = Budget::of_bodies();
+        let text = |bytes: usize| "x".repeat(bytes);
+        let mut held = Vec::new();
+        // Some that end, one that does not, and whatever fits beside them.
+        loop {
+            match read(post(Body::from(text(1_000_000))), &options, &bodies).await {
+                Ok(body) => held.push(body),
+                Err(error) => {
+                    assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+                    assert!(error.detail.retry_after_seconds.is_some());
+                    break;
+                }
+            }
+        }
+        assert_eq!(held.len(), 64 * 1024 / 977);
+        let unknown_length = || {
+            let chunks = (0..50).map(|_| Ok::<_, std::io::Error>("x".repeat(1000)));
+            Body::from_stream(futures_util::stream::iter(chunks))
+        };
+        assert!(
+            read(post(unknown_length()), &options, &bodies)
+                .await
+                .is_err()
+        );
+        let small = read(post(Body::from(text(SMALL_BODY))), &options, &bodies).await;
+        assert_eq!(small.unwrap().len(), SMALL_BODY);
+        held.truncate(held.len() - 2);
+        let taken = read(post(unknown_length()), &options, &bodies).await;
+        assert_eq!(taken.unwrap().len(), 50_000);
+    }
+
     fn refusal<'de, T: Deserialize<'de>>(text: &'de str) -> (u16, String, String) {
         let error = parse::<T>(text.as_bytes()).err().unwrap();
         (
