@@ -308,6 +308,8 @@ fn read_file(path: &Path) -> Result<Value, LoadError> {
         path: path.to_owned(),
         source,
     })?;
+    // Editors of some systems begin a file with this mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let syntax = |message: String| LoadError::Syntax {
         path: path.to_owned(),
         message,
@@ -321,10 +323,10 @@ fn read_file(path: &Path) -> Result<Value, LoadError> {
     }
     // The parser of `config` copies what an alias stands for each time, so that some hundred bytes
     // of nested aliases would fill all memory. This one follows them without keeping anything.
-    let walked = Walk(&Cell::new(0)).deserialize(yaml_serde::Deserializer::from_str(&text));
+    let walked = Walk(&Cell::new(0)).deserialize(yaml_serde::Deserializer::from_str(text));
     walked.map_err(|error| syntax(error.to_string()))?;
     // `collect`, not `Config::builder`: the latter takes a key with dots for a path.
-    let keys = File::from_str(&text, FileFormat::Yaml)
+    let keys = File::from_str(text, FileFormat::Yaml)
         .collect()
         .map_err(|error| syntax(error.to_string()))?;
     config::Value::from(keys)

@@ -3,6 +3,7 @@
 use attune_api_types::ErrorBody;
 use std::time::Duration;
 
+use attune_core::check_pool;
 use attune_core::input::check_text;
 use attune_store::{StoreError, WorkerLease};
 use axum::Json;
@@ -86,7 +87,7 @@ fn over(error: StoreError) -> ApiError {
 
 fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
     check_text("name", &asked.name)?;
-    check_text("pool", &asked.pool)?;
+    check_pool(&asked.pool)?;
     for (field, value, max) in [
         ("slots", asked.slots, MAX_SLOTS),
         ("lease_seconds", asked.lease_seconds, MAX_LEASE_SECONDS),
@@ -106,6 +107,18 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
                 asked.items.len()
             ),
         ));
+    }
+    for (index, item) in asked.items.iter().enumerate() {
+        for (name, fits) in [
+            ("execution_id", item.execution_id.0 > 0),
+            ("attempt", item.attempt.0 >= 0),
+        ] {
+            if !fits {
+                let field = format!("items.{index}.{name}");
+                let message = format!("`{field}` is a number that no execution has");
+                return Err(ApiError::field(field, message));
+            }
+        }
     }
     Ok(())
 }
