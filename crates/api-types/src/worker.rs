@@ -27,7 +27,7 @@ pub struct ClaimRequest {
     #[schema(min_length = 1, max_length = 256)]
     pub name: String,
     /// The pool it serves.
-    #[schema(min_length = 1, max_length = 256)]
+    #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     pub pool: String,
     /// How many executions it runs at once.
     #[schema(minimum = 1, maximum = 100_000)]

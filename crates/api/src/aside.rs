@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
+use crate::budget::Budget;
 use crate::error::ApiError;
 
 /// How many pieces of such work run at once.
@@ -19,6 +20,8 @@ const STACK_BYTES: usize = 16 * 1024 * 1024;
 /// process by that.
 pub(crate) struct Aside {
     threads: Arc<Semaphore>,
+    /// The texts of what is parsed to trees, here and elsewhere.
+    pub(crate) parsed: Budget,
 }
 
 /// Work of one kind, of which one piece is done at a time: a schema that takes long must not
@@ -29,10 +32,11 @@ impl Aside {
     pub(crate) fn new() -> Self {
         Self {
             threads: Arc::new(Semaphore::new(MAX_THREADS)),
+            parsed: Budget::of_parsed(),
         }
     }
 
-    /// Does `work`, and waits for its end until `deadline`.
+    /// Does `work`, which parses so many bytes of text, and waits for its end until `deadline`.
     ///
     /// # Errors
     /// 503 `OVERLOADED` when it has not ended by then, with `problem` as the words; 500 when it
@@ -40,6 +44,7 @@ impl Aside {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         line: &Line,
+        text_bytes: usize,
         deadline: Instant,
         problem: &str,
         work: impl FnOnce() -> T + Send + 'static,
@@ -51,12 +56,14 @@ impl Aside {
                 .acquire_owned()
                 .await
                 .expect("nobody closes this semaphore");
+            // Last of all, so that nobody has it who waits for something else.
+            let share = self.parsed.take(text_bytes, deadline, problem).await?;
             let (answer, answered) = oneshot::channel();
             let started = thread::Builder::new()
                 .name("attune-schema".to_owned())
                 .stack_size(STACK_BYTES)
                 .spawn(move || {
-                    let _held = (turn, thread);
+                    let _held = (turn, thread, share);
                     // Nobody may wait any more.
                     drop(answer.send(work()));
                 });
@@ -90,17 +97,19 @@ mod tests {
         let aside = Aside::new();
         let (slow, other) = (Line::default(), Line::default());
         let (end, ended) = mpsc::channel::<()>();
-        let stuck = aside.run(&slow, soon(), "slow", move || ended.recv()).await;
+        let stuck = aside
+            .run(&slow, 1, soon(), "slow", move || ended.recv())
+            .await;
         let error = stuck.unwrap_err();
         assert_eq!(
             (error.status.as_u16(), &*error.detail.message),
             (503, "slow")
         );
-        let behind = aside.run(&slow, soon(), "slow", || 1).await;
+        let behind = aside.run(&slow, 1, soon(), "slow", || 1).await;
         assert_eq!(behind.unwrap_err().detail.code, "OVERLOADED");
-        assert_eq!(aside.run(&other, late(), "slow", || 2).await, Ok(2));
+        assert_eq!(aside.run(&other, 1, late(), "slow", || 2).await, Ok(2));
         end.send(()).unwrap();
-        assert_eq!(aside.run(&slow, late(), "slow", || 3).await, Ok(3));
+        assert_eq!(aside.run(&slow, 1, late(), "slow", || 3).await, Ok(3));
     }
 
     #[tokio::test]
@@ -108,7 +117,7 @@ mod tests {
         let aside = Aside::new();
         let line = Line::default();
         for _ in 0..=MAX_THREADS {
-            let outcome = aside.run(&line, late(), "slow", || panic!("on purpose"));
+            let outcome = aside.run(&line, 1, late(), "slow", || panic!("on purpose"));
             let outcome: Result<(), ApiError> = outcome.await;
             assert_eq!(outcome.unwrap_err().status.as_u16(), 500);
         }

@@ -13,6 +13,7 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 use serde_path_to_error::{Path, Segment};
 
+use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::error::ApiError;
 use crate::options::ApiOptions;
 
@@ -26,8 +27,13 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// 415 for another content type, 413 for more bytes than allowed, as soon as that is known, 408
-/// for a body that does not arrive in time, 400 for one that breaks off.
-pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes, ApiError> {
+/// for a body that does not arrive in time, 400 for one that breaks off, 503 when `bodies` has no
+/// room for it. The bytes count against `bodies` until they are dropped.
+pub(crate) async fn read(
+    request: Request,
+    options: &ApiOptions,
+    bodies: &Budget,
+) -> Result<Bytes, ApiError> {
     check_content_type(request.headers())?;
     let asks_before_sending = request.headers().contains_key(header::EXPECT);
     let body = request.into_body();
@@ -38,7 +44,25 @@ pub(crate) async fn read(request: Request, options: &ApiOptions) -> Result<Bytes
         }
         return Err(too_large(max_bytes));
     }
-    tokio::time::timeout(options.body_timeout, collect(body, max_bytes))
+    // What says no length can still become as long as allowed; that is seen once it is not small.
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let share = match announced <= SMALL_BODY {
+        true => Share::free(),
+        false => match bodies.try_take(announced) {
+            Some(share) => share,
+            None => {
+                if !asks_before_sending {
+                    drain(body.into_data_stream());
+                }
+                return Err(too_many());
+            }
+        },
+    };
+    let kept = Kept {
+        bytes: BytesMut::with_capacity(announced),
+        share,
+    };
+    tokio::time::timeout(options.body_timeout, collect(body, max_bytes, kept, bodies))
         .await
         .unwrap_or_else(|_| Err(too_slow(options.body_timeout)))
 }
@@ -66,9 +90,25 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
+/// What has come of a body, and what it counts against.
+struct Kept {
+    bytes: BytesMut,
+    share: Share,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+async fn collect(
+    body: Body,
+    max_bytes: usize,
+    mut kept: Kept,
+    bodies: &Budget,
+) -> Result<Bytes, ApiError> {
     let mut stream = body.into_data_stream();
-    let mut kept = BytesMut::new();
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| {
             ApiError::new(
@@ -77,13 +117,21 @@ async fn collect(body: Body, max_bytes: usize) -> Result<Bytes, ApiError> {
                 "the body breaks off",
             )
         })?;
-        if kept.len() + chunk.len() > max_bytes {
+        let len = kept.bytes.len() + chunk.len();
+        if len > max_bytes {
             drain(stream);
             return Err(too_large(max_bytes));
         }
-        kept.extend_from_slice(&chunk);
+        if len > SMALL_BODY && !kept.share.counts() {
+            let Some(share) = bodies.try_take(max_bytes) else {
+                drain(stream);
+                return Err(too_many());
+            };
+            kept.share = share;
+        }
+        kept.bytes.extend_from_slice(&chunk);
     }
-    Ok(kept.freeze())
+    Ok(Bytes::from_owner(kept))
 }
 
 /// Takes the rest of a refused body off the wire while its refusal goes out.
@@ -106,6 +154,15 @@ fn too_large(max_bytes: usize) -> ApiError {
         StatusCode::PAYLOAD_TOO_LARGE,
         "TOO_LARGE",
         format!("the body is larger than {max_bytes} bytes (api.max_body_bytes)"),
+    )
+    .closing()
+}
+
+fn too_many() -> ApiError {
+    ApiError::unavailable(
+        "OVERLOADED",
+        "the server works on as many bytes of large bodies as it may; nothing was done, send it \
+         again",
     )
     .closing()
 }
@@ -228,6 +285,47 @@ mod tests {
     use attune_core::{ActionSpec, Submission};
 
     use super::*;
+
+    fn post(body: Body) -> Request {
+        Request::post("/")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body)
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn large_bodies_that_find_no_room_are_refused_and_small_ones_are_not() {
+        let options = ApiOptions::new(([127, 0, 0, 1], 0).into(), 1);
+        let bodies = Budget::of_bodies();
+        let text = |bytes: usize| "x".repeat(bytes);
+        let mut held = Vec::new();
+        // Some that end, one that does not, and whatever fits beside them.
+        loop {
+            match read(post(Body::from(text(1_000_000))), &options, &bodies).await {
+                Ok(body) => held.push(body),
+                Err(error) => {
+                    assert_eq!(error.status, StatusCode::SERVICE_UNAVAILABLE);
+                    assert!(error.detail.retry_after_seconds.is_some());
+                    break;
+                }
+            }
+        }
+        assert_eq!(held.len(), 64 * 1024 / 977);
+        let unknown_length = || {
+            let chunks = (0..50).map(|_| Ok::<_, std::io::Error>("x".repeat(1000)));
+            Body::from_stream(futures_util::stream::iter(chunks))
+        };
+        assert!(
+            read(post(unknown_length()), &options, &bodies)
+                .await
+                .is_err()
+        );
+        let small = read(post(Body::from(text(SMALL_BODY))), &options, &bodies).await;
+        assert_eq!(small.unwrap().len(), SMALL_BODY);
+        held.truncate(held.len() - 2);
+        let taken = read(post(unknown_length()), &options, &bodies).await;
+        assert_eq!(taken.unwrap().len(), 50_000);
+    }
 
     fn refusal<'de, T: Deserialize<'de>>(text: &'de str) -> (u16, String, String) {
         let error = parse::<T>(text.as_bytes()).err().unwrap();

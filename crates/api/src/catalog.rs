@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tracing::error;
 
 use crate::aside::{Aside, Line};
+use crate::budget::{SMALL_BODY, Share};
 use crate::error::ApiError;
 use crate::schema::ParameterSchema;
 
@@ -81,20 +82,34 @@ impl Known {
             }
         };
         let text = submission.parameters.get();
-        let parameters: Value = serde_json::from_str(text)
-            .map_err(|error| ApiError::field("parameters", format!("`parameters`: {error}")))?;
-        if schema.is_light_for(text.len()) {
-            return Ok(schema.check(&parameters)?);
-        }
         let problem = format!(
             "`parameters` could not be checked against the schema of `{}` in time, and nothing \
              was done; repeat it later, with smaller parameters, or give the action a simpler \
              schema",
             submission.action_ref
         );
-        let work = move || schema.check(&parameters);
-        Ok(aside.run(&self.line, deadline, &problem, work).await??)
+        // Parsed only when it is its turn: until then it waits as text, of which a tree can take
+        // 65 times as much.
+        if schema.is_light_for(text.len()) {
+            let _share = match text.len() <= SMALL_BODY {
+                true => Share::free(),
+                false => aside.parsed.take(text.len(), deadline, &problem).await?,
+            };
+            return Ok(check_text(&schema, text)?);
+        }
+        let text = submission.parameters.clone();
+        let work = move || check_text(&schema, text.get());
+        let bytes = submission.parameters.get().len();
+        let checked = aside.run(&self.line, bytes, deadline, &problem, work);
+        Ok(checked.await??)
     }
+}
+
+/// Parses parameters and checks them.
+fn check_text(schema: &ParameterSchema, text: &str) -> Result<(), Reject> {
+    let parameters: Value = serde_json::from_str(text)
+        .map_err(|error| Reject::field("parameters", format!("`parameters`: {error}")))?;
+    schema.check(&parameters)
 }
 
 /// Compiles a schema beside the threads that serve requests: a hundred patterns take a while.
@@ -110,7 +125,9 @@ pub(crate) async fn compile(
                    done; repeat it later, or simplify it";
     let schema = schema.clone();
     let work = move || ParameterSchema::compile(&schema);
-    aside.run(&Line::default(), deadline, problem, work).await
+    aside
+        .run(&Line::default(), 0, deadline, problem, work)
+        .await
 }
 
 /// An action in the cache.

@@ -55,13 +55,7 @@ impl Extent {
     /// # Errors
     /// A [`Reject`] when it is too large to be used.
     pub(crate) fn of(schema: &Value) -> Result<Self, Reject> {
-        let bytes = schema.to_string().len();
-        if bytes > MAX_BYTES {
-            return Err(refused(&format!(
-                "has {bytes} bytes as JSON; a schema may have {MAX_BYTES}: let the program check \
-                 what does not fit into it"
-            )));
-        }
+        Self::check_size(schema)?;
         let mut text = Text::default();
         text.read(schema, true);
         if text.patterns > MAX_PATTERNS {
@@ -81,6 +75,21 @@ impl Extent {
         };
         unfolding.schema(schema)?;
         Ok(unfolding.extent)
+    }
+
+    /// Refuses a schema whose text is too long; quick, whatever it is.
+    ///
+    /// # Errors
+    /// A [`Reject`] with the bytes that it may have.
+    pub(crate) fn check_size(schema: &Value) -> Result<(), Reject> {
+        let bytes = schema.to_string().len();
+        if bytes > MAX_BYTES {
+            return Err(refused(&format!(
+                "has {bytes} bytes as JSON; a schema may have {MAX_BYTES}: let the program check \
+                 what does not fit into it"
+            )));
+        }
+        Ok(())
     }
 }
 

@@ -20,6 +20,7 @@
 mod answers;
 mod aside;
 mod body;
+mod budget;
 mod catalog;
 mod connections;
 mod error;

@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use crate::extent::Extent;
 
-/// How often a pattern of a schema may backtrack over one text; beyond it the text is refused.
-/// Some tens of milliseconds, where a bad pattern could take hours.
-const BACKTRACK_LIMIT: usize = 100_000;
-/// How large a compiled pattern may be, in bytes.
-const PATTERN_BYTES: usize = 1024 * 1024;
+/// How large a compiled pattern may be, in bytes. At the worst a text takes as many steps as it
+/// has bytes for each state of the pattern, so this bounds how long one can take.
+const PATTERN_BYTES: usize = 128 * 1024;
+/// What the engine may remember of a pattern while it reads texts, in bytes. It is kept with the
+/// schema, for each thread that uses it.
+const PATTERN_CACHE_BYTES: usize = 256 * 1024;
 
 /// A check that can be no more work than this is done at once: parts of the schema times bytes
 /// of the parameters. At the worst some milliseconds.
@@ -35,17 +36,15 @@ impl ParameterSchema {
         let extent = Extent::of(schema)?;
         jsonschema::options()
             .with_pattern_options(
-                PatternOptions::fancy_regex()
-                    .backtrack_limit(BACKTRACK_LIMIT)
-                    .size_limit(PATTERN_BYTES),
+                // Not the one that goes back over a text: it can take minutes, and no bound on
+                // its steps holds inside a look-behind.
+                PatternOptions::regex()
+                    .size_limit(PATTERN_BYTES)
+                    .dfa_size_limit(PATTERN_CACHE_BYTES),
             )
             .build(schema)
             .map(|validator| Self { validator, extent })
-            .map_err(|error| {
-                let place = path("parameters", error.instance_path().as_str());
-                let error = cut(&error.to_string());
-                Reject::field(&*place, format!("`{place}` is not a JSON schema: {error}"))
-            })
+            .map_err(|error| broken_schema(&error))
     }
 
     /// How many patterns it has compiled.
@@ -87,6 +86,77 @@ impl ParameterSchema {
              compare them with the schema that `attune action show REF` prints",
         ))
     }
+}
+
+/// Why a schema cannot be used.
+fn broken_schema(error: &ValidationError<'_>) -> Reject {
+    if let ValidationErrorKind::Format { format } = error.kind()
+        && format.as_str() == "regex"
+        && let Some(pattern) = error.instance().as_str()
+    {
+        // The schema of schemas has found it, and then it stands there; or the compiler has, and
+        // then that is how it got there.
+        let found = error.instance_path().as_str();
+        let pointer = match found.is_empty() {
+            true => error.schema_path().as_str(),
+            false => found,
+        };
+        let place = path("parameters", pointer);
+        let (pattern, problem) = (cut(pattern), problem_of(pattern));
+        return Reject::field(
+            &*place,
+            format!("`{place}`: the pattern `{pattern}` {problem}"),
+        );
+    }
+    let place = path("parameters", error.instance_path().as_str());
+    let error = cut(&error.to_string());
+    Reject::field(&*place, format!("`{place}` is not a JSON schema: {error}"))
+}
+
+/// What keeps a pattern from being used, and what to do.
+fn problem_of(pattern: &str) -> String {
+    let way_out = "write it without, or let the program check it";
+    match unsupported(pattern) {
+        Some(what) => format!(
+            "has {what}, for which a text can take minutes; patterns are matched in one pass, \
+             without look-around and back-references: {way_out}"
+        ),
+        None => format!(
+            "is no regular expression that can be used, or takes more than {} KiB when it is \
+             compiled (counted repetitions such as `{{1,1000}}` do): mend or shorten it, or let \
+             the program check it",
+            PATTERN_BYTES / 1024
+        ),
+    }
+}
+
+/// The part of a pattern that only an engine knows that goes back over the text.
+fn unsupported(pattern: &str) -> Option<&'static str> {
+    let (mut rest, mut in_class) = (pattern, false);
+    while let Some(first) = rest.chars().next() {
+        let after = &rest[first.len_utf8()..];
+        match first {
+            '\\' => {
+                let escaped = after.chars().next().unwrap_or_default();
+                if !in_class && matches!(escaped, '1'..='9' | 'k') {
+                    return Some("a back-reference");
+                }
+                rest = after.get(escaped.len_utf8()..).unwrap_or_default();
+                continue;
+            }
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => {
+                let starts = ["?=", "?!", "?<=", "?<!"];
+                if starts.iter().any(|start| after.starts_with(start)) {
+                    return Some("a look-around");
+                }
+            }
+            _ => {}
+        }
+        rest = after;
+    }
+    None
 }
 
 /// The beginning of a text that may quote what was sent.
@@ -234,9 +304,65 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_pattern_is_cut_short() {
-        let schema = json!({"properties": {"a": {"pattern": "^(a|a)*(?=c)b$"}}});
-        let schema = ParameterSchema::compile(&schema).unwrap();
-        assert!(schema.check(&json!({"a": "a".repeat(5000)})).is_err());
+    fn patterns_that_go_back_over_a_text_are_refused() {
+        for (schema, field, reason) in [
+            (
+                json!({"properties": {"a": {"pattern": "(?<=a+)b"}}}),
+                "parameters.properties.a.pattern",
+                "look-around",
+            ),
+            (
+                json!({"properties": {"a": {"pattern": "^(a|a)*(?=c)b$"}}}),
+                "parameters.properties.a.pattern",
+                "look-around",
+            ),
+            (
+                json!({"properties": {"a": {"pattern": r"[(?=](a+)\1"}}}),
+                "parameters.properties.a.pattern",
+                "back-reference",
+            ),
+            (
+                json!({"properties": {"a": {"pattern": "[ab]*a[ab]{100000}"}}}),
+                "parameters.properties.a.pattern",
+                "128 KiB",
+            ),
+            (
+                json!({"patternProperties": {"^(?!x)": {}}}),
+                "parameters.patternProperties",
+                "look-around",
+            ),
+            (
+                json!({"additionalProperties": false, "properties": {"a": {}},
+                       "patternProperties": {"^(?!x)": {}}}),
+                "parameters.patternProperties",
+                "look-around",
+            ),
+        ] {
+            let reject = broken(schema);
+            let found = reject.field.clone().unwrap();
+            assert!(found.starts_with(field), "{found}: {reject}");
+            assert!(reject.message.contains(reason), "{reject}");
+            assert!(reject.message.contains("the program check"), "{reject}");
+        }
+        let reject = broken(json!({"properties": {"a": {"pattern": "(?<=a+)b"}}}));
+        assert!(reject.message.contains("`(?<=a+)b`"), "{reject}");
+    }
+
+    #[test]
+    fn a_long_text_takes_no_long_time() {
+        for (pattern, fits) in [
+            ("^a*$", true),
+            ("^(a|a)*b$", false),
+            ("(a*)*c", false),
+            ("^[a-z]{1,64}$", false),
+            (r"^\S+$", true),
+        ] {
+            let schema = json!({"properties": {"a": {"pattern": pattern}}});
+            let schema = ParameterSchema::compile(&schema).unwrap();
+            let started = std::time::Instant::now();
+            let checked = schema.check(&json!({"a": "a".repeat(1_000_000)}));
+            assert_eq!(checked.is_ok(), fits, "{pattern}");
+            assert!(started.elapsed().as_secs() < 10, "{pattern}");
+        }
     }
 }

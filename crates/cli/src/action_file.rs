@@ -54,6 +54,8 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// The actions of a file's text, and what is wrong with the documents that are none.
 pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
+    // Editors of some systems begin a file with this mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let (mut actions, mut problems) = (Vec::new(), Vec::new());
     for (index, document) in yaml_serde::Deserializer::from_str(text).enumerate() {
         let place = Place {

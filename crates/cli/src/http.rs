@@ -93,7 +93,10 @@ impl Arrival {
     fn waits_for(&self, base: &Url, error: &reqwest::Error) -> bool {
         !self.over.load(Ordering::Relaxed)
             && is_refused(error)
-            && self.goes_on(format_args!("no server at {base} yet"))
+            && self.goes_on(format_args!(
+                "no server at {} yet",
+                without_credentials(base.as_str())
+            ))
     }
 }
 
@@ -105,7 +108,10 @@ impl Http {
             .ok()
             .filter(|base: &Url| matches!(base.scheme(), "http" | "https") && base.has_host())
             .ok_or_else(|| {
-                Failure::usage(format!("`{url}` is not a URL like http://127.0.0.1:8080"))
+                Failure::usage(format!(
+                    "`{}` is not a URL like http://127.0.0.1:8080",
+                    without_credentials(url)
+                ))
             })?;
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // The program's main installs it; tests have no main. Losing a race to another
@@ -235,18 +241,33 @@ impl Http {
         if refused {
             return CallError::Unreachable(format!(
                 "no server at {}: {}; is it running? (--url, ATTUNE_URL)",
-                self.base,
+                self.shown(),
                 cause.root_cause()
             ));
         }
-        CallError::Unknown(format!("no answer from {}: {cause:#}", self.base))
+        CallError::Unknown(format!("no answer from {}: {cause:#}", self.shown()))
     }
 
     fn foreign(&self, what: &str) -> CallError {
         CallError::Unknown(format!(
             "{} answers, but not as Attune does: {what}",
-            self.base
+            self.shown()
         ))
+    }
+
+    /// The server's address as it is told to people.
+    fn shown(&self) -> String {
+        without_credentials(self.base.as_str())
+    }
+}
+
+/// A URL, or what was meant to be one, without what stands before the `@`: it may be a password,
+/// and what is told ends up in logs.
+fn without_credentials(url: &str) -> String {
+    match (url.rsplit_once('@'), url.split_once("://")) {
+        (Some((_, rest)), Some((scheme, _))) => format!("{scheme}://***@{rest}"),
+        (Some((_, rest)), None) => format!("***@{rest}"),
+        (None, _) => url.to_owned(),
     }
 }
 
@@ -271,4 +292,23 @@ fn is_loopback(url: &Url) -> bool {
                 .parse()
                 .is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_told() {
+        for (url, shown) in [
+            ("http://127.0.0.1:1/", "http://127.0.0.1:1/"),
+            ("http://user:SECRET@127.0.0.1:1/", "http://***@127.0.0.1:1/"),
+            ("http://user:SEC@RET@host", "http://***@host"),
+            ("user:SECRET@host", "***@host"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
+        let refused = Http::new("ftp://user:SECRET@host", Duration::ZERO);
+        assert!(!format!("{:?}", refused.err()).contains("SECRET"));
+    }
 }

@@ -233,14 +233,7 @@ impl ActionSpec {
     /// A [`Reject`] that names the field, its problem and what would be right.
     pub fn check(&self) -> Result<(), Reject> {
         input::check_run_timeout(self.timeout_seconds)?;
-        if !is_pool(&self.pool) {
-            return Err(Reject::field(
-                "pool",
-                format!(
-                    "`pool` takes 1 to {MAX_POOL_BYTES} lower-case letters, digits, `_` and `-`"
-                ),
-            ));
-        }
+        check_pool(&self.pool)?;
         if let Run::Program(argv) = &self.run {
             if argv.first().is_none_or(String::is_empty) {
                 return Err(Reject::field(
@@ -368,10 +361,19 @@ impl ActionSpec {
 /// How long the name of a pool may be, in bytes.
 const MAX_POOL_BYTES: usize = 64;
 
-/// Whether workers can be of a pool of this name.
-fn is_pool(name: &str) -> bool {
+/// Checks that workers can be of a pool of this name.
+///
+/// # Errors
+/// A [`Reject`] that names `pool`.
+pub fn check_pool(name: &str) -> Result<(), Reject> {
     let fits = |b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
-    (1..=MAX_POOL_BYTES).contains(&name.len()) && name.bytes().all(fits)
+    if (1..=MAX_POOL_BYTES).contains(&name.len()) && name.bytes().all(fits) {
+        return Ok(());
+    }
+    Err(Reject::field(
+        "pool",
+        format!("`pool` takes 1 to {MAX_POOL_BYTES} lower-case letters, digits, `_` and `-`"),
+    ))
 }
 
 /// The largest limit or count that a policy can name.

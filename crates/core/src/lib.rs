@@ -17,7 +17,9 @@ pub mod stats;
 pub mod status;
 pub mod submission;
 
-pub use action::{Action, ActionPolicy, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run};
+pub use action::{
+    Action, ActionPolicy, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool,
+};
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };

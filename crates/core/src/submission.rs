@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::ids::{ExecutionId, RequestId};
@@ -22,10 +22,14 @@ pub struct Submission {
     /// The action to run.
     pub action_ref: String,
     /// What the action is given: a JSON object, kept as it was written.
-    #[serde(default = "empty_object")]
+    #[serde(default = "empty_object", deserialize_with = "object_or_null")]
     pub parameters: Box<RawValue>,
     /// Who goes first.
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(
+        default,
+        deserialize_with = "value_or_null",
+        skip_serializing_if = "is_default"
+    )]
     pub priority: Priority,
     /// The rule firing that asks, in the client's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +41,11 @@ pub struct Submission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Free-form marks that are shown with it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        default,
+        deserialize_with = "value_or_null",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub labels: BTreeMap<String, String>,
     /// It does not start before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +60,21 @@ pub struct Submission {
 
 fn empty_object() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("{} is JSON")
+}
+
+/// An optional field may also be null, which means the same as leaving it out.
+fn object_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Box<RawValue>, D::Error> {
+    let given = Option::<Box<RawValue>>::deserialize(from)?;
+    Ok(given.unwrap_or_else(empty_object))
+}
+
+/// As [`object_or_null`].
+fn value_or_null<'de, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 fn is_default(priority: &Priority) -> bool {
@@ -146,6 +169,25 @@ mod tests {
         let submission = parse(r#"{"action_ref":"core.echo"}"#);
         assert_eq!(submission.parameters.get(), "{}");
         assert_eq!(submission.check(), Ok(()));
+    }
+
+    #[test]
+    fn null_means_left_out() {
+        let text = r#"{"action_ref":"core.echo","request_id":null,"parameters":null,
+            "priority":null,"enforcement_id":null,"requested_by":null,"group":null,"labels":null,
+            "not_before":null,"timeout_seconds":null,"requeue_of":null}"#;
+        let (with, without) = (parse(text), parse(r#"{"action_ref":"core.echo"}"#));
+        assert_eq!(with.check(), Ok(()));
+        assert_eq!(with.digest(), without.digest());
+        assert_eq!(with.parameters.get(), "{}");
+        for wrong in [
+            r#""priority":"urgent""#,
+            r#""labels":[]"#,
+            r#""labels":{"a":null}"#,
+        ] {
+            let text = format!(r#"{{"action_ref":"core.echo",{wrong}}}"#);
+            assert!(serde_json::from_str::<Submission>(&text).is_err(), "{text}");
+        }
     }
 
     #[test]

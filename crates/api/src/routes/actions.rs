@@ -19,6 +19,7 @@ use crate::answers::PageBudget;
 use crate::body;
 use crate::catalog::compile;
 use crate::error::ApiError;
+use crate::extent::Extent;
 use crate::query::Params;
 
 /// Who changes policies as long as nobody is asked for a name.
@@ -48,7 +49,11 @@ pub(crate) async fn apply(
     request: Request,
 ) -> Result<(StatusCode, Json<ActionApplied>), ApiError> {
     let action_ref = ref_of(path)?;
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
+    let deadline = app.check_deadline();
+    // A schema is parsed to a tree, which can take many times its text.
+    let problem = "too many actions are being applied; nothing was done, apply it again";
+    let share = app.aside.parsed.take(body.len(), deadline, problem).await?;
     let spec: ActionSpec = body::parse(&body)?;
     if spec.action_ref != action_ref {
         return Err(ApiError::field(
@@ -61,8 +66,11 @@ pub(crate) async fn apply(
     }
     spec.check()?;
     if let Some(schema) = &spec.parameters {
-        compile(schema, &app.aside, app.check_deadline()).await??;
+        // Before it waits for its turn: no tree waits that is too large to be used.
+        Extent::check_size(schema)?;
+        compile(schema, &app.aside, deadline).await??;
     }
+    drop(share);
     // Stored and told, or neither: a client that goes away in between must not leave a live
     // queue with the old limit.
     let applied = tokio::spawn(store_and_tell(app, spec))

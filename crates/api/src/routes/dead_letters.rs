@@ -191,7 +191,7 @@ pub(crate) async fn requeue(
     request: Request,
 ) -> Result<Json<Requeued>, ApiError> {
     let id = id_of(path)?;
-    let text = body::read(request, &app.options).await?;
+    let text = body::read(request, &app.options, &app.bodies).await?;
     let asked: RequeueRequest = body::parse(&text)?;
     let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
     check_text("who", &who)?;

@@ -97,7 +97,7 @@ pub(crate) async fn release(
     request: Request,
 ) -> Result<Json<Released>, ApiError> {
     let id = id_of(path)?;
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: ReleaseRequest = body::parse(&body)?;
     let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
     check_text("reason", &asked.reason)?;

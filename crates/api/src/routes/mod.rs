@@ -26,6 +26,7 @@ use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
 use crate::aside::Aside;
+use crate::budget::Budget;
 use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::layers;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) catalog: Catalog,
     pub(crate) memory: AnswerMemory,
     pub(crate) aside: Arc<Aside>,
+    /// The bytes of all bodies.
+    pub(crate) bodies: Budget,
 }
 
 impl Shared {
@@ -67,6 +70,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         catalog,
         memory: AnswerMemory::new(),
         aside,
+        bodies: Budget::of_bodies(),
     });
     let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
     let (api, mut described) = api(app).split_for_parts();

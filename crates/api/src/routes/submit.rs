@@ -48,7 +48,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 )]
 pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     if body::is_array(&body) {
         return submit_batch(app, key, &body).await;
     }

@@ -3,6 +3,7 @@
 use attune_api_types::ErrorBody;
 use std::time::Duration;
 
+use attune_core::check_pool;
 use attune_core::input::check_text;
 use attune_store::{StoreError, WorkerLease};
 use axum::Json;
@@ -36,7 +37,7 @@ pub(crate) async fn claims(
     State(app): State<App>,
     request: Request,
 ) -> Result<Json<Claims>, ApiError> {
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: ClaimRequest = body::parse(&body)?;
     check(&asked)?;
     let lease = WorkerLease {
@@ -86,7 +87,7 @@ fn over(error: StoreError) -> ApiError {
 
 fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
     check_text("name", &asked.name)?;
-    check_text("pool", &asked.pool)?;
+    check_pool(&asked.pool)?;
     for (field, value, max) in [
         ("slots", asked.slots, MAX_SLOTS),
         ("lease_seconds", asked.lease_seconds, MAX_LEASE_SECONDS),
@@ -107,6 +108,18 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
             ),
         ));
     }
+    for (index, item) in asked.items.iter().enumerate() {
+        for (name, fits) in [
+            ("execution_id", item.execution_id.0 > 0),
+            ("attempt", item.attempt.0 >= 0),
+        ] {
+            if !fits {
+                let field = format!("items.{index}.{name}");
+                let message = format!("`{field}` is a number that no execution has");
+                return Err(ApiError::field(field, message));
+            }
+        }
+    }
     Ok(())
 }
 
@@ -120,7 +133,7 @@ pub(crate) async fn retire(
     State(app): State<App>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
-    let body = body::read(request, &app.options).await?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: RetireRequest = body::parse(&body)?;
     app.ports.workers.retire_worker(asked.worker).await?;
     Ok(StatusCode::NO_CONTENT)

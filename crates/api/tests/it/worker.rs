@@ -64,9 +64,18 @@ async fn bad_claims_name_their_field() {
     options.max_body_bytes = 1_000_000;
     let api = Api::with(options);
     type Change = fn(&mut Value);
-    let cases: [(Change, &str); 7] = [
+    let cases: [(Change, &str); 10] = [
         (|body| body["worker"] = json!("w"), "worker"),
         (|body| body["name"] = json!(""), "name"),
+        (|body| body["pool"] = json!("Big Pool"), "pool"),
+        (
+            |body| body["items"][0]["execution_id"] = json!(-1),
+            "items.0.execution_id",
+        ),
+        (
+            |body| body["items"][0]["attempt"] = json!(-1),
+            "items.0.attempt",
+        ),
         (|body| body["slots"] = json!(0), "slots"),
         (|body| body["lease_seconds"] = json!(301), "lease_seconds"),
         (

@@ -260,6 +260,46 @@ fn files_that_cannot_be_used_are_refused_with_their_name() {
 }
 
 #[test]
+fn files_that_would_fill_the_memory_are_refused_with_their_name() {
+    let nested: String = (1..25)
+        .map(|n| format!("a{n}: &a{n} [*a{m}, *a{m}]\n", m = n - 1))
+        .collect();
+    let nested = format!("a0: &a0 [x, x]\n{nested}");
+    let repeated = format!(
+        "a: &a [{}]\nb: [{}]\n",
+        "1,".repeat(1000),
+        "*a,".repeat(1000)
+    );
+    for yaml in [nested, repeated] {
+        let file = YamlFile::new(&yaml);
+        let error = Loader::new().file(Some(file.path())).load().unwrap_err();
+        assert!(matches!(error, LoadError::Syntax { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("attune.yaml"), "{text}");
+        assert!(
+            text.contains("alias") || text.contains("repetition"),
+            "{text}"
+        );
+    }
+    let long = YamlFile::new(&format!("# {}\n", "x".repeat(1024 * 1024)));
+    for (path, said) in [
+        (long.path(), "1048576 bytes"),
+        ("/dev/zero".into(), "no regular file"),
+    ] {
+        let error = Loader::new().file(Some(&path)).load().unwrap_err();
+        let LoadError::Unreadable {
+            path: named,
+            source,
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(named, path);
+        assert!(source.to_string().contains(said), "{source}");
+    }
+}
+
+#[test]
 fn unknown_parameters_of_the_database_url_are_refused_without_their_values() {
     let load = |url: &str| with_variable("ATTUNE__DATABASE__URL", url);
     for (query, named) in [
