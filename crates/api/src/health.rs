@@ -146,12 +146,13 @@ fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found)
         return;
     }
     let (waiting, active) = (stats.queue_length, stats.active_count);
-    let limit = stats
-        .max_concurrent
-        .map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let taken = match stats.max_concurrent {
+        Some(limit) => format!("only {active} of {limit} slots are taken"),
+        None => format!("{active} hold a slot and there is no limit"),
+    };
     found.push((
         HealthState::Unhealthy,
-        format!("stuck: {waiting} wait, but only {active} of {limit} slots are taken"),
+        format!("stuck: {waiting} wait, but {taken}"),
     ));
 }
 
