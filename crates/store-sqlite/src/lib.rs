@@ -18,6 +18,7 @@
 mod actions;
 mod audit;
 mod batch;
+mod commit;
 mod dead_letters;
 mod error;
 mod executions;

@@ -14,19 +14,17 @@ use attune_store::{
     StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
-use futures_util::TryStreamExt as _;
+use sqlx::Sqlite;
 use sqlx::query::QueryAs;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
-use sqlx::{Executor as _, Row as _, Sqlite};
+use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 
 use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker, TroubleRow};
-use crate::dead_letters;
+use crate::commit;
 use crate::error::Failure;
 use crate::partition_rows::{
     active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
 };
 use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
-use crate::script::Script;
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -389,7 +387,7 @@ impl PartitionStore for SqliteStore {
         let committed = self.task::<_, CommitError, _, _>(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .scripts(move |connection| Box::pin(write(connection, lists)))
+                .scripts(move |connection| Box::pin(commit::write(connection, lists)))
                 .await
         });
         let committed = committed.await?;
@@ -414,124 +412,6 @@ async fn ensure_partitions(connection: &mut SqliteConnection, count: u16) -> Res
     let leases = sqlx::query(sql::ENSURE_LEASES).bind(i64::from(count));
     leases.execute(connection).await?;
     Ok(())
-}
-
-/// Writes a batch in a transaction of its own. Lists that are empty cost nothing.
-async fn write(connection: &mut SqliteConnection, lists: BatchLists) -> Result<Committed, Failure> {
-    begin(connection, lists.owner, lists.fences).await?;
-    let mut script = Script::default();
-    let at = lists.at;
-    for (statement, items) in [
-        (sql::INSERT_ACTIVE, lists.inserts),
-        (sql::INSERT_INSTANT, lists.instant),
-        (sql::INSERT_REQUEST, lists.requests),
-    ] {
-        if let Some(items) = items {
-            script.add(statement, [items, at.clone()]);
-        }
-    }
-    for (statement, items) in [
-        (sql::REVOKE, lists.revocations),
-        (sql::MARK_CANCELLED, lists.marks),
-    ] {
-        if let Some(items) = items {
-            script.add(statement, [items]);
-        }
-    }
-    let grants = lists.grants.clone();
-    let grant = grants.map(|grants| script.add(sql::GRANT, [grants, at.clone()]));
-    let end = lists.ends.map(|ends| {
-        script.add(sql::END_INTO_HISTORY, [ends, at]);
-        script.add(sql::END_DELETE, [lists.end_ids])
-    });
-    for (statement, items) in [
-        (sql::UPSERT_TOTALS, lists.totals),
-        (sql::INSERT_AUDIT, lists.audit),
-    ] {
-        if let Some(items) = items {
-            script.add(statement, [items]);
-        }
-    }
-    let has_letters = !lists.letters.is_empty();
-    if !has_letters {
-        script.add("COMMIT", []);
-    }
-    let mut granted = Bodies::default();
-    let changed = script.run(connection, |place, row| {
-        if Some(place) == grant {
-            granted.add(&row)?;
-        }
-        Ok(())
-    });
-    let changed = changed.await?;
-    if has_letters {
-        dead_letters::add(connection, lists.letters).await?;
-        connection.execute("COMMIT").await?;
-    }
-    if let Some(grants) = lists.grants
-        && granted.rows < lists.grant_count
-    {
-        // Some had been written before: this batch is repeated. Asked now, the statement gives
-        // the bodies of both, because those that were just written look the same. Nobody else has
-        // written meanwhile, since this connection is the one that does.
-        let again = sqlx::query(sql::GRANTED_BODIES).bind(grants);
-        let mut rows = again.fetch(connection);
-        granted = Bodies::default();
-        while let Some(row) = rows.try_next().await? {
-            granted.add(&row)?;
-        }
-    }
-    Ok(Committed {
-        granted: granted.bodies,
-        ended: end.map_or(0, |end| changed[end]),
-    })
-}
-
-/// Begins a transaction that writes, if the writer owns what it is going to write about.
-async fn begin(
-    connection: &mut SqliteConnection,
-    owner: String,
-    fences: Option<String>,
-) -> Result<(), Failure> {
-    let mut script = Script::default();
-    script.add("BEGIN IMMEDIATE", []);
-    if let Some(fences) = fences {
-        script.add(sql::CHECK_FENCES, [owner, fences]);
-    }
-    let mut missing = Vec::new();
-    let checked = script.run(connection, |_, row| {
-        missing.push(partition(row.try_get(0)?)?);
-        Ok(())
-    });
-    checked.await?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::Fenced(missing))
-}
-
-/// Bodies of executions that were granted a slot, as far as they have [`MAX_BODIES_BYTES`].
-#[derive(Default)]
-struct Bodies {
-    bodies: Vec<GrantedBody>,
-    bytes: usize,
-    /// How many there were.
-    rows: usize,
-}
-
-impl Bodies {
-    fn add(&mut self, row: &SqliteRow) -> Result<(), sqlx::Error> {
-        self.rows += 1;
-        if self.bytes > MAX_BODIES_BYTES {
-            return Ok(());
-        }
-        let body = body(row)?;
-        self.bytes += body.parameters.get().len();
-        if self.bytes <= MAX_BODIES_BYTES {
-            self.bodies.push(body);
-        }
-        Ok(())
-    }
 }
 
 /// Runs a statement that takes partitions.

@@ -13,6 +13,7 @@ pub mod audit;
 pub mod dead_letters;
 pub mod error;
 pub mod executions;
+pub mod leases;
 pub mod partitions;
 pub mod stats;
 pub mod workers;
@@ -30,10 +31,11 @@ pub use executions::{
     Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker,
 };
+pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutorRow, GrantedBody, KnownRequest, Lease, LeaseTrouble, Lookup, MAX_BODIES_BYTES,
-    NewExecution, ObservedLease, Outcome, PartitionStore, SlotRow, TroubleNote, Update, WorkerEnd,
+    GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution, Outcome, PartitionStore,
+    SlotRow, Update, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
