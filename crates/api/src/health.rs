@@ -385,6 +385,6 @@ mod tests {
         };
         let health = judge(&stats, Some(now()), BOUNDS, &[], now());
         assert_eq!(health.state, HealthState::Unhealthy);
-        assert!(health.reasons[0].contains("unlimited"), "{health:?}");
+        assert!(health.reasons[0].contains("there is no limit"), "{health:?}");
     }
 }
