@@ -385,6 +385,9 @@ mod tests {
         };
         let health = judge(&stats, Some(now()), BOUNDS, &[], now());
         assert_eq!(health.state, HealthState::Unhealthy);
-        assert!(health.reasons[0].contains("there is no limit"), "{health:?}");
+        assert!(
+            health.reasons[0].contains("there is no limit"),
+            "{health:?}"
+        );
     }
 }

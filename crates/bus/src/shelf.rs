@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// end of their topic, as they came, and are acknowledged when that is confirmed. So they wait, nothing
 /// is lost, and what came behind them gets past.
 ///
-/// One that comes back and still cannot be used is held longer each time, up to a few seconds, as long as
+/// One that comes back and still cannot be used is held longer each time, up to a minute, as long as
 /// no more than half of the window and a few megabytes are held; what is more goes back sooner.
 #[derive(Debug, Clone)]
 pub struct Shelf {

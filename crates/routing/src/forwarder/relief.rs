@@ -19,9 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How many messages of a newer version are held for a while, at most, and which share of the window.
 const NEWER_KEPT: usize = 16;
 const NEWER_SHARE: usize = 8;
-/// How long they are held before they go back: far shorter than the `consumer_timeout` of any broker,
-/// which would give back everything else that came over the same connection.
+/// How long they are held before they go back, where another program of the same kind could read them,
+/// and where none could: shorter than the `consumer_timeout` of a broker, which would give back everything
+/// else that came over the same connection.
 const NEWER_STAYS: Duration = Duration::from_secs(5);
+const NEWER_STAYS_IN_ORDER: Duration = Duration::from_secs(60);
 /// How long after the last one was seen an operator is told.
 const NEWER_TOLD: Duration = Duration::from_secs(15);
 
@@ -62,7 +64,15 @@ impl<R: Rules> Forwarder<R> {
             return Some(self.next_relief);
         }
         let (since, _) = self.newer.front()?;
-        Some(self.next_relief.max(*since + NEWER_STAYS))
+        Some(self.next_relief.max(*since + Self::newer_stays()))
+    }
+
+    fn newer_stays() -> Duration {
+        if R::ORDERED {
+            NEWER_STAYS_IN_ORDER
+        } else {
+            NEWER_STAYS
+        }
     }
 
     fn newer_kept(&self) -> usize {
@@ -105,7 +115,7 @@ impl<R: Rules> Forwarder<R> {
         let mut back = self.newer.split_off(kept.min(self.newer.len()));
         let due = self
             .newer
-            .partition_point(|(since, _)| now >= *since + NEWER_STAYS);
+            .partition_point(|(since, _)| now >= *since + Self::newer_stays());
         let oldest = self.newer.drain(..due).chain(back.drain(..));
         let back: Vec<_> = oldest.map(|(_, parcel)| parcel).collect();
         self.lane(Target::Back).parcels.extend(back);

@@ -231,7 +231,7 @@ fn one_of_a_newer_version_goes_back_after_a_while() {
     world.deliver(NEWER).expect("there is room");
     world.answer_all(&Say::Confirm);
     assert_eq!(world.open.len(), 1);
-    world.pass(Duration::from_secs(6));
+    world.pass(Duration::from_secs(61));
     world.answer_all(&Say::Confirm);
     assert!(world.open.is_empty(), "{:?}", world.open);
     assert_eq!(world.kept_by(Target::Back).len(), 1);

@@ -17,8 +17,8 @@ use crate::wait_for;
 /// The database and the virtual host of the rig.
 pub(crate) const NAME: &str = "attune_chaos";
 /// Settings of the broker: a delivery that is not settled after this time costs its channel, as
-/// after half an hour in production. The longest runs and most faults of a worker take longer.
-const BROKER_SETTINGS: &str = "{consumer_timeout, 12000}, {channel_tick_interval, 3000}";
+/// after half an hour in production. Twice as long as a message is left unacknowledged on purpose.
+const BROKER_SETTINGS: &str = "{consumer_timeout, 120000}, {channel_tick_interval, 3000}";
 /// Prints, one a line, what `scripts/services env` sets.
 const PRINT_ENV: &str = r#"lines="$("$1" env)" && eval "$lines" &&
     printf '%s\n' "$ATTUNE_TEST_POSTGRES_URL" "$ATTUNE_TEST_AMQP_URL" "$ATTUNE_SERVICES_DIR""#;
