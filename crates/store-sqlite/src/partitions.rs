@@ -387,7 +387,7 @@ impl PartitionStore for SqliteStore {
         let committed = self.task::<_, CommitError, _, _>(async move |inner: Arc<Inner>| {
             inner
                 .writer
-                .scripts(move |connection| Box::pin(commit::write(connection, lists)))
+                .run(move |connection| Box::pin(commit::write(connection, lists)))
                 .await
         });
         let committed = committed.await?;

@@ -47,33 +47,23 @@ impl Writer {
         })
     }
 
-    /// Runs `work`, which is one statement that commits by itself or finds a way of its own.
+    /// Runs `work`, which is one statement that commits by itself, or begins and ends a transaction; when it
+    /// fails, whatever is open is rolled back.
     pub(crate) async fn run<T, W>(&self, work: W) -> Result<T, Failure>
     where
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
     {
         let mut state = self.state.lock().await;
-        let connection = self.connection(&mut state).await?;
-        let result = work(connection).await;
-        if result.as_ref().is_err_and(Failure::breaks_connection) {
-            *state = State::Broken;
-        }
-        result
-    }
-
-    /// Runs `work`, which begins and ends a transaction by itself; when it fails, whatever is open is
-    /// rolled back.
-    pub(crate) async fn scripts<T, W>(&self, work: W) -> Result<T, Failure>
-    where
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>,
-    {
-        let mut state = self.state.lock().await;
-        let connection = self.connection(&mut state).await?;
-        let result = work(connection).await;
-        if let Err(failure) = &result
-            && (failure.breaks_connection() || !has_ended(connection).await)
-        {
-            *state = State::Broken;
+        // Out of the state meanwhile: when `work` panics the connection goes, and with it what is open,
+        // or the next statement would be written into that transaction and lost with it.
+        let mut connection = self.take(&mut state).await?;
+        let result = work(&mut connection).await;
+        let is_sound = match &result {
+            Ok(_) => true,
+            Err(failure) => !failure.breaks_connection() && has_ended(&mut connection).await,
+        };
+        if is_sound {
+            *state = State::Open(connection);
         }
         result
     }
@@ -81,18 +71,13 @@ impl Writer {
     /// Runs `work` in a transaction: all of it is written, or none of it when it fails.
     pub(crate) async fn transaction<T, W>(&self, work: W) -> Result<T, Failure>
     where
-        T: Send,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>> + Send,
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, Result<T, Failure>>
+            + Send
+            + 'static,
     {
-        let mut state = self.state.lock().await;
-        let connection = self.connection(&mut state).await?;
-        let result = in_transaction(connection, work).await;
-        if let Err(failure) = &result
-            && (failure.breaks_connection() || !has_ended(connection).await)
-        {
-            *state = State::Broken;
-        }
-        result
+        self.run(move |connection| Box::pin(in_transaction(connection, work)))
+            .await
     }
 
     /// Whether the file is not the one any more that was opened, in words.
@@ -109,10 +94,8 @@ impl Writer {
         }
     }
 
-    async fn connection<'s>(
-        &self,
-        state: &'s mut State,
-    ) -> Result<&'s mut SqliteConnection, Failure> {
+    /// Takes the connection out of the state, which is `Broken` until it is put back.
+    async fn take(&self, state: &mut State) -> Result<SqliteConnection, Failure> {
         if matches!(state, State::Broken) {
             // Whoever closes the file as the last one writes its log into it and removes it. Where
             // somebody reads, it must be there: a new one beside it would hide what it has.
@@ -125,9 +108,12 @@ impl Writer {
             self.file.reopened();
         }
         self.file.check()?;
-        match state {
+        match std::mem::replace(state, State::Broken) {
             State::Open(connection) => Ok(connection),
-            State::Broken | State::Closed => Err(closed().into()),
+            other => {
+                *state = other;
+                Err(closed().into())
+            }
         }
     }
 }
@@ -247,6 +233,41 @@ mod tests {
         writer.close().await.unwrap();
     }
 
+    /// What a panic leaves open must take nothing with it that is written afterwards.
+    #[tokio::test]
+    async fn what_panics_leaves_no_transaction_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let writer = std::sync::Arc::new(writer(folder.path()).await);
+        let panicking = std::sync::Arc::clone(&writer);
+        let fault = tokio::spawn(async move {
+            let work: Work = |connection| {
+                Box::pin(async move {
+                    connection
+                        .execute("INSERT INTO kept VALUES ('open')")
+                        .await?;
+                    panic!("it panics as it was told to")
+                })
+            };
+            panicking.transaction(work).await
+        });
+        assert!(fault.await.unwrap_err().is_panic());
+        let insert: Work = |connection| {
+            Box::pin(async move {
+                connection.execute("INSERT INTO kept VALUES ('x')").await?;
+                Ok(())
+            })
+        };
+        writer.run(insert).await.map_err(StoreError::from).unwrap();
+        let kept = SqliteConnectOptions::new().filename(folder.path().join("attune.db"));
+        let mut other = SqliteConnection::connect_with(&kept).await.unwrap();
+        let kept: Vec<String> = sqlx::query_scalar("SELECT body FROM kept")
+            .fetch_all(&mut other)
+            .await
+            .unwrap();
+        assert_eq!(kept, ["x"]);
+        writer.close().await.unwrap();
+    }
+
     /// What was committed lies in the log; a new log beside it would hide it for good.
     #[tokio::test]
     async fn no_new_log_is_made_while_the_old_one_is_read_or_written() {
@@ -264,7 +285,7 @@ mod tests {
                 .await
                 .unwrap();
             let reader = readers.acquire().await.unwrap();
-            let failed = writer.scripts(move |connection| {
+            let failed = writer.run(move |connection| {
                 Box::pin(async move {
                     let few = "PRAGMA max_page_count = 4; BEGIN IMMEDIATE";
                     connection.execute(few).await?;
@@ -304,7 +325,7 @@ mod tests {
             execute(&writer, "INSERT INTO kept VALUES ('x')")
                 .await
                 .unwrap();
-            let broken = writer.scripts(|connection| {
+            let broken = writer.run(|connection| {
                 Box::pin(async move {
                     sqlx::query("BEGIN IMMEDIATE")
                         .execute(&mut *connection)
