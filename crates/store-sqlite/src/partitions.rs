@@ -126,18 +126,7 @@ impl PartitionStore for SqliteStore {
             .bind(owner.to_string())
             .bind(held_list(held))
             .bind(to.map(|owner| owner.to_string()));
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
-                })
-                .await
-        })
-        .await
+        self.execute(query).await
     }
 
     async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
@@ -156,18 +145,7 @@ impl PartitionStore for SqliteStore {
         let query = sqlx::query(sql::NOTE_TROUBLE)
             .bind(owner.to_string())
             .bind(notes);
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
-                })
-                .await
-        })
-        .await
+        self.execute(query).await
     }
 
     async fn renew_executor(
@@ -201,18 +179,7 @@ impl PartitionStore for SqliteStore {
 
     async fn retire_executor(&self, executor: OwnerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_EXECUTOR).bind(executor.to_string());
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
-                })
-                .await
-        })
-        .await
+        self.execute(query).await
     }
 
     async fn executors(&self) -> Result<Vec<ExecutorRow>, StoreError> {

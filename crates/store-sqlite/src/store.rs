@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use attune_store::{LetterGauge, Store, StoreError};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqlitePool, SqlitePoolOptions};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqlitePool, SqlitePoolOptions};
 use tempfile::TempDir;
 
 use crate::error::{Failure, from_sqlx};
@@ -110,6 +111,25 @@ impl SqliteStore {
     {
         let work = work(Arc::clone(&self.inner));
         Ok(spawned(async move { Ok(work.await) }).await??)
+    }
+
+    /// Runs one statement that commits by itself.
+    pub(crate) async fn execute(
+        &self,
+        query: Query<'static, Sqlite, SqliteArguments>,
+    ) -> Result<(), StoreError> {
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        query.execute(connection).await?;
+                        Ok(())
+                    })
+                })
+                .await
+        })
+        .await
     }
 }
 

@@ -47,18 +47,7 @@ impl WorkerStore for SqliteStore {
 
     async fn retire_worker(&self, worker: WorkerId) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RETIRE_WORKER).bind(worker.to_string());
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .run(move |connection| {
-                    Box::pin(async move {
-                        query.execute(connection).await?;
-                        Ok(())
-                    })
-                })
-                .await
-        })
-        .await
+        self.execute(query).await
     }
 
     async fn claim(
