@@ -6,6 +6,9 @@ use attune_messages::v1::{ExecutionRequested, OnReject, Submit};
 use attune_messages::{Envelope, Message, encode};
 use attune_store::DeadLetter;
 
+/// The header of a letter that was put back: which one, and which of its arrivals.
+const PUT_BACK: &str = "x-attune-put-back";
+
 /// How a letter is put back.
 #[derive(Debug)]
 pub enum PutBack {
@@ -53,11 +56,11 @@ pub fn put_back(letter: &DeadLetter, body: Vec<u8>) -> Result<PutBack, Reject> {
         ));
     };
     let body = recorded(&envelope).unwrap_or_else(|| body.clone());
-    Ok(PutBack::Publish(Outgoing::new(
-        topic,
-        letter.message_id,
-        body,
-    )))
+    let mut message = Outgoing::new(topic, letter.message_id, body);
+    // No copy of what it was before it came here, lest somebody who has seen one pass over it.
+    let arrival = format!("{}.{}", letter.id, letter.arrivals);
+    message.headers.push((PUT_BACK.to_owned(), arrival));
+    Ok(PutBack::Publish(message))
 }
 
 /// A message of submissions, which are recorded when they are refused once more: whoever waited for
@@ -137,6 +140,8 @@ mod tests {
                     assert_eq!((message.topic, &message.body[..]), (topic, &body[..]));
                     assert_eq!(message.message_id, Uuid::from_u128(7));
                     assert_eq!(message.reply_to, None);
+                    let arrival = (PUT_BACK.to_owned(), "1.1".to_owned());
+                    assert_eq!(message.headers, [arrival], "no copy of what it was");
                 }
                 other => panic!("{source}: {other:?}"),
             }

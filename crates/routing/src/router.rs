@@ -1,7 +1,7 @@
 //! Takes messages apart: what goes to which partition, and what is a dead letter.
 
 use attune_core::PartitionId;
-use attune_messages::encode_raw;
+use attune_messages::{encode_raw, lasting_id};
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -72,11 +72,11 @@ impl<R: Rules> Router<R> {
     }
 
     pub(crate) fn route(&mut self, wall: DateTime<Utc>, arrived: &Arrived) -> Routed<R::Note> {
-        let id = arrived.message_id.as_deref();
-        let id = id.and_then(|id| id.parse().ok());
+        let own = arrived.message_id.as_deref();
+        let id = own.and_then(|id| id.parse().ok());
         let id = id.unwrap_or_else(|| (self.ids)());
         let items = match self.rules.read(arrived, self.max_bytes) {
-            Read::Newer => return Routed::of(Part::Newer(id), 0),
+            Read::Newer => return Routed::of(Part::Newer(lasting_id(own, &arrived.body)), 0),
             Read::Garbage(reason) => {
                 let letter = Letter::of(id, arrived.body.clone(), reason);
                 return Routed::of(Part::Letter(letter), 1);

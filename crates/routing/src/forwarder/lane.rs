@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use attune_messages::MessageCopy;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -38,8 +39,8 @@ pub(super) enum Carries<N> {
     Items(Vec<(Box<RawValue>, N)>),
     /// A dead letter; answers to what it came from would go there.
     Letter(Option<String>),
-    /// As it came, for somebody else.
-    Unread,
+    /// As it came, for somebody else: a copy of this, if it may go back again and again.
+    Unread(Option<MessageCopy>),
 }
 
 /// What waits for one target, and how that is doing.

@@ -7,7 +7,8 @@ mod send;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use attune_messages::{PackBounds, message_bytes};
+use attune_messages::{Copies, MessageCopy, PackBounds, message_bytes};
+use uuid::Uuid;
 
 use crate::port::{Arrived, CallId, DeliveryId, Message, Now, Output, Target};
 use crate::router::{Ids, Letter, Part};
@@ -39,6 +40,13 @@ struct Held {
     open: usize,
 }
 
+/// A message that waits for a newer program, which is a copy of what it says.
+struct Newer<N> {
+    since: Duration,
+    copy: MessageCopy,
+    parcel: Parcel<N>,
+}
+
 /// A publish on its way.
 struct Sent<N> {
     to: Target,
@@ -51,8 +59,10 @@ pub(crate) struct Forwarder<R: Rules> {
     held: HashMap<DeliveryId, Held>,
     held_bytes: usize,
     lanes: BTreeMap<Target, Lane<R::Note>>,
-    /// What waits for a newer program, the oldest first, each since when.
-    newer: VecDeque<(Duration, Parcel<R::Note>)>,
+    /// What waits for a newer program, the oldest first.
+    newer: VecDeque<Newer<R::Note>>,
+    /// Which copies of such messages there were.
+    copies: Copies,
     /// When one of those was last seen.
     newer_seen: Option<Duration>,
     sent: BTreeMap<CallId, Sent<R::Note>>,
@@ -76,6 +86,7 @@ impl<R: Rules> Forwarder<R> {
             held_bytes: 0,
             lanes: BTreeMap::new(),
             newer: VecDeque::new(),
+            copies: Copies::default(),
             newer_seen: None,
             sent: BTreeMap::new(),
             calls: 0,
@@ -108,41 +119,44 @@ impl<R: Rules> Forwarder<R> {
                         .push_back(waiting);
                 }
                 Part::Letter(letter) => self.bury(arrived, letter),
-                Part::Newer(message_id) => {
-                    let message = Message {
-                        message_id,
-                        body: arrived.body.clone(),
-                        reply_to: arrived.reply_to.clone(),
-                        headers: arrived.headers.clone(),
-                        reason: None,
-                    };
-                    let parcel = Parcel {
-                        message,
-                        carries: Carries::Unread,
-                        deliveries: vec![arrived.id],
-                    };
-                    self.newer_seen = Some(now.elapsed);
-                    let since = self.forget_twin(&parcel).unwrap_or(now.elapsed);
-                    self.newer.push_back((since, parcel));
-                }
+                Part::Newer(message_id) => self.keep_newer(now, arrived, message_id),
             }
         }
     }
 
-    /// The same message of a newer version may come twice: it was put back, and given back by the
-    /// broker as well. Both would go round for ever, and more with each lost connection. The one
-    /// that came last stays, because the broker certainly has it; since when the other waited.
-    fn forget_twin(&mut self, parcel: &Parcel<R::Note>) -> Option<Duration> {
-        let is_twin = |message: &Message| {
-            (message.message_id, &message.body) == (parcel.message.message_id, &parcel.message.body)
+    /// Keeps a message that only a newer program can read, unless a later copy of it was seen. Of two that
+    /// went back equally often the one that came last stays, because the broker certainly has it; it counts
+    /// as waiting as long as the other.
+    fn keep_newer(&mut self, now: Now, arrived: &Arrived, message_id: Uuid) {
+        self.newer_seen = Some(now.elapsed);
+        let reply_to = arrived.reply_to.as_deref();
+        let copy = MessageCopy::of(message_id, &arrived.body, reply_to, &arrived.headers);
+        if self.copies.is_outdated(copy) {
+            return self.settle(&[arrived.id]);
+        }
+        let parcel = Parcel {
+            message: Message {
+                message_id,
+                body: arrived.body.clone(),
+                reply_to: arrived.reply_to.clone(),
+                headers: arrived.headers.clone(),
+                reason: None,
+            },
+            carries: Carries::Unread(Some(copy)),
+            deliveries: vec![arrived.id],
         };
-        let twin = self
-            .newer
-            .iter()
-            .position(|(_, one)| is_twin(&one.message))?;
-        let (since, twin) = self.newer.remove(twin)?;
-        self.settle(&twin.deliveries);
-        Some(since)
+        let mut since = now.elapsed;
+        let mut newer = self.newer.iter();
+        let twin = newer.position(|other| other.copy.is_twin_of(&copy));
+        if let Some(twin) = twin.and_then(|place| self.newer.remove(place)) {
+            since = twin.since;
+            self.settle(&twin.parcel.deliveries);
+        }
+        self.newer.push_back(Newer {
+            since,
+            copy,
+            parcel,
+        });
     }
 
     fn bury(&mut self, arrived: &Arrived, letter: Letter) {

@@ -6,7 +6,7 @@ use attune_messages::encode_raw;
 use uuid::Uuid;
 
 use super::lane::{Carries, Parcel};
-use super::{Forwarder, cut};
+use super::{Forwarder, Newer, cut};
 use crate::port::{DeliveryId, Message, Now, Target};
 use crate::router::Ids;
 use crate::rules::Rules;
@@ -63,8 +63,8 @@ impl<R: Rules> Forwarder<R> {
         if self.newer.len() > self.newer_kept() {
             return Some(self.next_relief);
         }
-        let (since, _) = self.newer.front()?;
-        Some(self.next_relief.max(*since + Self::newer_stays()))
+        let oldest = self.newer.front()?;
+        Some(self.next_relief.max(oldest.since + Self::newer_stays()))
     }
 
     fn newer_stays() -> Duration {
@@ -109,16 +109,26 @@ impl<R: Rules> Forwarder<R> {
         }
     }
 
-    /// Those above the bound, and those that have waited a while: a newer program may get them.
+    /// Those above the bound, and those that have waited a while: a newer program may get them. Each
+    /// says how often it went back, and those of which a later copy went back meanwhile are not needed.
     fn put_newer_back(&mut self, now: Duration) {
         let kept = self.newer_kept();
         let mut back = self.newer.split_off(kept.min(self.newer.len()));
         let due = self
             .newer
-            .partition_point(|(since, _)| now >= *since + Self::newer_stays());
-        let oldest = self.newer.drain(..due).chain(back.drain(..));
-        let back: Vec<_> = oldest.map(|(_, parcel)| parcel).collect();
-        self.lane(Target::Back).parcels.extend(back);
+            .partition_point(|one| now >= one.since + Self::newer_stays());
+        let oldest: Vec<_> = self.newer.drain(..due).chain(back.drain(..)).collect();
+        for Newer {
+            copy, mut parcel, ..
+        } in oldest
+        {
+            if self.copies.is_outdated(copy) {
+                self.settle(&parcel.deliveries);
+                continue;
+            }
+            copy.mark(&mut parcel.message.headers);
+            self.lane(Target::Back).parcels.push_back(parcel);
+        }
     }
 
     /// Moves everything of a lane that is not on its way elsewhere.
@@ -144,7 +154,7 @@ impl<R: Rules> Forwarder<R> {
                     };
                     self.lane(Target::Back).parcels.push_back(Parcel {
                         message,
-                        carries: Carries::Unread,
+                        carries: Carries::Unread(None),
                         deliveries: parcel.deliveries,
                     });
                 }
@@ -194,7 +204,7 @@ impl<R: Rules> Forwarder<R> {
                 headers: Vec::new(),
                 reason: None,
             };
-            (Target::Back, message, Carries::Unread)
+            (Target::Back, message, Carries::Unread(None))
         };
         self.lane(target).parcels.push_back(Parcel {
             message,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use attune_core::{Bug, Refusal};
-use attune_messages::{PackBounds, PackSize, encode_raw};
+use attune_messages::{PackBounds, PackSize, encode_raw, keep_times_back};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -118,13 +118,17 @@ impl<R: Rules> Forwarder<R> {
                 let reason = parcel.message.reason.unwrap_or_default();
                 outputs.push(Output::Buried { reason });
             }
-            Carries::Unread => {}
+            Carries::Unread(copy) => {
+                if let Some(copy) = copy {
+                    self.copies.went_back(copy);
+                }
+            }
         }
     }
 
     /// The bus will never carry a message. Items become dead letters. What is one, or goes back, is
-    /// tried without the headers that it came with; should even that be refused, it waits as if
-    /// there were no room.
+    /// tried without the headers that it came with, but for how often it went back; should even that be
+    /// refused, it waits as if there were no room.
     fn hopeless(
         &mut self,
         now: Now,
@@ -137,12 +141,12 @@ impl<R: Rules> Forwarder<R> {
         if matches!(parcel.carries, Carries::Items(_)) {
             return self.bury_items(now, ids, parcel, &why.to_string());
         }
-        let bare = parcel.message.headers.is_empty() && parcel.message.reply_to.is_none();
-        if bare {
+        let headers = parcel.message.headers.len();
+        keep_times_back(&mut parcel.message.headers);
+        let had_reply_to = parcel.message.reply_to.take().is_some();
+        if parcel.message.headers.len() == headers && !had_reply_to {
             return self.again(now, to, parcel, true, failed);
         }
-        parcel.message.headers.clear();
-        parcel.message.reply_to = None;
         self.lane(to).parcels.push_front(parcel);
     }
 }

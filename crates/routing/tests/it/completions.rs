@@ -1,17 +1,17 @@
 //! Completions in a random world.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Refusal, Seq, Status};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
-use attune_messages::{decode_batch, encode};
+use attune_messages::{TIMES_BACK, decode_batch, encode};
 use attune_routing::{Bounds, Completions, Message, Target};
 use chrono::DateTime;
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use uuid::Uuid;
 
-use crate::world::{BOUNDS, MAX_BYTES, PARTITIONS, Say, World};
+use crate::world::{BOUNDS, MAX_BYTES, PARTITIONS, Say, World, header};
 
 /// The relay is told of one partition less: what is for that one can go nowhere.
 const RULES: Completions = Completions {
@@ -215,6 +215,129 @@ fn a_message_of_a_newer_version_does_not_multiply() {
     world.answer_all(&Say::Confirm);
     assert!(world.open.is_empty());
     assert_eq!(world.kept_by(Target::Back).len(), 2);
+}
+
+/// A publish that was not answered is repeated, and a lost acknowledgement brings the message again: what
+/// went back less often than another copy is acknowledged and goes nowhere, also long after.
+#[test]
+fn copies_of_a_newer_message_that_are_far_apart_become_one() {
+    let id = Uuid::from_u128(7);
+    let mut world = World::new(RULES, BOUNDS);
+    let back = |world: &mut World<Completions>, times: &str| {
+        let headers = vec![header("x-own", "yes"), header(TIMES_BACK, times)];
+        world.deliver_with(id, NEWER, headers);
+        world.answer_all(&Say::Confirm);
+    };
+    world.deliver_as(id, NEWER);
+    world.pass(Duration::from_secs(6));
+    assert!(world.answer(&Say::Unconfirmed(true)));
+    world.pass(Duration::from_secs(6));
+    world.answer_all(&Say::Confirm);
+    let kept: Vec<_> = world.kept_by(Target::Back);
+    let counts: Vec<_> = kept.iter().map(|kept| kept.headers.clone()).collect();
+    let once = vec![header("x-own", "yes"), header(TIMES_BACK, "1")];
+    assert_eq!(
+        counts,
+        [once.clone(), once],
+        "the same count when it is repeated"
+    );
+    assert!(world.open.is_empty());
+
+    // It is given back as well: it came before both.
+    world.deliver_as(id, NEWER);
+    assert!(world.open.is_empty(), "acknowledged");
+    back(&mut world, "1");
+    assert_eq!(world.open.len(), 1);
+    world.pass(Duration::from_secs(6));
+    world.answer_all(&Say::Confirm);
+    assert_eq!(world.kept_by(Target::Back).len(), 3);
+    back(&mut world, "1");
+    assert!(world.open.is_empty(), "the other of the two");
+    assert_eq!(world.kept_by(Target::Back).len(), 3);
+    back(&mut world, "2");
+    assert_eq!(world.open.len(), 1, "the last one stays");
+}
+
+/// More than a window: two copies of one message are seldom there at the same time.
+const UNREAD: usize = 3 * BOUNDS.window;
+
+/// A topic of messages that no relay can read, over connections that are lost now and then.
+struct Unread {
+    world: World<Completions>,
+    topic: VecDeque<(Uuid, Vec<(String, String)>)>,
+    /// Received over the connection there is.
+    received: BTreeMap<u64, (Uuid, Vec<(String, String)>)>,
+    seen: usize,
+}
+
+impl Unread {
+    fn new() -> Self {
+        Self {
+            world: World::new(RULES, BOUNDS),
+            topic: (0..UNREAD as u128)
+                .map(|id| (Uuid::from_u128(id), vec![]))
+                .collect(),
+            received: BTreeMap::new(),
+            seen: 0,
+        }
+    }
+
+    /// What there is goes round once.
+    fn go_round(&mut self, say: &Say, lost: bool) {
+        for (id, headers) in std::mem::take(&mut self.topic) {
+            let tag = self.world.deliver_with(id, NEWER, headers.clone());
+            match tag {
+                Some(tag) => drop(self.received.insert(tag, (id, headers))),
+                None => self.topic.push_back((id, headers)),
+            }
+        }
+        self.world.pass(Duration::from_secs(6));
+        self.world.answer(say);
+        self.world.answer_all(&Say::Confirm);
+        let acked = |tag: &u64| self.world.acked.contains(tag);
+        if lost {
+            // What is acknowledged from now on comes too late.
+            for (_, message) in std::mem::take(&mut self.received).into_iter().rev() {
+                self.topic.push_front(message);
+            }
+        } else {
+            self.received.retain(|tag, _| !acked(tag));
+        }
+        let back: Vec<_> = self.world.kept_by(Target::Back)[self.seen..]
+            .iter()
+            .map(|message| (message.message_id, message.headers.clone()))
+            .collect();
+        self.seen += back.len();
+        self.topic.extend(back);
+    }
+
+    fn messages(&self) -> Vec<Uuid> {
+        let received = self.received.values();
+        let all = self.topic.iter().chain(received);
+        all.map(|(id, _)| *id).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    /// Whatever is not answered or lost, each message is there, and after a few quiet rounds once.
+    #[test]
+    fn what_goes_round_for_long_does_not_multiply(
+        fates in prop::collection::vec((0..4_u8, 0..4_u8), 0..60),
+    ) {
+        let mut unread = Unread::new();
+        for (answer, connection) in fates {
+            let say = if answer == 0 { Say::Unconfirmed(true) } else { Say::Confirm };
+            unread.go_round(&say, connection == 0);
+            let there: BTreeSet<_> = unread.messages().into_iter().collect();
+            prop_assert_eq!(there.len(), UNREAD);
+        }
+        for _ in 0..40 {
+            unread.go_round(&Say::Confirm, false);
+        }
+        prop_assert_eq!(unread.messages().len(), UNREAD);
+    }
 }
 
 /// Bytes bound it as well as messages.

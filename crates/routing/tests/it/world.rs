@@ -79,6 +79,15 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
     }
 
     pub(crate) fn deliver_as(&mut self, message_id: Uuid, body: impl Into<Bytes>) -> Option<u64> {
+        self.deliver_with(message_id, body, vec![header("x-own", "yes")])
+    }
+
+    pub(crate) fn deliver_with(
+        &mut self,
+        message_id: Uuid,
+        body: impl Into<Bytes>,
+        headers: Vec<(String, String)>,
+    ) -> Option<u64> {
         if !self.relay.wants_more() {
             return None;
         }
@@ -89,7 +98,7 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
             body: body.into(),
             message_id: Some(message_id.to_string()),
             reply_to: None,
-            headers: vec![("x-own".to_owned(), "yes".to_owned())],
+            headers,
         };
         self.step(Input::Delivered(vec![arrived]));
         Some(self.tags)
@@ -174,4 +183,8 @@ impl<R: Rules<Note: std::fmt::Debug>> World<R> {
             }
         }
     }
+}
+
+pub(crate) fn header(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
 }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use attune_core::{Promise, Submission};
 use attune_executor::owner::Work;
 use attune_executor::partition::OnReject;
-use bytes::Bytes;
 
 use crate::bus::{Body, Name, Party};
 use crate::oracle::Violation;
@@ -68,6 +67,8 @@ pub(crate) struct Routing {
     /// What must end among the dead letters, by the marks in it, and what has.
     unusable: BTreeSet<String>,
     buried: BTreeSet<String>,
+    /// How many messages of a newer version were published to each topic.
+    newer: BTreeMap<Name, usize>,
     /// The relays are newer ones now.
     updated: bool,
 }
@@ -228,7 +229,7 @@ impl World {
             Name::Completed
         };
         self.routing.unusable.insert(text.clone());
-        let wire = Wire(Bytes::from(text));
+        let wire = Wire::bare(text);
         self.soon(Ev::Arrive(name, Body::Wire(Arc::new(wire)), None));
     }
 
@@ -258,7 +259,9 @@ impl World {
         for _ in 0..count {
             self.soon(Ev::Arrive(name, Body::Wire(Arc::clone(&newer)), None));
         }
+        *self.routing.newer.entry(name).or_default() += count;
         if let Some(Body::Wire(wire)) = self.packed(name) {
+            *self.routing.newer.entry(name).or_default() += 1;
             self.soon(Ev::Arrive(name, Body::Wire(Arc::new(wire.newer())), None));
         }
     }
@@ -287,6 +290,7 @@ impl World {
                 .cloned()
                 .collect();
             if marks.is_empty() {
+                let wire = wire.put_back(self.fresh());
                 // The broker has it before it leaves the dead letters: it is never nowhere.
                 self.arrive(name, Body::Wire(Arc::new(wire)), None);
             } else if wire.firings().len() > 1 {
@@ -305,7 +309,16 @@ impl World {
         for name in [Name::Firings, Name::Completed] {
             let is_newer = |body: &Body| matches!(body, Body::Wire(wire) if wire.is_newer());
             let newer = self.bus.kept(name).filter(|(_, body)| is_newer(body));
-            let newer = Time::try_from(newer.count()).unwrap_or(Time::MAX);
+            let newer = newer.count();
+            let published = self.routing.newer.get(&name).copied().unwrap_or(0);
+            // Each relay may have just made a copy.
+            if newer > published + EACH {
+                let words =
+                    format!("{published} messages wait for a newer relay, and are {newer} by now");
+                self.oracle
+                    .blame(self.now, Violation::of(Promise::I6, words));
+            }
+            let newer = Time::try_from(newer).unwrap_or(Time::MAX);
             let patience = WAITS.saturating_add(newer.saturating_mul(WAITS_FOR_NEWER));
             let waits = self.bus.kept(name).find_map(|(place, body)| {
                 let came = *self.routing.came.get(&(name, place))?;

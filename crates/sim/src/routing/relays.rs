@@ -155,10 +155,10 @@ impl World {
         relay.deliveries.insert(id, at_broker);
         Some(Arrived {
             id,
-            body: wire.0.clone(),
-            message_id: None,
+            body: wire.body.clone(),
+            message_id: wire.message_id.map(|id| id.to_string()),
             reply_to: None,
-            headers: Vec::new(),
+            headers: wire.headers.clone(),
         })
     }
 
@@ -236,7 +236,7 @@ impl World {
         let at = self.now + self.delay().max(1);
         let mut refused = Vec::new();
         for message in messages {
-            let wire = Wire(message.body.clone());
+            let wire = Wire::from_relay(message);
             if let Some(why) = self.refused_on_the_way(name, &wire) {
                 refused.push((message.message_id, why));
             } else if unknown && self.rng.chance(500) {

@@ -5,7 +5,8 @@ use attune_executor::owner::Work;
 use attune_executor::partition::{Completion, OnReject, Submit};
 use attune_executor::stored::Outcome;
 use attune_messages::v1::{self, EnforcementCreated, ExecutionCompleted, SlotRelease};
-use attune_messages::{Envelope, decode_batch, encode};
+use attune_messages::{Envelope, Headers, decode_batch, encode};
+use attune_routing::Message;
 use bytes::Bytes;
 use chrono::DateTime;
 use uuid::Uuid;
@@ -13,9 +14,14 @@ use uuid::Uuid;
 /// No message of a run is larger.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// An encoded message.
+/// An encoded message, and what is around it.
 #[derive(Debug)]
-pub(crate) struct Wire(pub(crate) Bytes);
+pub(crate) struct Wire {
+    pub(crate) body: Bytes,
+    /// Clients set none.
+    pub(crate) message_id: Option<Uuid>,
+    pub(crate) headers: Headers,
+}
 
 /// Something that clients or workers publish.
 #[derive(Debug, Clone)]
@@ -41,7 +47,33 @@ impl Wire {
         } else {
             encode(message_id, DateTime::UNIX_EPOCH, &completions)
         };
-        Self(body.into())
+        Self::bare(body)
+    }
+
+    /// A message without anything around it.
+    pub(super) fn bare(body: impl Into<Bytes>) -> Self {
+        Self {
+            body: body.into(),
+            message_id: None,
+            headers: Vec::new(),
+        }
+    }
+
+    /// What a relay publishes.
+    pub(super) fn from_relay(message: &Message) -> Self {
+        Self {
+            body: message.body.clone(),
+            message_id: Some(message.message_id),
+            headers: message.headers.clone(),
+        }
+    }
+
+    /// A dead letter as an operator puts it back: no copy of any other.
+    pub(super) fn put_back(self, arrival: Uuid) -> Self {
+        Self {
+            headers: vec![("put-back".to_owned(), arrival.to_string())],
+            ..self
+        }
     }
 
     /// The same as a newer program writes it.
@@ -56,7 +88,11 @@ impl Wire {
 
     fn with_version(&self, from: u32, to: u32) -> Self {
         let (from, to) = (format!("\"version\":{from}"), format!("\"version\":{to}"));
-        Self(self.text().replacen(&from, &to, 1).into_bytes().into())
+        Self {
+            body: self.text().replacen(&from, &to, 1).into_bytes().into(),
+            message_id: self.message_id,
+            headers: self.headers.clone(),
+        }
     }
 
     pub(super) fn is_newer(&self) -> bool {
@@ -64,12 +100,12 @@ impl Wire {
     }
 
     pub(super) fn text(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
+        String::from_utf8_lossy(&self.body)
     }
 
     /// What an owner reads in it.
     pub(crate) fn work(&self) -> Option<Work> {
-        let envelope = Envelope::parse(&self.0, MAX_BYTES).ok()?;
+        let envelope = Envelope::parse(&self.body, MAX_BYTES).ok()?;
         if envelope.is::<SlotRelease>() {
             let items = envelope.items::<SlotRelease>().ok()?.into_iter();
             let items = items.map(|SlotRelease(item)| completion(item));
@@ -93,7 +129,7 @@ impl Wire {
 
     /// The firings in a message to a relay or to the dead letters.
     pub(super) fn firings(&self) -> Vec<Submission> {
-        let items = decode_batch::<EnforcementCreated>(&self.0, MAX_BYTES);
+        let items = decode_batch::<EnforcementCreated>(&self.body, MAX_BYTES);
         items.into_iter().flatten().map(|item| item.0).collect()
     }
 }
