@@ -13,7 +13,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::cause::Cause;
@@ -22,6 +22,11 @@ use crate::link::{Life, Link};
 use crate::message::received;
 use crate::topology::Topology;
 
+/// How long an acknowledgement waits for others. Nobody waits for one, but the broker writes each to
+/// its log before it writes the messages that are published after it.
+const ACK_DELAY: Duration = Duration::from_millis(20);
+/// With this share of a subscription's window done with, they wait no longer: it must not run empty.
+const ACK_SHARE: usize = 8;
 /// How long the broker may take to close a channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -316,11 +321,25 @@ impl SubscriptionTask {
     async fn forward(&self, life: &Life, channel: &Channel, consumer: &mut Consumer) -> End {
         // Received, and the subscriber has no room; never more than one.
         let mut held = None;
+        let many = usize::from(self.subscription.prefetch) / ACK_SHARE;
+        let mut is_waiting = false;
+        let ack_at = sleep(ACK_DELAY);
+        tokio::pin!(ack_at);
         loop {
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
                 cause = life.failed() => return End::Lost(cause),
                 () = self.acknowledger.news.notified() => {
+                    let enough = self.acknowledger.with(|ledger| ledger.untold() >= many);
+                    if enough {
+                        ack_at.as_mut().reset(Instant::now());
+                    } else if !is_waiting {
+                        ack_at.as_mut().reset(Instant::now() + ACK_DELAY);
+                    }
+                    is_waiting = true;
+                }
+                () = &mut ack_at, if is_waiting => {
+                    is_waiting = false;
                     tokio::select! {
                         cause = life.failed() => return End::Lost(cause),
                         told = self.tell(channel) => if let Err(cause) = told {

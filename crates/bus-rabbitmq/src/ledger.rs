@@ -55,6 +55,11 @@ impl Ledger {
         news
     }
 
+    /// How many are done with, and the broker was not told.
+    pub(crate) fn untold(&self) -> usize {
+        self.done.len()
+    }
+
     /// Takes what is to be told. `multiple` settles *everything* up to a number, so it reaches
     /// only as far as nothing below is still being worked on.
     pub(crate) fn take(&mut self) -> Acks {
