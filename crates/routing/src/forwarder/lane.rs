@@ -1,13 +1,13 @@
 //! What waits for one target.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use attune_messages::MessageCopy;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::port::{DeliveryId, Message, Now};
+use crate::port::{CallId, DeliveryId, Message, Now};
 
 /// The first and the longest pause of a lane before it publishes again.
 const RETRY_BASE: Duration = Duration::from_millis(50);
@@ -49,10 +49,11 @@ pub(super) struct Lane<N> {
     pub(super) items: VecDeque<Waiting<N>>,
     /// To be published, the oldest first.
     pub(super) parcels: VecDeque<Parcel<N>>,
-    /// Since when a publish is on its way.
-    pub(super) sent_at: Option<Duration>,
-    /// Publishes in a row that brought nothing on, and since when.
+    /// The publishes on their way, and since when.
+    on_the_way: BTreeMap<CallId, Duration>,
+    /// Publishes in a row that brought nothing on, and when the last of them was answered.
     failures: u32,
+    failed_at: Duration,
     refused_since: Option<Duration>,
     pub(super) not_before: Duration,
     /// Nobody had declared the target.
@@ -64,8 +65,9 @@ impl<N> Default for Lane<N> {
         Self {
             items: VecDeque::new(),
             parcels: VecDeque::new(),
-            sent_at: None,
+            on_the_way: BTreeMap::new(),
             failures: 0,
+            failed_at: Duration::ZERO,
             refused_since: None,
             not_before: Duration::ZERO,
             declare: false,
@@ -84,14 +86,36 @@ impl<N> Lane<N> {
         self.items.len() + packed
     }
 
+    /// Whether another publish may go, when so many may be on their way at once. Where the last one
+    /// failed, one shows whether that is over.
+    pub(super) fn may_send(&self, most: usize) -> bool {
+        let most = if self.failures > 0 { 1 } else { most };
+        self.on_the_way.len() < most
+    }
+
+    pub(super) fn is_sending(&self) -> bool {
+        !self.on_the_way.is_empty()
+    }
+
+    /// A publish goes.
+    pub(super) fn sent(&mut self, call: CallId, now: Duration) {
+        self.on_the_way.insert(call, now);
+    }
+
+    /// A publish is answered; tells since when it was on its way.
+    pub(super) fn answered(&mut self, call: CallId) -> Duration {
+        self.on_the_way.remove(&call).unwrap_or_default()
+    }
+
     pub(super) fn is_stuck(&self, now: Duration) -> bool {
-        let slow = self.sent_at.is_some_and(|at| now >= at + SLOW);
+        let slow = self.slow_at().is_some_and(|at| now >= at);
         slow || self.failures >= STUCK_AFTER
     }
 
     /// When a publish that is on its way makes it count as stuck.
     pub(super) fn slow_at(&self) -> Option<Duration> {
-        self.sent_at.map(|at| at + SLOW)
+        let oldest = self.on_the_way.first_key_value();
+        oldest.map(|(_, at)| *at + SLOW)
     }
 
     /// When its target has refused everything for so long. A broker that does not answer at all
@@ -101,12 +125,17 @@ impl<N> Lane<N> {
         (self.failures >= STUCK_AFTER).then(|| since + patience)
     }
 
-    /// Waits longer with each failure. The pause is spread by the id of the message, so that
-    /// relays that failed together do not return together.
-    pub(super) fn back_off(&mut self, now: Now, id: Uuid, refuses: bool) {
+    /// Waits longer with each failure of what was sent at `sent_at`; those that were on their way together
+    /// are one. The pause is spread by the id of the message, so that relays that failed together do not
+    /// return together.
+    pub(super) fn back_off(&mut self, now: Now, sent_at: Duration, id: Uuid, refuses: bool) {
         if refuses {
             self.refused_since.get_or_insert(now.elapsed);
         }
+        if self.failures > 0 && sent_at <= self.failed_at {
+            return;
+        }
+        self.failed_at = now.elapsed;
         let ceiling = RETRY_CAP.min(RETRY_BASE * (1 << self.failures.min(10)));
         self.failures = self.failures.saturating_add(1);
         let share = f64::from(u16::from_be_bytes([id.as_bytes()[14], id.as_bytes()[15]]));

@@ -18,6 +18,10 @@ use lane::{Carries, Lane, Parcel, Waiting};
 /// What is kept of a reason, in bytes; it may quote what was wrong, of any length.
 const REASON_BYTES: usize = 400;
 
+/// How many publishes to one partition may be on their way at once. With one, a completion would wait
+/// until those before it are confirmed, and the slot that it frees with it.
+const MAX_ON_THE_WAY: usize = 4;
+
 /// Bounds of a relay.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -209,9 +213,10 @@ impl<R: Rules> Forwarder<R> {
     }
 
     pub(crate) fn wake_at(&self) -> Option<Duration> {
-        let lanes = self.lanes.values();
-        let due = lanes.filter(|lane| lane.sent_at.is_none() && !lane.is_empty());
-        let due = due.map(|lane| lane.not_before).min();
+        let lanes = self.lanes.iter();
+        let due = lanes.filter(|(to, lane)| lane.may_send(most_on_the_way::<R>(**to)));
+        let due = due.filter(|(_, lane)| !lane.is_empty());
+        let due = due.map(|(_, lane)| lane.not_before).min();
         [due, self.next_newer(), self.next_relief()]
             .into_iter()
             .flatten()
@@ -269,6 +274,15 @@ impl<R: Rules> Forwarder<R> {
                 self.done.push(*delivery);
             }
         }
+    }
+}
+
+/// How many publishes to one target may be on their way at once: one where the order counts, because the
+/// second of two may be kept when the first is refused.
+fn most_on_the_way<R: Rules>(to: Target) -> usize {
+    match to {
+        Target::Partition(_) if !R::ORDERED => MAX_ON_THE_WAY,
+        _ => 1,
     }
 }
 

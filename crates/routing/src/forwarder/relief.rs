@@ -41,9 +41,7 @@ impl<R: Rules> Forwarder<R> {
         match target {
             Target::Back => None,
             // What is on its way may be kept: nothing may overtake it.
-            _ if in_order => lane
-                .failing_for(PATIENCE)
-                .filter(|_| lane.sent_at.is_none()),
+            _ if in_order => lane.failing_for(PATIENCE).filter(|_| !lane.is_sending()),
             _ => lane.failing_for(Duration::ZERO).or(lane.slow_at()),
         }
     }

@@ -1,6 +1,7 @@
 //! What goes out, and what its answers mean.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use attune_core::{Bug, Refusal};
 use attune_messages::{PackBounds, PackSize, encode_raw, keep_times_back};
@@ -8,7 +9,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::lane::{Carries, Lane, Parcel};
-use super::{Forwarder, Sent};
+use super::{Forwarder, Sent, most_on_the_way};
 use crate::port::{Answer, CallId, Message, Now, Output, Target};
 use crate::router::Ids;
 use crate::rules::Rules;
@@ -18,15 +19,15 @@ const MAX_MESSAGES: usize = 64;
 const MAX_BYTES: usize = 4 << 20;
 
 impl<R: Rules> Forwarder<R> {
-    /// Publishes what may go now: one call for each target, so that none waits for another.
+    /// Publishes what may go now: calls for each target alone, so that none waits for another.
     pub(super) fn publish(&mut self, now: Now, ids: &mut Ids, outputs: &mut Vec<Output<R::Note>>) {
         let bounds = self.pack_bounds();
         for (target, lane) in &mut self.lanes {
             if self.looping.is_some_and(|only| only != *target) {
                 continue;
             }
-            let due = lane.sent_at.is_none() && lane.not_before <= now.elapsed;
-            if !due || lane.is_empty() {
+            let may_send = lane.may_send(most_on_the_way::<R>(*target));
+            if !may_send || lane.not_before > now.elapsed || lane.is_empty() {
                 continue;
             }
             // The second of two messages may be kept when the first is refused.
@@ -35,7 +36,7 @@ impl<R: Rules> Forwarder<R> {
             let parcels = take::<R>(lane, most, bounds, now, ids);
             self.calls += 1;
             let call = CallId(self.calls);
-            lane.sent_at = Some(now.elapsed);
+            lane.sent(call, now.elapsed);
             outputs.push(Output::Publish {
                 call,
                 to: *target,
@@ -59,7 +60,7 @@ impl<R: Rules> Forwarder<R> {
         let Some(Sent { to, parcels }) = self.sent.remove(&call) else {
             return;
         };
-        self.lane(to).sent_at = None;
+        let sent_at = self.lane(to).answered(call);
         if Bug::RefusedLoop.is_planted() {
             self.looping = matches!(answer, Answer::Refused(_)).then_some(to);
             if self.looping.is_some() {
@@ -78,22 +79,22 @@ impl<R: Rules> Forwarder<R> {
         for parcel in parcels.into_iter().rev() {
             match refused.remove(&parcel.message.message_id) {
                 Some(why) if why.is_final() => {
-                    self.hopeless(now, to, parcel, &why, ids, &mut failed);
+                    self.hopeless((now, sent_at), to, parcel, &why, ids, &mut failed);
                 }
                 Some(why) => {
                     self.lane(to).declare |= why == Refusal::Unroutable;
-                    self.again(now, to, parcel, true, &mut failed);
+                    self.again((now, sent_at), to, parcel, true, &mut failed);
                 }
-                None if unknown => self.again(now, to, parcel, false, &mut failed),
+                None if unknown => self.again((now, sent_at), to, parcel, false, &mut failed),
                 None => self.kept(to, parcel, outputs),
             }
         }
     }
 
-    /// Puts a message back to the front of its lane, which waits.
+    /// Puts a message that was sent then back to the front of its lane, which waits.
     fn again(
         &mut self,
-        now: Now,
+        (now, sent_at): (Now, Duration),
         to: Target,
         parcel: Parcel<R::Note>,
         refuses: bool,
@@ -101,7 +102,7 @@ impl<R: Rules> Forwarder<R> {
     ) {
         let lane = self.lane(to);
         if !std::mem::replace(failed, true) {
-            lane.back_off(now, parcel.message.message_id, refuses);
+            lane.back_off(now, sent_at, parcel.message.message_id, refuses);
         }
         lane.parcels.push_front(parcel);
     }
@@ -131,7 +132,7 @@ impl<R: Rules> Forwarder<R> {
     /// refused, it waits as if there were no room.
     fn hopeless(
         &mut self,
-        now: Now,
+        (now, sent_at): (Now, Duration),
         to: Target,
         mut parcel: Parcel<R::Note>,
         why: &Refusal,
@@ -145,7 +146,7 @@ impl<R: Rules> Forwarder<R> {
         keep_times_back(&mut parcel.message.headers);
         let had_reply_to = parcel.message.reply_to.take().is_some();
         if parcel.message.headers.len() == headers && !had_reply_to {
-            return self.again(now, to, parcel, true, failed);
+            return self.again((now, sent_at), to, parcel, true, failed);
         }
         self.lane(to).parcels.push_front(parcel);
     }

@@ -364,6 +364,35 @@ fn large_messages_fill_the_window_by_their_bytes() {
     assert!(world.open.is_empty() && world.relay.wants_more());
 }
 
+/// A completion frees a slot: it does not wait until those before it are confirmed, but the number of
+/// publishes that are on their way is bounded. One is enough to see whether a full queue takes any.
+#[test]
+fn completions_go_beside_those_that_are_not_confirmed_yet() {
+    let mut world = World::new(RULES, BOUNDS);
+    let mut n = 0;
+    let mut deliver = |world: &mut World<Completions>| {
+        n += 1;
+        world.deliver(message(&[completion(1, n)])).expect("room");
+    };
+    for on_the_way in [1, 2, 3, 4, 4] {
+        deliver(&mut world);
+        assert_eq!(world.calls.len(), on_the_way);
+    }
+    let target = Target::Partition(PartitionId(1));
+    let refuse = Say::Refuse(target, false, Refusal::Full);
+    for left in [3, 2, 1, 0] {
+        assert!(world.answer(&refuse));
+        assert_eq!(world.calls.len(), left);
+    }
+    // They failed together: the pause is that of one failure.
+    world.pass(Duration::from_millis(50));
+    assert_eq!(world.calls.len(), 1);
+    deliver(&mut world);
+    assert_eq!(world.calls.len(), 1);
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+}
+
 /// A refusal costs its own target a pause, and nobody else anything.
 #[test]
 fn what_is_refused_waits_and_holds_up_no_other() {
