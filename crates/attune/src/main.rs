@@ -77,10 +77,11 @@ fn print_all(text: &str) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Prints what went wrong, with its causes and without passwords.
+/// Prints what went wrong, with its causes, without passwords, and without what would steer a terminal:
+/// it may quote what somebody else wrote.
 fn tell(error: &anyhow::Error) {
-    let text = format!("{error:#}");
-    eprintln!("attune: {}", attune_config::redact_urls(&text));
+    let text = attune_config::redact_urls(&format!("{error:#}"));
+    eprintln!("attune: {}", attune_cli::shown(&text));
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.

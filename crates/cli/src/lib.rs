@@ -28,6 +28,8 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+pub use self::render::shown;
+
 use self::action::ActionArguments;
 use self::cluster::ClusterArguments;
 use self::dead_letters::DeadLettersArguments;

@@ -44,7 +44,7 @@ pub(super) fn one_line(text: &str) -> String {
 /// What a terminal may be shown of a text that somebody else may have written: what would steer it
 /// (control characters, among them those that begin its commands) or turn the direction of what
 /// follows stands there as JSON writes it, `\u001b`. So JSON stays the JSON that it was.
-pub(super) fn shown(text: &str) -> Cow<'_, str> {
+pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return text.into();
     }

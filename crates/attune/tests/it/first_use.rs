@@ -164,6 +164,18 @@ async fn every_argument_has_a_help_text() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What an error quotes may come from somebody else, and must not steer the terminal.
+#[tokio::test]
+async fn errors_do_not_steer_the_terminal() -> anyhow::Result<()> {
+    for role in ["queues", "migrate"] {
+        let (code, stdout, stderr) = run(attune(&[role, "--config", "/no\u{1b}[31m/such"])).await?;
+        ensure!(code != 0 && stdout.is_empty(), "{role}: {code} {stdout}");
+        ensure!(stderr.contains("/no\\u001b[31m/such"), "{role}: {stderr}");
+        ensure!(!stderr.contains('\u{1b}'), "{role}: {stderr}");
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_version_says_how_it_was_built() -> anyhow::Result<()> {
     let (code, stdout, _) = run(attune(&["--version"])).await?;
