@@ -25,8 +25,6 @@ use crate::topology::Topology;
 /// How long an acknowledgement waits for others. Nobody waits for one, but the broker writes each to
 /// its log before it writes the messages that are published after it.
 const ACK_DELAY: Duration = Duration::from_millis(20);
-/// With this share of a subscription's window done with, they wait no longer: it must not run empty.
-const ACK_SHARE: usize = 8;
 /// How long the broker may take to close a channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -321,32 +319,23 @@ impl SubscriptionTask {
     async fn forward(&self, life: &Life, channel: &Channel, consumer: &mut Consumer) -> End {
         // Received, and the subscriber has no room; never more than one.
         let mut held = None;
-        let many = usize::from(self.subscription.prefetch) / ACK_SHARE;
+        let window = usize::from(self.subscription.prefetch.max(1));
         let mut is_waiting = false;
         let ack_at = sleep(ACK_DELAY);
         tokio::pin!(ack_at);
         loop {
+            let mut is_due = false;
             tokio::select! {
                 () = self.stop.cancelled() => return End::Stopped,
                 cause = life.failed() => return End::Lost(cause),
                 () = self.acknowledger.news.notified() => {
-                    let enough = self.acknowledger.with(|ledger| ledger.untold() >= many);
-                    if enough {
-                        ack_at.as_mut().reset(Instant::now());
-                    } else if !is_waiting {
+                    is_due = self.acknowledger.with(|ledger| ledger.must_tell(window));
+                    if !is_due && !is_waiting {
                         ack_at.as_mut().reset(Instant::now() + ACK_DELAY);
-                    }
-                    is_waiting = true;
-                }
-                () = &mut ack_at, if is_waiting => {
-                    is_waiting = false;
-                    tokio::select! {
-                        cause = life.failed() => return End::Lost(cause),
-                        told = self.tell(channel) => if let Err(cause) = told {
-                            return End::Lost(cause);
-                        },
+                        is_waiting = true;
                     }
                 }
+                () = &mut ack_at, if is_waiting => is_due = true,
                 permit = self.deliveries.reserve(), if held.is_some() => match permit {
                     Ok(permit) => {
                         if let Some(delivery) = held.take() {
@@ -357,9 +346,11 @@ impl SubscriptionTask {
                 },
                 item = consumer.next(), if held.is_none() => match item {
                     Some(Ok(delivery)) => {
-                        let tag = self
-                            .acknowledger
-                            .with(|ledger| ledger.delivered(delivery.delivery_tag));
+                        let (tag, must_tell) = self.acknowledger.with(|ledger| {
+                            let tag = ledger.delivered(delivery.delivery_tag);
+                            (tag, ledger.must_tell(window))
+                        });
+                        is_due = must_tell;
                         match self.deliveries.try_send(received(delivery, tag)) {
                             Ok(()) => {}
                             Err(TrySendError::Full(delivery)) => held = Some(delivery),
@@ -374,6 +365,15 @@ impl SubscriptionTask {
                         self.subscription.topic
                     )),
                 },
+            }
+            if is_due {
+                is_waiting = false;
+                tokio::select! {
+                    cause = life.failed() => return End::Lost(cause),
+                    told = self.tell(channel) => if let Err(cause) = told {
+                        return End::Lost(cause);
+                    },
+                }
             }
         }
     }

@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 
 use attune_bus::DeliveryTag;
 
+/// Which share of a window may be done with before the broker is told: it must not run empty.
+const TELL_SHARE: usize = 8;
+
 /// The books of one subscription. Pure.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -55,9 +58,11 @@ impl Ledger {
         news
     }
 
-    /// How many are done with, and the broker was not told.
-    pub(crate) fn untold(&self) -> usize {
-        self.done.len()
+    /// Whether the broker must be told now, of a window of so many: it has nothing left to deliver, or a
+    /// good part of it is done with.
+    pub(crate) fn must_tell(&self, window: usize) -> bool {
+        let is_full = self.outstanding.len() >= window;
+        !self.done.is_empty() && (is_full || self.done.len() * TELL_SHARE >= window)
     }
 
     /// Takes what is to be told. `multiple` settles *everything* up to a number, so it reaches
@@ -166,5 +171,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_window_is_never_left_empty() {
+        let (mut ledger, tags) = ledger(16);
+        assert!(!ledger.must_tell(16), "full, but nothing to tell");
+        ledger.settle(&tags[..1]);
+        assert!(
+            ledger.must_tell(16),
+            "the broker has nothing left to deliver"
+        );
+        assert!(!ledger.must_tell(17));
+        ledger.settle(&tags[1..3]);
+        assert!(ledger.must_tell(24), "an eighth");
+        assert!(!ledger.must_tell(25));
+        ledger.take();
+        assert!(!ledger.must_tell(1));
     }
 }
