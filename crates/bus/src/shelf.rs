@@ -99,6 +99,10 @@ impl Keeper {
                 }
                 delivery = deliveries.recv(), if rack.has_room() => {
                     let Some(delivery) = delivery else { return };
+                    if delivery.tag.generation < generation {
+                        // It came over a connection that is gone, and comes again, or is here already.
+                        continue;
+                    }
                     if delivery.tag.generation > generation {
                         // The connection was built anew: what is here comes again.
                         generation = delivery.tag.generation;
@@ -218,6 +222,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::MemoryBus;
     use crate::port::{MAX_HEADERS_BYTES, MAX_NAME_BYTES};
 
     fn delivery() -> Delivery {
@@ -284,5 +289,48 @@ mod tests {
                 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000
             ]
         );
+    }
+
+    /// Tells which deliveries were acknowledged, and how many messages the topic had then.
+    struct Acks {
+        bus: Arc<MemoryBus>,
+        acks: mpsc::UnboundedSender<(DeliveryTag, usize)>,
+    }
+
+    #[async_trait::async_trait]
+    impl crate::port::Settle for Acks {
+        async fn ack(&self, tags: &[DeliveryTag]) {
+            let kept = self.bus.unsettled(&Topic::Completed);
+            for tag in tags {
+                self.acks.send((*tag, kept)).ok();
+            }
+        }
+    }
+
+    /// What came over a connection that is gone can keep nothing: the broker has given it to somebody
+    /// again, and that may be the very one which is held already.
+    #[tokio::test]
+    async fn a_delivery_of_an_older_connection_takes_no_place() {
+        let bus = Arc::new(MemoryBus::new());
+        bus.declare(&Topic::Completed).await.unwrap();
+        let (acks, mut acknowledged) = mpsc::unbounded_channel();
+        let settler = Arc::new(Acks {
+            bus: Arc::clone(&bus),
+            acks,
+        });
+        let stop = CancellationToken::new();
+        let subscription = Subscription {
+            topic: Topic::Completed,
+            prefetch: 16,
+        };
+        let shelf = Shelf::new(bus, subscription, settler, stop.clone());
+        let mut current = delivery();
+        current.tag.generation = 2;
+        shelf.put_back(current.clone()).await;
+        shelf.put_back(delivery()).await;
+        let (tag, kept) = acknowledged.recv().await.unwrap();
+        assert_eq!((tag, kept), (current.tag, 1), "not before it is kept");
+        stop.cancel();
+        assert_eq!(acknowledged.recv().await, None);
     }
 }

@@ -78,10 +78,13 @@ fn times_back(headers: &[(String, String)]) -> u32 {
     times.map_or(0, |(_, times)| times.parse().unwrap_or(0))
 }
 
-/// The id of a message that goes back: its own, or one that the same body always gets.
+/// The id of a message that goes back: its own, or where that is none, one that a message with the same
+/// text in place of an id and the same body always gets.
 pub fn lasting_id(message_id: Option<&str>, body: &[u8]) -> Uuid {
-    let own = message_id.and_then(|id| id.parse().ok());
-    own.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, body))
+    let text = message_id.unwrap_or_default();
+    let own = text.parse().ok();
+    let made = || Uuid::new_v5(&Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes()), body);
+    own.unwrap_or_else(made)
 }
 
 /// The latest copy that was seen of each message, for the last few thousand of them.
@@ -197,7 +200,8 @@ mod tests {
     fn a_message_without_id_keeps_the_one_it_gets() {
         let own = Uuid::from_u128(9);
         assert_eq!(lasting_id(Some(&own.to_string()), b"a"), own);
-        assert_eq!(lasting_id(None, b"a"), lasting_id(Some("no uuid"), b"a"));
+        assert_eq!(lasting_id(Some("1"), b"a"), lasting_id(Some("1"), b"a"));
+        assert_ne!(lasting_id(Some("1"), b"a"), lasting_id(Some("2"), b"a"));
         assert_ne!(lasting_id(None, b"a"), lasting_id(None, b"b"));
     }
 

@@ -183,14 +183,17 @@ impl<R: Rules> Forwarder<R> {
         self.lanes.entry(target).or_default()
     }
 
-    /// Acknowledges what is done with, makes room and publishes what may go now.
+    /// Makes room, acknowledges what is done with and publishes what may go now.
     pub(crate) fn go_on(&mut self, now: Now, ids: &mut Ids, outputs: &mut Vec<Output<R::Note>>) {
         self.elapsed = now.elapsed;
+        let goes_on = !self.stopping && !self.closed;
+        if goes_on {
+            self.relieve(now, ids);
+        }
         if !self.done.is_empty() {
             outputs.push(Output::Ack(std::mem::take(&mut self.done)));
         }
-        if !self.stopping && !self.closed {
-            self.relieve(now, ids);
+        if goes_on {
             self.publish(now, ids, outputs);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use attune_core::{Bug, Refusal};
-use attune_messages::{PackBounds, PackSize, encode_raw, keep_times_back};
+use attune_messages::{PackBounds, PackSize, encode_raw};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -142,10 +142,13 @@ impl<R: Rules> Forwarder<R> {
         if matches!(parcel.carries, Carries::Items(_)) {
             return self.bury_items(now, ids, parcel, &why.to_string());
         }
-        let headers = parcel.message.headers.len();
-        keep_times_back(&mut parcel.message.headers);
-        let had_reply_to = parcel.message.reply_to.take().is_some();
-        if parcel.message.headers.len() == headers && !had_reply_to {
+        let mut headers = Vec::new();
+        if let Carries::Unread(Some(copy)) = &parcel.carries {
+            copy.mark(&mut headers);
+        }
+        let had_headers = std::mem::replace(&mut parcel.message.headers, headers);
+        let had_reply_to = parcel.message.reply_to.take();
+        if had_headers == parcel.message.headers && had_reply_to.is_none() {
             return self.again((now, sent_at), to, parcel, true, failed);
         }
         self.lane(to).parcels.push_front(parcel);
@@ -162,6 +165,12 @@ fn take<R: Rules>(
 ) -> Vec<Parcel<R::Note>> {
     let (mut taken, mut bytes) = (Vec::new(), 0);
     while taken.len() < most && bytes < MAX_BYTES {
+        // Answers name messages by their ids, and senders may give one id to different messages.
+        let next = lane.parcels.front().map(|next| next.message.message_id);
+        let is_taken = |taken: &Parcel<_>| Some(taken.message.message_id) == next;
+        if taken.iter().any(is_taken) {
+            break;
+        }
         let next = lane.parcels.pop_front();
         let Some(parcel) = next.or_else(|| pack::<R>(lane, bounds, now, ids)) else {
             break;

@@ -258,6 +258,59 @@ fn copies_of_a_newer_message_that_are_far_apart_become_one() {
     assert_eq!(world.open.len(), 1, "the last one stays");
 }
 
+/// It was put back while the broker gave it back as well: what is not needed is acknowledged when that is
+/// found, and not with whatever happens next.
+#[test]
+fn a_copy_that_is_outdated_while_it_waits_is_acknowledged_at_once() {
+    let mut world = World::new(RULES, BOUNDS);
+    let id = Uuid::from_u128(7);
+    world.deliver_as(id, NEWER);
+    world.pass(Duration::from_secs(6));
+    let again = world.deliver_as(id, NEWER).expect("there is room");
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.contains(&again));
+    world.pass(Duration::from_secs(6));
+    assert!(world.acked.contains(&again), "{:?}", world.open);
+    assert!(world.calls.is_empty(), "it goes nowhere");
+}
+
+/// Senders may give one id to different messages, and the bus names by it what it refuses.
+#[test]
+fn messages_with_one_id_are_refused_each_for_itself() {
+    let mut world = World::new(RULES, BOUNDS);
+    let id = Uuid::from_u128(7);
+    let other = NEWER.replace("02T", "03T");
+    world.deliver_as(id, NEWER);
+    world.deliver_as(id, other.clone());
+    let full = Say::Refuse(Target::Back, false, Refusal::Full);
+    for _ in 0..4 {
+        world.pass(Duration::from_secs(6));
+        world.answer(&full);
+        assert_eq!(world.open.len(), 2, "neither is kept");
+    }
+    for _ in 0..3 {
+        world.pass(Duration::from_secs(6));
+        world.answer_all(&Say::Confirm);
+    }
+    assert!(world.open.is_empty());
+    let kept = world.kept_by(Target::Back).into_iter();
+    let kept: BTreeSet<_> = kept.map(|message| message.body.to_vec()).collect();
+    assert_eq!(kept, BTreeSet::from([NEWER.into(), other.into_bytes()]));
+}
+
+/// What no bus carries is left out, also when it stands in a header of ours.
+#[test]
+fn garbage_with_headers_that_nobody_carries_is_buried_without_them() {
+    let mut world = World::new(RULES, BOUNDS);
+    let headers = vec![header(TIMES_BACK, &"0".repeat(70_000))];
+    world.deliver_with(Uuid::from_u128(7), "garbage", headers);
+    let invalid = Refusal::Invalid("the headers are too long".to_owned());
+    assert!(world.answer(&Say::Refuse(Target::Letters, false, invalid)));
+    world.answer_all(&Say::Confirm);
+    assert!(world.open.is_empty());
+    assert!(world.kept_by(Target::Letters)[0].headers.is_empty());
+}
+
 /// More than a window: two copies of one message are seldom there at the same time.
 const UNREAD: usize = 3 * BOUNDS.window;
 
