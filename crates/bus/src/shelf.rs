@@ -5,7 +5,7 @@ mod rack;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_messages::{Copies, MessageCopy, keep_times_back, lasting_id};
+use attune_messages::{Copies, MessageCopy, lasting_id};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -177,14 +177,11 @@ impl Held {
             reply_to: delivery.reply_to,
             headers: delivery.headers,
         };
-        let mut copy = copy_of(&message);
-        let as_it_came = message.clone();
+        let copy = copy_of(&message);
         copy.mark(&mut message.headers);
         if message.check_names().is_err() {
-            message = as_it_came;
             message.reply_to = None;
-            keep_times_back(&mut message.headers);
-            copy = copy_of(&message);
+            message.headers.clear();
             copy.mark(&mut message.headers);
         }
         let pause = INTERVAL.saturating_mul(1 << copy.times().min(16));

@@ -68,11 +68,6 @@ impl MessageCopy {
     }
 }
 
-/// Leaves of the headers only how often the message has gone back.
-pub fn keep_times_back(headers: &mut Headers) {
-    headers.retain(|(name, _)| name == TIMES_BACK);
-}
-
 fn times_back(headers: &[(String, String)]) -> u32 {
     let times = headers.iter().find(|(name, _)| name == TIMES_BACK);
     times.map_or(0, |(_, times)| times.parse().unwrap_or(0))
@@ -179,8 +174,6 @@ mod tests {
         ] {
             assert!(!one.is_twin_of(&other), "{other:?}");
         }
-        keep_times_back(&mut headers);
-        assert_eq!(headers, [pair(TIMES_BACK, "4")]);
     }
 
     /// Those that come again and again are remembered, however many others come once.
