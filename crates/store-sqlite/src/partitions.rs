@@ -158,20 +158,7 @@ impl PartitionStore for SqliteStore {
             .bind(executor.to_string())
             .bind(name.to_owned())
             .bind(ttl.as_secs_f64());
-        let renewed: Result<(), StoreError> = self
-            .task(async move |inner: Arc<Inner>| {
-                inner
-                    .writer
-                    .run(move |connection| {
-                        Box::pin(async move {
-                            query.execute(connection).await?;
-                            Ok(())
-                        })
-                    })
-                    .await
-            })
-            .await;
-        renewed?;
+        self.execute(query).await?;
         let mut live = self.executors().await?;
         live.retain(|row| !row.remaining.is_zero());
         Ok(live)
