@@ -192,10 +192,38 @@ pub fn encode_raw<M: Message>(
     now: DateTime<Utc>,
     items: &[&RawValue],
 ) -> Vec<u8> {
-    match items {
-        [item] => frame::<M, _>(message_id, now, item),
-        items => frame::<M, _>(message_id, now, items),
+    let bytes = items.iter().map(|item| item.get().len() + 1).sum();
+    let mut payload = Vec::with_capacity(bytes);
+    for item in items {
+        if !payload.is_empty() {
+            payload.push(b',');
+        }
+        payload.extend_from_slice(item.get().as_bytes());
     }
+    encode_payload::<M>(message_id, now, items.len(), &payload)
+}
+
+/// Writes a message around so many items with commas between them.
+pub(crate) fn encode_payload<M: Message>(
+    message_id: Uuid,
+    now: DateTime<Utc>,
+    items: usize,
+    payload: &[u8],
+) -> Vec<u8> {
+    /// How the frame of a message without a payload ends.
+    const END: &[u8] = b"null}";
+    let mut message = frame::<M, _>(message_id, now, ());
+    message.truncate(message.len() - END.len());
+    message.reserve_exact(payload.len() + 3);
+    let (open, close): (&[u8], &[u8]) = if items == 1 {
+        (b"", b"}")
+    } else {
+        (b"[", b"]}")
+    };
+    for part in [open, payload, close] {
+        message.extend_from_slice(part);
+    }
+    message
 }
 
 fn frame<M: Message, P: Serialize>(message_id: Uuid, now: DateTime<Utc>, payload: P) -> Vec<u8> {
@@ -205,6 +233,7 @@ fn frame<M: Message, P: Serialize>(message_id: Uuid, now: DateTime<Utc>, payload
         message_type: &'a str,
         version: u32,
         timestamp: String,
+        // The last: `encode_payload` writes it by itself.
         payload: P,
     }
     serde_json::to_vec(&Frame {

@@ -7,10 +7,9 @@
 use std::marker::PhantomData;
 
 use chrono::{DateTime, Utc};
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::envelope::{Message, encode_raw};
+use crate::envelope::{Message, encode_payload};
 
 /// Bounds of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +49,14 @@ pub fn message_bytes<M: Message>(item_bytes: usize) -> usize {
 }
 
 /// What the envelope takes around the payload. Every part of it has a fixed length for one type:
-/// ids and times are always written alike.
+/// ids and times are always written alike. A sender asks for it often, so it is added up and not
+/// written each time.
 fn frame_bytes<M: Message>() -> usize {
-    const EMPTY: &str = "null";
-    let payload = RawValue::from_string(EMPTY.to_owned()).expect("`null` is JSON");
-    encode_raw::<M>(Uuid::nil(), DateTime::UNIX_EPOCH, &[&payload]).len() - EMPTY.len()
+    const FRAME: &str = concat!(
+        r#"{"message_id":"00000000-0000-0000-0000-000000000000","message_type":"","version":,"#,
+        r#""timestamp":"1970-01-01T00:00:00.000000Z","payload":}"#
+    );
+    FRAME.len() + M::TYPE.len() + (M::VERSION.checked_ilog10().unwrap_or(0) + 1) as usize
 }
 
 /// The size of one message while it is being filled.
@@ -110,7 +112,8 @@ impl PackSize {
 /// The items of one message, each with what its sender wants to remember of it.
 #[derive(Debug)]
 pub struct Pack<M, T = ()> {
-    items: Vec<Box<RawValue>>,
+    /// The items as they are written, with commas between them: one buffer for all of them.
+    payload: Vec<u8>,
     tags: Vec<T>,
     message: PhantomData<fn() -> M>,
 }
@@ -118,8 +121,7 @@ pub struct Pack<M, T = ()> {
 impl<M: Message, T> Pack<M, T> {
     /// Writes the message.
     pub fn encode(&self, message_id: Uuid, now: DateTime<Utc>) -> Vec<u8> {
-        let items: Vec<&RawValue> = self.items.iter().map(Box::as_ref).collect();
-        encode_raw::<M>(message_id, now, &items)
+        encode_payload::<M>(message_id, now, self.tags.len(), &self.payload)
     }
 
     /// What is remembered of the items, in their order; never empty.
@@ -138,6 +140,8 @@ impl<M: Message, T> Pack<M, T> {
 pub struct Packer<M, T = ()> {
     size: PackSize,
     packs: Vec<Pack<M, T>>,
+    /// The item that is being added.
+    item: Vec<u8>,
 }
 
 impl<M: Message, T> Packer<M, T> {
@@ -146,54 +150,45 @@ impl<M: Message, T> Packer<M, T> {
         Self {
             size: PackSize::of::<M>(bounds),
             packs: Vec::new(),
+            item: Vec::new(),
         }
     }
 
-    /// Adds an item that is encoded already.
+    /// Adds an item.
     ///
     /// # Errors
     /// [`ItemTooLarge`], with what is remembered of it, when no message can hold it.
-    pub fn add_raw(&mut self, item: Box<RawValue>, tag: T) -> Result<(), (ItemTooLarge, T)> {
-        let bytes = item.get().len();
+    ///
+    /// # Panics
+    /// When the item cannot be written as JSON, which no message type allows.
+    pub fn add(&mut self, item: &M, tag: T) -> Result<(), (ItemTooLarge, T)> {
+        self.item.clear();
+        serde_json::to_writer(&mut self.item, item)
+            .expect("messages have string keys and finite numbers");
+        let bytes = self.item.len();
         let fits = match self.size.add(bytes) {
             Ok(fits) => fits,
             Err(too_large) => return Err((too_large, tag)),
         };
         if !fits {
             self.size.clear();
+            // It has been judged above; alone it always fits.
+            self.size.add(bytes).ok();
         }
         let open = if fits { self.packs.last_mut() } else { None };
         match open {
             Some(pack) => {
-                pack.items.push(item);
+                pack.payload.push(b',');
+                pack.payload.extend_from_slice(&self.item);
                 pack.tags.push(tag);
             }
-            None => {
-                if !fits {
-                    // It has been judged above; alone it always fits.
-                    self.size.add(bytes).ok();
-                }
-                self.packs.push(Pack {
-                    items: vec![item],
-                    tags: vec![tag],
-                    message: PhantomData,
-                });
-            }
+            None => self.packs.push(Pack {
+                payload: self.item.clone(),
+                tags: vec![tag],
+                message: PhantomData,
+            }),
         }
         Ok(())
-    }
-
-    /// Adds an item.
-    ///
-    /// # Errors
-    /// See [`add_raw`](Self::add_raw).
-    ///
-    /// # Panics
-    /// When the item cannot be written as JSON, which no message type allows.
-    pub fn add(&mut self, item: &M, tag: T) -> Result<(), (ItemTooLarge, T)> {
-        let item = serde_json::value::to_raw_value(item)
-            .expect("messages have string keys and finite numbers");
-        self.add_raw(item, tag)
     }
 
     /// Whether nothing was added.
@@ -212,24 +207,63 @@ mod tests {
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
-    use crate::v1::{ActionChanged, SlotRelease};
+    use crate::envelope::encode;
+    use crate::v1::{ActionChanged, ExecutionCancel, SlotRelease};
 
-    fn raw(bytes: usize) -> Box<RawValue> {
-        RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).unwrap()
+    /// An item that takes so many bytes when it is written.
+    #[derive(Debug, serde::Serialize, serde::Deserialize)]
+    struct Sized(String);
+
+    impl Message for Sized {
+        const TYPE: &'static str = "Sized";
+        const VERSION: u32 = 12;
+    }
+
+    fn sized(bytes: usize) -> Sized {
+        Sized("x".repeat(bytes - 2))
     }
 
     fn packs(bounds: PackBounds, sizes: &[usize]) -> Vec<Vec<usize>> {
-        let mut packer = Packer::<SlotRelease, usize>::new(bounds);
+        let mut packer = Packer::<Sized, usize>::new(bounds);
         for &size in sizes {
-            packer.add_raw(raw(size), size).unwrap();
+            packer.add(&sized(size), size).unwrap();
         }
         packer.finish().into_iter().map(Pack::into_tags).collect()
     }
 
     #[test]
+    fn a_frame_is_as_long_as_it_is_added_up_to_be() {
+        fn written<M: Message>() -> usize {
+            encode::<M>(Uuid::nil(), Utc::now(), &[]).len() - "[]".len()
+        }
+        assert_eq!(frame_bytes::<Sized>(), written::<Sized>());
+        assert_eq!(frame_bytes::<SlotRelease>(), written::<SlotRelease>());
+        assert_eq!(
+            frame_bytes::<ExecutionCancel>(),
+            written::<ExecutionCancel>()
+        );
+        assert_eq!(frame_bytes::<ActionChanged>(), written::<ActionChanged>());
+    }
+
+    #[test]
+    fn a_pack_is_written_as_its_items_are() {
+        let (id, now) = (Uuid::now_v7(), Utc::now());
+        for count in 1..4 {
+            let items: Vec<Sized> = (0..count).map(|n| sized(5 + n)).collect();
+            let mut packer = Packer::new(PackBounds::new(10, 10_000));
+            for item in &items {
+                packer.add(item, ()).unwrap();
+            }
+            let packs = packer.finish();
+            assert_eq!(packs.len(), 1);
+            assert_eq!(packs[0].encode(id, now), encode(id, now, &items));
+        }
+    }
+
+    #[test]
     fn items_bytes_and_the_bound_of_the_bus_hold_to_the_byte() {
-        let frame = frame_bytes::<SlotRelease>();
-        assert_eq!(message_bytes::<SlotRelease>(10), frame + 10);
+        let frame = frame_bytes::<Sized>();
+        assert_eq!(message_bytes::<Sized>(10), frame + 10);
         let bounds = |items, bytes, max_bytes| PackBounds {
             items,
             bytes,
@@ -245,12 +279,12 @@ mod tests {
         // Larger than a pack is filled to, and not too large.
         let goal = bounds(100, frame + 50, frame + 100);
         assert_eq!(packs(goal, &[10, 100, 10]), [[10], [100], [10]]);
-        let mut packer = Packer::<SlotRelease, &str>::new(goal);
-        packer.add_raw(raw(10), "first").unwrap();
-        let (error, tag) = packer.add_raw(raw(101), "large").unwrap_err();
+        let mut packer = Packer::<Sized, &str>::new(goal);
+        packer.add(&sized(10), "first").unwrap();
+        let (error, tag) = packer.add(&sized(101), "large").unwrap_err();
         let (bytes, max) = (frame + 101, frame + 100);
         assert_eq!((error, tag), (ItemTooLarge { bytes, max }, "large"));
-        packer.add_raw(raw(10), "second").unwrap();
+        packer.add(&sized(10), "second").unwrap();
         let packs = packer.finish();
         assert_eq!(packs.len(), 1);
         assert_eq!(packs[0].tags(), ["first", "second"]);
@@ -263,11 +297,11 @@ mod tests {
             items in 0_usize..9,
             room in 400_usize..1500,
         ) {
-            let max = frame_bytes::<ActionChanged>() + room;
+            let max = frame_bytes::<Sized>() + room;
             let bounds = PackBounds::new(items, max);
-            let mut packer = Packer::<ActionChanged, usize>::new(bounds);
+            let mut packer = Packer::<Sized, usize>::new(bounds);
             for &size in &sizes {
-                packer.add_raw(raw(size), size).unwrap();
+                packer.add(&sized(size), size).unwrap();
             }
             let packs = packer.finish();
             let mut seen = Vec::new();

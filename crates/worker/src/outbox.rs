@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 
 use attune_core::{Attempt, ExecutionId, WorkerId};
 use attune_messages::v1::ExecutionCompleted;
-use attune_messages::{Pack, PackBounds, Packer, message_bytes};
-use serde_json::value::{RawValue, to_raw_value};
+use attune_messages::{ItemTooLarge, Pack, PackBounds, Packer, message_bytes};
 use tokio::sync::Notify;
 
 /// Completions of one message, at most.
@@ -123,13 +122,12 @@ impl Batch {
 
     /// Fits the items into as few messages of at most `max_bytes` as their order allows.
     pub(crate) fn into_packs(self, max_bytes: usize) -> Vec<Pack<ExecutionCompleted, Ended>> {
-        let room = max_bytes.saturating_sub(message_bytes::<ExecutionCompleted>(0));
         let mut packer = Packer::new(PackBounds::new(MAX_ITEMS, max_bytes));
-        for item in self.items {
+        for mut item in self.items {
             let id = item.0.execution_id;
             let key = (item.0.execution_id, item.0.attempt);
             let ended = item.0.worker.map(|worker| (worker, key));
-            if let Err((error, _)) = packer.add_raw(fit(item, room), ended) {
+            if let Err((error, _)) = add(&mut packer, &mut item, ended, max_bytes) {
                 // Not with the smallest bound that a worker's options allow.
                 tracing::error!(execution.id = %id, %error, "a completion cannot be reported");
             }
@@ -146,37 +144,35 @@ fn weight(item: &ExecutionCompleted) -> usize {
     result + text(&item.error) + text(&item.stdout) + text(&item.stderr)
 }
 
-/// Writes a completion, cut until it takes at most `max` bytes. Output goes first, then the
-/// result; the status always stays as it is.
-fn fit(mut item: ExecutionCompleted, max: usize) -> Box<RawValue> {
-    let written = write(&item);
-    if written.get().len() <= max {
-        return written;
-    }
+/// Adds a completion, cut until a message can hold it. Output goes first, then the result; the
+/// status always stays as it is.
+fn add(
+    packer: &mut Packer<ExecutionCompleted, Ended>,
+    item: &mut ExecutionCompleted,
+    ended: Ended,
+    max_bytes: usize,
+) -> Result<(), (ItemTooLarge, Ended)> {
+    let Err((_, ended)) = packer.add(item, ended) else {
+        return Ok(());
+    };
     // With three texts of a 32nd each, at most 18/32 are used even when all is escaped.
-    let share = max / 32;
-    let completion = &mut item.0;
-    cut(&mut completion.stdout, share);
-    cut(&mut completion.stderr, share);
-    let written = write(&item);
-    if written.get().len() <= max {
-        return written;
-    }
+    let share = max_bytes.saturating_sub(message_bytes::<ExecutionCompleted>(0)) / 32;
+    cut(&mut item.0.stdout, share);
+    cut(&mut item.0.stderr, share);
+    let Err((_, ended)) = packer.add(item, ended) else {
+        return Ok(());
+    };
     let completion = &mut item.0;
     cut(&mut completion.error, share);
     if let Some(result) = completion.result.take() {
         let note = format!(
             "[the result was cut: it has {} bytes, more than a message may hold]",
-            RawValue::get(&result).len()
+            result.get().len()
         );
         let error = completion.error.take();
         completion.error = Some(error.map_or(note.clone(), |error| format!("{error} {note}")));
     }
-    write(&item)
-}
-
-fn write(item: &ExecutionCompleted) -> Box<RawValue> {
-    to_raw_value(item).expect("completions have string keys and finite numbers")
+    packer.add(item, ended)
 }
 
 fn cut(text: &mut Option<String>, max: usize) {
