@@ -6,6 +6,7 @@
 pub mod action;
 pub mod ids;
 pub mod input;
+pub mod outcome;
 pub mod plain;
 pub mod plant;
 pub mod priority;
@@ -23,6 +24,7 @@ pub use action::{
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
+pub use outcome::Outcome;
 pub use plant::Bug;
 pub use priority::Priority;
 pub use promise::Promise;

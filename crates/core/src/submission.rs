@@ -103,11 +103,14 @@ impl Submission {
     /// under the same id: the first eight bytes of its SHA-256.
     pub fn digest(&self) -> i64 {
         use sha2::Digest as _;
-        let body = Self {
-            request_id: None,
-            ..self.clone()
+        let body = match self.request_id {
+            None => serde_json::to_vec(self),
+            Some(_) => serde_json::to_vec(&Self {
+                request_id: None,
+                ..self.clone()
+            }),
         };
-        let body = serde_json::to_vec(&body).expect("a submission has only string keys");
+        let body = body.expect("a submission has only string keys");
         let hash = sha2::Sha256::digest(&body);
         i64::from_be_bytes(hash[..8].try_into().expect("SHA-256 has 32 bytes"))
     }

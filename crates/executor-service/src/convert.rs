@@ -1,16 +1,17 @@
 //! Between what an owner decides on and what is stored or sent: the same things in other types,
 //! so that neither a table nor a message decides what the decisions look like.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{QueueTotals, RequestId, millis};
+use attune_core::{Outcome, QueueTotals, RequestId, Submission, millis};
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
-    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease, Outcome,
+    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease,
     StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
@@ -30,24 +31,13 @@ pub(crate) fn duration(span: Millis) -> Duration {
     Duration::from_millis(u64::try_from(span).unwrap_or(0))
 }
 
-fn outcome(outcome: &Outcome) -> store::Outcome {
-    store::Outcome {
-        status: outcome.status,
-        result: outcome.result.clone(),
-        error: outcome.error.clone(),
-        exit_code: outcome.exit_code,
-        stdout: outcome.stdout.clone(),
-        stderr: outcome.stderr.clone(),
-    }
-}
-
 fn new_execution(new: &NewExecution) -> store::NewExecution {
     store::NewExecution {
         id: new.id,
         action_id: new.action_id,
         request_id: new.request_id,
         digest: new.digest,
-        submission: new.submission.clone(),
+        submission: Arc::clone(&new.submission),
         status: new.status,
         attempt: new.attempt,
         grant_no: new.grant_no,
@@ -67,7 +57,7 @@ fn change(change: &Change) -> store::Update {
 fn end(end: &End) -> store::End {
     store::End {
         id: end.id,
-        outcome: outcome(&end.outcome),
+        outcome: Arc::clone(&end.outcome),
     }
 }
 
@@ -142,7 +132,7 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
         fences: batch.fences.clone(),
         inserts: batch.inserts.iter().map(new_execution).collect(),
         instant: instant
-            .map(|(new, ended)| (new_execution(new), outcome(ended)))
+            .map(|(new, outcome)| (new_execution(new), Arc::clone(outcome)))
             .collect(),
         updates: batch.changes.iter().map(change).collect(),
         ends: batch.ends.iter().map(end).collect(),
@@ -155,14 +145,14 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
 /// A letter as the collector would keep it, had it come as a message. The same submission is the
 /// same letter, however often it is asked for.
 fn letter(letter: &Letter) -> store::NewDeadLetter {
-    let mut submission = letter.submission.clone();
+    let mut submission = Submission::clone(&letter.submission);
     submission.request_id = Some(letter.request_id);
     let key = format!("dead letter of {} {}", letter.request_id, letter.digest);
     let RequestId(message_id) = RequestId::from_key(&key);
     let body = encode(
         message_id,
         Utc::now(),
-        &[v1::EnforcementCreated(*submission)],
+        &[v1::EnforcementCreated(submission)],
     );
     store::NewDeadLetter {
         message_id,
@@ -272,14 +262,11 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
 }
 
 pub(crate) fn submit(request_id: RequestId, item: v1::Submit) -> Submit {
-    Submit {
-        request_id,
-        submission: item.submission,
-        on_reject: match item.on_reject {
-            v1::OnReject::Answer => OnReject::Answer,
-            v1::OnReject::Record => OnReject::Record,
-        },
-    }
+    let on_reject = match item.on_reject {
+        v1::OnReject::Answer => OnReject::Answer,
+        v1::OnReject::Record => OnReject::Record,
+    };
+    Submit::new(request_id, item.submission, on_reject)
 }
 
 pub(crate) fn completion(item: v1::Completion) -> Completion {
@@ -287,14 +274,14 @@ pub(crate) fn completion(item: v1::Completion) -> Completion {
         execution_id: item.execution_id,
         attempt: item.attempt,
         action_id: item.action_id,
-        outcome: Outcome {
+        outcome: Arc::new(Outcome {
             status: item.status,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,
             stdout: item.stdout,
             stderr: item.stderr,
-        },
+        }),
     }
 }
 

@@ -9,8 +9,8 @@ use attune_executor::Counter;
 pub struct Counters([AtomicU64; Counter::ALL.len()]);
 
 impl Counters {
-    pub(crate) fn add(&self, counter: Counter) {
-        self.0[counter as usize].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add(&self, counter: Counter, times: u64) {
+        self.0[counter as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     /// The number of one counter.

@@ -237,7 +237,7 @@ impl Driver {
                 }
             }
             Output::Noted(decided) => self.records.noted(&decided),
-            Output::Count(counter) => self.counters.add(counter),
+            Output::Count(counter, times) => self.counters.add(counter, times),
             Output::Notice(Notice::LetterKept { action_ref, reason }) => {
                 if under_way.letters_log.is_due() {
                     let times = under_way.letters_log.tries();

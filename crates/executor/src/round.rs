@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use attune_core::{ActionId, ActionRef, Attempt, ExecutionId, OwnerId, PartitionId};
+use attune_core::{ActionId, ActionRef, Attempt, ExecutionId, Outcome, OwnerId, PartitionId};
 
 use crate::counters::Counter;
 use crate::fact::Decided;
@@ -16,7 +16,7 @@ use crate::notice::Notice;
 use crate::owner::DeliveryId;
 use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
 use crate::queue::Millis;
-use crate::stored::{Audit, Batch, Change, End, NewExecution, Outcome};
+use crate::stored::{Audit, Batch, Change, End, NewExecution};
 
 /// What follows the commit.
 #[derive(Debug, Default)]
@@ -29,14 +29,20 @@ pub struct Tell {
     pub cancels: Vec<(ExecutionId, Attempt)>,
     /// Who asked, and what to say.
     pub answers: Vec<(Arc<str>, Answer)>,
-    /// What to count.
-    pub counts: Vec<Counter>,
+    /// What to count, and how often.
+    pub counts: BTreeMap<Counter, u64>,
     /// What people should read.
     pub notices: Vec<Notice>,
     /// The queues that changed.
     pub touched: BTreeSet<ActionId>,
     /// Deliveries that are done with, last of all.
     pub acks: Vec<DeliveryId>,
+}
+
+impl Tell {
+    fn count(&mut self, counter: Counter) {
+        *self.counts.entry(counter).or_default() += 1;
+    }
 }
 
 /// The effects of one round on one partition.
@@ -46,7 +52,7 @@ struct PartitionDraft {
     /// Where in `inserts` an execution is.
     inserted: HashMap<ExecutionId, usize>,
     /// Ends of executions in `inserts`.
-    instant: HashMap<ExecutionId, Outcome>,
+    instant: HashMap<ExecutionId, Arc<Outcome>>,
     changes: BTreeMap<ExecutionId, Change>,
     ends: Vec<End>,
     ended: HashSet<ExecutionId>,
@@ -65,8 +71,9 @@ pub struct Draft {
 
 impl Draft {
     /// Adds the effects of one event.
-    pub fn add(&mut self, partition: PartitionId, effects: Vec<Effect>) {
-        if effects.is_empty() {
+    pub fn add(&mut self, partition: PartitionId, effects: impl IntoIterator<Item = Effect>) {
+        let mut effects = effects.into_iter().peekable();
+        if effects.peek().is_none() {
             return;
         }
         let draft = self.partitions.entry(partition).or_default();
@@ -232,10 +239,10 @@ impl PartitionDraft {
         match effect {
             Effect::Insert(new) => {
                 self.inserted.insert(new.id, self.inserts.len());
-                self.inserts.push(*new);
+                self.inserts.push(new);
             }
             Effect::Change(change) => self.change(change),
-            Effect::End(end) => self.end(*end),
+            Effect::End(end) => self.end(end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
             Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
             Effect::CancelRun {
@@ -251,7 +258,7 @@ impl PartitionDraft {
             Effect::Touched(action_id) => {
                 self.tell.touched.insert(action_id);
             }
-            Effect::Count(counter) => self.tell.counts.push(counter),
+            Effect::Count(counter) => self.tell.count(counter),
             Effect::Mended(id) => {
                 self.mended.insert(id);
             }
@@ -259,7 +266,7 @@ impl PartitionDraft {
     }
 
     fn dead_letter(&mut self, letter: Letter) {
-        self.tell.counts.push(Counter::LetterKept);
+        self.tell.count(Counter::LetterKept);
         // Whoever wrote it chose how long it is.
         let action_ref = &letter.submission.action_ref;
         let shown = action_ref.floor_char_boundary(ActionRef::MAX_BYTES);

@@ -1,8 +1,10 @@
 //! What an owner writes into the store and reads from it.
 
+use std::sync::Arc;
+
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, IllegalMove, Move, OwnerId, PartitionId, Priority,
-    QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, IllegalMove, Move, Outcome, OwnerId, PartitionId,
+    Priority, QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
 };
 
 use crate::partition::Letter;
@@ -33,7 +35,7 @@ pub struct NewExecution {
     /// The digest of the request's body.
     pub digest: i64,
     /// What was asked for.
-    pub submission: Submission,
+    pub submission: Arc<Submission>,
     /// Where it stands.
     pub status: Status,
     /// How often it has held a slot.
@@ -94,44 +96,13 @@ pub struct Change {
     pub cancel_requested: bool,
 }
 
-/// How an execution ended.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// Its last status.
-    pub status: Status,
-    /// What it returned.
-    pub result: Option<Box<RawValue>>,
-    /// Why it did not succeed.
-    pub error: Option<String>,
-    /// The exit code of its program.
-    pub exit_code: Option<i32>,
-    /// What its program wrote.
-    pub stdout: Option<String>,
-    /// What its program wrote to stderr.
-    pub stderr: Option<String>,
-}
-
-impl Outcome {
-    /// An outcome without a result.
-    pub fn of(status: Status, error: Option<String>) -> Self {
-        Self {
-            status,
-            result: None,
-            error,
-            exit_code: None,
-            stdout: None,
-            stderr: None,
-        }
-    }
-}
-
 /// The end of an execution.
 #[derive(Debug, Clone)]
 pub struct End {
     /// Which execution.
     pub id: ExecutionId,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: Arc<Outcome>,
 }
 
 impl End {
@@ -139,7 +110,7 @@ impl End {
     ///
     /// # Errors
     /// [`IllegalMove`] when it cannot end so.
-    pub fn of(id: ExecutionId, from: Status, outcome: Outcome) -> Result<Self, IllegalMove> {
+    pub fn of(id: ExecutionId, from: Status, outcome: Arc<Outcome>) -> Result<Self, IllegalMove> {
         Transition::of(from, Move::End(outcome.status))?;
         Ok(Self { id, outcome })
     }
@@ -195,7 +166,7 @@ pub struct Batch {
     /// Executions that are accepted.
     pub inserts: Vec<NewExecution>,
     /// Executions that are accepted, or recorded as rejected, and have ended in the same round.
-    pub instant: Vec<(NewExecution, Outcome)>,
+    pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of executions that were stored before.
     pub changes: Vec<Change>,
     /// Ends of executions that were stored before.

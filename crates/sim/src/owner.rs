@@ -13,7 +13,7 @@ use attune_executor::owner::{
     Call, CallId, Delivered, DeliveryId, Dispatch, PublishId, Published, Reply, Send,
     SubscriptionId, Work,
 };
-use attune_executor::partition::{ClusterBounds, ReconcileBounds};
+use attune_executor::partition::{ClusterBounds, ReconcileBounds, Submit};
 use attune_executor::round::Commit;
 use attune_executor::{
     Counter, Decided, Fact, Input, Output, Owner as Machine, OwnerOptions, QueueConfig,
@@ -342,7 +342,11 @@ impl World {
                 self.soon(Ev::To(party, Word::Unsubscribed(subscription)));
             }
             Output::Noted(decided) => self.noted(o, &decided),
-            Output::Count(counter) => self.counted(o, counter),
+            Output::Count(counter, times) => {
+                for _ in 0..times {
+                    self.counted(o, counter);
+                }
+            }
             Output::Notice(_) => {}
             Output::Ended => self.crash_owner(o),
         }
@@ -418,11 +422,8 @@ impl World {
 fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
     Some(match body {
         Body::Submit(submit) => {
-            let item = attune_executor::partition::Submit {
-                request_id: submit.request_id,
-                submission: submit.submission.clone(),
-                on_reject: submit.on_reject,
-            };
+            let submission = submit.submission.clone();
+            let item = Submit::new(submit.request_id, submission, submit.on_reject);
             (Work::Submits(vec![item]), submit.reply_to.clone())
         }
         Body::Cancel(request_id, execution_id, reply_to) => {

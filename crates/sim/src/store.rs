@@ -7,12 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals, RequestId,
-    Status, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Outcome, OwnerId, PartitionId, Priority, QueueTotals,
+    RequestId, Status, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, Outcome, StoredExecution, StoredSlot,
-    WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, WorkerEnd,
 };
 
 use crate::plan::Time;

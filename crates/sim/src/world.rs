@@ -17,7 +17,6 @@ use attune_executor::owner::{
 };
 use attune_executor::partition::Completion;
 use attune_executor::round::Commit;
-use attune_executor::stored::Outcome as Ending;
 use uuid::Uuid;
 
 use crate::bus::{Body, Bus, Delivery, Name, Party};
@@ -477,12 +476,12 @@ pub(crate) fn completion(
     status: Status,
     result: &str,
 ) -> Completion {
-    let mut outcome = Ending::of(status, None);
+    let mut outcome = attune_core::Outcome::of(status, None);
     outcome.result = RawValue::from_string(result.to_owned()).ok();
     Completion {
         execution_id,
         attempt,
         action_id,
-        outcome,
+        outcome: Arc::new(outcome),
     }
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{
-    Attempt, ExecutionId, PartitionId, Priority, QueueTotals, RequestId, Status, Submission,
+    Attempt, ExecutionId, Outcome, PartitionId, Priority, QueueTotals, RequestId, Status,
+    Submission,
 };
 use chrono::{DateTime, Utc};
 
 use super::support::{
     World, cancel, end, grant, partitions, raw, ref_in, revoke, spec, worker_lease,
 };
-use attune_store::{Batch, MAX_BODIES_BYTES, Outcome, Store};
+use attune_store::{Batch, MAX_BODIES_BYTES, Store};
 
 /// A new owner loads what waits by rising id, in pages, for exactly its partitions.
 pub async fn inserts_load_in_order_and_in_pages(store: Arc<dyn Store>) {
@@ -22,8 +23,8 @@ pub async fn inserts_load_in_order_and_in_pages(store: Arc<dyn Store>) {
     let mut inserts: Vec<_> = (0..7)
         .map(|n| world.queued(if n % 2 == 0 { &one } else { &two }))
         .collect();
-    inserts[3].submission.priority = Priority::Critical;
-    inserts[4].submission.not_before = Some(not_before);
+    Arc::make_mut(&mut inserts[3].submission).priority = Priority::Critical;
+    Arc::make_mut(&mut inserts[4].submission).not_before = Some(not_before);
     inserts.push(world.requested(&two));
     inserts.push(world.queued(&other));
     // The store keeps the order of the ids, whatever the order in the batch.
@@ -120,7 +121,10 @@ pub async fn a_repeated_batch_changes_nothing(store: Arc<dyn Store>) {
     };
     let batch = Batch {
         inserts: vec![world.queued(&action), world.requested(&action)],
-        instant: vec![(world.queued(&action), Outcome::of(Status::Cancelled, None))],
+        instant: vec![(
+            world.queued(&action),
+            Arc::new(Outcome::of(Status::Cancelled, None)),
+        )],
         updates: vec![grant(old[0], 1), cancel(old[1], 0), revoke(old[2], 1)],
         ends: vec![end(old[3], Status::Succeeded)],
         totals: vec![(action.id, totals)],
@@ -316,7 +320,7 @@ pub async fn many_large_bodies_come_in_several_answers(store: Arc<dyn Store>) {
     for letter in ["a", "b", "c", "d"] {
         let mut new = world.queued(&action);
         let large = letter.repeat(EACH);
-        new.submission.parameters = raw(&format!("{{\"large\":\"{large}\"}}"));
+        Arc::make_mut(&mut new.submission).parameters = raw(&format!("{{\"large\":\"{large}\"}}"));
         ids.extend(world.insert(vec![new]).await);
     }
     let granted = world.update(ids.iter().map(|id| grant(*id, 1)).collect());

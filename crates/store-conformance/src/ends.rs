@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use attune_core::{Attempt, Status};
+use attune_core::{Attempt, Outcome, Status};
 use serde_json::json;
 
 use super::support::{World, end, raw};
-use attune_store::{Batch, End, ExecutionRecord, Outcome, Store};
+use attune_store::{Batch, End, ExecutionRecord, Store};
 
 /// An end keeps everything that was known, and adds what the run left behind.
 pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
@@ -18,14 +18,14 @@ pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
     let before = world.record(id).await;
     assert_eq!(before.finished_at, None);
 
-    let outcome = Outcome {
+    let outcome = Arc::new(Outcome {
         status: Status::Failed,
         result: Some(raw(r#"{"answer": [42, 1.5, "ü"]}"#)),
         error: Some("it broke".to_owned()),
         exit_code: Some(3),
         stdout: Some("out\n\ttab \"quoted\" 'single' \\ back".to_owned()),
         stderr: Some(String::new()),
-    };
+    });
     let ends = vec![End { id, outcome }];
     let committed = world
         .commit(&Batch {
@@ -63,9 +63,9 @@ pub async fn an_instant_end_goes_straight_to_the_history(store: Arc<dyn Store>) 
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(0, "a").await;
     let mut new = world.queued(&action);
-    new.submission.parameters = raw(r#"{"k":"v"}"#);
-    new.submission.requested_by = Some("ada".to_owned());
-    let outcome = Outcome::of(Status::Rejected, Some("queue full".to_owned()));
+    Arc::make_mut(&mut new.submission).parameters = raw(r#"{"k":"v"}"#);
+    Arc::make_mut(&mut new.submission).requested_by = Some("ada".to_owned());
+    let outcome = Arc::new(Outcome::of(Status::Rejected, Some("queue full".to_owned())));
     world
         .commit(&Batch {
             instant: vec![(new.clone(), outcome)],
@@ -131,13 +131,13 @@ pub async fn a_hostile_outcome_is_stored(store: Arc<dyn Store>) {
         ids.push(id);
         ends.push(End {
             id,
-            outcome: Outcome {
+            outcome: Arc::new(Outcome {
                 result: Some(raw(result)),
                 error: Some("nul \0 here".to_owned()),
                 stdout: Some("before \0 after".to_owned()),
                 stderr: Some("\0".to_owned()),
                 ..Outcome::of(Status::Succeeded, None)
-            },
+            }),
         });
     }
     let committed = world

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use attune_core::{Epoch, OwnerId, PartitionId, QueueTotals, Status};
+use attune_core::{Epoch, Outcome, OwnerId, PartitionId, QueueTotals, Status};
 
 use super::support::{
     LONG, PARTITIONS, SHORT, World, end, eventually, fenced, grant, partitions, worker_lease,
 };
 use attune_store::audit::what;
-use attune_store::{Batch, FENCE_JUMP, Outcome, Store};
+use attune_store::{Batch, FENCE_JUMP, Store};
 
 /// One lost partition holds the whole batch back, the parts of other partitions included.
 pub async fn a_stale_epoch_writes_nothing(store: Arc<dyn Store>) {
@@ -23,7 +23,7 @@ pub async fn a_stale_epoch_writes_nothing(store: Arc<dyn Store>) {
 
     let instant = (
         world.queued(&kept),
-        Outcome::of(Status::Cancelled, Some("gone".to_owned())),
+        Arc::new(Outcome::of(Status::Cancelled, Some("gone".to_owned()))),
     );
     let batch = Batch {
         inserts: vec![world.queued(&kept), world.queued(&lost)],

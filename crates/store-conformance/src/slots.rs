@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Attempt, ExecutionId, PartitionId, Priority, Status, Submission};
+use attune_core::{Attempt, ExecutionId, Outcome, PartitionId, Priority, Status, Submission};
 
 use super::support::{
     SHORT, World, cancel, end, eventually, grant, partitions, raw, revoke, worker_lease,
 };
-use attune_store::{ActiveRow, Batch, Outcome, SlotRow, Store};
+use attune_store::{ActiveRow, Batch, SlotRow, Store};
 use chrono::{DateTime, Utc};
 
 /// Every held slot is loaded with who holds it, and nothing that waits is.
@@ -17,7 +17,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
     let waiting = world.insert_queued(&one).await;
     let mut urgent = world.requested(&one);
-    urgent.submission.priority = Priority::High;
+    Arc::make_mut(&mut urgent.submission).priority = Priority::High;
     let requested = world.insert(vec![urgent]).await[0];
     let running = world.insert_requested(&two).await;
     let worker = world.worker("w").await;
@@ -78,7 +78,10 @@ pub async fn slots_follow_every_change(store: Arc<dyn Store>) {
         world.queued(&two),
     ];
     let ids: Vec<_> = inserts.iter().map(|new| new.id).collect();
-    let instant = vec![(world.requested(&one), Outcome::of(Status::Expired, None))];
+    let instant = vec![(
+        world.requested(&one),
+        Arc::new(Outcome::of(Status::Expired, None)),
+    )];
     let base = world.batch();
     let batches = [
         Batch {
@@ -251,7 +254,10 @@ pub async fn what_is_decided_has_the_time_of_its_owner(store: Arc<dyn Store>) {
         .map(|ahead| DateTime::<Utc>::from_timestamp_millis(now + ahead).unwrap());
     let (waits, instant) = (world.queued(&action), world.queued(&action));
     let holds = world.requested(&action);
-    let expired = (instant.clone(), Outcome::of(Status::Expired, None));
+    let expired = (
+        instant.clone(),
+        Arc::new(Outcome::of(Status::Expired, None)),
+    );
     world
         .commit(&Batch {
             at: accepted,

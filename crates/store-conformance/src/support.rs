@@ -5,14 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use attune_core::{
-    Action, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId,
-    RequestId, Run, Seq, Status, Submission, WorkerId,
+    Action, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, Outcome, OwnerId,
+    PartitionId, RequestId, Run, Seq, Status, Submission, WorkerId,
 };
 use serde_json::value::RawValue;
 
 use attune_store::{
-    Batch, CommitError, Committed, End, ExecutionRecord, NewExecution, Outcome, Store, Update,
-    WorkerLease,
+    Batch, CommitError, Committed, End, ExecutionRecord, NewExecution, Store, Update, WorkerLease,
 };
 
 /// How many partitions the clusters of the suite have.
@@ -89,7 +88,7 @@ impl World {
             action_id: action.id,
             request_id: RequestId::fresh(),
             digest: submission.digest(),
-            submission,
+            submission: Arc::new(submission),
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
@@ -253,7 +252,7 @@ pub(super) fn cancel(id: ExecutionId, attempt: i32) -> Update {
 pub(super) fn end(id: ExecutionId, status: Status) -> End {
     End {
         id,
-        outcome: Outcome::of(status, None),
+        outcome: Arc::new(Outcome::of(status, None)),
     }
 }
 

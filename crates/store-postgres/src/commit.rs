@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use attune_core::{Bug, Epoch, ExecutionId, PartitionId, Status};
+use attune_core::{Bug, Epoch, ExecutionId, Outcome, PartitionId, Status};
 use attune_store::{
-    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, Outcome,
-    StoreError, Update,
+    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, StoreError,
+    Update,
 };
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
@@ -223,8 +223,9 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     inserts.sort_unstable_by_key(|new| new.id);
     add_new(&mut binds, &inserts);
 
+    let instant = batch.instant.iter();
     let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
-        batch.instant.iter().map(|(new, end)| (new, end)).unzip();
+        instant.map(|(new, outcome)| (new, &**outcome)).unzip();
     add_new(&mut binds, &instant);
     add_outcomes(&mut binds, &outcomes);
 
@@ -243,7 +244,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
 
     let mut ends: Vec<&End> = batch.ends.iter().collect();
     ends.sort_unstable_by_key(|end| end.id);
-    let outcomes: Vec<&Outcome> = ends.iter().map(|end| &end.outcome).collect();
+    let outcomes: Vec<&Outcome> = ends.iter().map(|end| &*end.outcome).collect();
     binds.column(&ends, |end| end.id.0);
     add_outcomes(&mut binds, &outcomes);
 

@@ -1,7 +1,7 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
-use attune_core::{QueueTotals, Status};
-use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Outcome, Update};
+use attune_core::{Outcome, QueueTotals, Status};
+use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Update};
 use serde::Serialize;
 
 use crate::rows::{list, list_unless_empty, text_of, time_text};

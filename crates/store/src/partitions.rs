@@ -1,11 +1,12 @@
 //! The owner's port: leases, takeover, and the one fenced commit per batch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
-    RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
+    QueueTotals, RequestId, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -49,7 +50,7 @@ pub struct NewExecution {
     /// The digest of the request's body.
     pub digest: i64,
     /// What the client asked for.
-    pub submission: Submission,
+    pub submission: Arc<Submission>,
     /// `Queued`, or `Requested` when a slot was free. Ignored when it ends in the same batch.
     pub status: Status,
     /// 0 when queued, 1 when requested.
@@ -73,44 +74,13 @@ pub struct Update {
     pub cancel_requested: bool,
 }
 
-/// How an execution ended.
-#[derive(Debug, Clone)]
-pub struct Outcome {
-    /// A terminal status.
-    pub status: Status,
-    /// What it returned.
-    pub result: Option<Box<RawValue>>,
-    /// Why it did not succeed, for people.
-    pub error: Option<String>,
-    /// The exit code of its program.
-    pub exit_code: Option<i32>,
-    /// What its program wrote, cut at the worker's bound.
-    pub stdout: Option<String>,
-    /// What its program wrote to stderr, cut at the worker's bound.
-    pub stderr: Option<String>,
-}
-
-impl Outcome {
-    /// An end without output.
-    pub fn of(status: Status, error: Option<String>) -> Self {
-        Self {
-            status,
-            result: None,
-            error,
-            exit_code: None,
-            stdout: None,
-            stderr: None,
-        }
-    }
-}
-
 /// The end of an execution that is stored as active: it moves into the history.
 #[derive(Debug, Clone)]
 pub struct End {
     /// Which execution.
     pub id: ExecutionId,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: Arc<Outcome>,
 }
 
 /// Everything an owner decided in one round. Each execution appears at most once.
@@ -126,7 +96,7 @@ pub struct Batch {
     /// Accepted executions.
     pub inserts: Vec<NewExecution>,
     /// Accepted executions that ended in the same round; they go straight to the history.
-    pub instant: Vec<(NewExecution, Outcome)>,
+    pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of stored executions.
     pub updates: Vec<Update>,
     /// Ends of stored executions.

@@ -119,7 +119,7 @@ async fn fill(store: &PostgresStore) {
                     action_id: action.id,
                     request_id: RequestId::fresh(),
                     digest: 0,
-                    submission: Submission::new(action.spec.action_ref.as_str()),
+                    submission: Arc::new(Submission::new(action.spec.action_ref.as_str())),
                     status: if first {
                         Status::Requested
                     } else {

@@ -374,7 +374,7 @@ impl Owner {
     }
 
     fn count(&mut self, counter: Counter) {
-        self.out.push(Output::Count(counter));
+        self.out.push(Output::Count(counter, 1));
     }
 
     fn answered(&mut self, now: Millis, call: CallId, reply: Reply) {

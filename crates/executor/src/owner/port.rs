@@ -122,8 +122,8 @@ pub enum Output {
     Unsubscribe(SubscriptionId),
     /// Something for whoever checks the promises, that no commit carries.
     Noted(Decided),
-    /// Count something.
-    Count(Counter),
+    /// Count something, so many times.
+    Count(Counter, u64),
     /// Tell people.
     Notice(Notice),
     /// Everything is given up: the owner has ended.

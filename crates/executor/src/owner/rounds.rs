@@ -279,18 +279,19 @@ impl Owner {
         let Stage::Serving(partition) = &mut place.stage else {
             return;
         };
-        let mut step = |event| draft.add(id, partition.step(wall, event));
+        let mut effects = Vec::with_capacity(4 * delivered.work.len());
+        let mut step = |event| partition.decide(wall, event, &mut effects);
         match delivered.work {
             Work::Completions(items) => {
                 for item in items {
-                    step(Event::Completed(Box::new(item)));
+                    step(Event::Completed(item));
                 }
             }
             Work::Submits(items) => {
                 for item in items {
                     step(Event::Submit {
                         known: known.get(&item.request_id).copied(),
-                        submit: Box::new(item),
+                        submit: item,
                         reply_to: reply_to.clone(),
                     });
                 }
@@ -315,10 +316,11 @@ impl Owner {
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
-                    draft.add(id, changed(request_id, reply_to.as_ref()));
+                    effects.extend(changed(request_id, reply_to.as_ref()));
                 }
             }
         }
+        draft.add(id, effects);
         draft.add_ack(id, delivered.id);
     }
 
@@ -513,7 +515,7 @@ impl Owner {
 }
 
 /// The answer to the change of an action.
-fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Vec<Effect> {
+fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Option<Effect> {
     let answer = |reply_to: &Arc<str>| Effect::Answer {
         reply_to: Arc::clone(reply_to),
         answer: Answer {
@@ -521,5 +523,5 @@ fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Vec<Effect> {
             outcome: Ok(Accepted::default()),
         },
     };
-    reply_to.map(answer).into_iter().collect()
+    reply_to.map(answer)
 }

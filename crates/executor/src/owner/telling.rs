@@ -10,7 +10,7 @@
 //! - *unknown*: told again, because only one worker's claim of an attempt succeeds.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use attune_core::{ExecutionId, PartitionId, Refusal};
@@ -85,7 +85,8 @@ impl Pool {
     fn next(&mut self) -> (Vec<(PartitionId, Dispatch)>, usize) {
         // One is enough to see whether a pool takes dispatches again.
         let most = if self.closed { 1 } else { MAX_TOGETHER };
-        let (mut items, mut bytes) = (Vec::new(), 0);
+        let mut items = Vec::with_capacity(most.min(self.waiting.len()));
+        let mut bytes = 0;
         while items.len() < most
             && let Some(first) = self.waiting.front()
             && (items.is_empty() || bytes + size(&first.1) <= MAX_BYTES_TOGETHER)
@@ -192,27 +193,26 @@ impl Owner {
         let Round { commit, tells } = round;
         let mut bodies: HashMap<ExecutionId, Body> =
             bodies.into_iter().map(|body| (body.id, body)).collect();
-        let granted: BTreeSet<ExecutionId> = tells
-            .values()
-            .flat_map(|tell| tell.dispatches.iter().map(|grantee| grantee.execution_id))
-            .collect();
         // Whoever wrote it has let go of it, so that nothing is copied as a rule.
         let inserts = Arc::try_unwrap(commit)
             .map(|commit| commit.batch.inserts)
             .unwrap_or_else(|commit| commit.batch.inserts.clone());
         for new in inserts {
-            if granted.contains(&new.id) {
+            if new.status.holds_slot() {
+                let submission = Arc::unwrap_or_clone(new.submission);
                 let body = Body {
                     id: new.id,
-                    parameters: new.submission.parameters,
-                    timeout_seconds: new.submission.timeout_seconds,
+                    parameters: submission.parameters,
+                    timeout_seconds: submission.timeout_seconds,
                 };
                 bodies.insert(new.id, body);
             }
         }
         let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
         for (id, tell) in tells {
-            self.out.extend(tell.counts.into_iter().map(Output::Count));
+            let counts = tell.counts.into_iter();
+            self.out
+                .extend(counts.map(|(counter, times)| Output::Count(counter, times)));
             self.out
                 .extend(tell.notices.into_iter().map(Output::Notice));
             let touched = tell.touched.into_iter().map(|action_id| (id, action_id));

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, QueueTotals, Reject, RequestId, Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Outcome, QueueTotals, Reject, RequestId, Submission,
+    WorkerId,
 };
 
 use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::queue::Millis;
-use crate::stored::{
-    Audit, Change, End, KnownRequest, NewExecution, Outcome, StoredExecution, StoredSlot,
-};
+use crate::stored::{Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredSlot};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -30,7 +29,7 @@ pub enum Event {
     /// A client asks for an execution.
     Submit {
         /// What is asked for.
-        submit: Box<Submit>,
+        submit: Submit,
         /// What the store knows of the request.
         known: Option<KnownRequest>,
         /// Who waits for the answer.
@@ -53,7 +52,7 @@ pub enum Event {
         reply_to: Option<Arc<str>>,
     },
     /// A run has ended.
-    Completed(Box<Completion>),
+    Completed(Completion),
     /// An attempt cannot be told to any worker: its dispatch can never be sent.
     Undispatchable {
         /// Which execution.
@@ -103,9 +102,23 @@ pub struct Submit {
     /// Names the request.
     pub request_id: RequestId,
     /// What is asked for.
-    pub submission: Submission,
+    pub submission: Arc<Submission>,
+    /// The digest of its body ([`Submission::digest`]).
+    pub digest: i64,
     /// What happens when it is refused.
     pub on_reject: OnReject,
+}
+
+impl Submit {
+    /// A submission under this request id.
+    pub fn new(request_id: RequestId, submission: Submission, on_reject: OnReject) -> Self {
+        Self {
+            request_id,
+            digest: submission.digest(),
+            submission: Arc::new(submission),
+            on_reject,
+        }
+    }
 }
 
 /// What an owner does with a submission that it must refuse.
@@ -146,7 +159,7 @@ pub struct Completion {
     /// Its action, as far as the worker knows.
     pub action_id: ActionId,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: Arc<Outcome>,
 }
 
 /// What an owner answers to one command.
@@ -199,11 +212,11 @@ impl ReconcileBounds {
 #[derive(Debug, Clone)]
 pub enum Effect {
     /// Store a new execution.
-    Insert(Box<NewExecution>),
+    Insert(NewExecution),
     /// Change a stored execution.
     Change(Change),
     /// Move an execution to the history.
-    End(Box<End>),
+    End(End),
     /// Tell the workers to run it.
     Dispatch(Grantee),
     /// Tell the workers again: the first time may have been lost.
@@ -256,7 +269,7 @@ pub struct Letter {
     /// The digest of its body.
     pub digest: i64,
     /// The submission.
-    pub submission: Box<Submission>,
+    pub submission: Arc<Submission>,
     /// Why.
     pub reject: Reject,
 }

@@ -1,12 +1,14 @@
 //! What becomes of executions that hold a slot: they end, or they wait again.
 
-use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, OnWorkerLost, Status};
+use std::sync::Arc;
+
+use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, OnWorkerLost, Outcome, Status};
 
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Holder, Millis};
-use crate::stored::{Change, End, Outcome, Transition};
+use crate::stored::{Change, End, Transition};
 
 impl Partition {
     pub(super) fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
@@ -16,10 +18,16 @@ impl Partition {
             action_id: named,
             outcome,
         } = completion;
+        let counter = if outcome.status == Status::Cancelled {
+            Counter::Cancelled
+        } else {
+            Counter::Completed
+        };
         // The execution and its attempt say which slot it is, whatever action the worker names.
         let found = self.index.get(&execution_id).copied();
-        let found = found.filter(|_| {
-            outcome.status.is_reportable() && self.holds(execution_id) == Some(attempt)
+        let found = found.filter(|action_id| {
+            outcome.status.is_reportable()
+                && self.end_holder(*action_id, execution_id, attempt, outcome, counter, out)
         });
         let Some(action_id) = found else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
@@ -34,36 +42,30 @@ impl Partition {
             out.push(Effect::Count(Counter::StaleCompletion));
             return;
         };
-        let counter = if outcome.status == Status::Cancelled {
-            Counter::Cancelled
-        } else {
-            Counter::Completed
-        };
-        self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
         self.serve(now, action_id, out);
     }
 
-    /// Ends an execution that holds a slot.
+    /// Ends an execution that holds a slot in this attempt; false when it does not.
     pub(super) fn end_holder(
         &mut self,
         action_id: ActionId,
         execution_id: ExecutionId,
         attempt: Attempt,
-        outcome: Outcome,
+        outcome: Arc<Outcome>,
         counter: Counter,
         out: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
         let status = outcome.status;
         // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
         let Ok(end) = End::of(execution_id, Status::Requested, outcome) else {
-            return;
+            return false;
         };
         let cancelled = status == Status::Cancelled;
         let ended = self.queues.with_existing(action_id, |queue| {
             queue.finish(execution_id, attempt, cancelled)
         });
         if ended != Some(true) {
-            return;
+            return false;
         }
         self.index.remove(&execution_id);
         self.note(|| Fact::Ended {
@@ -72,8 +74,9 @@ impl Partition {
             attempt,
             status,
         });
-        out.push(Effect::End(Box::new(end)));
+        out.push(Effect::End(end));
         out.push(Effect::Count(counter));
+        true
     }
 
     /// Ends an attempt that can never be told to a worker.
@@ -88,13 +91,11 @@ impl Partition {
         let Some(action_id) = self.index.get(&execution_id).copied() else {
             return;
         };
-        if self.holds(execution_id) != Some(attempt) {
-            return;
-        }
-        let outcome = Outcome::of(Status::Failed, Some(why));
+        let outcome = Arc::new(Outcome::of(Status::Failed, Some(why)));
         let counter = Counter::Undispatchable;
-        self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
-        self.serve(now, action_id, out);
+        if self.end_holder(action_id, execution_id, attempt, outcome, counter, out) {
+            self.serve(now, action_id, out);
+        }
     }
 
     /// Takes the slot back from an attempt that will not give it back by itself, as the action's
@@ -137,7 +138,7 @@ impl Partition {
             }
             return Status::Queued;
         };
-        let outcome = Outcome::of(status, Some(words));
+        let outcome = Arc::new(Outcome::of(status, Some(words)));
         self.end_holder(action.id, execution_id, attempt, outcome, counter, out);
         status
     }

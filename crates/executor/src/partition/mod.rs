@@ -211,7 +211,12 @@ impl Partition {
     /// Decides what follows from an event.
     pub fn step(&mut self, now: Millis, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let out = &mut effects;
+        self.decide(now, event, &mut effects);
+        effects
+    }
+
+    /// The same, added to `out`: most events have few effects, and a round has many events.
+    pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
         match event {
             Event::Recover { actions, totals } => self.recover(actions, totals),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
@@ -220,7 +225,7 @@ impl Partition {
                 submit,
                 known,
                 reply_to,
-            } => self.submit(now, *submit, known, reply_to, out),
+            } => self.submit(now, submit, known, reply_to, out),
             Event::Cancel {
                 request_id,
                 execution_id,
@@ -232,7 +237,7 @@ impl Partition {
             Event::ForceRelease { command, reply_to } => {
                 self.force_release(now, *command, reply_to, out);
             }
-            Event::Completed(completion) => self.complete(now, *completion, out),
+            Event::Completed(completion) => self.complete(now, completion, out),
             Event::Undispatchable {
                 execution_id,
                 attempt,
@@ -253,7 +258,6 @@ impl Partition {
             } => self.reconcile((now, stamp), &slots, bounds, &changed, out),
             Event::Tick => self.tick(now, out),
         }
-        effects
     }
 
     fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {

@@ -294,7 +294,8 @@ fn retries_delays_and_priorities_are_no_violations() {
 fn submit_delayed(world: &mut World, at: Millis) -> ExecutionId {
     let mut event = submit_event(RequestId::fresh(), Priority::Normal);
     if let Event::Submit { submit, .. } = &mut event {
-        submit.submission.not_before = chrono::DateTime::from_timestamp_millis(at);
+        Arc::make_mut(&mut submit.submission).not_before =
+            chrono::DateTime::from_timestamp_millis(at);
     }
     let answered = world.stored.answers.len();
     world.round(vec![event]);

@@ -17,7 +17,7 @@ const MENDED: [Counter; 4] = [
 
 impl World {
     /// How often something was mended.
-    fn mended(&self) -> usize {
+    fn mended(&self) -> u64 {
         MENDED.iter().map(|counter| self.count(*counter)).sum()
     }
 

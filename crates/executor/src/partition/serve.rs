@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Attempt, ExecutionId, Seq, Status};
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome, Seq, Status};
 
 use super::{Effect, Grantee, MAX_PER_STEP, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
-use crate::stored::{Change, End, Outcome, Transition};
+use crate::stored::{Change, End, Transition};
 
 impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
@@ -44,7 +44,7 @@ impl Partition {
             return;
         };
         let queues = self.queues.clone();
-        queues.with_existing(action_id, |queue| {
+        let deadline = queues.with_existing(action_id, |queue| {
             queue.wake_delayed(now, MAX_PER_STEP);
             for _ in 0..MAX_PER_STEP {
                 // Before every grant and after the last: who was granted may have stood before
@@ -60,13 +60,17 @@ impl Partition {
                     Grant::Blocked(_) => break,
                 }
             }
-            let due = queue.next_deadline().is_some_and(|time| time <= now);
+            let deadline = queue.next_deadline();
+            let due = deadline.is_some_and(|time| time <= now);
             if due || queue.blocked().is_none() {
                 self.unserved.insert(action_id);
             }
+            deadline
         });
         out.push(Effect::Touched(action_id));
-        self.schedule(action_id);
+        if let Some(time) = deadline.flatten() {
+            self.schedule(action_id, time);
+        }
     }
 
     /// Ends those that waited too long; tells how many.
@@ -98,7 +102,7 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) {
         let (execution_id, status) = (waiting.execution_id, outcome.status);
-        let Ok(end) = End::of(execution_id, Status::Queued, outcome) else {
+        let Ok(end) = End::of(execution_id, Status::Queued, Arc::new(outcome)) else {
             return;
         };
         self.index.remove(&execution_id);
@@ -108,7 +112,7 @@ impl Partition {
             attempt: waiting.attempt,
             status,
         });
-        out.push(Effect::End(Box::new(end)));
+        out.push(Effect::End(end));
         out.push(Effect::Count(counter));
     }
 
@@ -153,14 +157,7 @@ impl Partition {
     }
 
     /// Sees to it that a tick comes no later than the queue's next deadline.
-    pub(super) fn schedule(&mut self, action_id: ActionId) {
-        let Some(time) = self
-            .queues
-            .with_existing(action_id, |queue| queue.next_deadline())
-            .flatten()
-        else {
-            return;
-        };
+    fn schedule(&mut self, action_id: ActionId, time: Millis) {
         let scheduled = self.scheduled.get(&action_id);
         if scheduled.is_none_or(|scheduled| *scheduled > time) {
             self.scheduled.insert(action_id, time);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionRef, Attempt, ExecutionId, PartitionId, Reject, RejectCode, RequestId, Seq,
-    Status, Submission,
+    Action, ActionId, ActionRef, Attempt, ExecutionId, Outcome, PartitionId, Reject, RejectCode,
+    RequestId, Seq, Status, Submission,
 };
 
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
@@ -12,7 +12,7 @@ use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::policy::limits_of;
 use crate::queue::{ActionQueue, Millis, Waiting};
-use crate::stored::{Change, End, KnownRequest, NewExecution, Outcome};
+use crate::stored::{Change, End, KnownRequest, NewExecution};
 
 impl Partition {
     pub(super) fn submit(
@@ -23,40 +23,27 @@ impl Partition {
         reply_to: Option<Arc<str>>,
         out: &mut Vec<Effect>,
     ) {
-        let Submit {
-            request_id,
-            submission,
-            on_reject,
-        } = submit;
-        let digest = submission.digest();
+        let request_id = submit.request_id;
         let known = self.accepted.get(&request_id).copied().or(known);
         if let Some(known) = known {
-            let outcome = repeated(&known, digest, out);
+            let outcome = repeated(&known, submit.digest, out);
             if let Err(reject) = &outcome
-                && on_reject == OnReject::Record
+                && submit.on_reject == OnReject::Record
             {
                 // It is another one under a request id that is taken: only a letter can keep it.
-                out.push(Effect::DeadLetter(Letter {
-                    request_id,
-                    digest,
-                    submission: Box::new(submission),
-                    reject: reject.clone(),
-                }));
+                out.push(Effect::DeadLetter(letter(&submit, reject)));
             }
             return answer(reply_to, request_id, outcome, out);
         }
-        match self.accept(now, request_id, digest, submission, out) {
-            Ok(accepted) => answer(reply_to, request_id, Ok(accepted), out),
-            Err(refused) => {
-                let (submission, reject) = *refused;
-                self.note(|| Fact::Refused { request_id });
-                out.push(Effect::Count(Counter::Rejected));
-                if on_reject == OnReject::Record {
-                    self.record_rejection(request_id, digest, submission, &reject, out);
-                }
-                answer(reply_to, request_id, Err(reject), out);
+        let outcome = self.accept(now, &submit, out);
+        if let Err(reject) = &outcome {
+            self.note(|| Fact::Refused { request_id });
+            out.push(Effect::Count(Counter::Rejected));
+            if submit.on_reject == OnReject::Record {
+                self.record_rejection(&submit, reject, out);
             }
         }
+        answer(reply_to, request_id, outcome, out);
     }
 
     /// Checks what can be checked without a place in the order.
@@ -100,15 +87,11 @@ impl Partition {
     fn accept(
         &mut self,
         now: Millis,
-        request_id: RequestId,
-        digest: i64,
-        submission: Submission,
+        submit: &Submit,
         out: &mut Vec<Effect>,
-    ) -> Result<Accepted, Box<(Submission, Reject)>> {
-        let action = match self.admissible(&submission) {
-            Ok(action) => action,
-            Err(reject) => return Err(Box::new((submission, reject))),
-        };
+    ) -> Result<Accepted, Reject> {
+        let submission = &submit.submission;
+        let action = self.admissible(submission)?;
         let seq = Seq::new(self.epoch, self.next_place);
         let id = ExecutionId::new(self.id, seq);
         let waiting = Waiting {
@@ -128,31 +111,24 @@ impl Partition {
             Some(time) => queue.enter_delayed(priority, waiting, time),
             None => queue.enter(priority, waiting),
         };
-        let position = match self.queues.with_queue(action.id, limits, enter) {
-            Ok(position) => position,
-            Err(full) => return Err(Box::new((submission, Reject::queue_full(full.max_length)))),
-        };
+        let entered = self.queues.with_queue(action.id, limits, enter);
+        let position = entered.map_err(|full| Reject::queue_full(full.max_length))?;
         self.next_place += 1;
         self.index.insert(id, action.id);
-        let new = NewExecution {
-            id,
-            action_id: action.id,
-            request_id,
-            digest,
-            submission,
-            status: Status::Queued,
-            attempt: Attempt(0),
-            grant_no: None,
-        };
+        let new = new_execution(submit, id, action.id, Status::Queued);
         self.note(|| accepted_fact(&new, not_before));
-        out.push(Effect::Insert(Box::new(new)));
+        out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
+        let granted_before = self.next_grant;
         self.serve(now, action.id, out);
-        let (status, position) = match self.holds(id) {
-            Some(_) => (Status::Requested, None),
-            None => (Status::Queued, Some(position)),
+        // Most find no slot free: only when somebody was granted one is it asked who.
+        let is_granted = self.next_grant != granted_before && self.holds(id).is_some();
+        let (status, position) = if is_granted {
+            (Status::Requested, None)
+        } else {
+            (Status::Queued, Some(position))
         };
-        self.know(request_id, id, digest, status);
+        self.know(submit, id, status);
         Ok(Accepted {
             execution_id: Some(id),
             status: Some(status),
@@ -162,26 +138,20 @@ impl Partition {
     }
 
     /// Remembers a request for the rest of the round: the store does not know it yet.
-    fn know(&mut self, request_id: RequestId, id: ExecutionId, digest: i64, status: Status) {
+    fn know(&mut self, submit: &Submit, id: ExecutionId, status: Status) {
         let known = KnownRequest {
-            request_id,
+            request_id: submit.request_id,
             execution_id: id,
-            digest,
+            digest: submit.digest,
             status,
         };
-        self.accepted.insert(request_id, known);
+        self.accepted.insert(submit.request_id, known);
     }
 
     /// Keeps what was refused although its sender was told that it is safe: in the history when
     /// the action is known, among the dead letters otherwise.
-    fn record_rejection(
-        &mut self,
-        request_id: RequestId,
-        digest: i64,
-        submission: Submission,
-        reject: &Reject,
-        out: &mut Vec<Effect>,
-    ) {
+    fn record_rejection(&mut self, submit: &Submit, reject: &Reject, out: &mut Vec<Effect>) {
+        let submission = &submit.submission;
         let fits = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
         let action_id = self
             .refs
@@ -189,28 +159,14 @@ impl Partition {
             .copied()
             .filter(|_| fits);
         let Some(action_id) = action_id else {
-            out.push(Effect::DeadLetter(Letter {
-                request_id,
-                digest,
-                submission: Box::new(submission),
-                reject: reject.clone(),
-            }));
+            out.push(Effect::DeadLetter(letter(submit, reject)));
             return;
         };
         let id = ExecutionId::new(self.id, Seq::new(self.epoch, self.next_place));
         self.next_place += 1;
         let status = Status::Rejected;
-        self.know(request_id, id, digest, status);
-        let new = NewExecution {
-            id,
-            action_id,
-            request_id,
-            digest,
-            submission,
-            status,
-            attempt: Attempt(0),
-            grant_no: None,
-        };
+        self.know(submit, id, status);
+        let new = new_execution(submit, id, action_id, status);
         self.note(|| accepted_fact(&new, None));
         let attempt = new.attempt;
         self.note(|| Fact::Ended {
@@ -219,10 +175,10 @@ impl Partition {
             attempt,
             status,
         });
-        out.push(Effect::Insert(Box::new(new)));
+        out.push(Effect::Insert(new));
         // It never waited: it is born in its last status, by no move of the state machine.
-        let outcome = Outcome::of(status, Some(reject.to_string()));
-        out.push(Effect::End(Box::new(End { id, outcome })));
+        let outcome = Arc::new(Outcome::of(status, Some(reject.to_string())));
+        out.push(Effect::End(End { id, outcome }));
     }
 
     pub(super) fn cancel(
@@ -292,6 +248,34 @@ fn repeated(known: &KnownRequest, digest: i64, out: &mut Vec<Effect>) -> Result<
         known.request_id, known.execution_id
     );
     Err(Reject::new(RejectCode::Conflict, words))
+}
+
+fn new_execution(
+    submit: &Submit,
+    id: ExecutionId,
+    action_id: ActionId,
+    status: Status,
+) -> NewExecution {
+    NewExecution {
+        id,
+        action_id,
+        request_id: submit.request_id,
+        digest: submit.digest,
+        submission: Arc::clone(&submit.submission),
+        status,
+        attempt: Attempt(0),
+        grant_no: None,
+    }
+}
+
+/// A submission that can only be kept as a dead letter.
+fn letter(submit: &Submit, reject: &Reject) -> Letter {
+    Letter {
+        request_id: submit.request_id,
+        digest: submit.digest,
+        submission: Arc::clone(&submit.submission),
+        reject: reject.clone(),
+    }
 }
 
 fn accepted_fact(new: &NewExecution, not_before: Option<Millis>) -> Fact {

@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use attune_core::{ActionSpec, Move, OwnerId, Priority, Reject, Submission};
+use attune_core::{ActionSpec, Move, Outcome, OwnerId, Priority, Reject, Submission};
 
 use super::*;
 use crate::counters::Counter;
 use crate::queue::QueueConfig;
 use crate::round::{Draft, Tell};
-use crate::stored::Outcome;
 use crate::stored::StoredSlot;
 use attune_core::Seq;
 
@@ -34,7 +33,7 @@ pub(super) struct Stored {
     pub(super) totals: QueueTotals,
     pub(super) dispatched: Vec<(ExecutionId, Attempt)>,
     pub(super) answers: Vec<Result<Accepted, Reject>>,
-    pub(super) counts: Vec<Counter>,
+    pub(super) counts: BTreeMap<Counter, u64>,
     /// What was decided, in order.
     pub(super) facts: Vec<Fact>,
 }
@@ -187,7 +186,9 @@ impl World {
         stored
             .answers
             .extend(answers.map(|(_, answer)| answer.outcome));
-        stored.counts.extend(tell.counts);
+        for (counter, times) in tell.counts {
+            *stored.counts.entry(counter).or_default() += times;
+        }
     }
 
     /// I7, on what is stored.
@@ -235,9 +236,12 @@ impl World {
         self.last_answer().as_ref().err()
     }
 
-    pub(super) fn count(&self, counter: Counter) -> usize {
-        let counts = self.stored.counts.iter();
-        counts.filter(|counted| **counted == counter).count()
+    pub(super) fn count(&self, counter: Counter) -> u64 {
+        self.stored
+            .counts
+            .get(&counter)
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(super) fn holders(&self) -> Vec<ExecutionId> {
@@ -418,11 +422,7 @@ pub(super) fn submitted(
     on_reject: OnReject,
 ) -> Event {
     Event::Submit {
-        submit: Box::new(Submit {
-            request_id,
-            submission,
-            on_reject,
-        }),
+        submit: Submit::new(request_id, submission, on_reject),
         known: None,
         reply_to: Some(Arc::from("asker")),
     }
@@ -437,7 +437,7 @@ pub(super) fn cancel(execution_id: ExecutionId) -> Event {
 }
 
 pub(super) fn completed(id: ExecutionId, attempt: i32) -> Event {
-    Event::Completed(Box::new(completion(id, attempt)))
+    Event::Completed(completion(id, attempt))
 }
 
 pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
@@ -445,6 +445,6 @@ pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
         execution_id: id,
         attempt: Attempt(attempt),
         action_id: ACTION,
-        outcome: Outcome::of(Status::Succeeded, None),
+        outcome: Arc::new(Outcome::of(Status::Succeeded, None)),
     }
 }

@@ -157,8 +157,8 @@ fn cancelling_a_run_keeps_its_slot_until_the_worker_says_so() {
     world.round(vec![cancel(ids[0])]);
     assert_eq!(world.holders(), [ids[0]]);
     let mut done = completion(ids[0], 1);
-    done.outcome.status = Status::Cancelled;
-    world.round(vec![Event::Completed(Box::new(done))]);
+    Arc::make_mut(&mut done.outcome).status = Status::Cancelled;
+    world.round(vec![Event::Completed(done)]);
     assert_eq!(world.stored.history[&ids[0]], Status::Cancelled);
     assert_eq!(world.holders(), [ids[1]]);
     world.round(vec![cancel(ids[0])]);
@@ -308,7 +308,7 @@ fn a_completion_that_names_a_wrong_action_still_frees_its_slot() {
     let ids = world.submit(2);
     let mut done = completion(ids[0], 1);
     done.action_id = ActionId(999);
-    world.round(vec![Event::Completed(Box::new(done))]);
+    world.round(vec![Event::Completed(done)]);
     assert_eq!(world.holders(), [ids[1]]);
 }
 

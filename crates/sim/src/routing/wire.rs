@@ -1,9 +1,10 @@
 //! Messages as they are on the wire, for what goes through a relay.
 
-use attune_core::{RequestId, Submission};
+use std::sync::Arc;
+
+use attune_core::{Outcome, RequestId, Submission};
 use attune_executor::owner::Work;
 use attune_executor::partition::{Completion, OnReject, Submit};
-use attune_executor::stored::Outcome;
 use attune_messages::v1::{self, EnforcementCreated, ExecutionCompleted, SlotRelease};
 use attune_messages::{Envelope, Headers, decode_batch, encode};
 use attune_routing::Message;
@@ -115,14 +116,12 @@ impl Wire {
         let items = envelope.items::<v1::Submit>().ok()?.into_iter().enumerate();
         let items = items.map(|(index, mut item)| {
             let own = item.submission.request_id.take();
-            Submit {
-                request_id: own.unwrap_or_else(|| id.of_item(index)),
-                submission: item.submission,
-                on_reject: match item.on_reject {
-                    v1::OnReject::Answer => OnReject::Answer,
-                    v1::OnReject::Record => OnReject::Record,
-                },
-            }
+            let request_id = own.unwrap_or_else(|| id.of_item(index));
+            let on_reject = match item.on_reject {
+                v1::OnReject::Answer => OnReject::Answer,
+                v1::OnReject::Record => OnReject::Record,
+            };
+            Submit::new(request_id, item.submission, on_reject)
         });
         Some(Work::Submits(items.collect()))
     }
@@ -143,7 +142,7 @@ pub(crate) fn requests(work: &Work) -> Vec<RequestId> {
 }
 
 fn reported(completion: Completion) -> v1::Completion {
-    let outcome = completion.outcome;
+    let outcome = Arc::unwrap_or_clone(completion.outcome);
     v1::Completion {
         execution_id: completion.execution_id,
         attempt: completion.attempt,
@@ -166,13 +165,13 @@ fn completion(item: v1::Completion) -> Completion {
         execution_id: item.execution_id,
         attempt: item.attempt,
         action_id: item.action_id,
-        outcome: Outcome {
+        outcome: Arc::new(Outcome {
             status: item.status,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,
             stdout: item.stdout,
             stderr: item.stderr,
-        },
+        }),
     }
 }

@@ -1,7 +1,9 @@
 //! A long history: what is read of it is right, and locks a few of its days at a time.
 
-use attune_core::{ExecutionId, Status};
-use attune_store::{Batch, ExecutionFilter, ExecutionStore as _, Outcome, PartitionStore as _};
+use std::sync::Arc;
+
+use attune_core::{ExecutionId, Outcome, Status};
+use attune_store::{Batch, ExecutionFilter, ExecutionStore as _, PartitionStore as _};
 use sqlx::AssertSqlSafe;
 
 use crate::support::{TestDb, eventually, on_fresh_db};
@@ -80,7 +82,7 @@ async fn a_call_locks_few_days_of_a_long_history() {
         let request = ended.request_id;
         let unknown = owner.queued().id;
         let batch = Batch {
-            instant: vec![(ended, Outcome::of(Status::Cancelled, None))],
+            instant: vec![(ended, Arc::new(Outcome::of(Status::Cancelled, None)))],
             ..owner.batch()
         };
         db.store.commit(&batch).await.unwrap();

@@ -1,5 +1,6 @@
 //! The fence under real concurrency: who waited for a takeover must see it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::{OwnerId, PartitionId};
@@ -274,7 +275,7 @@ async fn rival(
             action_id: action.id,
             request_id: RequestId::fresh(),
             digest: 0,
-            submission: Submission::new(action.spec.action_ref.as_str()),
+            submission: Arc::new(Submission::new(action.spec.action_ref.as_str())),
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,

@@ -1,10 +1,11 @@
 //! Requests by the day: no index spans the days, and still a request has one execution.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{ExecutionId, RequestId, Status};
+use attune_core::{ExecutionId, Outcome, RequestId, Status};
 use attune_store::{
-    Batch, ExecutionStore as _, HistoryRetention, KnownRequest, Outcome, PartitionStore as _,
+    Batch, ExecutionStore as _, HistoryRetention, KnownRequest, PartitionStore as _,
     RecordRetention, Store as _,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -153,7 +154,7 @@ async fn a_batch_that_is_written_again_on_the_next_day_changes_nothing() {
         let requests = [waits.request_id, ended.request_id];
         let batch = Batch {
             inserts: vec![waits],
-            instant: vec![(ended, Outcome::of(Status::Rejected, None))],
+            instant: vec![(ended, Arc::new(Outcome::of(Status::Rejected, None)))],
             ..owner.batch()
         };
         db.store.commit(&batch).await.unwrap();

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attune_core::{
-    Action, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Run,
-    Seq, Status, Submission, WorkerId,
+    Action, ActionSpec, Attempt, Builtin, Epoch, ExecutionId, Outcome, OwnerId, PartitionId,
+    RequestId, Run, Seq, Status, Submission, WorkerId,
 };
 use attune_store::{
-    ActionStore as _, Batch, End, NewExecution, Outcome, PartitionStore as _, Store as _, Update,
+    ActionStore as _, Batch, End, NewExecution, PartitionStore as _, Store as _, Update,
     WorkerLease, WorkerStore as _,
 };
 use attune_store_postgres::{PostgresOptions, PostgresStore};
@@ -196,7 +196,7 @@ impl Owner {
             action_id: self.action.id,
             request_id: RequestId::fresh(),
             digest: 7,
-            submission,
+            submission: Arc::new(submission),
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
@@ -251,7 +251,7 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
 pub(crate) fn succeeded(id: ExecutionId) -> End {
     End {
         id,
-        outcome: Outcome::of(Status::Succeeded, None),
+        outcome: Arc::new(Outcome::of(Status::Succeeded, None)),
     }
 }
 

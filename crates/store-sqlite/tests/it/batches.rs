@@ -1,12 +1,13 @@
 //! A batch is written whole or not at all, whoever stops in the middle of it.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use attune_core::Status;
+use attune_core::{Outcome, Status};
 use attune_store::{
-    Batch, CommitError, ExecutionStore as _, Outcome, PartitionStore as _, Store as _, StoreError,
+    Batch, CommitError, ExecutionStore as _, PartitionStore as _, Store as _, StoreError,
 };
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::Connection as _;
@@ -30,12 +31,12 @@ async fn a_refused_row_leaves_nothing_of_its_batch() {
 
     // `running` is no way to end; the CHECK of the history refuses it.
     let mut bad_end = end(ended);
-    bad_end.outcome.status = Status::Running;
+    Arc::make_mut(&mut bad_end.outcome).status = Status::Running;
     let good = Batch {
         inserts: owner.queued(20),
         instant: vec![(
             owner.queued(1).remove(0),
-            Outcome::of(Status::Cancelled, None),
+            Arc::new(Outcome::of(Status::Cancelled, None)),
         )],
         updates: vec![grant(granted)],
         ends: vec![end(ended)],

@@ -1,14 +1,13 @@
 //! An owner of every partition, and shorthands for what it writes.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attune_core::{
-    Action, ActionSpec, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId,
-    Seq, Status, Submission,
+    Action, ActionSpec, Attempt, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, QueueTotals,
+    RequestId, Seq, Status, Submission,
 };
-use attune_store::{
-    ActionStore as _, Batch, End, NewExecution, Outcome, PartitionStore as _, Update,
-};
+use attune_store::{ActionStore as _, Batch, End, NewExecution, PartitionStore as _, Update};
 use attune_store_sqlite::SqliteStore;
 use serde_json::value::RawValue;
 
@@ -65,7 +64,7 @@ impl Owner {
                     action_id: action.id,
                     request_id: RequestId::fresh(),
                     digest: submission.digest(),
-                    submission,
+                    submission: Arc::new(submission),
                     status: Status::Queued,
                     attempt: Attempt(0),
                     grant_no: None,
@@ -117,12 +116,12 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
 pub(crate) fn end(id: ExecutionId) -> End {
     End {
         id,
-        outcome: Outcome {
+        outcome: Arc::new(Outcome {
             result: Some(raw(r#"{"answer": 42}"#)),
             exit_code: Some(0),
             stdout: Some("hello\n".to_owned()),
             ..Outcome::of(Status::Succeeded, None)
-        },
+        }),
     }
 }
 

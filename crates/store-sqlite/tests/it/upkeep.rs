@@ -1,10 +1,11 @@
 //! What is removed from the file, and when.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::Status;
+use attune_core::{Outcome, Status};
 use attune_store::{
-    Batch, ExecutionFilter, ExecutionStore as _, HistoryRetention, Outcome, PartitionStore as _,
+    Batch, ExecutionFilter, ExecutionStore as _, HistoryRetention, PartitionStore as _,
     RecordRetention,
 };
 use attune_store_sqlite::SqliteStore;
@@ -26,7 +27,7 @@ async fn executions_stay_as_long_as_their_requests() {
     let (id, request) = (ended[7].id, ended[7].request_id);
     let instant = ended
         .into_iter()
-        .map(|new| (new, Outcome::of(Status::Expired, None)));
+        .map(|new| (new, Arc::new(Outcome::of(Status::Expired, None))));
     let batch = Batch {
         instant: instant.collect(),
         ..owner.batch()
@@ -69,7 +70,7 @@ async fn an_endless_retention_keeps_everything() {
     let new = owner.queued(1).remove(0);
     let (id, request) = (new.id, new.request_id);
     let batch = Batch {
-        instant: vec![(new, Outcome::of(Status::Cancelled, None))],
+        instant: vec![(new, Arc::new(Outcome::of(Status::Cancelled, None)))],
         ..owner.batch()
     };
     store.commit(&batch).await.unwrap();
