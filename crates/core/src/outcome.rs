@@ -33,4 +33,22 @@ impl Outcome {
             stderr: None,
         }
     }
+
+    /// A run that did what it should.
+    pub fn succeeded(result: Option<Box<RawValue>>) -> Self {
+        Self {
+            result,
+            ..Self::of(Status::Succeeded, None)
+        }
+    }
+
+    /// A run that did not.
+    pub fn failed(error: impl Into<String>) -> Self {
+        Self::of(Status::Failed, Some(error.into()))
+    }
+
+    /// A run that was ended.
+    pub fn cancelled(error: impl Into<String>) -> Self {
+        Self::of(Status::Cancelled, Some(error.into()))
+    }
 }

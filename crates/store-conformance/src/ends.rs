@@ -136,7 +136,7 @@ pub async fn a_hostile_outcome_is_stored(store: Arc<dyn Store>) {
                 error: Some("nul \0 here".to_owned()),
                 stdout: Some("before \0 after".to_owned()),
                 stderr: Some("\0".to_owned()),
-                ..Outcome::of(Status::Succeeded, None)
+                ..Outcome::succeeded(None)
             }),
         });
     }

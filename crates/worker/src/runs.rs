@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{ActionId, Status, WorkerId};
+use attune_core::{ActionId, Outcome, Status, WorkerId};
 use attune_messages::v1::{Completion, ExecutionCompleted, ExecutionRequested};
 use attune_record::{Record, Recorder, now_ns};
 use chrono::{DateTime, Utc};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Key;
 use crate::lease::Life;
-use crate::runner::{Ended, Gate, Outcome, Runner, Stop};
+use crate::runner::{Ended, Gate, Runner, Stop};
 
 /// The runs that take time, each in a task of its own.
 pub(crate) struct Runs {

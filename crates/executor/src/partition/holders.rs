@@ -91,7 +91,7 @@ impl Partition {
         let Some(action_id) = self.index.get(&execution_id).copied() else {
             return;
         };
-        let outcome = Arc::new(Outcome::of(Status::Failed, Some(why)));
+        let outcome = Arc::new(Outcome::failed(why));
         let counter = Counter::Undispatchable;
         if self.end_holder(action_id, execution_id, attempt, outcome, counter, out) {
             self.serve(now, action_id, out);

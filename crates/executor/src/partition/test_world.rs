@@ -445,6 +445,6 @@ pub(super) fn completion(id: ExecutionId, attempt: i32) -> Completion {
         execution_id: id,
         attempt: Attempt(attempt),
         action_id: ACTION,
-        outcome: Arc::new(Outcome::of(Status::Succeeded, None)),
+        outcome: Arc::new(Outcome::succeeded(None)),
     }
 }

@@ -251,7 +251,7 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
 pub(crate) fn succeeded(id: ExecutionId) -> End {
     End {
         id,
-        outcome: Arc::new(Outcome::of(Status::Succeeded, None)),
+        outcome: Arc::new(Outcome::succeeded(None)),
     }
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn end(id: ExecutionId) -> End {
             result: Some(raw(r#"{"answer": 42}"#)),
             exit_code: Some(0),
             stdout: Some("hello\n".to_owned()),
-            ..Outcome::of(Status::Succeeded, None)
+            ..Outcome::succeeded(None)
         }),
     }
 }

@@ -7,14 +7,14 @@
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 
-use attune_core::Status;
+use attune_core::{Outcome, Status};
 use attune_messages::v1::ExecutionRequested;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::http::{Get, HttpGet};
 use super::program::Programs;
-use super::{Bounds, Ended, Outcome};
+use super::{Bounds, Ended};
 use crate::options::{HttpOptions, WorkerOptions};
 
 /// Where the certificates of the system are, and how names are resolved.
@@ -68,7 +68,7 @@ impl Fetches {
 fn told(outcome: Outcome) -> Outcome {
     if !matches!(outcome.status, Status::Succeeded | Status::Failed) {
         // It was ended, and what it has written of an answer says nothing.
-        return Outcome::bare(outcome.status, outcome.error);
+        return Outcome::of(outcome.status, outcome.error);
     }
     let answer = outcome.stdout.as_deref().map(serde_json::from_str);
     match answer {
@@ -130,7 +130,7 @@ mod tests {
             exit_code: Some(0),
             stdout: stdout.map(str::to_owned),
             stderr: Some("noise".to_owned()),
-            ..Outcome::bare(status, None)
+            ..Outcome::of(status, None)
         }
     }
 

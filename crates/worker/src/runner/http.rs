@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use attune_core::Outcome;
 use attune_core::input::json_prefix;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
@@ -22,7 +23,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::{Host, Url};
 
-use super::Outcome;
 use super::address::is_public;
 use super::capture::Capture;
 use crate::options::HttpOptions;

@@ -19,10 +19,9 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Builtin, Run, Status, WorkerId};
+use attune_core::{Builtin, Outcome, Run, Status, WorkerId};
 use attune_messages::v1::ExecutionRequested;
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -34,46 +33,6 @@ use program::Programs;
 
 pub use fetch::run_http;
 pub(crate) use start::Gate;
-
-/// What came of a run, as it is reported.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// A status that a worker may report.
-    pub(crate) status: Status,
-    pub(crate) result: Option<Box<RawValue>>,
-    pub(crate) error: Option<String>,
-    pub(crate) exit_code: Option<i32>,
-    pub(crate) stdout: Option<String>,
-    pub(crate) stderr: Option<String>,
-}
-
-impl Outcome {
-    fn bare(status: Status, error: Option<String>) -> Self {
-        Self {
-            status,
-            result: None,
-            error,
-            exit_code: None,
-            stdout: None,
-            stderr: None,
-        }
-    }
-
-    fn succeeded(result: Option<Box<RawValue>>) -> Self {
-        Self {
-            result,
-            ..Self::bare(Status::Succeeded, None)
-        }
-    }
-
-    pub(crate) fn failed(error: impl Into<String>) -> Self {
-        Self::bare(Status::Failed, Some(error.into()))
-    }
-
-    pub(crate) fn cancelled(error: impl Into<String>) -> Self {
-        Self::bare(Status::Cancelled, Some(error.into()))
-    }
-}
 
 /// How a run is over.
 #[derive(Debug)]
@@ -135,7 +94,7 @@ impl Bounds {
     async fn within(&self, run: impl Future<Output = Outcome>) -> Ended {
         tokio::select! {
             biased;
-            cause = self.cause() => self.ended_by(cause, Outcome::bare(Status::Failed, None)),
+            cause = self.cause() => self.ended_by(cause, Outcome::of(Status::Failed, None)),
             outcome = run => Ended::Outcome(outcome),
         }
     }

@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{Status, input};
+use attune_core::{Outcome, Status, input};
 use attune_messages::v1::ExecutionRequested;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
@@ -18,7 +18,7 @@ use super::capture::{Capture, Text};
 use super::process::{self, Group};
 use super::room::Room;
 use super::start::{self, Gate, MAX_STARTS, NotStarted, Waited};
-use super::{Bounds, Ended, Outcome};
+use super::{Bounds, Ended};
 use crate::guard::{Guard, VARIABLE};
 use crate::options::WorkerOptions;
 

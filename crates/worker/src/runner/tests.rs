@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Run, Status, WorkerId};
+use attune_core::{ActionId, Attempt, Builtin, ExecutionId, Outcome, Run, Status, WorkerId};
 use attune_messages::v1::ExecutionRequested;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::{Ended, Outcome, Runner, Stop};
+use super::{Ended, Runner, Stop};
 use crate::guard::Guard;
 use crate::options::WorkerOptions;
 
