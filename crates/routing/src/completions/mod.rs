@@ -82,12 +82,24 @@ fn judge(item: Completed, partitions: u16, room: usize) -> Item<Outcome> {
         completion.attempt,
         completion.status,
     );
-    let mended = mend::mend(completion, room);
+    let mended = mend::mend(for_owner(completion), room);
     Item::Forward {
         to,
         item: mended.item,
         note,
         changed: mended.changed,
+    }
+}
+
+/// Without what an owner does not need: who ran it and when is in the store, where the claim put it.
+/// That is half of a completion without output, on its way through the broker once more.
+fn for_owner(completion: Completion) -> Completion {
+    Completion {
+        partition: None,
+        worker: None,
+        started_at: None,
+        finished_at: None,
+        ..completion
     }
 }
 
