@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// Bring the database's schema up to date.
     Migrate(MigrateArguments),
     /// Fence off what was before the database was set back: once after a restore, before anything starts.
-    RestoreFence(MigrateArguments),
+    RestoreFence(RestoreFenceArguments),
     /// Measure throughput and delays with limits on, and check order and limits.
     Bench(BenchArguments),
     /// Judge from what all processes recorded whether the promises were kept.
@@ -80,8 +80,20 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArguments {
     /// Give up when PostgreSQL does not answer within so many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=365 * 24 * 3600))]
     pub(crate) give_up_after: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreFenceArguments {
+    #[command(flatten)]
+    pub(crate) patience: MigrateArguments,
+    /// Fence off everybody also when somebody is still there: what they run is killed.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Who does it, for the audit log.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = "operator")]
+    pub(crate) who: String,
 }
 
 #[derive(Debug, Args)]

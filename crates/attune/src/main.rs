@@ -5,6 +5,7 @@ mod bench;
 mod check_history;
 mod cli;
 mod demo;
+mod fence;
 mod parts;
 mod roles;
 
@@ -143,7 +144,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Worker => serve_one(&loaded, Role::Worker).await,
         Command::Standalone => roles::serve(settings, &Role::ALL).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
-        Command::RestoreFence(arguments) => restore_fence(settings, &arguments).await,
+        Command::RestoreFence(arguments) => fence::restore_fence(settings, &arguments).await,
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
         Command::Bench(ref arguments) => bench::run(settings, arguments).await,
         Command::Config(ConfigCommand::Print { json }) => {
@@ -238,25 +239,6 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
         .context("the core actions could not be applied")?;
     store.close().await;
     println!("the schema is up to date");
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn restore_fence(
-    settings: &Settings,
-    arguments: &MigrateArguments,
-) -> anyhow::Result<ExitCode> {
-    let store = patient_store(settings, "restore-fence", arguments).await?;
-    store
-        .check()
-        .await
-        .context("the schema does not fit; run `attune migrate` first")?;
-    let who = std::env::var("USER").unwrap_or_else(|_| "operator".to_owned());
-    store
-        .restore_fence(&who)
-        .await
-        .context("the fence could not be set")?;
-    store.close().await;
-    println!("what was before is fenced off; the daemons can be started");
     Ok(ExitCode::SUCCESS)
 }
 

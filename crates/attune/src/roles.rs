@@ -29,6 +29,8 @@ pub(crate) use executor::{ExecutorView, all_owned};
 
 /// How long the parts of a stopping process may take, beside the worker's own drain.
 const DRAIN: Duration = Duration::from_secs(20);
+/// How long it may take after that to close the connections.
+const CLOSE: Duration = Duration::from_secs(10);
 /// How long a round of a role's loop may take before the process counts as stuck: several times
 /// what a call to a server may take.
 const ROUND_BOUND: Duration = Duration::from_secs(60);
@@ -124,7 +126,13 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
     tracing::info!(role = name, "ready");
     let stopped = shutdown.wait(DRAIN + settings.worker.drain()).await;
     systemd::stopping();
-    parts.close().await;
+    // What a server that does not answer is still asked may take for ever.
+    if tokio::time::timeout(CLOSE, parts.close()).await.is_err() {
+        tracing::warn!(
+            "the connections were not closed within {} s; a server does not answer",
+            CLOSE.as_secs()
+        );
+    }
     stopped?;
     Ok(ExitCode::SUCCESS)
 }

@@ -409,7 +409,7 @@ mod tests {
     fn answers_go_to_queues_of_the_asker_only() {
         let longest = "q".repeat(MAX_NAME_BYTES);
         for fine in [
-            "amq.rabbitmq.reply-to.g1h2AA.5B==",
+            "amq.rabbitmq.reply-to.g1h2AA5yZXBseUA4ODk0MzY4NAAAHqMAAAAJawOCBA==.x0CG/kA4uxdWhkIOrd7Z/g==",
             "amq.gen-JzTY20BRgKO",
             "attune.reply.0198c1f0",
             "my-answers",

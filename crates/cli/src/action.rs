@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
 use attune_core::{ActionRef, Run};
 use clap::{Args, Subcommand};
-use reqwest::Method;
 use serde_json::json;
 
 use super::action_file::{self, FileAction, Place};
@@ -31,6 +30,9 @@ enum ActionCommand {
         /// Files, or folders whose *.yaml and *.yml files are applied in the order of their names.
         #[arg(required = true, value_name = "FILE|DIR")]
         paths: Vec<PathBuf>,
+        /// Who does it, for the versions of the policies.
+        #[arg(long, env = "USER", value_name = "NAME")]
+        who: Option<String>,
     },
     /// List the actions of the server.
     #[command(after_help = EXIT_CODES)]
@@ -47,7 +49,7 @@ enum ActionCommand {
 pub(super) async fn execute(http: &Http, arguments: ActionArguments) -> Result<Output, Failure> {
     let json = arguments.connect.json;
     match arguments.command {
-        ActionCommand::Apply { paths } => apply(http, &paths, json).await,
+        ActionCommand::Apply { paths, who } => apply(http, &paths, who, json).await,
         ActionCommand::List => list(http, json).await,
         ActionCommand::Show { action_ref } => {
             let view: ActionView = http.get(&format!("/actions/{action_ref}"), &[]).await?;
@@ -103,12 +105,46 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FileAction>, Failure> {
     }
 }
 
-async fn apply(http: &Http, paths: &[PathBuf], json: bool) -> Result<Output, Failure> {
+/// Asks the server about every action before one is applied, for the same reason: it judges what
+/// a file alone does not tell, such as the schema of the parameters.
+async fn check(http: &Http, actions: &[FileAction]) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for FileAction { spec, place } in actions {
+        let path = format!("/actions/{}", spec.action_ref);
+        let query = [("check", Some(true.to_string()))];
+        match http.put::<()>(&path, &query, spec).await {
+            Ok(()) => {}
+            Err(error @ CallError::Refused(_)) => {
+                problems.push(format!("{place}: {}: {error}", spec.action_ref));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "nothing was applied\n{}",
+        problems.join("\n")
+    )))
+}
+
+async fn apply(
+    http: &Http,
+    paths: &[PathBuf],
+    who: Option<String>,
+    json: bool,
+) -> Result<Output, Failure> {
     let actions = read(paths)?;
+    // One alone is refused or applied whole.
+    if actions.len() > 1 {
+        check(http, &actions).await?;
+    }
+    let query = [("who", who.filter(|who| !who.is_empty()))];
     let (mut applied, mut problems, mut exit) = (Vec::new(), Vec::new(), Exit::Done);
     for FileAction { spec, place } in &actions {
-        let request = http.request(Method::PUT, &format!("/actions/{}", spec.action_ref));
-        match http.send::<ActionApplied>(request.json(spec)).await {
+        let path = format!("/actions/{}", spec.action_ref);
+        match http.put::<ActionApplied>(&path, &query, spec).await {
             Ok(answer) => {
                 if let Some(reason) = &answer.pending_reason {
                     problems.push(format!(

@@ -98,10 +98,13 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<Strin
             Ok(_) => return Err(problems),
             Err(wrong) => wrong,
         };
-        let told = problems.len();
+        // What is no better for having been mended stands in the way of all that may follow.
+        if problems.contains(&wrong.problem) {
+            return Err(problems);
+        }
         problems.push(wrong.problem);
         // With the mistake out of the way, the next one is found.
-        if told >= PROBLEMS_TOLD || !mend(&mut value, &wrong.place) {
+        if problems.len() > PROBLEMS_TOLD || !mend(&mut value, &wrong.place) {
             return Err(problems);
         }
     }

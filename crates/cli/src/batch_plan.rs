@@ -158,7 +158,8 @@ impl Plan {
                 } => {
                     self.maybe[place] |= unknown;
                     let since = *self.first_refused.entry(place).or_insert(now);
-                    if now.duration_since(since) + pause > self.bounds.give_up_after {
+                    let left = (since + self.bounds.give_up_after).saturating_duration_since(now);
+                    if left.is_zero() {
                         let maybe = self.maybe[place];
                         let fate = if maybe {
                             Fate::Unknown(detail)
@@ -170,7 +171,8 @@ impl Plan {
                     }
                     let lane = &mut self.lanes[self.lane_of[place]];
                     lane.waiting.push_front(place);
-                    let at = now + pause;
+                    // The last try comes when the time is over.
+                    let at = now + pause.min(left);
                     lane.not_before = Some(lane.not_before.map_or(at, |other| other.max(at)));
                 }
             }
@@ -310,11 +312,13 @@ mod tests {
     #[test]
     fn a_line_is_given_up_in_the_end() {
         let (mut plan, start) = (plan("ab", 2), Instant::now());
-        let mut now = start;
-        for _ in 0..3 {
+        // The last try is made when the time is over, and not the longest pause before.
+        for after in [0, 4, 8, 10] {
+            let now = start + Duration::from_secs(after);
+            let wake = plan.next_wake().unwrap_or(start);
+            assert_eq!(wake, now);
             let batch = plan.next_batch(now).unwrap();
             plan.settle(batch, vec![later(4, false), later(4, now == start)], now);
-            now += Duration::from_secs(4);
         }
         assert_eq!(plan.open(), 0);
         assert_eq!(

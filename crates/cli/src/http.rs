@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attune_api_types::{ErrorBody, ErrorDetail};
-use reqwest::{Client, Method, RequestBuilder, Response, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Failure;
@@ -156,6 +157,21 @@ impl Http {
         path: &str,
         query: &[(&str, Option<String>)],
     ) -> Result<T, CallError> {
+        self.send(self.client.get(self.url(path, query)?)).await
+    }
+
+    /// Puts `body` at `path`, with the parameters of `query` that have a value.
+    pub(super) async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, Option<String>)],
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, CallError> {
+        self.send(self.client.put(self.url(path, query)?).json(body))
+            .await
+    }
+
+    fn url(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Url, CallError> {
         let mut url = format!("{}/api/v1{path}", self.base.as_str().trim_end_matches('/'))
             .parse::<Url>()
             .map_err(|error| CallError::Unreachable(format!("not a URL: {error}")))?;
@@ -164,7 +180,7 @@ impl Http {
                 url.query_pairs_mut().append_pair(name, value);
             }
         }
-        self.send(self.client.get(url)).await
+        Ok(url)
     }
 
     /// Sends a request and reads its answer.
@@ -182,7 +198,11 @@ impl Http {
             .await
             .map_err(|error| self.no_answer(error))?;
         if status.is_success() {
-            return serde_json::from_slice(&body)
+            let body: &[u8] = match status {
+                StatusCode::NO_CONTENT => b"null",
+                _ => &body,
+            };
+            return serde_json::from_slice(body)
                 .map_err(|error| self.foreign(&format!("an answer that does not fit: {error}")));
         }
         let Ok(ErrorBody { error }) = serde_json::from_slice(&body) else {

@@ -75,11 +75,16 @@ pub(crate) struct Connect {
     )]
     url: String,
     /// Wait so many seconds for a server that does not listen yet; 0: not at all.
-    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS")]
+    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS", value_parser = seconds())]
     connect_timeout: u64,
     /// Write one JSON document to stdout instead of tables.
     #[arg(long, global = true)]
     json: bool,
+}
+
+/// A number of seconds: at most a year, which no clock overflows by.
+fn seconds() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(..=365 * 24 * 3600)
 }
 
 /// What the exit code says; see [`EXIT_CODES`].

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use attune_api_types::{Execution, Submitted};
 use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Status, Submission};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use reqwest::Method;
 use serde_json::value::RawValue;
 
 use super::http::{CallError, Http, IDEMPOTENCY_KEY};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, render};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, render, seconds, waits};
 
 /// The pause before the second look at an execution; each further one is half as long again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -20,6 +21,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long the look at the deadline of `--timeout` may take.
 const LAST_LOOK: Duration = Duration::from_millis(500);
+/// Whoever waits is told after so long what the execution waits for.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
 /// A wait without `--timeout` ends when the server has not answered for so long.
 const SERVER_LOST_AFTER: Duration = Duration::from_secs(60);
 
@@ -58,6 +61,15 @@ pub struct SubmitArguments {
     /// A mark that is shown with it; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
     label: Vec<String>,
+    /// Start it no sooner than in so many seconds.
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["file", "not_before"])]
+    delay: Option<u32>,
+    /// Start it no sooner than this time, as in 2026-11-22T18:00:00Z.
+    #[arg(long, value_name = "TIME", conflicts_with = "file")]
+    not_before: Option<DateTime<Utc>>,
+    /// How long it may run, in seconds, in place of what the action says.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "file")]
+    run_timeout: Option<u32>,
     /// Names the request: repeating it within 24 hours gives the same execution. With --file,
     /// the lines get keys made from this one, so that the same file can be submitted again.
     #[arg(long, value_name = "KEY")]
@@ -66,14 +78,16 @@ pub struct SubmitArguments {
     #[arg(long, conflicts_with = "file")]
     wait: bool,
     /// Stop waiting after so many seconds (exit code 3); the execution goes on.
-    #[arg(long, value_name = "SECONDS", requires = "wait")]
+    #[arg(long, value_name = "SECONDS", requires = "wait", value_parser = seconds())]
     timeout: Option<u64>,
-    /// Submit every line of a file, each one submission in JSON; `-` reads stdin.
+    /// Submit every line of a file, each one submission in JSON, as in
+    /// {"action_ref": "core.echo", "parameters": {"n": 1}, "priority": "high"}; `-` reads stdin.
+    /// docs/PROTOCOL.md has all members under `execution`.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Give a line up that is still refused after so many seconds, because its queue is full or
     /// the server is away.
-    #[arg(long, value_name = "SECONDS", requires = "file", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", requires = "file", default_value_t = 300, value_parser = seconds())]
     give_up_after: u64,
 }
 
@@ -121,6 +135,13 @@ fn submission(arguments: &SubmitArguments) -> Result<Submission, String> {
         requested_by: arguments.user.clone(),
         group: arguments.group.clone(),
         labels,
+        not_before: arguments.not_before.or_else(|| {
+            let delay = arguments
+                .delay
+                .map(|delay| TimeDelta::seconds(i64::from(delay)));
+            delay.map(|delay| Utc::now() + delay)
+        }),
+        timeout_seconds: arguments.run_timeout,
         ..Submission::new(action_ref.as_str())
     };
     submission.check().map_err(|reject| reject.message)?;
@@ -212,7 +233,7 @@ async fn wait(
     let started = Instant::now();
     let spinner = spinner();
     let deadline = timeout.map(|timeout| started + timeout);
-    let (mut pause, mut lost_since) = (FIRST_PAUSE, None);
+    let (mut pause, mut lost_since, mut told) = (FIRST_PAUSE, None, None);
     loop {
         match look(http, id, deadline).await {
             Ok(record) if record.status.is_terminal() => {
@@ -221,6 +242,14 @@ async fn wait(
             Ok(record) => {
                 lost_since = None;
                 spinner.set_message(format!("execution {id} is {}", record.status));
+                if started.elapsed() >= TOLD_AFTER && told != Some(record.status) {
+                    told = Some(record.status);
+                    if let Some(why) = waits::remarks(http, &record).await.waits {
+                        spinner.suspend(|| {
+                            eprintln!("attune: execution {id} waits: {}", render::shown(&why))
+                        });
+                    }
+                }
             }
             Err(error @ CallError::Refused(_)) => return Err(error.into()),
             Err(error) => {
@@ -368,10 +397,27 @@ mod tests {
     fn everything_else_goes_where_it_belongs() {
         let submission =
             read("core.echo --priority high --user ann --group g --label a=1 --label b=2").unwrap();
+        assert_eq!(
+            (submission.not_before, submission.timeout_seconds),
+            (None, None)
+        );
         assert_eq!(submission.priority, Priority::High);
         assert_eq!(submission.requested_by.as_deref(), Some("ann"));
         assert_eq!(submission.group.as_deref(), Some("g"));
         assert_eq!(submission.labels.len(), 2);
+    }
+
+    #[test]
+    fn a_start_can_be_delayed_and_a_run_bounded() {
+        let submission = read("core.echo --not-before 2026-11-22T18:00:00Z --run-timeout 9");
+        let submission = submission.unwrap();
+        let at = submission.not_before.unwrap();
+        assert_eq!(at.to_rfc3339(), "2026-11-22T18:00:00+00:00");
+        assert_eq!(submission.timeout_seconds, Some(9));
+        let before = Utc::now();
+        let delayed = read("core.echo --delay 60").unwrap().not_before.unwrap();
+        let delay = delayed - before;
+        assert!((60..90).contains(&delay.num_seconds()), "{delay}");
     }
 
     #[test]
@@ -381,6 +427,19 @@ mod tests {
             ("Core", "is not an action ref"),
             ("core.echo --file x", "cannot be used with"),
             ("core.echo --timeout 3", "--wait"),
+            (
+                "core.echo --wait --timeout 18446744073709551615",
+                "31536000",
+            ),
+            (
+                "core.echo --connect-timeout 18446744073709551615",
+                "31536000",
+            ),
+            (
+                "core.echo --delay 1 --not-before 2026-11-22T18:00:00Z",
+                "cannot be used with",
+            ),
+            ("core.echo --not-before tomorrow", "tomorrow"),
             ("core.echo -p message", "not KEY=VALUE"),
             ("core.echo -p a=1 -p a=2", "given twice"),
             ("core.echo --label a=1 --label a=2", "given twice"),

@@ -1,5 +1,7 @@
 //! Bounds on what comes from outside.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 
@@ -65,7 +67,7 @@ pub fn check_run_timeout(seconds: u32) -> Result<(), Reject> {
 }
 
 /// Checks that `text` is a JSON object, nested at most [`MAX_DEPTH`] deep, without NUL
-/// characters and keys of the parser's own, and with numbers that a double can hold.
+/// characters and keys of the parser's own, with numbers that a double can hold and no key given twice.
 ///
 /// # Errors
 /// A [`Reject`] that names the place inside `field`.
@@ -76,21 +78,26 @@ pub fn check_json_object(field: &str, text: &str) -> Result<(), Reject> {
             format!("`{field}` must be a JSON object, like {{\"key\": 1}}"),
         ));
     }
-    check_json(field, text)
+    check(field, text, true)
 }
 
 /// Checks that `text` is one JSON value of any kind, within the bounds of
-/// [`check_json_object`].
+/// [`check_json_object`]; a key may come twice.
 ///
 /// # Errors
 /// A [`Reject`] that names the place inside `field`.
 pub fn check_json(field: &str, text: &str) -> Result<(), Reject> {
+    check(field, text, false)
+}
+
+fn check(field: &str, text: &str, unique_keys: bool) -> Result<(), Reject> {
     let mut path = vec![field.to_owned()];
     let mut deserializer = serde_json::Deserializer::from_str(text);
     // Our own bound is lower than the parser's and names the place.
     let checked = Checker {
         path: &mut path,
         depth: 1,
+        unique_keys,
     }
     .deserialize(&mut deserializer)
     .and_then(|()| deserializer.end());
@@ -106,6 +113,8 @@ pub fn check_json(field: &str, text: &str) -> Result<(), Reject> {
 struct Checker<'a> {
     path: &'a mut Vec<String>,
     depth: usize,
+    /// Parsers differ in which of two values they take: what was checked and what is used must be one.
+    unique_keys: bool,
 }
 
 impl Checker<'_> {
@@ -171,6 +180,7 @@ impl<'de> Visitor<'de> for Checker<'_> {
             let next = Checker {
                 path: &mut *self.path,
                 depth: self.depth + 1,
+                unique_keys: self.unique_keys,
             };
             if seq.next_element_seed(next)?.is_none() {
                 self.path.pop();
@@ -183,7 +193,12 @@ impl<'de> Visitor<'de> for Checker<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         self.check_depth()?;
+        let mut seen = HashSet::new();
         while let Some(Key(key)) = map.next_key()? {
+            if self.unique_keys && !seen.insert(key.clone()) {
+                self.path.push(key);
+                return Err(A::Error::custom("the key is given twice"));
+            }
             if key.contains('\0') {
                 return Err(A::Error::custom("a key contains a NUL character (\\u0000)"));
             }
@@ -197,6 +212,7 @@ impl<'de> Visitor<'de> for Checker<'_> {
             map.next_value_seed(Checker {
                 path: &mut *self.path,
                 depth: self.depth + 1,
+                unique_keys: self.unique_keys,
             })?;
             self.path.pop();
         }
@@ -248,6 +264,24 @@ mod tests {
         assert_eq!(reject.field.as_deref(), Some("parameters.a.1.b"));
         let reject = check_json_object("parameters", r#"{"a":1e999}"#).unwrap_err();
         assert!(reject.message.contains("out of range"), "{reject}");
+    }
+
+    #[test]
+    fn a_key_that_is_given_twice_is_refused() {
+        for (text, place) in [
+            (r#"{"a":1,"a":2}"#, "parameters.a"),
+            (r#"{"l":[{"b":{"c":1,"d":2,"c":3}}]}"#, "parameters.l.0.b.c"),
+            (r#"{"a":1,"\u0061":2}"#, "parameters.a"),
+        ] {
+            let reject = check_json_object("parameters", text).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some(place), "{reject}");
+            // What a program returned is kept as it is.
+            assert_eq!(check_json("result", text), Ok(()));
+        }
+        assert_eq!(
+            check_json_object("parameters", r#"{"a":{"a":1},"b":{"a":1}}"#),
+            Ok(())
+        );
     }
 
     #[test]

@@ -1,2 +1,3 @@
--- Outside of a transaction, now() is the start of this very statement.
-SELECT now() = statement_timestamp()
+-- Outside of a transaction, now() is the start of this very statement. A session that began while the
+-- database took no writes, or on a standby, may never take one.
+SELECT now() = statement_timestamp() AND NOT current_setting('transaction_read_only')::boolean

@@ -1,6 +1,7 @@
 //! The pools, and how a call runs on them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use attune_core::Bug;
@@ -23,6 +24,9 @@ pub(crate) struct Db {
     pub(crate) lease: PgPool,
     pub(crate) general: PgPool,
     pub(crate) letters: Arc<LetterGauge>,
+    /// A session was not allowed to write: it began while the database was read-only, and others may
+    /// have too. None of them ends by itself.
+    suspect: Arc<AtomicBool>,
     migrate: PgConnectOptions,
     address: Arc<str>,
 }
@@ -53,7 +57,8 @@ impl Db {
             Arc::clone(&address),
         )
         .await?;
-        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size);
+        let suspect = Arc::default();
+        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &suspect);
         Ok(Self {
             commit: pool(Purpose::Commit, options.commit_connections),
             key: pool(Purpose::Key, options.key_connections),
@@ -61,6 +66,7 @@ impl Db {
             lease: pool(Purpose::Lease, 2),
             general: pool(Purpose::General, options.general_connections),
             letters: Arc::new(LetterGauge::new(options.letters)),
+            suspect: Arc::clone(&suspect),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
         })
@@ -81,7 +87,13 @@ impl Db {
             return result.map_err(|failure| failure.at(&self.address));
         }
         match tokio::spawn(work).await {
-            Ok(result) => result.map_err(|failure| failure.at(&self.address)),
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(failure)) => {
+                if failure.is_read_only() {
+                    self.suspect.store(true, Ordering::Relaxed);
+                }
+                Err(failure.at(&self.address))
+            }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.
             Err(error) => Err(StoreError::Unavailable(Box::new(error))),

@@ -41,6 +41,14 @@ enum At {
 }
 
 impl Failure {
+    /// Whether the session may only read: the database takes no writes, or is a standby.
+    pub(crate) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Database(error) => code(error).as_deref() == Some("25006"),
+            Self::Store(_) => false,
+        }
+    }
+
     /// The caller's error. `address` says which server it was.
     pub(crate) fn at(self, address: &Arc<str>) -> StoreError {
         let error = match self {

@@ -3,6 +3,8 @@
 //! The settings travel in the start-up message, so they cost no round trip. A pooler between
 //! this program and the server must pass them on (PgBouncer: session mode).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -112,20 +114,25 @@ impl Purpose {
     /// cost of a claim. What it protects from cannot happen here on the way it usually happens
     /// (a dropped caller leaves a transaction open), since every call runs in a task of its own.
     /// A connection that lay idle for a while is checked all the same, when a round trip costs
-    /// nothing: whether it is still there, and whether it is outside of any transaction.
+    /// nothing: whether it is still there, whether it is outside of any transaction, and whether
+    /// it may write. While sessions are `suspect` of not being allowed to write, each is asked before
+    /// each use, and one that is not is closed.
     pub(crate) fn pool(
         self,
         options: &PostgresOptions,
         base: &PgConnectOptions,
         size: u32,
+        suspect: &Arc<AtomicBool>,
     ) -> PgPool {
+        let suspect = Arc::clone(suspect);
         PgPoolOptions::new()
             .max_connections(size.max(1))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
-            .before_acquire(|connection, meta| {
+            .before_acquire(move |connection, meta| {
+                let is_suspect = suspect.load(Ordering::Relaxed);
                 Box::pin(async move {
-                    if meta.idle_for < CHECK_AFTER_IDLE {
+                    if meta.idle_for < CHECK_AFTER_IDLE && !is_suspect {
                         return Ok(true);
                     }
                     sqlx::query_scalar(crate::sql::SESSION_IS_SOUND)

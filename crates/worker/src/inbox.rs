@@ -2,10 +2,12 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
+use std::time::Duration;
 
 use attune_bus::DeliveryTag;
 use attune_core::{Attempt, ExecutionId};
 use attune_messages::v1::ExecutionRequested;
+use tokio::time::Instant;
 
 /// What is claimed, run and reported: one attempt of an execution.
 pub(crate) type Key = (ExecutionId, Attempt);
@@ -14,6 +16,9 @@ pub(crate) type Key = (ExecutionId, Attempt);
 /// seconds; at 20,000 a second this holds the last few of them, in about 1 MB. One that comes
 /// later costs a claim, which the store refuses.
 const REMEMBERED: usize = 16_384;
+/// How long one that the store refuses to have claimed is set aside at first, and at last.
+const FIRST_ASIDE: Duration = Duration::from_secs(1);
+const LONGEST_ASIDE: Duration = Duration::from_secs(60);
 
 /// Deliveries that are not settled and the executions in them, first come first out. Its size
 /// is bounded by the prefetch of the subscription.
@@ -28,8 +33,22 @@ pub(crate) struct Inbox {
     generation: u64,
     /// Claimed here not long ago.
     claimed: Recent<Key>,
+    /// Those that wait and that the store refused by themselves.
+    aside: HashMap<Key, Aside>,
+    /// How many were claimed, or were not to be had.
+    claims: u64,
     /// Cancelled not long ago: the word may come before its run has begun here.
     cancelled: Recent<Key>,
+}
+
+/// One that the store refused by itself.
+#[derive(Debug)]
+struct Aside {
+    /// It is not claimed before.
+    until: Instant,
+    pause: Duration,
+    /// How many had been claimed then.
+    claims: u64,
 }
 
 #[derive(Debug)]
@@ -56,6 +75,8 @@ impl Inbox {
             deliveries: HashMap::new(),
             generation: 0,
             claimed: Recent::new(REMEMBERED),
+            aside: HashMap::new(),
+            claims: 0,
             cancelled: Recent::new(REMEMBERED),
         }
     }
@@ -100,10 +121,41 @@ impl Inbox {
         arrival
     }
 
-    /// The next `max` that wait; they count as being claimed until they are settled or put back.
+    /// The next `max` that wait and are not set aside; they count as being claimed until they are
+    /// settled or put back.
     pub(crate) fn take(&mut self, max: usize) -> Vec<Key> {
-        let count = max.min(self.order.len());
-        self.order.drain(..count).collect()
+        if self.aside.is_empty() {
+            let count = max.min(self.order.len());
+            return self.order.drain(..count).collect();
+        }
+        let mut taken = Vec::new();
+        let (aside, now) = (&self.aside, Instant::now());
+        self.order.retain(|key| {
+            let is_next =
+                taken.len() < max && aside.get(key).is_none_or(|aside| aside.until <= now);
+            if is_next {
+                taken.push(*key);
+            }
+            !is_next
+        });
+        taken
+    }
+
+    /// The store refuses to have this one claimed, which may be about it alone: it waits behind all
+    /// others, for longer each time that others were claimed since it was refused last.
+    pub(crate) fn set_aside(&mut self, key: Key) {
+        self.order.push_back(key);
+        let claims = self.claims;
+        let aside = self.aside.entry(key).or_insert(Aside {
+            until: Instant::now(),
+            pause: FIRST_ASIDE,
+            claims,
+        });
+        if aside.claims != claims {
+            aside.claims = claims;
+            aside.pause = (aside.pause * 2).min(LONGEST_ASIDE);
+        }
+        aside.until = Instant::now() + aside.pause;
     }
 
     /// They were not claimed and wait again, before all others, in the same order.
@@ -124,6 +176,8 @@ impl Inbox {
         if won {
             self.claimed.insert(key);
         }
+        self.claims += 1;
+        self.aside.remove(&key);
         let item = self.items.remove(&key)?;
         for tag in item.tags {
             if let Some(left) = self.deliveries.get_mut(&tag) {
@@ -150,16 +204,23 @@ impl Inbox {
         !self.order.is_empty()
     }
 
+    /// How many have been set aside.
+    pub(crate) fn set_aside_count(&self) -> usize {
+        self.aside.len()
+    }
+
     /// Forgets what waits: its messages go back to the bus. What is being claimed stays.
     pub(crate) fn give_up_waiting(&mut self) {
         for key in self.order.drain(..) {
             self.items.remove(&key);
         }
+        self.aside.clear();
     }
 
     /// Forgets every delivery, for a new subscription; nothing is being claimed.
     pub(crate) fn start_over(&mut self) {
         self.order.clear();
+        self.aside.clear();
         self.items.clear();
         self.deliveries.clear();
         self.generation = 0;

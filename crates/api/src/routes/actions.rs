@@ -10,10 +10,11 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use tracing::warn;
 use uuid::Uuid;
 
+use super::holders::NOBODY;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
@@ -21,9 +22,6 @@ use crate::catalog::compile;
 use crate::error::ApiError;
 use crate::extent::Extent;
 use crate::query::Params;
-
-/// Who changes policies as long as nobody is asked for a name.
-const CHANGED_BY: &str = "api";
 
 /// The action that a path names.
 pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<ActionRef, ApiError> {
@@ -36,8 +34,14 @@ pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<Action
 #[utoipa::path(
     put, path = "/actions/{ref}", tag = "actions", operation_id = "apply_action",
     request_body = words::ActionSpec,
-    params(("ref" = String, Path, description = "The action's ref, as in `core.http.get`.")),
+    params(
+        ("ref" = String, Path, description = "The action's ref, as in `core.http.get`."),
+        ("check" = Option<bool>, Query, description = "`true`: only say whether it could be applied."),
+        ("who" = Option<String>, Query, description = "Who changes it, for the versions of its policy; \
+            `api` unless given."),
+    ),
     responses(
+        (status = 204, description = "With `check`: it could be applied."),
         (status = 201, description = "Created.", body = ActionApplied),
         (status = 200, description = "Changed, or as it was.", body = ActionApplied),
         (status = 409, description = "`CONFLICT`: the store refuses the change.", body = ErrorBody),
@@ -46,9 +50,14 @@ pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<Action
 pub(crate) async fn apply(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,
+    uri: Uri,
     request: Request,
-) -> Result<(StatusCode, Json<ActionApplied>), ApiError> {
+) -> Result<Response, ApiError> {
     let action_ref = ref_of(path)?;
+    let mut params = Params::of(&uri)?;
+    let only_check = params.parse::<bool>("check")?.unwrap_or(false);
+    let who = params.take("who")?.unwrap_or_else(|| NOBODY.to_owned());
+    params.end("check, who")?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let deadline = app.check_deadline();
     // A schema is parsed to a tree, which can take many times its text.
@@ -71,9 +80,12 @@ pub(crate) async fn apply(
         compile(schema, &app.aside, deadline).await??;
     }
     drop(share);
+    if only_check {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     // Stored and told, or neither: a client that goes away in between must not leave a live
     // queue with the old limit.
-    let applied = tokio::spawn(store_and_tell(app, spec))
+    let applied = tokio::spawn(store_and_tell(app, spec, who))
         .await
         .map_err(lost_task)??;
     let status = if applied.created {
@@ -81,10 +93,14 @@ pub(crate) async fn apply(
     } else {
         StatusCode::OK
     };
-    Ok((status, Json(applied)))
+    Ok((status, Json(applied)).into_response())
 }
 
-async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, ApiError> {
+async fn store_and_tell(
+    app: App,
+    spec: ActionSpec,
+    who: String,
+) -> Result<ActionApplied, ApiError> {
     let partitions = app.options.partitions;
     let apply_id = Uuid::new_v4();
     record(&app, || Record::ApplyInvoke {
@@ -96,7 +112,7 @@ async fn store_and_tell(app: App, spec: ActionSpec) -> Result<ActionApplied, Api
     let applied = app
         .ports
         .actions
-        .apply_action(&spec, partitions, CHANGED_BY)
+        .apply_action(&spec, partitions, &who)
         .await?;
     let learnt = app
         .catalog

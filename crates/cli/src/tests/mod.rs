@@ -371,6 +371,9 @@ async fn apply_reads_everything_first_and_shows_what_changed() {
         .map(|row| row.split_whitespace().collect())
         .collect();
     assert_eq!(rows[1], ["demo.a", "created", "2", "now"]);
+    let by_ann = attune(&url, &format!("{line} --who ann")).await.unwrap();
+    assert!(by_ann.text.contains("unchanged"), "{by_ann:?}");
+    assert_eq!(server.lock().unwrap().changed_by.as_deref(), Some("ann"));
     assert_eq!(rows[2], ["demo.b", "created", "unlimited", "pending"]);
     assert_eq!(
         output.problems,
@@ -389,15 +392,18 @@ async fn apply_reads_everything_first_and_shows_what_changed() {
         "2.yaml",
         &action("demo.c", "description: refuse"),
     );
-    let refused = attune(&url, &line).await.unwrap();
+    // The server refuses one: nothing is applied.
+    server.lock().unwrap().actions.clear();
+    let refused = attune(&url, &line).await.unwrap_err();
     assert_eq!(refused.exit, Exit::Refused);
     assert!(
-        refused.problems[1].contains("2.yaml, document 1: demo.c: "),
+        refused.message.starts_with("nothing was applied\n")
+            && refused.message.contains("2.yaml, document 1: demo.c: "),
         "{refused:?}"
     );
+    assert!(server.lock().unwrap().actions.is_empty());
 
     // One bad document among good ones, and one action twice: nothing is applied.
-    server.lock().unwrap().actions.clear();
     write(folder.path(), "2.yaml", "ref: demo.c\n");
     write(folder.path(), "3.yaml", &action("demo.a", ""));
     let failure = attune(&url, &line).await.unwrap_err();

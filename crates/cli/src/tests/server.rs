@@ -26,6 +26,8 @@ pub(super) struct Server {
     /// So many submissions find no executor yet.
     pub(super) ownerless: usize,
     pub(super) actions: BTreeMap<String, Value>,
+    /// Who changed an action last.
+    pub(super) changed_by: Option<String>,
     /// How often an execution was looked at.
     looks: usize,
     /// How every execution ends.
@@ -164,6 +166,7 @@ async fn cancel(Path(id): Path<i64>) -> Answer {
 async fn apply(
     State(server): State<Shared>,
     Path(name): Path<String>,
+    Query(query): Query<BTreeMap<String, String>>,
     Json(spec): Json<Value>,
 ) -> Answer {
     if spec["description"] == "refuse" {
@@ -174,6 +177,10 @@ async fn apply(
             None,
         );
     }
+    if query.contains_key("check") {
+        return (StatusCode::NO_CONTENT, Json(Value::Null));
+    }
+    server.lock().unwrap().changed_by = query.get("who").cloned();
     let old = server
         .lock()
         .unwrap()

@@ -23,6 +23,8 @@ pub(super) struct Load {
     partition: Partition,
     next: Next,
     backoff: Backoff,
+    /// Since when the store refuses to be read, and what it said last.
+    refused: Option<(Millis, String)>,
     /// What must be dispatched again, besides everything else that loading led to.
     effects: Vec<Effect>,
 }
@@ -50,6 +52,12 @@ impl Load {
             Next::Asked { .. } => None,
         }
     }
+
+    /// Since when it cannot be loaded, and why.
+    pub(super) fn refused(&self) -> Option<(Millis, &str)> {
+        let (since, words) = self.refused.as_ref()?;
+        Some((*since, words))
+    }
 }
 
 impl Owner {
@@ -65,6 +73,7 @@ impl Owner {
             partition,
             next: Next::Queues { at: now },
             backoff: Backoff::new(20, 2_000),
+            refused: None,
             effects: Vec::new(),
         }
     }
@@ -119,6 +128,7 @@ impl Owner {
         };
         match reply {
             Reply::Queues { actions, totals } => {
+                load.refused = None;
                 let recover = Event::Recover { actions, totals };
                 load.effects.extend(load.partition.step(wall, recover));
                 load.next = Next::Rows {
@@ -127,6 +137,7 @@ impl Owner {
                 };
             }
             Reply::Rows { rows, next } => {
+                load.refused = None;
                 let recovered = load.partition.step(wall, Event::RecoverRows(rows));
                 load.effects.extend(recovered);
                 load.next = Next::Rows {
@@ -137,7 +148,11 @@ impl Owner {
                     self.adopt(now, id);
                 }
             }
-            _ => {
+            reply => {
+                if let Reply::Failed(failure) = reply {
+                    let since = load.refused.take().map_or(now, |(since, _)| since);
+                    load.refused = Some((since, failure.words));
+                }
                 let at = now + load.backoff.next_delay(&mut self.chance);
                 load.next = match load.next {
                     Next::Asked { after: Some(after) } => Next::Rows { after, at },

@@ -315,10 +315,13 @@ impl Owner {
     /// What keeps it from doing its work, if anything has for long enough to be told.
     pub fn trouble(&self, now: Millis) -> Option<Trouble> {
         let refused = self.refusals(now).map(|(partition, _, trouble)| Trouble {
-            words: format!(
-                "the store refuses what is decided about partition {partition}: {}",
-                trouble.words
-            ),
+            words: match self.rewrites.contains_key(&partition) {
+                true => format!(
+                    "the store refuses what is decided about partition {partition}: {}",
+                    trouble.words
+                ),
+                false => format!("partition {partition}: {}", trouble.words),
+            },
             ..trouble
         });
         let untrusted = self.keeper.untrusted_for(now).map(|for_ms| Trouble {
@@ -330,20 +333,32 @@ impl Owner {
             .max_by_key(|trouble| trouble.for_ms)
     }
 
-    /// The partitions about which nothing is decided because the store refuses what was, in which
-    /// epochs, and what the store said.
+    /// The partitions about which nothing is decided because the store refuses what was, or because
+    /// they cannot be loaded; in which epochs, and what the store said.
     pub fn refusals(
         &self,
         now: Millis,
     ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
-        self.rewrites.values().filter_map(move |rewrite| {
+        let refused = self.rewrites.values().filter_map(move |rewrite| {
             let (partition, epoch) = rewrite.fence()?;
             let trouble = Trouble {
                 for_ms: now - rewrite.since,
                 words: rewrite.why.clone(),
             };
             Some((partition, epoch, trouble))
-        })
+        });
+        let unloaded = self.places.iter().filter_map(move |(id, place)| {
+            let Stage::Loading(load) = &place.stage else {
+                return None;
+            };
+            let (since, words) = load.refused()?;
+            let trouble = Trouble {
+                for_ms: now - since,
+                words: format!("its queues cannot be loaded: {words}"),
+            };
+            Some((*id, place.epoch, trouble))
+        });
+        refused.chain(unloaded)
     }
 
     fn number(&mut self) -> u64 {

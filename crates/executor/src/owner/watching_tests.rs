@@ -49,6 +49,8 @@ struct World {
     notices: Vec<Notice>,
     /// Until then the store does not answer.
     away_until: Millis,
+    /// It refuses to read what waits in this partition.
+    unreadable: Option<PartitionId>,
 }
 
 impl World {
@@ -110,6 +112,7 @@ impl World {
             taken_back: Vec::new(),
             notices: Vec::new(),
             away_until: 0,
+            unreadable: None,
         }
     }
 
@@ -235,6 +238,12 @@ impl World {
                 actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
                 totals: vec![],
             },
+            Call::LoadRows { partition, .. } if self.unreadable == Some(partition) => {
+                Reply::Failed(Failure {
+                    refused: true,
+                    words: "a stored priority cannot be read".to_owned(),
+                })
+            }
             Call::LoadRows { partition, .. } => Reply::Rows {
                 rows: self.rows(|(slot, shown)| *shown && slot.id.partition() == partition),
                 next: None,
@@ -348,6 +357,31 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         running_for: Some(500),
         cancel_requested: false,
     }
+}
+
+/// A partition whose rows cannot be read is owned by somebody who can do nothing for it: that is said.
+#[test]
+fn a_partition_that_cannot_be_loaded_is_told() {
+    let mut world = World::new();
+    world.unreadable = Some(PartitionId(1));
+    world.pass(60_000, false);
+    assert!(world.owner.served() > 0, "the others are served");
+    let told: Vec<_> = world.owner.refusals(world.now).collect();
+    let [(PartitionId(1), _, trouble)] = told.as_slice() else {
+        panic!("{told:?}");
+    };
+    assert!(trouble.for_ms > 20_000, "{trouble:?}");
+    assert!(
+        trouble
+            .words
+            .contains("cannot be loaded: a stored priority"),
+        "{trouble:?}"
+    );
+    assert!(world.owner.trouble(world.now).is_some());
+    world.unreadable = None;
+    world.pass(5_000, false);
+    assert_eq!(world.owner.refusals(world.now).count(), 0);
+    assert_eq!(world.owner.trouble(world.now), None);
 }
 
 #[test]

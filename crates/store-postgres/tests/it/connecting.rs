@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use attune_store::{PartitionStore as _, Store as _, StoreError};
+use attune_store::{Batch, PartitionStore as _, Store as _, StoreError};
 use attune_store_postgres::{PostgresOptions, PostgresStore};
+use sqlx::AssertSqlSafe;
 
 use crate::support::{chain, eventually, on_fresh_db, server_url};
 
@@ -243,6 +244,47 @@ async fn dropped_callers_leave_nothing_open() {
         let policies = db.count("SELECT count(*) FROM attune.policy").await;
         let expected = applied.action.version + 60;
         assert_eq!((version, policies), (expected, expected));
+    })
+    .await;
+}
+
+/// Sessions that begin while a database takes no writes never take one: they are closed, so that the
+/// first call after it takes writes again finds one that does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_may_only_read_is_not_kept() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        owner.insert(1).await;
+        let name: String = sqlx::query_scalar("SELECT current_database()::text")
+            .fetch_one(&db.sql)
+            .await
+            .unwrap();
+        let set = async |how: &str| {
+            let sql = format!("ALTER DATABASE {name} {how}");
+            let mut connection = db.sql.acquire().await.unwrap();
+            sqlx::query(AssertSqlSafe(sql)).execute(&mut *connection).await.unwrap();
+        };
+        set("SET default_transaction_read_only = on").await;
+        db.count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'attune %'")
+            .await;
+        let batch = Batch {
+            inserts: vec![owner.queued()],
+            ..owner.batch()
+        };
+        // The session that was ended comes first.
+        eventually("a session that may only read", async || {
+            let refused = db.store.commit(&batch).await.unwrap_err();
+            chain(&refused).contains("read-only").then_some(())
+        })
+        .await;
+        // With a setting of its own, this session may write.
+        let mut connection = db.sql.acquire().await.unwrap();
+        let sql = format!(
+            "SET default_transaction_read_only = off; \
+             ALTER DATABASE {name} RESET default_transaction_read_only"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *connection).await.unwrap();
+        db.store.commit(&batch).await.unwrap();
     })
     .await;
 }

@@ -37,7 +37,13 @@ impl Service {
         if free == 0 || !self.inbox.is_waiting() || !self.outbox.has_room() {
             return;
         }
-        let keys = self.inbox.take(free);
+        let keys = self
+            .inbox
+            .take(free.min(self.pending.at_most.unwrap_or(free)));
+        if keys.is_empty() {
+            // All that waits is set aside.
+            return;
+        }
         let store = Arc::clone(&self.store);
         let (worker, wanted) = (life.worker(), keys.clone());
         let call = tokio::spawn(async move { store.claim(worker, &wanted).await });
@@ -51,6 +57,8 @@ impl Service {
             Ok(claims) => {
                 self.pending.retry.reset();
                 self.pending.retry_log.reset();
+                let at_most = self.pending.at_most.map(|most| most * 2);
+                self.pending.at_most = at_most.filter(|most| *most < self.options.slots);
                 self.settle(&claiming.life, claiming.keys, &claims);
             }
             Err(StoreError::Conflict(reason)) => {
@@ -72,10 +80,40 @@ impl Service {
                     let (error, tries) = (error_chain(&error), self.pending.retry_log.tries());
                     tracing::warn!(error, tries, "a claim failed; it is tried again");
                 }
-                self.pending.retry_at = Some(Instant::now() + self.pending.retry.next_delay());
-                self.return_unclaimed(claiming.keys);
+                self.refused(claiming.keys, error.wrote_nothing());
             }
         }
+    }
+
+    /// Lets what could not be claimed wait again. One row that the store refuses must not hold up
+    /// the others: they are claimed in ever smaller parts until it stands alone, and then it is set
+    /// aside.
+    fn refused(&mut self, keys: Vec<Key>, wrote_nothing: bool) {
+        match keys.as_slice() {
+            [key] if wrote_nothing => {
+                let (execution_id, attempt) = *key;
+                self.inbox.set_aside(*key);
+                if self.pending.aside_log.is_due() {
+                    let (count, tries) =
+                        (self.inbox.set_aside_count(), self.pending.aside_log.tries());
+                    tracing::warn!(
+                        execution.id = %execution_id,
+                        execution.attempt = %attempt,
+                        set_aside_count = count,
+                        tries,
+                        "the store refuses to have this execution claimed; others go before it"
+                    );
+                }
+                self.give_up_unless_serving();
+            }
+            _ if wrote_nothing => {
+                self.pending.at_most = Some(keys.len() / 2);
+                // The half of them may be claimed at once.
+                return self.return_unclaimed(keys);
+            }
+            _ => self.return_unclaimed(keys),
+        }
+        self.pending.retry_at = Some(Instant::now() + self.pending.retry.next_delay());
     }
 
     /// Runs what was won, drops what was lost, and acknowledges deliveries that have nothing
@@ -125,6 +163,10 @@ impl Service {
     /// They wait again, or their messages go back to the bus when nothing is taken any more.
     fn return_unclaimed(&mut self, keys: Vec<Key>) {
         self.inbox.put_back(keys);
+        self.give_up_unless_serving();
+    }
+
+    fn give_up_unless_serving(&mut self) {
         if !matches!(self.phase, Phase::Serving) || self.requested.is_none() {
             self.inbox.give_up_waiting();
         }

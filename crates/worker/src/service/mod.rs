@@ -72,6 +72,10 @@ pub(crate) struct Pending {
     retry_at: Option<Instant>,
     retry: Backoff,
     retry_log: LogPace,
+    /// How many are claimed at once after the store refused a claim.
+    at_most: Option<usize>,
+    /// Of executions that the store refuses to have claimed.
+    aside_log: LogPace,
     /// Of dispatches that only a newer worker can read.
     newer_log: LogPace,
     /// When everything of a life that is over must be gone.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use attune_bus::{Bus, Subscription, Topic};
 use attune_core::{Attempt, Status};
+use attune_messages::v1::Completion;
 use attune_record::Record;
 
 use crate::rig::{Mood, Rig, echo, key, noop, sleep, until};
@@ -239,6 +240,58 @@ async fn claims_are_repeated_until_the_store_answers() {
     rig.stop().await;
     assert!(!rig.has_more());
     assert_eq!(rig.worker.counters().runs.get(), 4);
+}
+
+/// One execution that the store refuses to have claimed holds up no other, and is claimed when it
+/// can be.
+#[tokio::test]
+async fn what_cannot_be_claimed_is_set_aside() {
+    let mut rig = Rig::start().await;
+    let bad = noop(3);
+    let others = [1, 2, 4, 5, 6].map(noop);
+    rig.store
+        .change(|state| state.unclaimable.insert(bad.execution_id));
+    rig.request(&[&others[..2], std::slice::from_ref(&bad), &others[2..]].concat())
+        .await;
+    let ids = |items: Vec<Completion>| {
+        let mut ids: Vec<_> = items.iter().map(|item| item.execution_id).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let expected: Vec<_> = others.iter().map(|item| item.execution_id).collect();
+    assert_eq!(ids(rig.completions(5).await), expected);
+    // What comes later goes past it too.
+    rig.request(&[noop(7)]).await;
+    assert_eq!(ids(rig.completions(1).await), [noop(7).execution_id]);
+    rig.store.change(|state| state.unclaimable.clear());
+    assert_eq!(ids(rig.completions(1).await), [bad.execution_id]);
+    rig.all_is_settled().await;
+    rig.stop().await;
+}
+
+/// A store that refuses everything for a while costs nothing once it does not.
+#[tokio::test]
+async fn a_store_that_refused_every_claim_is_asked_again_at_once() {
+    let mut rig = Rig::start().await;
+    let all: Vec<_> = (1..=6).map(noop).collect();
+    rig.store.change(|state| {
+        state.unclaimable = all.iter().map(|item| item.execution_id).collect();
+    });
+    rig.request(&all).await;
+    rig.store
+        .until("each was tried alone", |state| {
+            let alone = state.claims.iter().filter(|keys| keys.len() == 1);
+            alone
+                .map(|keys| keys[0])
+                .collect::<std::collections::HashSet<_>>()
+                .len()
+                == 6
+        })
+        .await;
+    rig.store.change(|state| state.unclaimable.clear());
+    assert_eq!(rig.completions(6).await.len(), 6);
+    rig.all_is_settled().await;
+    rig.stop().await;
 }
 
 #[tokio::test]

@@ -57,6 +57,8 @@ pub(crate) struct State {
     pub(crate) renewals: usize,
     pub(crate) renewing: Mood,
     pub(crate) claiming: Mood,
+    /// A claim with one of these is refused whole.
+    pub(crate) unclaimable: HashSet<ExecutionId>,
     /// Claims wait with their answer for as long as this is set.
     pub(crate) hold_claims: bool,
 }
@@ -144,6 +146,9 @@ impl WorkerStore for TestStore {
             self.change(|state| {
                 if !state.live.contains(&worker) {
                     return Err(StoreError::Conflict("the lease is over".to_owned()));
+                }
+                if wanted.iter().any(|key| state.unclaimable.contains(&key.0)) {
+                    return Err(StoreError::Refused("a row cannot be read".into()));
                 }
                 let mut claims = Vec::new();
                 for key in wanted {
