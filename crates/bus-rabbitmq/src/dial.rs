@@ -1,17 +1,22 @@
 //! Makes one connection, and can end it for certain.
 
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
+use tokio_util::compat::FuturesAsyncReadCompatExt as _;
 
 use crate::cause::Cause;
+use crate::legible;
 use crate::options::Endpoint;
 
 /// How long the broker may take to answer that it has closed a connection.
@@ -24,6 +29,9 @@ pub(crate) struct Dialer {
     /// Shown by the broker.
     pub(crate) name: String,
     pub(crate) timeout: Duration,
+    /// A connection ended because lapin could not read what the broker sent: those that follow are
+    /// made [`legible`](crate::legible).
+    pub(crate) illegible: Arc<AtomicBool>,
 }
 
 /// An open connection.
@@ -43,6 +51,7 @@ impl Dialer {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
         let socket = Socket::default();
         let (held, limit) = (socket.clone(), self.timeout);
+        let illegible = self.illegible.load(Ordering::Relaxed);
         // lapin's own recovery stays off (the default): after a closed channel or a half-open
         // connection its consumers can fall silent for good, without an error and without an end.
         let properties = ConnectionProperties::default()
@@ -63,7 +72,27 @@ impl Dialer {
                     _ => return Err(io::Error::other("an unknown kind of stream").into()),
                 };
                 held.hold(TcpStream::from(socket.try_clone_to_owned()?));
-                Ok(stream)
+                if !illegible {
+                    return Ok(stream);
+                }
+                // lapin takes no stream but one of its own: this one leads to a task of ours.
+                let near = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+                let mut to_near = uri.clone();
+                to_near.scheme = AMQPScheme::AMQP;
+                to_near.authority.host = Ipv4Addr::LOCALHOST.to_string();
+                to_near.authority.port = near.local_addr()?.port();
+                let through = to_near.connect_with_config_async(TLSConfig::default(), &runtime);
+                let (through, accepted) = tokio::join!(through, near.accept());
+                let (through, (accepted, from)) = (through?, accepted?);
+                let own = match &through {
+                    AsyncTcpStream::Plain(plain) => plain.get_ref().local_addr()?,
+                    _ => return Err(io::Error::other("an unknown kind of stream").into()),
+                };
+                if own != from {
+                    return Err(io::Error::other("somebody else came first").into());
+                }
+                tokio::spawn(lead_through(stream.compat(), accepted));
+                Ok(through)
             },
             properties,
         );
@@ -78,6 +107,24 @@ impl Dialer {
                 Err(fail(&lapin::Error::from(late())))
             }
         }
+    }
+}
+
+/// Leads what is sent to the broker `far`, and what it sends back, made legible; until one of the
+/// two ends.
+async fn lead_through(far: impl AsyncRead + AsyncWrite + Unpin, near: tokio::net::TcpStream) {
+    let (mut from_far, mut to_far) = tokio::io::split(far);
+    let (mut from_near, to_near) = near.into_split();
+    let sent = async {
+        tokio::io::copy(&mut from_near, &mut to_far).await?;
+        to_far.shutdown().await
+    };
+    let ended = tokio::select! {
+        ended = sent => ended,
+        ended = legible::pass(&mut from_far, to_near) => ended,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection that is made legible has ended");
     }
 }
 

@@ -32,6 +32,7 @@ mod cause;
 mod consumer;
 mod dial;
 mod ledger;
+mod legible;
 mod link;
 mod message;
 mod options;
@@ -128,6 +129,7 @@ impl RabbitBus {
             endpoint: endpoint.clone(),
             name: format!("{} {direction}", options.connection_name),
             timeout: options.connect_timeout,
+            illegible: Arc::default(),
         };
         let (publish, consume) = (dialer("publish"), dialer("consume"));
         let (for_publishing, for_consuming) = tokio::try_join!(publish.dial(), consume.dial())?;

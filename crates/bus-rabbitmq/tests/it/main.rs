@@ -5,6 +5,7 @@ mod bindings;
 mod conformance;
 mod dead_letters;
 mod faults;
+mod illegible;
 mod refusals;
 mod removal;
 mod returns;

@@ -1,0 +1,329 @@
+//! Makes what a broker delivers legible for lapin.
+//!
+//! A short string of AMQP (a message id, the name of a header) may hold any bytes; lapin reads UTF-8
+//! and gives the whole connection up where there is none. The broker then delivers the same message
+//! again, to the next connection, for ever: one message would stop everybody who receives. So the
+//! connections that follow one that could not be read go through here: bytes that are no UTF-8 are
+//! replaced in the places where lapin looks for it, one by one, so that no length changes. What a
+//! message carries and the values of its headers stay as they are.
+//!
+//! The layout of frames and of their fields is that of the AMQP 0-9-1 specification (2.3.5 and 4.2),
+//! with the types of fields that RabbitMQ has.
+
+use std::io;
+
+use bytes::{Buf as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// The kinds of frames that have short strings: a method, the header of a message.
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+/// The other kinds: a part of a body, a heartbeat.
+const BODY: u8 = 3;
+const HEARTBEAT: u8 = 8;
+/// Kind, channel and length come before what a frame carries, one byte after it.
+const BEFORE: usize = 7;
+const AFTER: usize = 1;
+/// A frame of a method or a header that is longer is passed on as it is.
+const MAX_FRAME: usize = 1024 * 1024;
+/// `basic.deliver` and `basic.return`, by class and method.
+const DELIVER: [u8; 4] = [0, 60, 0, 60];
+const RETURN: [u8; 4] = [0, 60, 0, 50];
+/// In place of a byte that is no UTF-8.
+const REPLACED: u8 = b'?';
+
+/// Passes frames on until the broker ends, each as soon as it is whole.
+///
+/// # Errors
+/// When one of the two fails.
+pub(crate) async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+) -> io::Result<()> {
+    let mut waiting = BytesMut::with_capacity(64 * 1024);
+    let mut legible = Legible::default();
+    loop {
+        if from.read_buf(&mut waiting).await? == 0 {
+            to.write_all(&waiting).await?;
+            return to.shutdown().await;
+        }
+        let ready = legible.mend(&mut waiting);
+        to.write_all(&waiting[..ready]).await?;
+        waiting.advance(ready);
+    }
+}
+
+/// Where in the stream it is.
+#[derive(Debug, Default)]
+struct Legible {
+    /// How much of a frame without short strings is still to be passed on.
+    left: usize,
+    /// It is not what AMQP looks like: nothing is changed any more.
+    foreign: bool,
+}
+
+impl Legible {
+    /// Mends the whole frames at the beginning of `waiting`; tells how many bytes can go on.
+    fn mend(&mut self, waiting: &mut [u8]) -> usize {
+        let mut ready = 0;
+        loop {
+            let rest = &mut waiting[ready..];
+            if self.foreign {
+                return ready + rest.len();
+            }
+            let passed = self.left.min(rest.len());
+            self.left -= passed;
+            ready += passed;
+            let rest = &mut waiting[ready..];
+            let [kind, _, _, a, b, c, d, carried @ ..] = rest else {
+                return ready;
+            };
+            let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+            match *kind {
+                METHOD | HEADER if length <= MAX_FRAME => {
+                    if carried.len() < length + AFTER {
+                        return ready;
+                    }
+                    let mut fields = Fields(&mut carried[..length]);
+                    // What cannot be followed any further stays as it is from there on.
+                    let _ = match *kind {
+                        METHOD => fields.method(),
+                        _ => fields.header(),
+                    };
+                    ready += BEFORE + length + AFTER;
+                }
+                METHOD | HEADER | BODY | HEARTBEAT => self.left = BEFORE + length + AFTER,
+                _ => self.foreign = true,
+            }
+        }
+    }
+}
+
+/// The fields that are still to be read.
+struct Fields<'a>(&'a mut [u8]);
+
+impl<'a> Fields<'a> {
+    fn skip(&mut self, count: usize) -> Option<&'a mut [u8]> {
+        let (skipped, rest) = std::mem::take(&mut self.0).split_at_mut_checked(count)?;
+        self.0 = rest;
+        Some(skipped)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.skip(1).map(|byte| byte[0])
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        let bytes = self.skip(2)?;
+        Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    fn long(&mut self) -> Option<usize> {
+        let bytes = self.skip(4)?;
+        Some(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
+    }
+
+    /// A short string, which is UTF-8 afterwards.
+    fn short_string(&mut self) -> Option<()> {
+        let length = self.byte()?;
+        let text = self.skip(usize::from(length))?;
+        if std::str::from_utf8(text).is_err() {
+            for byte in text.iter_mut().filter(|byte| !byte.is_ascii()) {
+                *byte = REPLACED;
+            }
+        }
+        Some(())
+    }
+
+    fn method(&mut self) -> Option<()> {
+        let name = self.skip(4)?;
+        match [name[0], name[1], name[2], name[3]] {
+            DELIVER => {
+                // The consumer is ours; the number of the delivery, whether it comes again.
+                self.short_string()?;
+                self.skip(9)?;
+            }
+            RETURN => {
+                // A code and its words.
+                self.skip(2)?;
+                self.short_string()?;
+            }
+            _ => return Some(()),
+        }
+        // Exchange and routing key.
+        self.short_string()?;
+        self.short_string()
+    }
+
+    /// The header of a message: its properties, as far as its flags say that they are there.
+    fn header(&mut self) -> Option<()> {
+        // Class, weight, the length of the body.
+        self.skip(12)?;
+        let flags = self.short()?;
+        for bit in (2..16).rev() {
+            if flags & (1 << bit) == 0 {
+                continue;
+            }
+            match bit {
+                13 => self.table()?,
+                // Delivery mode and priority; a time.
+                11 | 12 => self.skip(1).map(drop)?,
+                6 => self.skip(8).map(drop)?,
+                _ => self.short_string()?,
+            }
+        }
+        Some(())
+    }
+
+    fn table(&mut self) -> Option<()> {
+        let length = self.long()?;
+        // One after the other and not one inside the other: nobody chooses how deep this goes.
+        let mut inside = vec![(Fields(self.skip(length)?), true)];
+        while let Some((fields, has_names)) = inside.last_mut() {
+            if fields.0.is_empty() {
+                inside.pop();
+                continue;
+            }
+            if *has_names {
+                fields.short_string()?;
+            }
+            let length = match fields.byte()? {
+                b'V' => 0,
+                b't' | b'b' | b'B' => 1,
+                b's' | b'u' | b'U' => 2,
+                b'I' | b'i' | b'f' => 4,
+                b'D' => 5,
+                b'l' | b'L' | b'd' | b'T' => 8,
+                b'S' | b'x' => fields.long()?,
+                kind @ (b'F' | b'A') => {
+                    let length = fields.long()?;
+                    let nested = Fields(fields.skip(length)?);
+                    inside.push((nested, kind == b'F'));
+                    continue;
+                }
+                _ => return None,
+            };
+            fields.skip(length)?;
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn short(text: &[u8]) -> Vec<u8> {
+        [&[text.len() as u8], text].concat()
+    }
+
+    fn frame(kind: u8, carried: &[u8]) -> Vec<u8> {
+        let length = (carried.len() as u32).to_be_bytes();
+        [&[kind, 0, 1], &length[..], carried, &[0xce]].concat()
+    }
+
+    /// The header of a message with a message id, one header (and one in a table in a table), and a
+    /// text as value.
+    fn header(id: &[u8], name: &[u8], value: &[u8]) -> Vec<u8> {
+        let long = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[..], bytes].concat();
+        let inner = [short(name), vec![b'S'], long(value)].concat();
+        let array = [vec![b'F'], long(&inner), vec![b't', 1]].concat();
+        let table = [
+            short(name),
+            vec![b'A'],
+            long(&array),
+            short(b"n"),
+            vec![b'I', 0, 0, 0, 7],
+        ]
+        .concat();
+        let flags = (1_u16 << 15) | (1 << 13) | (1 << 12) | (1 << 7);
+        let fixed = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        let properties = [short(b"text/\xc3\xbc"), long(&table), vec![2], short(id)].concat();
+        frame(
+            HEADER,
+            &[&fixed[..], &flags.to_be_bytes(), &properties].concat(),
+        )
+    }
+
+    fn deliver(key: &[u8]) -> Vec<u8> {
+        let fields = [
+            short(b"consumer"),
+            vec![0; 9],
+            short(b"exchange"),
+            short(key),
+        ]
+        .concat();
+        frame(METHOD, &[&DELIVER[..], &fields].concat())
+    }
+
+    fn mended(stream: &[u8]) -> Vec<u8> {
+        let (mut legible, mut waiting) = (Legible::default(), stream.to_vec());
+        let ready = legible.mend(&mut waiting);
+        assert_eq!(ready, stream.len(), "{legible:?}");
+        waiting
+    }
+
+    #[test]
+    fn what_is_no_text_is_replaced_where_text_must_be() {
+        let bad = [
+            deliver(b"a\xffb"),
+            header(b"\xff", b"x\x80", b"\xff\xfe"),
+            frame(BODY, b"\xff{"),
+            header(b"\xe2\x82", b"\xed\xa0\x80", b""),
+        ];
+        let good = [
+            deliver(b"a?b"),
+            header(b"?", b"x?", b"\xff\xfe"),
+            frame(BODY, b"\xff{"),
+            header(b"??", b"???", b""),
+        ];
+        assert_eq!(mended(&bad.concat()), good.concat());
+        assert_eq!(mended(&good.concat()), good.concat());
+    }
+
+    /// However the stream comes in parts, the same goes on.
+    #[test]
+    fn frames_are_mended_whole() {
+        let stream = [
+            deliver(b"a\xffb"),
+            header(b"\xff", b"x", b"y"),
+            frame(BODY, &[0xff; 40]),
+            frame(HEARTBEAT, b""),
+            deliver(b"\xfe"),
+        ]
+        .concat();
+        let expected = mended(&stream);
+        for part in 1..stream.len() {
+            let (mut legible, mut waiting, mut passed) =
+                (Legible::default(), Vec::new(), Vec::new());
+            for arrived in stream.chunks(part) {
+                waiting.extend_from_slice(arrived);
+                let ready = legible.mend(&mut waiting);
+                passed.extend(waiting.drain(..ready));
+            }
+            assert_eq!(passed, expected, "in parts of {part}");
+        }
+    }
+
+    /// Nothing is so odd that it stops the stream or makes it longer.
+    #[test]
+    fn what_is_odd_goes_on_as_it_is() {
+        let mut random = 7_u64;
+        let mut next = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) as u8
+        };
+        for _ in 0..20_000 {
+            let mut carried: Vec<u8> = (0..next() % 60).map(|_| next()).collect();
+            if carried.len() > 14 {
+                carried[12] = 0xff;
+            }
+            let stream = frame(1 + next() % 2, &carried);
+            assert_eq!(mended(&stream).len(), stream.len());
+        }
+        let old = b"AMQP\x00\x00\x09\x01";
+        assert_eq!(mended(old), old);
+    }
+}
