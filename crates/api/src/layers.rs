@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
@@ -22,13 +22,13 @@ use crate::error::ApiError;
 
 /// Refuses requests that were made for a foreign host or by a foreign page.
 pub(crate) async fn loopback_only(request: Request, next: Next) -> Response {
-    match check_origin(request.uri(), request.headers()) {
+    match check_origin(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_origin(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| {
         headers
             .get(name)
@@ -46,6 +46,16 @@ fn check_origin(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
             .and_then(|uri| uri.authority().map(ToString::to_string))
     });
     match origin {
+        // Any program of this machine may serve a page, and what that sends without a body asks nobody
+        // before it changes something.
+        Some(Some(authority)) if !method.is_safe() && host != Some(authority.as_str()) => {
+            Err(ApiError::new(
+                StatusCode::FORBIDDEN,
+                "FOREIGN_ORIGIN",
+                "the header `Origin` names another server than `Host`; a page of another server may \
+                 read here, and change nothing",
+            ))
+        }
         Some(Some(authority)) if names_loopback(&authority) => Ok(()),
         Some(_) => Err(foreign("Origin")),
         None => Ok(()),
@@ -163,11 +173,33 @@ mod tests {
     use super::*;
 
     fn allowed(headers: &[(&'static str, &str)]) -> bool {
+        may(&Method::GET, headers)
+    }
+
+    fn may(method: &Method, headers: &[(&'static str, &str)]) -> bool {
         let headers = headers
             .iter()
             .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
             .collect();
-        check_origin(&Uri::from_static("/x"), &headers).is_ok()
+        check_origin(method, &Uri::from_static("/x"), &headers).is_ok()
+    }
+
+    /// A page of another program of this machine, which asks nobody before it cancels something.
+    #[test]
+    fn a_page_of_another_server_changes_nothing() {
+        let own = [
+            ("host", "localhost:8080"),
+            ("origin", "http://localhost:8080"),
+        ];
+        let other = [
+            ("host", "localhost:8080"),
+            ("origin", "http://localhost:3000"),
+        ];
+        for method in [Method::POST, Method::PUT, Method::DELETE] {
+            assert!(may(&method, &own) && !may(&method, &other), "{method}");
+        }
+        assert!(may(&Method::GET, &other));
+        assert!(may(&Method::POST, &[("host", "localhost:8080")]));
     }
 
     #[test]

@@ -133,7 +133,7 @@ async fn not_found() -> impl IntoResponse {
     ApiError::new(
         StatusCode::NOT_FOUND,
         "NOT_FOUND",
-        "there is nothing at this path",
+        "there is nothing at this path; /docs describes what there is",
     )
 }
 

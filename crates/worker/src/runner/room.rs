@@ -52,13 +52,61 @@ impl Room {
         &self.parameters
     }
 
-    /// Removes the folder. A process that escaped its group may still write there; then some of
-    /// it stays, which harms nobody.
+    /// Removes the folder, also where the program has closed a folder in it to everybody. A process
+    /// that escaped its group may still write there; then some of it stays.
     pub(crate) async fn remove(self) {
-        let path = self.dir.path().to_owned();
-        let removed = tokio::task::spawn_blocking(move || self.dir.close()).await;
-        if let Ok(Err(error)) = removed {
-            tracing::debug!(path = %path.display(), %error, "a run's folder was not removed");
+        let path = self.dir.keep();
+        let own = path.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            std::fs::remove_dir_all(&own).or_else(|_| {
+                open_up(&own);
+                std::fs::remove_dir_all(&own)
+            })
+        });
+        if let Ok(Err(error)) = removed.await {
+            tracing::warn!(path = %path.display(), %error, "a run's folder was not removed");
         }
+    }
+}
+
+/// Lets this user into every folder below `path`, as far as that can be.
+fn open_up(path: &Path) {
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        if let Err(error) = std::fs::set_permissions(&folder, Permissions::from_mode(0o700)) {
+            tracing::debug!(path = %folder.display(), %error, "a folder stays closed");
+        }
+        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        // What a link names is none of ours.
+        let inside = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(inside.map(|entry| entry.path()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_room_goes_away_whatever_its_program_closed() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let room = Room::prepare(work_dir.path(), "{}").await.unwrap();
+        let inner = room.path().join("a").join("b");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink(work_dir.path(), room.path().join("link")).unwrap();
+        let closed = |path: &Path| std::fs::set_permissions(path, Permissions::from_mode(0o000));
+        for path in [inner.as_path(), room.path()] {
+            closed(path).unwrap();
+        }
+        let path = room.path().to_owned();
+        // Whoever may do everything is not kept out: look at what was opened.
+        open_up(&path);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&inner)), (0o700, 0o700));
+        closed(&inner).unwrap();
+        room.remove().await;
+        assert!(!path.exists());
+        assert!(work_dir.path().exists());
     }
 }
