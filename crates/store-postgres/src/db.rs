@@ -1,7 +1,6 @@
 //! The pools, and how a call runs on them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use attune_core::Bug;
@@ -11,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
 use crate::failure::{Failure, of_connecting};
 use crate::options::{PostgresOptions, address};
-use crate::sessions::Purpose;
+use crate::sessions::{Purpose, Suspicion};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,7 +25,7 @@ pub(crate) struct Db {
     pub(crate) letters: Arc<LetterGauge>,
     /// A session was not allowed to write: it began while the database was read-only, and others may
     /// have too. None of them ends by itself.
-    suspect: Arc<AtomicBool>,
+    suspicion: Arc<Suspicion>,
     migrate: PgConnectOptions,
     address: Arc<str>,
 }
@@ -57,8 +56,8 @@ impl Db {
             Arc::clone(&address),
         )
         .await?;
-        let suspect = Arc::default();
-        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &suspect);
+        let suspicion = Arc::default();
+        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &suspicion);
         Ok(Self {
             commit: pool(Purpose::Commit, options.commit_connections),
             key: pool(Purpose::Key, options.key_connections),
@@ -66,7 +65,7 @@ impl Db {
             lease: pool(Purpose::Lease, 2),
             general: pool(Purpose::General, options.general_connections),
             letters: Arc::new(LetterGauge::new(options.letters)),
-            suspect: Arc::clone(&suspect),
+            suspicion: Arc::clone(&suspicion),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
         })
@@ -90,7 +89,7 @@ impl Db {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failure)) => {
                 if failure.is_read_only() {
-                    self.suspect.store(true, Ordering::Relaxed);
+                    self.suspicion.raise();
                 }
                 Err(failure.at(&self.address))
             }

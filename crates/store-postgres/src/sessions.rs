@@ -4,9 +4,10 @@
 //! this program and the server must pass them on (PgBouncer: session mode).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use attune_core::millis;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use crate::options::PostgresOptions;
@@ -23,6 +24,39 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection that has been idle for longer is asked whether it is sound before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(2);
+
+/// How long every session is asked whether it may write after one was not allowed to.
+const SUSPECT_FOR: Duration = Duration::from_secs(60);
+
+/// Whether sessions may be ones that began while the database took no writes. Each that is used to
+/// write and may not says so again, so this holds until the last of them is closed.
+#[derive(Debug)]
+pub(crate) struct Suspicion {
+    since: Instant,
+    /// Until so many milliseconds after that.
+    until: AtomicU64,
+}
+
+impl Default for Suspicion {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Suspicion {
+    /// A session was not allowed to write.
+    pub(crate) fn raise(&self) {
+        let until = millis(self.since.elapsed() + SUSPECT_FOR);
+        self.until.store(until, Ordering::Relaxed);
+    }
+
+    fn is_raised(&self) -> bool {
+        millis(self.since.elapsed()) < self.until.load(Ordering::Relaxed)
+    }
+}
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,22 +149,22 @@ impl Purpose {
     /// (a dropped caller leaves a transaction open), since every call runs in a task of its own.
     /// A connection that lay idle for a while is checked all the same, when a round trip costs
     /// nothing: whether it is still there, whether it is outside of any transaction, and whether
-    /// it may write. While sessions are `suspect` of not being allowed to write, each is asked before
-    /// each use, and one that is not is closed.
+    /// it may write. While there is a `suspicion` that it may not, each is asked before each use, and
+    /// one that may not is closed.
     pub(crate) fn pool(
         self,
         options: &PostgresOptions,
         base: &PgConnectOptions,
         size: u32,
-        suspect: &Arc<AtomicBool>,
+        suspicion: &Arc<Suspicion>,
     ) -> PgPool {
-        let suspect = Arc::clone(suspect);
+        let suspicion = Arc::clone(suspicion);
         PgPoolOptions::new()
             .max_connections(size.max(1))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
-                let is_suspect = suspect.load(Ordering::Relaxed);
+                let is_suspect = suspicion.is_raised();
                 Box::pin(async move {
                     if meta.idle_for < CHECK_AFTER_IDLE && !is_suspect {
                         return Ok(true);
