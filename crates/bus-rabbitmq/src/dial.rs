@@ -88,6 +88,8 @@ impl Dialer {
                     AsyncTcpStream::Plain(plain) => plain.get_ref().local_addr()?,
                     _ => return Err(io::Error::other("an unknown kind of stream").into()),
                 };
+                // The other way, lapin sees to it.
+                accepted.set_nodelay(true)?;
                 if own != from {
                     return Err(io::Error::other("somebody else came first").into());
                 }

@@ -29,6 +29,8 @@ const MAX_FRAME: usize = 1024 * 1024;
 /// `basic.deliver` and `basic.return`, by class and method.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
 const RETURN: [u8; 4] = [0, 60, 0, 50];
+/// How deep tables and lists may lie in each other: lapin reads them with one call inside the other.
+const MAX_DEPTH: usize = 32;
 /// In place of a byte that is no UTF-8.
 const REPLACED: u8 = b'?';
 
@@ -179,7 +181,11 @@ impl<'a> Fields<'a> {
         let length = self.long()?;
         // One after the other and not one inside the other: nobody chooses how deep this goes.
         let mut inside = vec![(Fields(self.skip(length)?), true)];
-        while let Some((fields, has_names)) = inside.last_mut() {
+        loop {
+            let depth = inside.len();
+            let Some((fields, has_names)) = inside.last_mut() else {
+                return Some(());
+            };
             if fields.0.is_empty() {
                 inside.pop();
                 continue;
@@ -187,7 +193,12 @@ impl<'a> Fields<'a> {
             if *has_names {
                 fields.short_string()?;
             }
-            let length = match fields.byte()? {
+            let kind = fields.skip(1)?;
+            if depth == MAX_DEPTH && matches!(kind[0], b'F' | b'A') {
+                // Bytes have their length in the same place, and lapin does not look into them.
+                kind[0] = b'x';
+            }
+            let length = match kind[0] {
                 b'V' => 0,
                 b't' | b'b' | b'B' => 1,
                 b's' | b'u' | b'U' => 2,
@@ -205,7 +216,6 @@ impl<'a> Fields<'a> {
             };
             fields.skip(length)?;
         }
-        Some(())
     }
 }
 
@@ -279,6 +289,28 @@ mod tests {
         ];
         assert_eq!(mended(&bad.concat()), good.concat());
         assert_eq!(mended(&good.concat()), good.concat());
+    }
+
+    /// Lists in lists, as deep as a frame has room for, end as bytes.
+    #[test]
+    fn what_lies_too_deep_is_bytes() {
+        let mut value = vec![b'V'];
+        for _ in 0..10_000 {
+            let length = (value.len() as u32).to_be_bytes();
+            value = [&[b'A'][..], &length, &value].concat();
+        }
+        let named = [short(b"deep"), value].concat();
+        let table = [&(named.len() as u32).to_be_bytes()[..], &named].concat();
+        let fixed = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        let flags = (1_u16 << 13).to_be_bytes();
+        let stream = frame(HEADER, &[&fixed[..], &flags, &table].concat());
+        let lists = |stream: &[u8]| {
+            let first = stream.iter().position(|byte| *byte == b'A').unwrap();
+            let kinds = stream[first..].chunks(5).map(|value| value[0]);
+            kinds.take_while(|kind| *kind == b'A').count()
+        };
+        assert_eq!(lists(&stream), 10_000);
+        assert_eq!(lists(&mended(&stream)), MAX_DEPTH - 1);
     }
 
     /// However the stream comes in parts, the same goes on.

@@ -23,6 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_millis(500);
 /// Whoever waits is told after so long what the execution waits for.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
+/// How long finding that out may take.
+const REMARKS: Duration = Duration::from_secs(1);
 /// A wait without `--timeout` ends when the server has not answered for so long.
 const SERVER_LOST_AFTER: Duration = Duration::from_secs(60);
 
@@ -244,7 +246,8 @@ async fn wait(
                 spinner.set_message(format!("execution {id} is {}", record.status));
                 if started.elapsed() >= TOLD_AFTER && told != Some(record.status) {
                     told = Some(record.status);
-                    if let Some(why) = waits::remarks(http, &record).await.waits {
+                    let remarks = tokio::time::timeout(REMARKS, waits::remarks(http, &record));
+                    if let Some(why) = remarks.await.ok().and_then(|remarks| remarks.waits) {
                         spinner.suspend(|| {
                             eprintln!("attune: execution {id} waits: {}", render::shown(&why))
                         });

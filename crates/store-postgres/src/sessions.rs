@@ -166,7 +166,10 @@ impl Purpose {
             .before_acquire(move |connection, meta| {
                 let is_suspect = suspicion.is_raised();
                 Box::pin(async move {
-                    if meta.idle_for < CHECK_AFTER_IDLE && !is_suspect {
+                    // One that was just made is as good as any: while the database takes no
+                    // writes, not every call makes a new one.
+                    let is_new = meta.age < CHECK_AFTER_IDLE;
+                    if meta.idle_for < CHECK_AFTER_IDLE && (!is_suspect || is_new) {
                         return Ok(true);
                     }
                     sqlx::query_scalar(crate::sql::SESSION_IS_SOUND)

@@ -19,6 +19,8 @@ const REMEMBERED: usize = 16_384;
 /// How long one that the store refuses to have claimed is set aside at first, and at last.
 const FIRST_ASIDE: Duration = Duration::from_secs(1);
 const LONGEST_ASIDE: Duration = Duration::from_secs(60);
+/// How often one that is set aside is tried while others wait: a lock costs all claims its time.
+const ASIDE_EVERY: Duration = Duration::from_secs(10);
 
 /// Deliveries that are not settled and the executions in them, first come first out. Its size
 /// is bounded by the prefetch of the subscription.
@@ -35,6 +37,8 @@ pub(crate) struct Inbox {
     claimed: Recent<Key>,
     /// Those that wait and that the store refused by themselves.
     aside: HashMap<Key, Aside>,
+    /// When one of them may be claimed again while others wait.
+    aside_at: Instant,
     /// How many were claimed, or were not to be had.
     claims: u64,
     /// Cancelled not long ago: the word may come before its run has begun here.
@@ -76,6 +80,7 @@ impl Inbox {
             generation: 0,
             claimed: Recent::new(REMEMBERED),
             aside: HashMap::new(),
+            aside_at: Instant::now(),
             claims: 0,
             cancelled: Recent::new(REMEMBERED),
         }
@@ -97,8 +102,17 @@ impl Inbox {
         for request in requests {
             let key = (request.execution_id, request.attempt);
             if let Some(item) = self.items.get_mut(&key) {
-                item.tags.push(tag);
                 arrival.duplicates += 1;
+                // What is set aside may wait for long, and its owner sends it again and again: each
+                // copy would take a place in the window. The delivery that is held comes again when
+                // the connection is lost.
+                let mut held = item.tags.iter();
+                if self.aside.contains_key(&key)
+                    && held.any(|held| held.generation == tag.generation)
+                {
+                    continue;
+                }
+                item.tags.push(tag);
             } else if self.claimed.contains(&key) || is_running(&key) {
                 arrival.duplicates += 1;
                 continue;
@@ -121,18 +135,26 @@ impl Inbox {
         arrival
     }
 
-    /// The next `max` that wait and are not set aside; they count as being claimed until they are
-    /// settled or put back.
+    /// The next `max` that wait and are not set aside, or one alone that was; they count as being
+    /// claimed until they are settled or put back.
     pub(crate) fn take(&mut self, max: usize) -> Vec<Key> {
         if self.aside.is_empty() {
             let count = max.min(self.order.len());
             return self.order.drain(..count).collect();
         }
+        let now = Instant::now();
+        let others_wait = self.order.len() > self.aside.len();
+        if !others_wait || now >= self.aside_at {
+            let is_due = |key: &Key| self.aside.get(key).is_some_and(|aside| aside.until <= now);
+            if let Some(place) = self.order.iter().position(is_due) {
+                self.aside_at = now + ASIDE_EVERY;
+                return self.order.remove(place).into_iter().collect();
+            }
+        }
         let mut taken = Vec::new();
-        let (aside, now) = (&self.aside, Instant::now());
+        let aside = &self.aside;
         self.order.retain(|key| {
-            let is_next =
-                taken.len() < max && aside.get(key).is_none_or(|aside| aside.until <= now);
+            let is_next = taken.len() < max && !aside.contains_key(key);
             if is_next {
                 taken.push(*key);
             }
@@ -176,8 +198,12 @@ impl Inbox {
         if won {
             self.claimed.insert(key);
         }
+        if self.aside.remove(&key).is_some() {
+            // What was refused in the same time was refused for the same reason, which is over.
+            let claims = self.claims;
+            self.aside.retain(|_, aside| aside.claims != claims);
+        }
         self.claims += 1;
-        self.aside.remove(&key);
         let item = self.items.remove(&key)?;
         for tag in item.tags {
             if let Some(left) = self.deliveries.get_mut(&tag) {

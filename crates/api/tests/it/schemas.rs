@@ -65,7 +65,8 @@ async fn a_tree_that_fits_nowhere_is_refused_at_once_and_takes_no_memory() {
     assert_eq!(answer.error(), (422, "INVALID_INPUT", "parameters"));
     assert!(answer.body.to_string().contains("attune action show"));
     assert!(started.elapsed() < Duration::from_secs(1));
-    assert!(peak_memory() - before < 32 * 1024);
+    // The kernel counts pages by processor and adds them up now and then: a peak may fall a little.
+    assert!(peak_memory().saturating_sub(before) < 32 * 1024);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub(super) struct Load {
     partition: Partition,
     next: Next,
     backoff: Backoff,
-    /// Since when the store refuses to be read, and what it said last.
+    /// Since when it cannot be read, and what the store said last.
     refused: Option<(Millis, String)>,
     /// What must be dispatched again, besides everything else that loading led to.
     effects: Vec<Effect>,

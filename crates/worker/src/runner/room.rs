@@ -55,12 +55,17 @@ impl Room {
     /// Removes the folder, also where the program has closed a folder in it to everybody. A process
     /// that escaped its group may still write there; then some of it stays.
     pub(crate) async fn remove(self) {
-        let path = self.dir.keep();
+        let path = self.dir.path().to_owned();
         let own = path.clone();
         let removed = tokio::task::spawn_blocking(move || {
-            std::fs::remove_dir_all(&own).or_else(|_| {
+            let removed = self.dir.close().or_else(|_| {
                 open_up(&own);
                 std::fs::remove_dir_all(&own)
+            });
+            // Its program may have removed it.
+            removed.or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
             })
         });
         if let Ok(Err(error)) = removed.await {
