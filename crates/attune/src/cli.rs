@@ -80,7 +80,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArguments {
     /// Give up when PostgreSQL does not answer within so many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=365 * 24 * 3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = attune_cli::seconds())]
     pub(crate) give_up_after: u64,
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct Connect {
 }
 
 /// A number of seconds: at most a year, which no clock overflows by.
-fn seconds() -> clap::builder::RangedU64ValueParser {
+pub fn seconds() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(..=365 * 24 * 3600)
 }
 

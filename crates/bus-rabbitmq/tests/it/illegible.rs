@@ -10,7 +10,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::support::{Prefix, connect, number, numbered, receive, subscribe, url, within};
+use crate::support::{
+    Prefix, broker, connect, number, numbered, receive, subscribe, url_through, within,
+};
 
 /// What a client writes in place of bytes that lapin would not write.
 const MARK: &[u8] = b"@@@@@@@@";
@@ -19,11 +21,7 @@ const BYTES: &[u8] = &[0xff; MARK.len()];
 
 /// Stands between one client and the broker, and puts [`BYTES`] in the place of [`MARK`].
 async fn spoiler() -> (SocketAddr, AbortOnDropHandle<()>) {
-    let broker = url::Url::parse(&url()).unwrap();
-    let broker = (
-        broker.host_str().unwrap().to_owned(),
-        broker.port().unwrap_or(5672),
-    );
+    let broker = broker();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let task = tokio::spawn(async move {
@@ -63,10 +61,8 @@ async fn a_message_that_cannot_be_read_stops_nobody() {
     let queue = prefix.name("attune.completed");
 
     let (address, _spoiling) = spoiler().await;
-    let mut spoilt = url::Url::parse(&url()).unwrap();
-    spoilt.set_host(Some("127.0.0.1")).unwrap();
-    spoilt.set_port(Some(address.port())).unwrap();
-    let connecting = Connection::connect(spoilt.as_str(), ConnectionProperties::default());
+    let spoilt = url_through(address);
+    let connecting = Connection::connect(&spoilt, ConnectionProperties::default());
     let stranger = within("a connection", connecting).await.unwrap();
     let channel = stranger.create_channel().await.unwrap();
     channel

@@ -37,6 +37,21 @@ pub(crate) fn url_of_vhost(vhost: &str) -> String {
     format!("{front}/{vhost}")
 }
 
+/// Its host and port.
+pub(crate) fn broker() -> (String, u16) {
+    let url = url::Url::parse(&url()).unwrap();
+    let host = url.host_str().unwrap().to_owned();
+    (host, url.port().unwrap_or(5672))
+}
+
+/// The broker's URL by way of something that listens on this loopback address.
+pub(crate) fn url_through(address: SocketAddr) -> String {
+    let mut url = url::Url::parse(&url()).unwrap();
+    url.set_host(Some("127.0.0.1")).unwrap();
+    url.set_port(Some(address.port())).unwrap();
+    url.to_string()
+}
+
 /// Runs `scripts/services` with arguments and expects success.
 pub(crate) async fn services(arguments: &[&str]) {
     let mut command = Command::new(from_environment("ATTUNE_TEST_SERVICES"));
@@ -232,11 +247,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) async fn new() -> Self {
-        let url = url::Url::parse(&url()).unwrap();
-        let broker = (
-            url.host_str().unwrap().to_owned(),
-            url.port().unwrap_or(5672),
-        );
+        let broker = broker();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (frozen, state) = watch::channel(false);
@@ -269,10 +280,7 @@ impl Proxy {
 
     /// The broker's URL by way of the proxy.
     pub(crate) fn url(&self) -> String {
-        let mut url = url::Url::parse(&url()).unwrap();
-        url.set_host(Some("127.0.0.1")).unwrap();
-        url.set_port(Some(self.address.port())).unwrap();
-        url.to_string()
+        url_through(self.address)
     }
 
     pub(crate) fn freeze(&self, frozen: bool) {

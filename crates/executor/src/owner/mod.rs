@@ -315,12 +315,13 @@ impl Owner {
     /// What keeps it from doing its work, if anything has for long enough to be told.
     pub fn trouble(&self, now: Millis) -> Option<Trouble> {
         let refused = self.refusals(now).map(|(partition, _, trouble)| Trouble {
-            words: match self.rewrites.contains_key(&partition) {
-                true => format!(
+            words: if self.rewrites.contains_key(&partition) {
+                format!(
                     "the store refuses what is decided about partition {partition}: {}",
                     trouble.words
-                ),
-                false => format!("partition {partition}: {}", trouble.words),
+                )
+            } else {
+                format!("partition {partition}: {}", trouble.words)
             },
             ..trouble
         });
