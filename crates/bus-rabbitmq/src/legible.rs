@@ -2,18 +2,14 @@
 //!
 //! A short string of AMQP (a message id, the name of a header) may hold any bytes; lapin reads UTF-8
 //! and gives the whole connection up where there is none. The broker then delivers the same message
-//! again, to the next connection, for ever: one message would stop everybody who receives. So the
-//! connections that follow one that could not be read go through here: bytes that are no UTF-8 are
-//! replaced in the places where lapin looks for it, one by one, so that no length changes. What a
-//! message carries and the values of its headers stay as they are.
+//! again, to the next connection, for ever: one message would stop everybody who receives. And it reads
+//! lists with one call inside the other: a header whose lists lie thousands deep would end the process.
+//! So whatever a broker sends goes through here before lapin reads it: bytes that are no UTF-8 are
+//! replaced in the places where lapin looks for it, one by one, so that no length changes, and what lies
+//! too deep becomes bytes. What a message carries and the texts in its headers stay as they are.
 //!
 //! The layout of frames and of their fields is that of the AMQP 0-9-1 specification (2.3.5 and 4.2),
 //! with the types of fields that RabbitMQ has.
-
-use std::io;
-
-use bytes::{Buf as _, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The kinds of frames that have short strings: a method, the header of a message.
 const METHOD: u8 = 1;
@@ -34,30 +30,9 @@ const MAX_DEPTH: usize = 32;
 /// In place of a byte that is no UTF-8.
 const REPLACED: u8 = b'?';
 
-/// Passes frames on until the broker ends, each as soon as it is whole.
-///
-/// # Errors
-/// When one of the two fails.
-pub(crate) async fn pass(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-) -> io::Result<()> {
-    let mut waiting = BytesMut::with_capacity(64 * 1024);
-    let mut legible = Legible::default();
-    loop {
-        if from.read_buf(&mut waiting).await? == 0 {
-            to.write_all(&waiting).await?;
-            return to.shutdown().await;
-        }
-        let ready = legible.mend(&mut waiting);
-        to.write_all(&waiting[..ready]).await?;
-        waiting.advance(ready);
-    }
-}
-
 /// Where in the stream it is.
 #[derive(Debug, Default)]
-struct Legible {
+pub(crate) struct Legible {
     /// How much of a frame without short strings is still to be passed on.
     left: usize,
     /// It is not what AMQP looks like: nothing is changed any more.
@@ -66,7 +41,7 @@ struct Legible {
 
 impl Legible {
     /// Mends the whole frames at the beginning of `waiting`; tells how many bytes can go on.
-    fn mend(&mut self, waiting: &mut [u8]) -> usize {
+    pub(crate) fn mend(&mut self, waiting: &mut [u8]) -> usize {
         let mut ready = 0;
         loop {
             let rest = &mut waiting[ready..];

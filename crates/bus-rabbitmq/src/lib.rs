@@ -40,6 +40,7 @@ mod pace;
 mod publisher;
 mod rebinding;
 mod removal;
+mod stream;
 mod topology;
 mod window;
 
@@ -129,7 +130,6 @@ impl RabbitBus {
             endpoint: endpoint.clone(),
             name: format!("{} {direction}", options.connection_name),
             timeout: options.connect_timeout,
-            illegible: Arc::default(),
         };
         let (publish, consume) = (dialer("publish"), dialer("consume"));
         let (for_publishing, for_consuming) = tokio::try_join!(publish.dial(), consume.dial())?;

@@ -4,7 +4,6 @@
 //! not come) calls [`Life::fail`]; the supervisor then drops the whole connection and makes a new
 //! one. Nothing is repaired: what survives of a broken connection is not known well enough.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +21,6 @@ use crate::dial::{Dialed, Dialer};
 
 /// A life of at least this length counts as a success: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
-/// In what lapin says when it could not read what the broker sent.
-const ILLEGIBLE: &str = "failed to parse";
 /// How often the state of the connection is looked at, whatever its events say.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -184,9 +181,6 @@ impl Supervisor {
             if let Some(cause) = &ended {
                 // Also for those ends that were seen here and not reported by a user.
                 life.fail(cause.as_str());
-                if cause.contains(ILLEGIBLE) {
-                    self.dialer.illegible.store(true, Ordering::Relaxed);
-                }
                 let place = &self.dialer.endpoint.place;
                 tracing::warn!(
                     bus.connection = %self.dialer.name,
