@@ -11,9 +11,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::actions::POISON;
+use super::actions::{PARTITIONS, POISON};
 use super::amqp::envelope;
 use super::nemesis::{Fault, Lane, Rig};
+use super::probe;
 use crate::Api;
 
 /// A fault whose work is the async function `$work`.
@@ -44,6 +45,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         "nothing to heal",
         3,
         garbage
+    ),
+    fault!(
+        "illegible",
+        "messages with bytes that are no text in their properties, or lists 20,000 deep",
+        "nothing to heal",
+        2,
+        illegible
     ),
     fault!(
         "poison",
@@ -118,6 +126,28 @@ async fn garbage(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
     messages.truncate(20);
     let begun = rig.begin(fault, &format!("{} messages", messages.len()))?;
     unless_away(rig, fault, rig.stranger.say(messages).await);
+    begun.end()
+}
+
+async fn illegible(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let mut queues: Vec<String> = [
+        "enforcements",
+        "completed",
+        "queue-stats",
+        "requested.default",
+    ]
+    .map(|queue| format!("attune.{queue}"))
+    .to_vec();
+    for kind in ["commands", "control"] {
+        let partition = random.random_range(0..PARTITIONS);
+        queues.push(format!("attune.partition.{partition:02}.{kind}"));
+    }
+    queues.push("attune.dead-letters".to_owned());
+    let begun = rig.begin(fault, &format!("{} queues", queues.len()))?;
+    let said = rig.stranger.say_illegibly(&queues).await;
+    if unless_away(rig, fault, said) {
+        probe::goes_on(rig, random, fault).await?;
+    }
     begun.end()
 }
 

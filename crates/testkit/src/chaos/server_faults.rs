@@ -55,6 +55,20 @@ pub(crate) const FAULTS: &[Fault] = &[
         pg_lock
     ),
     fault!(
+        "pg-rows",
+        "a transaction holds up to three rows of executions that are dispatched for 5 to 15 s",
+        "rolled back",
+        3,
+        pg_rows
+    ),
+    fault!(
+        "pg-read-only",
+        "connections that begin may only read, and a share of the others ends, for 4 to 15 s",
+        "connections that begin may write",
+        2,
+        pg_read_only
+    ),
+    fault!(
         "amqp-stop-app",
         "rabbitmqctl stop_app for 1 to 4 s",
         "start_app",
@@ -167,6 +181,59 @@ async fn pg_lock(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Resul
         pass(random, 3000..9000).await;
     }
     transaction.rollback().await?;
+    connection.close().await?;
+    begun.end()
+}
+
+async fn pg_rows(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let mut connection = rig.servers.connect().await?;
+    let mut transaction = connection.begin().await?;
+    let rows = sqlx::query(
+        "SELECT 1 FROM attune.execution_active WHERE status = 'requested' ORDER BY random() LIMIT $1
+         FOR UPDATE SKIP LOCKED",
+    )
+    .bind(random.random_range(1_i64..=3))
+    .fetch_all(&mut *transaction)
+    .await;
+    let locked = rows.map_or(0, |rows| rows.len());
+    if locked == 0 {
+        transaction.rollback().await?;
+        return Ok(false);
+    }
+    let begun = rig.begin(fault, &format!("{locked} executions"))?;
+    pass(random, 5_000..15_000).await;
+    transaction.rollback().await?;
+    connection.close().await?;
+    begun.end()
+}
+
+/// What a failover to a standby looks like from here, and a database that has run out of room for its
+/// transaction numbers.
+async fn pg_read_only(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let mut connection = rig.servers.connect().await?;
+    let database: String = sqlx::query_scalar("SELECT quote_ident(current_database())")
+        .fetch_one(&mut connection)
+        .await?;
+    let begun = rig.begin(fault, "a share of the connections")?;
+    let set = format!("ALTER DATABASE {database} SET default_transaction_read_only = on");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+        .execute(&mut connection)
+        .await?;
+    sqlx::query(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < $1",
+    )
+    .bind([0.3, 0.7, 1.0][random.random_range(0..3)])
+    .execute(&mut connection)
+    .await?;
+    pass(random, 4_000..15_000).await;
+    let reset = format!(
+        "SET default_transaction_read_only = off;
+         ALTER DATABASE {database} RESET default_transaction_read_only"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(reset))
+        .execute(&mut connection)
+        .await?;
     connection.close().await?;
     begun.end()
 }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::amqp::{EXCHANGE, connect};
 use super::ledger::Ledger;
+use crate::{Spoiler, illegible_properties};
 
 /// How many overheard messages are kept, and how many more are overheard at a time.
 const KEPT: usize = 400;
@@ -150,6 +151,28 @@ impl Stranger {
         tokio::time::timeout(PATIENCE, asking).await?
     }
 
+    /// Puts messages that no library reads into these queues, by their names: whoever listens to an
+    /// exchange need not be able to stand them.
+    pub(crate) async fn say_illegibly(&self, queues: &[String]) -> anyhow::Result<()> {
+        let spoiler = Spoiler::start(&self.broker_url).await?;
+        let url = spoiler.url(&self.broker_url)?;
+        let saying = async {
+            let (connection, channel) = visit(&url).await?;
+            for queue in queues {
+                for properties in illegible_properties() {
+                    let options = BasicPublishOptions::default();
+                    let confirm = channel
+                        .basic_publish("".into(), queue.as_str().into(), options, b"[]", properties)
+                        .await?;
+                    confirm.await?;
+                }
+            }
+            leave(&connection).await;
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(PATIENCE, saying).await?
+    }
+
     async fn send(
         &self,
         messages: Vec<(ShortString, BasicProperties, Vec<u8>)>,
@@ -211,13 +234,17 @@ impl Stranger {
     }
 
     async fn visit(&self) -> anyhow::Result<(Connection, Channel)> {
-        let connection = connect(&self.broker_url).await?;
-        let channel = connection.create_channel().await?;
-        channel
-            .confirm_select(ConfirmSelectOptions::default())
-            .await?;
-        Ok((connection, channel))
+        visit(&self.broker_url).await
     }
+}
+
+async fn visit(broker_url: &str) -> anyhow::Result<(Connection, Channel)> {
+    let connection = connect(broker_url).await?;
+    let channel = connection.create_channel().await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
+    Ok((connection, channel))
 }
 
 /// Ends a visit. That channels are closing already is no failure.
