@@ -21,6 +21,10 @@
 -- Elsewhere arrays are unnested in select lists and not in FROM: there, each array of
 -- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
 --
+-- `ON CONFLICT` writes each row in two steps, and a second record to the log, so the lines marked
+-- AGAIN are for a batch alone of which something may have been written before: whoever runs this as
+-- it stands gets a unique violation then, and nothing is written.
+--
 -- What is accepted, granted and ended has the owner's time, $64: this clock may have been set, and a
 -- row of a day that is not its own is dropped with that day, or not found.
 WITH fence AS MATERIALIZED (
@@ -35,7 +39,7 @@ WITH fence AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT count(*) = cardinality($2::integer[]) AS fully FROM fence
 ),
--- An id that is there already was written by the first run of this very batch.
+-- Again: an id that is there already was written by the first run of this very batch.
 inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
@@ -58,7 +62,7 @@ inserted AS (
             unnest($19::integer[]) AS timeout_seconds, unnest($62::bigint[]) AS requeue_of
     ) AS n
     WHERE (SELECT fully FROM held)
-    ON CONFLICT (id) DO NOTHING
+    -- AGAIN: ON CONFLICT (id) DO NOTHING
 ),
 -- The history has no unique index over its days. The request row, written by the same statement,
 -- tells whether an instant end was written before; maybe yesterday.
@@ -104,7 +108,7 @@ remembered AS (
             unnest($7::bigint[] || $23::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
-    ON CONFLICT DO NOTHING
+    -- AGAIN: ON CONFLICT DO NOTHING
 ),
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing
@@ -174,14 +178,28 @@ ended AS (
     JOIN gone g ON g.id = o.id
 ),
 counted AS (
+    UPDATE attune.queue_totals t SET
+        enqueued = ($58::bigint[])[width_bucket(t.action, $57::bigint[])],
+        completed = ($59::bigint[])[width_bucket(t.action, $57::bigint[])],
+        cancelled = ($60::bigint[])[width_bucket(t.action, $57::bigint[])],
+        expired = ($61::bigint[])[width_bucket(t.action, $57::bigint[])]
+    WHERE (SELECT fully FROM held) AND t.action = ANY($57::bigint[])
+    RETURNING t.action
+),
+-- An action's first execution makes its row.
+counted_first AS (
     INSERT INTO attune.queue_totals (action, enqueued, completed, cancelled, expired)
-    SELECT
-        unnest($57::bigint[]), unnest($58::bigint[]), unnest($59::bigint[]),
-        unnest($60::bigint[]), unnest($61::bigint[])
+    SELECT n.action, n.enqueued, n.completed, n.cancelled, n.expired
+    FROM (
+        SELECT
+            unnest($57::bigint[]) AS action, unnest($58::bigint[]) AS enqueued,
+            unnest($59::bigint[]) AS completed, unnest($60::bigint[]) AS cancelled,
+            unnest($61::bigint[]) AS expired
+    ) AS n
     WHERE (SELECT fully FROM held)
-    ON CONFLICT (action) DO UPDATE SET
-        enqueued = excluded.enqueued, completed = excluded.completed,
-        cancelled = excluded.cancelled, expired = excluded.expired
+      AND (SELECT count(*) FROM counted) < cardinality($57::bigint[])
+      AND n.action <> ALL (ARRAY(SELECT action FROM counted))
+    -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )
 -- One row without an id tells how it went; the others are the bodies of the grants, as far as they
 -- have $65 bytes together.

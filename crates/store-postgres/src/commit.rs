@@ -19,6 +19,18 @@ use crate::{audit, dead_letters, sql, text};
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
 
+/// What begins a line of the statement that is for [`Run::Again`] alone.
+const AGAIN: &str = "-- AGAIN: ";
+
+/// Which time it is that a batch is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Run {
+    /// Nothing of it is there.
+    First,
+    /// Something of it may be there, because nobody knows how an earlier run went.
+    Again,
+}
+
 /// How a commit went, before the fences are compared.
 #[derive(Default)]
 struct Answer {
@@ -36,16 +48,12 @@ impl Db {
                 "the batch writes to partition {partition}, which it has no fence for"
             ))));
         }
-        let parameters = parameters(batch)?;
-        let pool = self.commit.clone();
-        let beside = beside(batch)?;
-        let answer = if beside.is_empty() {
-            self.run(async move { execute(&pool, parameters).await })
+        let answer = match self.write(batch, Run::First).await? {
+            Some(answer) => answer,
+            None => self
+                .write(batch, Run::Again)
                 .await?
-        } else {
-            let fences = fences(batch).len();
-            self.run(async move { execute_with(&pool, parameters, beside, fences).await })
-                .await?
+                .ok_or_else(|| StoreError::Conflict("a batch is there and is not".to_owned()))?,
         };
         let missing: Vec<PartitionId> = batch
             .fences
@@ -62,6 +70,26 @@ impl Db {
         let before = self.granted_before(batch, &answer.granted).await;
         committed.granted.extend(before.map_err(unknown)?);
         Ok(committed)
+    }
+
+    /// Writes a batch. Nothing when something of it is there already, which the first run finds.
+    async fn write(&self, batch: &Batch, run: Run) -> Result<Option<Answer>, StoreError> {
+        let parameters = parameters(batch)?;
+        let pool = self.commit.clone();
+        let beside = beside(batch)?;
+        let fences = fences(batch).len();
+        self.run(async move {
+            let written = if beside.is_empty() {
+                execute(&pool, run, parameters).await
+            } else {
+                execute_with(&pool, run, parameters, beside, fences).await
+            };
+            match written {
+                Err(failure) if failure.is_duplicate() => Ok(None),
+                written => written.map(Some),
+            }
+        })
+        .await
     }
 
     /// The bodies of those grants of `batch` that were written by an earlier run of it, so that
@@ -139,12 +167,13 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
 /// Writes a round and, where every fence holds, what stands beside it.
 async fn execute_with(
     pool: &PgPool,
+    run: Run,
     parameters: PgArguments,
     beside: Vec<(&'static str, PgArguments)>,
     fences: usize,
 ) -> Result<Answer, Failure> {
     let mut transaction = pool.begin().await?;
-    let answer = execute(&mut *transaction, parameters).await?;
+    let answer = execute(&mut *transaction, run, parameters).await?;
     if answer.held.len() == fences {
         for (statement, parameters) in beside {
             sqlx::query_with(statement, parameters)
@@ -158,16 +187,20 @@ async fn execute_with(
 
 async fn execute(
     connection: impl PgExecutor<'_>,
+    run: Run,
     parameters: PgArguments,
 ) -> Result<Answer, Failure> {
-    let statement = if Bug::NoFence.is_planted() {
+    let mut statement = sql::COMMIT.into_sql_str();
+    if run == Run::Again {
+        let tolerant = statement.as_str().replace(AGAIN, "");
+        statement = AssertSqlSafe(tolerant).into_sql_str();
+    }
+    if Bug::NoFence.is_planted() {
         // Writes whatever the fence has found.
-        let unfenced =
-            sql::COMMIT.replace("count(*) = cardinality($2::integer[])", "count(*) >= 0");
-        AssertSqlSafe(unfenced).into_sql_str()
-    } else {
-        sql::COMMIT.into_sql_str()
-    };
+        let fence = "count(*) = cardinality($2::integer[])";
+        let unfenced = statement.as_str().replace(fence, "count(*) >= 0");
+        statement = AssertSqlSafe(unfenced).into_sql_str();
+    }
     let rows = sqlx::query_with(statement, parameters)
         .fetch_all(connection)
         .await?;

@@ -49,6 +49,14 @@ impl Failure {
         }
     }
 
+    /// Whether something that may be there once is there already. Nothing was written.
+    pub(crate) fn is_duplicate(&self) -> bool {
+        match self {
+            Self::Database(error) => code(error).as_deref() == Some("23505"),
+            Self::Store(_) => false,
+        }
+    }
+
     /// The caller's error. `address` says which server it was.
     pub(crate) fn at(self, address: &Arc<str>) -> StoreError {
         let error = match self {
