@@ -1,38 +1,77 @@
-//! Servers that are not there yet when a daemon starts.
+//! Servers that are not there yet when a daemon starts, or not there any more when it ends.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use attune_testkit::{Broker, Database, Launch, Process, Proxy, variable, wait_for};
+use attune_testkit::{Broker, Database, Launch, Process, Proxy, Way, variable, wait_for};
+use futures_util::future::try_join_all;
+use tempfile::TempDir;
+
+/// How long a process that is told to end may take besides what its programs are given.
+const END: Duration = Duration::from_secs(30);
+
+/// Servers of one test, and the ways to them.
+struct Servers {
+    to_database: Proxy,
+    to_broker: Proxy,
+    env: BTreeMap<String, String>,
+    folder: TempDir,
+    _database: Database,
+    _broker: Broker,
+}
+
+impl Servers {
+    async fn create() -> anyhow::Result<Self> {
+        let (database, broker) = tokio::try_join!(Database::create(), Broker::create())?;
+        let to_database = Proxy::start(database.url()).await?;
+        let to_broker = Proxy::start(broker.url()).await?;
+        let settings = [
+            ("database.url", to_database.url(database.url())?),
+            ("broker.url", to_broker.url(broker.url())?),
+            ("broker.prefix", broker.prefix().to_owned()),
+            ("cluster.partitions", "1".to_owned()),
+            ("worker.drain_seconds", "1".to_owned()),
+            ("log.format", "text".to_owned()),
+        ];
+        let settings = settings.into_iter().filter(|(_, value)| !value.is_empty());
+        Ok(Self {
+            to_database,
+            to_broker,
+            env: settings
+                .map(|(key, value)| (variable(key), value))
+                .collect(),
+            folder: tempfile::Builder::new().prefix("attune-it-").tempdir()?,
+            _database: database,
+            _broker: broker,
+        })
+    }
+
+    fn launch(&self, role: &str) -> Launch {
+        Launch {
+            name: role.to_owned(),
+            binary: env!("CARGO_BIN_EXE_attune").into(),
+            args: vec![role.to_owned()],
+            env: self.env.clone(),
+            folder: self.folder.path().to_owned(),
+        }
+    }
+
+    async fn migrate(&self) -> anyhow::Result<()> {
+        let mut migrate = Process::spawn(self.launch("migrate"))?;
+        ensure!(migrate.end().await?.success(), "{}", migrate.tail());
+        Ok(())
+    }
+}
 
 /// A daemon waits for each server and for the schema, says for which, and goes on when it comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_servers_come_late() -> anyhow::Result<()> {
-    let folder = tempfile::Builder::new().prefix("attune-it-").tempdir()?;
-    let (database, broker) = tokio::try_join!(Database::create(), Broker::create())?;
-    let to_database = Proxy::start(database.url()).await?;
-    let to_broker = Proxy::start(broker.url()).await?;
+    let servers = Servers::create().await?;
+    let (to_database, to_broker) = (&servers.to_database, &servers.to_broker);
     to_database.cut();
     to_broker.cut();
-    let settings = [
-        ("database.url", to_database.url(database.url())?),
-        ("broker.url", to_broker.url(broker.url())?),
-        ("broker.prefix", broker.prefix().to_owned()),
-        ("cluster.partitions", "1".to_owned()),
-        ("log.format", "text".to_owned()),
-    ];
-    let settings = settings.into_iter().filter(|(_, value)| !value.is_empty());
-    let env: BTreeMap<_, _> = settings
-        .map(|(key, value)| (variable(key), value))
-        .collect();
-    let launch = |role: &str| Launch {
-        name: role.to_owned(),
-        binary: env!("CARGO_BIN_EXE_attune").into(),
-        args: vec![role.to_owned()],
-        env: env.clone(),
-        folder: folder.path().to_owned(),
-    };
-    let mut executor = Process::spawn(launch("executor"))?;
+    let mut executor = Process::spawn(servers.launch("executor"))?;
     let says = async |words: &str| {
         wait_for(&format!("the words {words:?} in the log"), async || {
             let log = executor.log();
@@ -48,8 +87,7 @@ async fn cluster_servers_come_late() -> anyhow::Result<()> {
     .await?;
     to_database.restore();
     says("waiting for the schema").await?;
-    let mut migrate = Process::spawn(launch("migrate"))?;
-    ensure!(migrate.end().await?.success(), "{}", migrate.tail());
+    servers.migrate().await?;
     says(&format!(
         "waiting for RabbitMQ at {} for 0 s",
         to_broker.address()
@@ -60,4 +98,23 @@ async fn cluster_servers_come_late() -> anyhow::Result<()> {
     to_broker.restore();
     executor.ready().await?;
     executor.stop().await
+}
+
+/// Daemons that are told to end while a server has stopped answering, without closing a connection,
+/// end in time and well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_servers_that_fall_silent_hold_up_no_end() -> anyhow::Result<()> {
+    let servers = Servers::create().await?;
+    servers.migrate().await?;
+    for silent in [&servers.to_database, &servers.to_broker] {
+        let roles = ["executor", "worker", "completion-listener", "stats", "api"];
+        let started = roles.map(|role| Process::start(servers.launch(role)));
+        let mut daemons = try_join_all(started).await?;
+        silent.set(Way::HalfOpen);
+        let told = Instant::now();
+        try_join_all(daemons.iter_mut().map(Process::stop)).await?;
+        ensure!(told.elapsed() < END, "{:?}", told.elapsed());
+        silent.restore();
+    }
+    Ok(())
 }
