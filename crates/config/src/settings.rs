@@ -238,7 +238,8 @@ impl ReconcileSettings {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DispatchSettings {
-    /// Executions in one message, at most.
+    /// Executions in one message, at most; more than 32 only while so many come to every worker
+    /// of the pool.
     pub max_pack: usize,
 }
 

@@ -255,6 +255,7 @@ pub(crate) fn executor(row: store::ExecutorRow) -> StoredExecutor {
 pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
     WorkerEnd {
         worker: end.worker,
+        pool: end.pool,
         renewals: end.renewals,
         ttl: span(end.ttl),
         ended: end.ended,

@@ -214,10 +214,14 @@ impl Driver {
     fn carry_out(&mut self, output: Output, under_way: &mut UnderWay) {
         match output {
             Output::Call(id, call) => self.call(id, call, under_way),
-            Output::Dispatch(id, dispatches) => {
+            Output::Dispatch {
+                id,
+                dispatches,
+                pack,
+            } => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
-                    let published = published(publisher.dispatch(dispatches)).await;
+                    let published = published(publisher.dispatch(dispatches, pack)).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }

@@ -27,7 +27,6 @@ const MAX_UNCONFIRMED: usize = 256;
 /// The way to the bus.
 pub(crate) struct Publisher {
     bus: Arc<dyn Bus>,
-    dispatches: PackBounds,
     answers: PackBounds,
     /// Pools whose messages are kept even before a worker comes.
     declared: Mutex<HashSet<String>>,
@@ -36,29 +35,23 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn new(
-        bus: Arc<dyn Bus>,
-        max_pack: usize,
-        max_message_bytes: usize,
-        progress: Progress,
-    ) -> Self {
-        let bounds = |items| PackBounds {
-            items,
+    pub(crate) fn new(bus: Arc<dyn Bus>, max_message_bytes: usize, progress: Progress) -> Self {
+        let answers = PackBounds {
+            items: MAX_ANSWERS,
             bytes: MAX_PACK_BYTES,
             max_bytes: max_message_bytes,
         };
         Self {
             bus,
-            dispatches: bounds(max_pack),
-            answers: bounds(MAX_ANSWERS),
+            answers,
             declared: Mutex::default(),
             unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
             under_way: Arc::new(SideBySide::new(progress)),
         }
     }
 
-    /// Publishes dispatches to one pool.
-    pub(crate) async fn dispatch(&self, dispatches: Vec<Dispatch>) -> Published {
+    /// Publishes dispatches to one pool, at most `pack` of them in one message.
+    pub(crate) async fn dispatch(&self, dispatches: Vec<Dispatch>, pack: usize) -> Published {
         let Some(pool) = dispatches
             .first()
             .map(|of| of.grantee.action.spec.pool.clone())
@@ -67,7 +60,10 @@ impl Publisher {
         };
         self.declare(&pool).await;
         let topic = Topic::Requested(pool.clone());
-        let mut packer: Packer<ExecutionRequested, usize> = Packer::new(self.dispatches);
+        let mut packer: Packer<ExecutionRequested, usize> = Packer::new(PackBounds {
+            items: pack,
+            ..self.answers
+        });
         let mut too_large = Vec::new();
         for (place, dispatch) in dispatches.into_iter().enumerate() {
             if let Err((why, place)) = packer.add(&requested(dispatch), place) {

@@ -197,7 +197,6 @@ pub async fn start(
         },
         publisher: Arc::new(Publisher::new(
             Arc::clone(&bus),
-            options.dispatch_max_pack,
             options.max_message_bytes,
             options.progress.publisher.clone(),
         )),
@@ -274,6 +273,7 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         lease_ttl: span(options.lease_ttl),
         round_max_items: options.batch_max_items,
         round_max_bytes: ROUND_BYTES,
+        dispatch_max_pack: options.dispatch_max_pack,
         stats_interval: span(options.stats_interval),
         stats_refresh: span(STATS_REFRESH),
         reconcile: ReconcileBounds {

@@ -343,10 +343,12 @@ pub struct StoredExecutor {
 }
 
 /// The lease of a worker, as it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// Which worker.
     pub worker: WorkerId,
+    /// The pool it serves.
+    pub pool: String,
     /// Rises with every renewal.
     pub renewals: i64,
     /// For how long it was renewed last, in milliseconds.

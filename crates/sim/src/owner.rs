@@ -156,6 +156,7 @@ fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
         lease_ttl: OWNER_TTL,
         round_max_items: round_items,
         round_max_bytes: 1 << 20,
+        dispatch_max_pack: 64,
         stats_interval: 250,
         stats_refresh: 60_000,
         page_rows: PAGE,
@@ -318,7 +319,7 @@ impl World {
         let party = self.owner_party(o);
         match output {
             Output::Call(id, call) => self.owner_call(o, id, call),
-            Output::Dispatch(id, dispatches) => self.dispatch(o, id, &dispatches),
+            Output::Dispatch { id, dispatches, .. } => self.dispatch(o, id, &dispatches),
             Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {
                 for delivery in deliveries {

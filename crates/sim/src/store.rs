@@ -230,6 +230,7 @@ impl Store {
         let ends = self.workers.iter();
         ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
+            pool: "default".to_owned(),
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,

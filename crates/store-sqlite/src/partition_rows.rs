@@ -85,6 +85,7 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
 pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
     Ok(WorkerEnd {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
+        pool: row.try_get("pool")?,
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         ended: row.try_get("ended")?,

@@ -230,10 +230,12 @@ pub struct ActiveSlice {
 }
 
 /// The lease of a worker, as a watcher judges it; see [`ObservedLease`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerEnd {
     /// Which worker.
     pub worker: WorkerId,
+    /// The pool it serves.
+    pub pool: String,
     /// Rises with every renewal.
     pub renewals: i64,
     /// How long the lease was when it was last renewed; at most until its end when it was ended.

@@ -93,7 +93,7 @@ impl Default for WorkerOptions {
             fetch: Vec::new(),
             max_message_bytes: 1024 * 1024,
             guard: Vec::new(),
-            prefetch: 4,
+            prefetch: 3,
             retell_after: Duration::from_secs(15),
             start_patience: Duration::from_secs(60),
             progress: Progress::default(),

@@ -73,6 +73,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     world.slots[0].0.worker_over = true;
     world.workers.push(WorkerEnd {
         worker,
+        pool: "default".to_owned(),
         renewals: 3,
         ttl: 0,
         ended: true,

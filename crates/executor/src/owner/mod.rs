@@ -66,6 +66,8 @@ pub struct OwnerOptions {
     pub round_max_items: usize,
     /// How many bytes of messages one round takes at most, but always one message.
     pub round_max_bytes: usize,
+    /// How many executions one message to the workers holds at most.
+    pub dispatch_max_pack: usize,
     /// How often the snapshot of a changing queue is published, at most.
     pub stats_interval: Millis,
     /// How old the snapshot of a queue may become in which somebody waits or runs.

@@ -110,8 +110,15 @@ impl Work {
 pub enum Output {
     /// A store call; its answer is [`Input::Answered`].
     Call(CallId, Call),
-    /// Tell workers what they may run; what came of it is [`Input::Published`].
-    Dispatch(PublishId, Vec<Dispatch>),
+    /// Tell the workers of one pool what they may run; what came of it is [`Input::Published`].
+    Dispatch {
+        /// By which its outcome is told.
+        id: PublishId,
+        /// What they may run.
+        dispatches: Vec<Dispatch>,
+        /// How many one message holds at most: one worker gets all of a message.
+        pack: usize,
+    },
     /// Tell somebody; nobody waits for a confirm.
     Send(Send),
     /// These messages are done with.

@@ -41,6 +41,9 @@ const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
 /// How many dispatches are published together.
 const MAX_TOGETHER: usize = 1_000;
+/// How many of them one message holds, however few come to each worker: half of the slots that a
+/// worker has by default, so that two of them share what one could run alone.
+const SMALL_PACK: usize = 32;
 /// How many bytes of them, but always one; likewise about how many are read together.
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
 /// How many executions are dispatched once more at a time, and how often: a partition that was
@@ -183,6 +186,13 @@ impl Telling {
     }
 }
 
+/// How many of so many dispatches one message holds. It is cheaper the more it holds, but one worker
+/// gets all of it: more than a few only while as many come to each.
+fn pack_of(dispatches: usize, workers: usize, most: usize) -> usize {
+    let share = dispatches.checked_div(workers).unwrap_or(0);
+    share.max(SMALL_PACK).min(most)
+}
+
 fn size(dispatch: &Dispatch) -> usize {
     dispatch.body.parameters.get().len() + 512
 }
@@ -288,14 +298,20 @@ impl Owner {
         let (items, bytes) = pool.next();
         pool.unconfirmed += 1;
         self.telling.bytes_on_the_way += bytes;
-        let dispatches = items.iter().map(|(_, dispatch)| dispatch.clone()).collect();
+        let dispatches: Vec<Dispatch> = items.iter().map(|(_, it)| it.clone()).collect();
+        let workers = self.workers.of_pool(name);
+        let pack = pack_of(dispatches.len(), workers, self.options.dispatch_max_pack);
         let sent = OnTheWay {
             pool: name.to_owned(),
             items,
             bytes,
         };
         self.telling.on_the_way.insert(id, sent);
-        self.out.push(Output::Dispatch(id, dispatches));
+        self.out.push(Output::Dispatch {
+            id,
+            dispatches,
+            pack,
+        });
     }
 
     /// It is known what came of something that was published.

@@ -16,6 +16,7 @@ fn owner() -> Owner {
         lease_ttl: 15_000,
         round_max_items: 1_000,
         round_max_bytes: 1 << 20,
+        dispatch_max_pack: 64,
         stats_interval: 250,
         stats_refresh: 60_000,
         reconcile: ReconcileBounds {
@@ -81,4 +82,21 @@ fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
         asked = next;
     }
     assert!(looks > 0, "it never asked for the time");
+}
+
+/// A worker gets no more of many dispatches than others do, and never more than a message may hold.
+#[test]
+fn many_dispatches_are_shared_out() {
+    for (dispatches, workers, most, pack) in [
+        (1, 1, 64, 32),
+        (60, 1, 64, 60),
+        (200, 1, 64, 64),
+        (100, 2, 64, 50),
+        (100, 8, 64, 32),
+        (1_000, 8, 64, 64),
+        (1_000, 0, 64, 32),
+        (1_000, 1, 8, 8),
+    ] {
+        assert_eq!(pack_of(dispatches, workers, most), pack);
+    }
 }

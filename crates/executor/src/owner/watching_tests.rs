@@ -79,6 +79,7 @@ impl World {
                 lease_ttl: TTL,
                 round_max_items: 100,
                 round_max_bytes: 1 << 20,
+                dispatch_max_pack: 64,
                 stats_interval: 1_000,
                 stats_refresh: 60_000,
                 reconcile: ReconcileBounds {
@@ -120,6 +121,7 @@ impl World {
         let worker = WorkerId::fresh();
         self.workers.push(WorkerEnd {
             worker,
+            pool: "default".to_owned(),
             renewals: 0,
             ttl: 3_000,
             ended: false,
@@ -175,7 +177,7 @@ impl World {
                         }
                     }
                     Output::Notice(notice) => self.notices.push(notice),
-                    Output::Dispatch(id, dispatches) => {
+                    Output::Dispatch { id, dispatches, .. } => {
                         self.dispatched.push((id, dispatches.len()));
                     }
                     _ => {}

@@ -27,6 +27,8 @@ pub(super) struct Workers {
     asked: Option<Millis>,
     at: Millis,
     watch: Watch<WorkerId, i64>,
+    /// How many live in each pool.
+    pools: BTreeMap<String, usize>,
     /// Those whose leases are over, for as long as the grace takes.
     lost: BTreeSet<WorkerId>,
     /// Those who hold a slot, are over and were in no look, and since when that is known: they have
@@ -37,6 +39,11 @@ pub(super) struct Workers {
 impl Workers {
     pub(super) fn wake_at(&self) -> Option<Millis> {
         self.asked.is_none().then_some(self.at)
+    }
+
+    /// How many live in a pool, as far as is known.
+    pub(super) fn of_pool(&self, pool: &str) -> usize {
+        self.pools.get(pool).copied().unwrap_or(0)
     }
 
     /// Leaves those slots alone whose workers have ended a moment ago: what they have said may be
@@ -103,6 +110,12 @@ impl Owner {
         let next = alive.iter().map(|end| left(end) + AFTER_GRACE).min();
         let next = next.map_or(self.workers.at, |wait| now + wait);
         self.workers.at = self.workers.at.min(next);
+
+        let mut pools = BTreeMap::new();
+        for end in alive.iter().filter(|end| !end.ended) {
+            *pools.entry(end.pool.clone()).or_default() += 1;
+        }
+        self.workers.pools = pools;
 
         let ended = over.iter().filter(|end| end.ended);
         let lost: BTreeSet<WorkerId> = ended.map(|end| end.worker).collect();
