@@ -11,7 +11,7 @@ use serde_json::json;
 use super::action_file::{self, FileAction, Place};
 use super::http::{CallError, Http};
 use super::render::{Column, limit, or_dash, table};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, bounded};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -72,7 +72,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<FileAction>, Failure> {
             Vec::new()
         });
         for file in files {
-            match std::fs::read_to_string(&file) {
+            match bounded::read_file(&file) {
                 Ok(text) => {
                     let (found, wrong) = action_file::parse(&file, &text);
                     actions.extend(found);

@@ -9,6 +9,7 @@ mod action_file;
 mod batch;
 mod batch_plan;
 mod batch_report;
+mod bounded;
 mod cluster;
 mod dead_letters;
 mod executions;

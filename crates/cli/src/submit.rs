@@ -13,7 +13,7 @@ use reqwest::Method;
 use serde_json::value::RawValue;
 
 use super::http::{CallError, Http, IDEMPOTENCY_KEY};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, render, seconds, waits};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, batch, bounded, render, seconds, waits};
 
 /// The pause before the second look at an execution; each further one is half as long again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -156,9 +156,9 @@ fn parameters(whole: Option<&str>, single: &[String]) -> Result<Box<RawValue>, S
         None => BTreeMap::new(),
         Some(text) => {
             let text = match text.strip_prefix('@') {
-                Some("-") => std::io::read_to_string(std::io::stdin())
+                Some("-") => bounded::read(std::io::stdin())
                     .map_err(|error| format!("--params @-: {error}"))?,
-                Some(file) => std::fs::read_to_string(file)
+                Some(file) => bounded::read_file(file.as_ref())
                     .map_err(|error| format!("--params @{file}: {error}"))?,
                 None => text.to_owned(),
             };

@@ -66,6 +66,7 @@ fn wanted(expected: &str) -> Cow<'_, str> {
         "a boolean" => "true or false".into(),
         "a map" => "an object".into(),
         "string or map" => "a word, or an object with one member".into(),
+        "map with a single key" => "an object with exactly one member".into(),
         "variant identifier" => "a word".into(),
         name if name.starts_with("struct ") => "an object".into(),
         name if name.starts_with("enum ") => "a word, or an object with one member".into(),

@@ -1,8 +1,11 @@
 //! What a client asks for.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 
 use chrono::{DateTime, Utc};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -43,12 +46,16 @@ pub struct Submission {
     /// Free-form marks that are shown with it.
     #[serde(
         default,
-        deserialize_with = "value_or_null",
+        deserialize_with = "labels_or_null",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub labels: BTreeMap<String, String>,
     /// It does not start before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "time_or_null",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub not_before: Option<DateTime<Utc>>,
     /// How long it may run, in seconds, in place of what the action says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,6 +82,63 @@ where
     D: Deserializer<'de>,
 {
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
+}
+
+/// As [`object_or_null`]. A key that comes twice is refused: what its sender meant cannot be told.
+fn labels_or_null<'de, D>(from: D) -> Result<BTreeMap<String, String>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Labels;
+
+    impl<'de> Visitor<'de> for Labels {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_none<E>(self) -> Result<Self::Value, E> {
+            Ok(BTreeMap::new())
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+            from.deserialize_map(self)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut labels = BTreeMap::new();
+            while let Some((key, value)) = map.next_entry::<String, String>()? {
+                match labels.entry(key) {
+                    Entry::Vacant(free) => drop(free.insert(value)),
+                    Entry::Occupied(taken) => {
+                        let words = format!("the label `{}` is given twice", taken.key());
+                        return Err(A::Error::custom(words));
+                    }
+                }
+            }
+            Ok(labels)
+        }
+    }
+
+    from.deserialize_option(Labels)
+}
+
+/// As [`object_or_null`].
+fn time_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DateTime<Utc>>, D::Error> {
+    let given = Option::<String>::deserialize(from)?;
+    let time = given.map(|text| {
+        text.parse().map_err(|_| {
+            D::Error::custom(format_args!(
+                "`{text}` is no time; write one such as `2026-01-31T09:30:00Z`"
+            ))
+        })
+    });
+    time.transpose()
 }
 
 fn is_default(priority: &Priority) -> bool {
@@ -187,6 +251,9 @@ mod tests {
             r#""priority":"urgent""#,
             r#""labels":[]"#,
             r#""labels":{"a":null}"#,
+            r#""labels":{"a":"1","b":"2","a":"1"}"#,
+            r#""not_before":"tomorrow""#,
+            r#""not_before":7"#,
         ] {
             let text = format!(r#"{{"action_ref":"core.echo",{wrong}}}"#);
             assert!(serde_json::from_str::<Submission>(&text).is_err(), "{text}");

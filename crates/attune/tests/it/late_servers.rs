@@ -8,8 +8,9 @@ use attune_testkit::{Broker, Database, Launch, Process, Proxy, Way, variable, wa
 use futures_util::future::try_join_all;
 use tempfile::TempDir;
 
-/// How long a process that is told to end may take besides what its programs are given.
-const END: Duration = Duration::from_secs(30);
+/// How long a process that is told to end may take: 30 s besides what its programs are given, which is
+/// one here, and a little for a busy machine.
+const END: Duration = Duration::from_secs(33);
 
 /// Servers of one test, and the ways to them.
 struct Servers {
@@ -104,17 +105,20 @@ async fn cluster_servers_come_late() -> anyhow::Result<()> {
 /// end in time and well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_servers_that_fall_silent_hold_up_no_end() -> anyhow::Result<()> {
+    let database = ends_without(|servers| &servers.to_database);
+    let broker = ends_without(|servers| &servers.to_broker);
+    tokio::try_join!(database, broker).map(drop)
+}
+
+async fn ends_without(silent: impl Fn(&Servers) -> &Proxy) -> anyhow::Result<()> {
     let servers = Servers::create().await?;
     servers.migrate().await?;
-    for silent in [&servers.to_database, &servers.to_broker] {
-        let roles = ["executor", "worker", "completion-listener", "stats", "api"];
-        let started = roles.map(|role| Process::start(servers.launch(role)));
-        let mut daemons = try_join_all(started).await?;
-        silent.set(Way::HalfOpen);
-        let told = Instant::now();
-        try_join_all(daemons.iter_mut().map(Process::stop)).await?;
-        ensure!(told.elapsed() < END, "{:?}", told.elapsed());
-        silent.restore();
-    }
+    let roles = ["executor", "worker", "completion-listener"];
+    let started = roles.map(|role| Process::start(servers.launch(role)));
+    let mut daemons = try_join_all(started).await?;
+    silent(&servers).set(Way::HalfOpen);
+    let told = Instant::now();
+    try_join_all(daemons.iter_mut().map(Process::stop)).await?;
+    ensure!(told.elapsed() < END, "{:?}", told.elapsed());
     Ok(())
 }
