@@ -9,8 +9,8 @@ use futures_util::future::try_join_all;
 use tempfile::TempDir;
 
 /// How long a process that is told to end may take: 30 s besides what its programs are given, which is
-/// one here, and a little for a busy machine.
-const END: Duration = Duration::from_secs(33);
+/// one here, and some for a busy machine.
+const END: Duration = Duration::from_secs(38);
 
 /// Servers of one test, and the ways to them.
 struct Servers {
