@@ -22,7 +22,7 @@ use crate::lease::Leases;
 use crate::options::WorkerOptions;
 use crate::outbox::Outbox;
 use crate::reporter::Reporter;
-use crate::runner::Runner;
+use crate::runner::{Room, Runner};
 use crate::runs::Runs;
 use crate::service::{Pending, Phase, Service, Stuck};
 use crate::told::{Reminder, Told};
@@ -107,6 +107,8 @@ impl Worker {
         };
         let (on, settler) = (Arc::clone(&bus), requested.settler());
         let shelf = Shelf::new(on, of_pool(&options), settler, shutdown.clone());
+        // Beside everything else: nobody waits for it.
+        drop(tokio::spawn(Room::remove_left(options.work_dir.clone())));
         let (troubles, shown) = watch::channel(None);
         let service = Service {
             bus,

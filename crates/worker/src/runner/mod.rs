@@ -32,6 +32,7 @@ use http::Get;
 use program::Programs;
 
 pub use fetch::run_http;
+pub(crate) use room::Room;
 pub(crate) use start::Gate;
 
 /// How a run is over.
