@@ -132,6 +132,14 @@ pub(crate) async fn check(
     }
     // Of no promise's own: a daemon that ends badly is a finding all the same.
     findings.lines.extend(problems);
+    let rooms = std::fs::read_dir(folder.join("work"))?.count();
+    if rooms > 0 {
+        let words = format!(
+            "{rooms} folders of runs are left in {}/work",
+            folder.display()
+        );
+        findings.lines.push(words);
+    }
     let takeovers = takeovers(rig).await?;
     let figure = |name: &str, own: u64| {
         let checked = by_checker
