@@ -12,6 +12,7 @@ use lapin::{Connection, ConnectionProperties};
 use tokio::time::timeout;
 
 use crate::cause::Cause;
+use crate::legible::MAX_FRAME;
 use crate::options::Endpoint;
 use crate::stream::{self, LegibleStream};
 
@@ -36,7 +37,12 @@ pub(crate) struct Dialed {
 impl Dialer {
     /// Connects, once.
     pub(crate) async fn dial(&self) -> Result<Dialed, Cause> {
-        let uri = &self.endpoint.uri;
+        let mut uri = self.endpoint.uri.clone();
+        let frame = &mut uri.query.frame_max;
+        *frame = frame
+            .filter(|most| (1..MAX_FRAME).contains(most))
+            .or(Some(MAX_FRAME));
+        let uri = &uri;
         let fail = |error: &lapin::Error| {
             let (user, vhost) = (&uri.authority.userinfo.username, &uri.vhost);
             Cause::of_connecting(error, &self.endpoint.place, user, vhost)
@@ -66,7 +72,8 @@ impl Dialer {
                 held.hold(TcpStream::from(socket.try_clone_to_owned()?));
                 // What is encrypted is made legible behind the encryption, so that for lapin every
                 // stream is a plain one.
-                Ok(AsyncTcpStream::Plain(LegibleStream::new(stream)))
+                let most = uri.query.frame_max.unwrap_or(MAX_FRAME);
+                Ok(AsyncTcpStream::Plain(LegibleStream::new(stream, most)))
             },
             properties,
         );

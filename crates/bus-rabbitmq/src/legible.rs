@@ -8,6 +8,10 @@
 //! replaced in the places where lapin looks for it, one by one, so that no length changes, and what lies
 //! too deep becomes bytes. What a message carries and the texts in its headers stay as they are.
 //!
+//! The header of a message may also come in a frame that is longer than frames may be: the broker adds
+//! to the headers of what it delivers again. lapin gives the connection up for that, too. Nobody has a
+//! use for headers that come near to it, so they are left out.
+//!
 //! The layout of frames and of their fields is that of the AMQP 0-9-1 specification (2.3.5 and 4.2),
 //! with the types of fields that RabbitMQ has.
 
@@ -20,9 +24,11 @@ const HEARTBEAT: u8 = 8;
 /// Kind, channel and length come before what a frame carries, one byte after it.
 const BEFORE: usize = 7;
 const AFTER: usize = 1;
-/// A frame of a method or a header that is longer is passed on as it is.
-const MAX_FRAME: usize = 1024 * 1024;
-/// `basic.deliver` and `basic.return`, by class and method.
+/// How long a frame may be: what a connection asks for, and what the broker then keeps to. A frame of a
+/// method or a header that is longer would be passed on as it is.
+pub(crate) const MAX_FRAME: u32 = 1024 * 1024;
+/// `connection.tune`, `basic.deliver` and `basic.return`, by class and method.
+const TUNE: [u8; 4] = [0, 10, 0, 30];
 const DELIVER: [u8; 4] = [0, 60, 0, 60];
 const RETURN: [u8; 4] = [0, 60, 0, 50];
 /// How deep tables and lists may lie in each other: lapin reads them with one call inside the other.
@@ -31,49 +37,119 @@ const MAX_DEPTH: usize = 32;
 const REPLACED: u8 = b'?';
 
 /// Where in the stream it is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Legible {
+    /// How long a frame may be.
+    most: usize,
     /// How much of a frame without short strings is still to be passed on.
     left: usize,
     /// It is not what AMQP looks like: nothing is changed any more.
     foreign: bool,
 }
 
+/// What has become of the bytes that were to be mended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mended {
+    /// How many of them can go on.
+    pub(crate) ready: usize,
+    /// How many there are in all: what is left out makes them fewer.
+    pub(crate) end: usize,
+}
+
 impl Legible {
-    /// Mends the whole frames at the beginning of `waiting`; tells how many bytes can go on.
-    pub(crate) fn mend(&mut self, waiting: &mut [u8]) -> usize {
-        let mut ready = 0;
+    /// For a connection that asks for frames of at most so many bytes.
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            most: most as usize,
+            left: 0,
+            foreign: false,
+        }
+    }
+
+    fn method(&mut self, carried: &mut [u8]) -> Option<()> {
+        let mut fields = Fields(carried);
+        let name = fields.skip(4)?;
+        match [name[0], name[1], name[2], name[3]] {
+            TUNE => {
+                // How many channels there may be, how long frames.
+                fields.skip(2)?;
+                let most = fields.long()?;
+                if most > 0 {
+                    self.most = self.most.min(most);
+                }
+                return Some(());
+            }
+            DELIVER => {
+                // The consumer is ours; the number of the delivery, whether it comes again.
+                fields.short_string()?;
+                fields.skip(9)?;
+            }
+            RETURN => {
+                // A code and its words.
+                fields.skip(2)?;
+                fields.short_string()?;
+            }
+            _ => return Some(()),
+        }
+        // Exchange and routing key.
+        fields.short_string()?;
+        fields.short_string()
+    }
+
+    /// Mends the whole frames at the beginning of `waiting`.
+    pub(crate) fn mend(&mut self, waiting: &mut [u8]) -> Mended {
+        let (mut ready, mut end) = (0, waiting.len());
         loop {
-            let rest = &mut waiting[ready..];
+            let rest = &mut waiting[ready..end];
             if self.foreign {
-                return ready + rest.len();
+                return Mended { ready: end, end };
             }
             let passed = self.left.min(rest.len());
             self.left -= passed;
             ready += passed;
-            let rest = &mut waiting[ready..];
+            let rest = &mut waiting[ready..end];
             let [kind, _, _, a, b, c, d, carried @ ..] = rest else {
-                return ready;
+                return Mended { ready, end };
             };
             let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
             match *kind {
-                METHOD | HEADER if length <= MAX_FRAME => {
+                METHOD | HEADER if length <= MAX_FRAME as usize => {
                     if carried.len() < length + AFTER {
-                        return ready;
+                        return Mended { ready, end };
                     }
-                    let mut fields = Fields(&mut carried[..length]);
+                    let fields = &mut carried[..length];
                     // What cannot be followed any further stays as it is from there on.
                     let _ = match *kind {
-                        METHOD => fields.method(),
-                        _ => fields.header(),
+                        METHOD => self.method(fields),
+                        _ => Fields(fields).header(),
                     };
-                    ready += BEFORE + length + AFTER;
+                    let mut whole = BEFORE + length + AFTER;
+                    if *kind == HEADER && whole > self.most / 2 {
+                        let without = shorten(rest, whole);
+                        end -= whole - without;
+                        whole = without;
+                    }
+                    ready += whole;
                 }
                 METHOD | HEADER | BODY | HEARTBEAT => self.left = BEFORE + length + AFTER,
                 _ => self.foreign = true,
             }
         }
     }
+}
+
+/// Leaves out the headers of a message, in the frame of `whole` bytes at the beginning of `frames`;
+/// tells how many are left of it.
+fn shorten(frames: &mut [u8], whole: usize) -> usize {
+    let Some((at, length)) = Fields(&mut frames[BEFORE..whole - AFTER]).headers() else {
+        return whole;
+    };
+    let first = BEFORE + at;
+    frames[first..first + 4].fill(0);
+    frames.copy_within(first + 4 + length.., first + 4);
+    let carried = (whole - length - BEFORE - AFTER) as u32;
+    frames[3..BEFORE].copy_from_slice(&carried.to_be_bytes());
+    whole - length
 }
 
 /// The fields that are still to be read.
@@ -112,24 +188,23 @@ impl<'a> Fields<'a> {
         Some(())
     }
 
-    fn method(&mut self) -> Option<()> {
-        let name = self.skip(4)?;
-        match [name[0], name[1], name[2], name[3]] {
-            DELIVER => {
-                // The consumer is ours; the number of the delivery, whether it comes again.
-                self.short_string()?;
-                self.skip(9)?;
-            }
-            RETURN => {
-                // A code and its words.
-                self.skip(2)?;
-                self.short_string()?;
-            }
-            _ => return Some(()),
+    /// Where the headers of a message are, and how many bytes they have after their length.
+    fn headers(&mut self) -> Option<(usize, usize)> {
+        let whole = self.0.len();
+        self.skip(12)?;
+        let flags = self.short()?;
+        if flags & (1 << 13) == 0 {
+            return None;
         }
-        // Exchange and routing key.
-        self.short_string()?;
-        self.short_string()
+        // Before them come the type of the body and its encoding.
+        for _ in 0..(flags >> 14).count_ones() {
+            let length = self.byte()?;
+            self.skip(usize::from(length))?;
+        }
+        let at = whole - self.0.len();
+        let length = self.long()?;
+        self.skip(length)?;
+        Some((at, length))
     }
 
     /// The header of a message: its properties, as far as its flags say that they are there.
@@ -242,10 +317,36 @@ mod tests {
     }
 
     fn mended(stream: &[u8]) -> Vec<u8> {
-        let (mut legible, mut waiting) = (Legible::default(), stream.to_vec());
-        let ready = legible.mend(&mut waiting);
-        assert_eq!(ready, stream.len(), "{legible:?}");
+        let (mut legible, mut waiting) = (Legible::new(MAX_FRAME), stream.to_vec());
+        let mended = legible.mend(&mut waiting);
+        assert_eq!(mended.ready, mended.end, "{legible:?}");
+        waiting.truncate(mended.end);
         waiting
+    }
+
+    /// Headers that fill a frame are left out, and what stands around them stays.
+    #[test]
+    fn headers_that_fill_a_frame_are_left_out() {
+        let tune = |most: u32| {
+            let fields = [&TUNE[..], &[7, 255], &most.to_be_bytes(), &[0, 60]].concat();
+            frame(METHOD, &fields)
+        };
+        let before = [deliver(b"key"), header(b"id", b"x", b"y")].concat();
+        let after = [frame(BODY, b"body"), header(b"id", b"x", b"y")].concat();
+        for (most, kept) in [(0, 300_000), (131_072, 60_000), (4_096, 1_500)] {
+            let stream = |value: usize| {
+                let filling = header(b"id", b"x", &vec![b'v'; value]);
+                [&tune(most)[..], &before, &filling, &after].concat()
+            };
+            assert_eq!(mended(&stream(kept)), stream(kept), "{most}");
+            let long = mended(&stream(if most == 0 { 600_000 } else { most as usize }));
+            let flags = ((1_u16 << 15) | (1 << 13) | (1 << 12) | (1 << 7)).to_be_bytes();
+            let fixed = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+            let rest = [short(b"text/\xc3\xbc"), vec![0; 4], vec![2], short(b"id")].concat();
+            let without = frame(HEADER, &[&fixed[..], &flags, &rest].concat());
+            let expected = [&tune(most)[..], &before, &without, &after].concat();
+            assert_eq!(long, expected, "{most}");
+        }
     }
 
     #[test]
@@ -302,11 +403,12 @@ mod tests {
         let expected = mended(&stream);
         for part in 1..stream.len() {
             let (mut legible, mut waiting, mut passed) =
-                (Legible::default(), Vec::new(), Vec::new());
+                (Legible::new(MAX_FRAME), Vec::new(), Vec::new());
             for arrived in stream.chunks(part) {
                 waiting.extend_from_slice(arrived);
-                let ready = legible.mend(&mut waiting);
-                passed.extend(waiting.drain(..ready));
+                let mended = legible.mend(&mut waiting);
+                waiting.truncate(mended.end);
+                passed.extend(waiting.drain(..mended.ready));
             }
             assert_eq!(passed, expected, "in parts of {part}");
         }

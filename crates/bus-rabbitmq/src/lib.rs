@@ -40,6 +40,7 @@ mod pace;
 mod publisher;
 mod rebinding;
 mod removal;
+mod replies;
 mod stream;
 mod topology;
 mod window;
@@ -52,7 +53,7 @@ use async_trait::async_trait;
 use attune_bus::{
     Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -65,6 +66,7 @@ use crate::link::Link;
 use crate::options::Endpoint;
 use crate::publisher::Publisher;
 use crate::rebinding::{Rebinding, RebindingTask};
+use crate::replies::Replies;
 use crate::topology::Topology;
 
 pub use crate::options::{BrokerUrl, QueueType, RabbitOptions};
@@ -80,6 +82,7 @@ pub struct RabbitBus {
     rebind_interval: Duration,
     /// Those that live, and those that end at the moment. Touched by `subscribe` and `check`.
     subscriptions: Mutex<Vec<Entry>>,
+    replies: Arc<Replies>,
     phases: Phases,
     _end: DropGuard,
 }
@@ -171,6 +174,16 @@ impl RabbitBus {
             setup_timeout: options.connect_timeout,
         };
         phases.subscriptions.tasks.spawn(rebinder.run());
+        let parts = |phase: &Phase| (phase.stop.clone(), phase.tasks.clone());
+        let replies = Arc::new(Replies {
+            dialer: dialer("reply"),
+            topology: Arc::clone(&topology),
+            links: parts(&phases.links),
+            publishing: parts(&phases.publisher),
+            publisher: OnceCell::new(),
+            under_way: Replies::room(),
+            options: options.clone(),
+        });
         let bus = Self {
             publisher,
             publishing,
@@ -180,6 +193,7 @@ impl RabbitBus {
             connect_timeout: options.connect_timeout,
             rebind_interval: options.rebind_interval,
             subscriptions: Mutex::default(),
+            replies,
             phases,
             _end: end.drop_guard(),
         };
@@ -266,6 +280,11 @@ impl Bus for RabbitBus {
             .iter()
             .map(|message| (message.message_id, message.topic.clone()))
             .collect();
+        let (direct, messages): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(replies::is_direct);
+        if !direct.is_empty() {
+            self.replies.send(direct);
+        }
         match self.publisher.publish(messages).await {
             Err(PublishError::Refused(refused)) => self.judge(refused, &topics),
             published => published,

@@ -16,7 +16,7 @@ use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
 use lapin::tcp::AsyncTcpStream;
 
-use crate::legible::Legible;
+use crate::legible::{Legible, MAX_FRAME};
 
 /// How much is asked for at a time; the buffer grows only for the header of a message that is longer.
 const READ: usize = 64 * 1024;
@@ -37,10 +37,11 @@ pub(crate) struct LegibleStream {
 }
 
 impl LegibleStream {
-    pub(crate) fn new(wire: Wire) -> Self {
+    /// For a connection that asks for frames of at most so many bytes.
+    pub(crate) fn new(wire: Wire, most: u32) -> Self {
         Self {
             wire,
-            legible: Legible::default(),
+            legible: Legible::new(most),
             buffer: vec![0; READ],
             begin: 0,
             ready: 0,
@@ -66,7 +67,8 @@ impl LegibleStream {
                 return Poll::Ready(Ok(()));
             }
             self.end += count;
-            self.ready = self.legible.mend(&mut self.buffer[..self.end]);
+            let mended = self.legible.mend(&mut self.buffer[..self.end]);
+            (self.ready, self.end) = (mended.ready, mended.end);
         }
         Poll::Ready(Ok(()))
     }
@@ -152,6 +154,9 @@ impl Reactor for Legibly {
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let connecting = self.0.tcp_connect_addr(address);
-        async { Ok(LegibleStream::new(AsyncTcpStream::Plain(connecting.await?))) }
+        async {
+            let wire = AsyncTcpStream::Plain(connecting.await?);
+            Ok(LegibleStream::new(wire, MAX_FRAME))
+        }
     }
 }

@@ -31,14 +31,18 @@ fn is_direct_reply(text: &str) -> bool {
         _ => return false,
     };
     // The node's name: an atom, with a length of two bytes or of one.
-    let node = match rest {
-        [100 | 118, high, low, rest @ ..] => rest
-            .len()
-            .checked_sub(usize::from(u16::from_be_bytes([*high, *low]))),
-        [115 | 119, length, rest @ ..] => rest.len().checked_sub(usize::from(*length)),
-        _ => None,
+    let (length, rest) = match rest {
+        [100 | 118, high, low, rest @ ..] => (u16::from_be_bytes([*high, *low]).into(), rest),
+        [115 | 119, length, rest @ ..] => (usize::from(*length), rest),
+        _ => return false,
     };
-    node == Some(numbers) && key.len() == KEY_BYTES
+    let Some((name, after)) = rest.split_at_checked(length) else {
+        return false;
+    };
+    // In place of the node there is its number.
+    let number = name.strip_prefix(b"reply@").unwrap_or_default();
+    let is_number = matches!(number.len(), 1..=10) && number.iter().all(u8::is_ascii_digit);
+    is_number && after.len() == numbers && key.len() == KEY_BYTES
 }
 
 /// Judges where a sender wants its answers. They are published with the rights of whoever

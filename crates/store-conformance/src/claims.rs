@@ -225,15 +225,23 @@ pub async fn workers_are_listed_by_name(store: Arc<dyn Store>) {
 /// Owners know how long each lease is, and which ones were ended.
 pub async fn the_ends_of_workers_are_known(store: Arc<dyn Store>) {
     assert_eq!(store.worker_ends().await.unwrap(), vec![]);
-    let alive = worker_lease("alive", LONG);
+    let mut alive = worker_lease("alive", LONG);
+    alive.pool = "gpu".to_owned();
     let late = worker_lease("late", SHORT);
     store.renew_worker(&alive).await.unwrap();
     store.renew_worker(&late).await.unwrap();
     expired(&store, late.worker).await;
     let mut ends = store.worker_ends().await.unwrap();
     ends.sort_by_key(|end| end.ttl);
-    let seen: Vec<_> = ends.iter().map(|end| (end.worker, end.ttl)).collect();
-    assert_eq!(seen, [(late.worker, SHORT), (alive.worker, LONG)]);
+    let seen: Vec<_> = ends
+        .iter()
+        .map(|end| (end.worker, end.ttl, end.pool.as_str()))
+        .collect();
+    let pool = late.pool.as_str();
+    assert_eq!(
+        seen,
+        [(late.worker, SHORT, pool), (alive.worker, LONG, "gpu")]
+    );
     assert!(ends.iter().all(|end| !end.ended), "{ends:?}");
     store.retire_worker(alive.worker).await.unwrap();
     let ends = store.worker_ends().await.unwrap();

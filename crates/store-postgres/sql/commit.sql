@@ -22,8 +22,9 @@
 -- `unnest(a, b, …)` goes through a store of its own, which costs a fifth of the whole statement.
 --
 -- `ON CONFLICT` writes each row in two steps, and a second record to the log, so the lines marked
--- AGAIN are for a batch alone of which something may have been written before: whoever runs this as
--- it stands gets a unique violation then, and nothing is written.
+-- AGAIN are only for a batch of which something is there already, be it from an earlier run of it or
+-- because two actions use one request id at the same moment: whoever runs this as it stands gets a
+-- unique violation then, and nothing is written.
 --
 -- What is accepted, granted and ended has the owner's time, $64: this clock may have been set, and a
 -- row of a day that is not its own is dropped with that day, or not found.
@@ -198,7 +199,7 @@ counted_first AS (
     ) AS n
     WHERE (SELECT fully FROM held)
       AND (SELECT count(*) FROM counted) < cardinality($57::bigint[])
-      AND n.action <> ALL (ARRAY(SELECT action FROM counted))
+      AND NOT EXISTS (SELECT FROM counted c WHERE c.action = n.action)
     -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )
 -- One row without an id tells how it went; the others are the bodies of the grants, as far as they

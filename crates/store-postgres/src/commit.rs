@@ -1,6 +1,7 @@
 //! The commit: a batch as the parameters of `sql/commit.sql`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use attune_core::{Bug, Epoch, ExecutionId, Outcome, PartitionId, Status};
 use attune_store::{
@@ -19,15 +20,13 @@ use crate::{audit, dead_letters, sql, text};
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
 
-/// What begins a line of the statement that is for [`Run::Again`] alone.
-const AGAIN: &str = "-- AGAIN: ";
-
-/// Which time it is that a batch is written.
+/// How a batch is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Run {
-    /// Nothing of it is there.
+    /// As if nothing of it were there.
     First,
-    /// Something of it may be there, because nobody knows how an earlier run went.
+    /// Something of it may be there: an earlier run of it, or a request id that two actions of
+    /// different partitions use at the same moment.
     Again,
 }
 
@@ -48,12 +47,17 @@ impl Db {
                 "the batch writes to partition {partition}, which it has no fence for"
             ))));
         }
-        let answer = match self.write(batch, Run::First).await? {
+        let first = match self.duplicates.is_recent() {
+            true => None,
+            false => self.write(batch, Run::First).await?,
+        };
+        let answer = match first {
             Some(answer) => answer,
-            None => self
-                .write(batch, Run::Again)
-                .await?
-                .ok_or_else(|| StoreError::Conflict("a batch is there and is not".to_owned()))?,
+            None => {
+                let words = "what is there already was not passed over";
+                let again = self.write(batch, Run::Again).await?;
+                again.ok_or_else(|| StoreError::Conflict(words.to_owned()))?
+            }
         };
         let missing: Vec<PartitionId> = batch
             .fences
@@ -72,12 +76,13 @@ impl Db {
         Ok(committed)
     }
 
-    /// Writes a batch. Nothing when something of it is there already, which the first run finds.
+    /// Writes a batch. Nothing when something of it is there already, which only the first run finds.
     async fn write(&self, batch: &Batch, run: Run) -> Result<Option<Answer>, StoreError> {
         let parameters = parameters(batch)?;
         let pool = self.commit.clone();
         let beside = beside(batch)?;
         let fences = fences(batch).len();
+        let duplicates = Arc::clone(&self.duplicates);
         self.run(async move {
             let written = if beside.is_empty() {
                 execute(&pool, run, parameters).await
@@ -85,7 +90,10 @@ impl Db {
                 execute_with(&pool, run, parameters, beside, fences).await
             };
             match written {
-                Err(failure) if failure.is_duplicate() => Ok(None),
+                Err(failure) if failure.is_duplicate() && run == Run::First => {
+                    duplicates.note();
+                    Ok(None)
+                }
                 written => written.map(Some),
             }
         })
@@ -192,8 +200,7 @@ async fn execute(
 ) -> Result<Answer, Failure> {
     let mut statement = sql::COMMIT.into_sql_str();
     if run == Run::Again {
-        let tolerant = statement.as_str().replace(AGAIN, "");
-        statement = AssertSqlSafe(tolerant).into_sql_str();
+        statement = AssertSqlSafe(sql::commit_again()).into_sql_str();
     }
     if Bug::NoFence.is_planted() {
         // Writes whatever the fence has found.

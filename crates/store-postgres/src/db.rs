@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
 use crate::failure::{Failure, of_connecting};
 use crate::options::{PostgresOptions, address};
-use crate::sessions::{Purpose, Suspicion};
+use crate::sessions::{Lately, Purpose};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +25,10 @@ pub(crate) struct Db {
     pub(crate) letters: Arc<LetterGauge>,
     /// A session was not allowed to write: it began while the database was read-only, and others may
     /// have too. None of them ends by itself.
-    suspicion: Arc<Suspicion>,
+    /// A session was not allowed to write.
+    read_only: Arc<Lately>,
+    /// Something of a batch was there already: while that goes on, no commit is tried without.
+    pub(crate) duplicates: Arc<Lately>,
     migrate: PgConnectOptions,
     address: Arc<str>,
 }
@@ -56,8 +59,8 @@ impl Db {
             Arc::clone(&address),
         )
         .await?;
-        let suspicion = Arc::default();
-        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &suspicion);
+        let read_only = Arc::default();
+        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &read_only);
         Ok(Self {
             commit: pool(Purpose::Commit, options.commit_connections),
             key: pool(Purpose::Key, options.key_connections),
@@ -65,7 +68,8 @@ impl Db {
             lease: pool(Purpose::Lease, 2),
             general: pool(Purpose::General, options.general_connections),
             letters: Arc::new(LetterGauge::new(options.letters)),
-            suspicion: Arc::clone(&suspicion),
+            read_only: Arc::clone(&read_only),
+            duplicates: Arc::default(),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
         })
@@ -89,7 +93,7 @@ impl Db {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failure)) => {
                 if failure.is_read_only() {
-                    self.suspicion.raise();
+                    self.read_only.note();
                 }
                 Err(failure.at(&self.address))
             }

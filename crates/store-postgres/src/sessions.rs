@@ -25,19 +25,21 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection that has been idle for longer is asked whether it is sound before it is used.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(2);
 
-/// How long every session is asked whether it may write after one was not allowed to.
-const SUSPECT_FOR: Duration = Duration::from_secs(60);
+/// How long something that happened is recent.
+const RECENT: Duration = Duration::from_secs(60);
 
-/// Whether sessions may be ones that began while the database took no writes. Each that is used to
-/// write and may not says so again, so this holds until the last of them is closed.
+/// Whether something has happened lately.
+///
+/// That a session may only read: there may be others that began while the database took no writes.
+/// Each that is used to write and may not says so again, so this holds until the last of them is closed.
 #[derive(Debug)]
-pub(crate) struct Suspicion {
+pub(crate) struct Lately {
     since: Instant,
     /// Until so many milliseconds after that.
     until: AtomicU64,
 }
 
-impl Default for Suspicion {
+impl Default for Lately {
     fn default() -> Self {
         Self {
             since: Instant::now(),
@@ -46,14 +48,15 @@ impl Default for Suspicion {
     }
 }
 
-impl Suspicion {
-    /// A session was not allowed to write.
-    pub(crate) fn raise(&self) {
-        let until = millis(self.since.elapsed() + SUSPECT_FOR);
+impl Lately {
+    /// It has happened.
+    pub(crate) fn note(&self) {
+        let until = millis(self.since.elapsed() + RECENT);
         self.until.store(until, Ordering::Relaxed);
     }
 
-    fn is_raised(&self) -> bool {
+    /// Whether it has happened less than a minute ago.
+    pub(crate) fn is_recent(&self) -> bool {
         millis(self.since.elapsed()) < self.until.load(Ordering::Relaxed)
     }
 }
@@ -149,22 +152,22 @@ impl Purpose {
     /// (a dropped caller leaves a transaction open), since every call runs in a task of its own.
     /// A connection that lay idle for a while is checked all the same, when a round trip costs
     /// nothing: whether it is still there, whether it is outside of any transaction, and whether
-    /// it may write. While there is a `suspicion` that it may not, each is asked before each use, and
+    /// it may write. While one that may not was `read_only` lately, each is asked before each use, and
     /// one that may not is closed.
     pub(crate) fn pool(
         self,
         options: &PostgresOptions,
         base: &PgConnectOptions,
         size: u32,
-        suspicion: &Arc<Suspicion>,
+        read_only: &Arc<Lately>,
     ) -> PgPool {
-        let suspicion = Arc::clone(suspicion);
+        let read_only = Arc::clone(read_only);
         PgPoolOptions::new()
             .max_connections(size.max(1))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
-                let is_suspect = suspicion.is_raised();
+                let is_suspect = read_only.is_recent();
                 Box::pin(async move {
                     // One that was just made is as good as any: while the database takes no
                     // writes, not every call makes a new one.

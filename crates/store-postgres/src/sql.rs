@@ -99,3 +99,8 @@ mod tests {
         assert_eq!(files, declared);
     }
 }
+
+/// [`COMMIT`] for a batch of which something is there already.
+pub fn commit_again() -> String {
+    COMMIT.replace("-- AGAIN: ", "")
+}

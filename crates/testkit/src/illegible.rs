@@ -2,6 +2,8 @@
 //! there is text, and lists that lie thousands deep in each other.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use lapin::BasicProperties;
@@ -21,6 +23,7 @@ const DEPTH: usize = 20_000;
 #[derive(Debug)]
 pub struct Spoiler {
     address: SocketAddr,
+    changed: Arc<AtomicUsize>,
     _passing: AbortOnDropHandle<()>,
 }
 
@@ -35,14 +38,23 @@ impl Spoiler {
         let server = (host, url.port().unwrap_or(5672));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
+        let changed = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&changed);
         let passing = tokio::spawn(async move {
             // Whoever sees that it ends asks for no more.
-            let _ended = pass_on(listener, server).await;
+            let _ended = pass_on(listener, server, &count).await;
         });
         Ok(Self {
             address,
+            changed,
             _passing: AbortOnDropHandle::new(passing),
         })
+    }
+
+    /// How many marks it has changed.
+    #[must_use]
+    pub fn changed(&self) -> usize {
+        self.changed.load(Ordering::Relaxed)
     }
 
     /// The same URL by way of this place.
@@ -58,7 +70,11 @@ impl Spoiler {
     }
 }
 
-async fn pass_on(listener: TcpListener, server: (String, u16)) -> std::io::Result<()> {
+async fn pass_on(
+    listener: TcpListener,
+    server: (String, u16),
+    changed: &AtomicUsize,
+) -> std::io::Result<()> {
     let (client, _) = listener.accept().await?;
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = TcpStream::connect(server).await?.into_split();
@@ -71,25 +87,28 @@ async fn pass_on(listener: TcpListener, server: (String, u16)) -> std::io::Resul
             return to_server.shutdown().await;
         }
         held.extend_from_slice(&buffer[..count]);
-        let ready = spoil(&mut held);
+        let (ready, count) = spoil(&mut held);
+        changed.fetch_add(count, Ordering::Relaxed);
         to_server.write_all(&held[..ready]).await?;
         held.drain(..ready);
     }
 }
 
-/// Changes the marks; how many bytes can go on, because the beginning of a mark waits for its end.
-fn spoil(held: &mut [u8]) -> usize {
-    let mut kept = 0;
+/// Changes the marks. How many bytes can go on, because the beginning of a mark waits for its end; and
+/// how many it has changed.
+fn spoil(held: &mut [u8]) -> (usize, usize) {
+    let (mut kept, mut changed) = (0, 0);
     for (mark, bytes) in CHANGES {
         let mark = mark.as_bytes();
         while let Some(at) = held.windows(mark.len()).position(|it| it == mark) {
             held[at..at + mark.len()].copy_from_slice(bytes);
+            changed += 1;
         }
         let begun = (1..mark.len()).rev();
         let mut begun = begun.filter(|begun| held.ends_with(&mark[..*begun]));
         kept = kept.max(begun.next().unwrap_or(0));
     }
-    held.len() - kept
+    (held.len() - kept, changed)
 }
 
 /// The properties of messages that are illegible once a [`Spoiler`] has passed them on, each in another
@@ -137,7 +156,7 @@ mod tests {
             let (mut held, mut passed) = (Vec::new(), Vec::new());
             for arrived in sent.chunks(part) {
                 held.extend_from_slice(arrived);
-                let ready = spoil(&mut held);
+                let (ready, _) = spoil(&mut held);
                 passed.extend(held.drain(..ready));
             }
             // The last byte may begin another one.

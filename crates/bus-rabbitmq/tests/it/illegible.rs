@@ -40,6 +40,8 @@ async fn a_message_that_cannot_be_read_stops_nobody() {
         let confirm = within("a confirm", confirm).await.unwrap();
         assert!(confirm.is_ack(), "{confirm:?}");
     }
+    // The last one has a name and a text that are none.
+    assert_eq!(spoiler.changed() as u64, count + 1);
     bus.publish(vec![numbered(Topic::Completed, count)])
         .await
         .unwrap();

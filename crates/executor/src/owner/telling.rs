@@ -187,10 +187,11 @@ impl Telling {
 }
 
 /// How many of so many dispatches one message holds. It is cheaper the more it holds, but one worker
-/// gets all of it: more than a few only while as many come to each.
+/// gets all of it: more than a few only while as many come to each, in as many messages.
 fn pack_of(dispatches: usize, workers: usize, most: usize) -> usize {
     let share = dispatches.checked_div(workers).unwrap_or(0);
-    share.max(SMALL_PACK).min(most)
+    let even = share.div_ceil(share.div_ceil(most).max(1));
+    even.max(SMALL_PACK).min(most)
 }
 
 fn size(dispatch: &Dispatch) -> usize {

@@ -12,9 +12,13 @@ async fn every_statement_is_prepared() {
     on_fresh_db(|db| async move {
         assert!(sql::ALL.len() > 30);
         let mut connection = db.sql.acquire().await.unwrap();
-        for (name, text) in sql::ALL {
+        let again = sql::commit_again();
+        assert_eq!(again.matches("ON CONFLICT").count(), 4, "{again}");
+        let all = sql::ALL.iter().copied();
+        for (name, text) in all.chain([("commit, again", again.as_str())]) {
+            let text = sqlx::AssertSqlSafe(text.to_owned());
             let statement = connection
-                .prepare(sqlx::SqlSafeStr::into_sql_str(*text))
+                .prepare(sqlx::SqlSafeStr::into_sql_str(text))
                 .await;
             let statement = statement.unwrap_or_else(|error| panic!("{name}.sql: {error}"));
             assert!(statement.parameters().is_some(), "{name}.sql");

@@ -6,8 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
-use tempfile::TempDir;
-
+use uuid::Uuid;
 /// How the name of every room begins.
 const PREFIX: &str = "attune-room-";
 
@@ -17,7 +16,8 @@ const PREFIX: &str = "attune-room-";
 /// It is locked while its worker lives, so that another one can tell which were left behind.
 #[derive(Debug)]
 pub(crate) struct Room {
-    dir: TempDir,
+    /// Nothing once it was removed.
+    dir: Option<PathBuf>,
     parameters: PathBuf,
     _lock: File,
 }
@@ -47,18 +47,18 @@ impl Room {
                 Err(error) => return Err(error),
             }
         };
-        let path = dir.path().join("parameters.json");
+        let room = Self {
+            parameters: dir.path().join("parameters.json"),
+            dir: Some(dir.keep()),
+            _lock: lock,
+        };
         let mut file = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o400)
-            .open(&path)?;
+            .open(&room.parameters)?;
         file.write_all(parameters.as_bytes())?;
-        Ok(Self {
-            dir,
-            parameters: path,
-            _lock: lock,
-        })
+        Ok(room)
     }
 
     /// Removes the rooms in `work_dir` whose workers are gone; their guards have ended what ran there.
@@ -84,7 +84,7 @@ impl Room {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        self.dir.as_deref().unwrap_or(Path::new("."))
     }
 
     pub(crate) fn parameters(&self) -> &Path {
@@ -94,21 +94,17 @@ impl Room {
     /// Removes the folder, also where the program has closed a folder in it to everybody. A process
     /// that escaped its group may still write there; then some of it stays.
     pub(crate) async fn remove(self) {
-        let path = self.dir.path().to_owned();
-        let own = path.clone();
-        let removed = tokio::task::spawn_blocking(move || {
-            let removed = self.dir.close().or_else(|_| {
-                open_up(&own);
-                std::fs::remove_dir_all(&own)
-            });
-            // Its program may have removed it.
-            removed.or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            })
-        });
-        if let Ok(Err(error)) = removed.await {
-            tracing::warn!(path = %path.display(), %error, "a run's folder was not removed");
+        // Whoever cannot wait any more leaves it to the blocking thread all the same.
+        let _removed = tokio::task::spawn_blocking(move || drop(self)).await;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(dir) = self.dir.take()
+            && let Err(error) = remove_all(&dir)
+        {
+            tracing::warn!(path = %dir.display(), %error, "a run's folder was not removed");
         }
     }
 }
@@ -127,28 +123,59 @@ fn remove_if_left(path: &Path) -> bool {
     if folder.try_lock().is_err() {
         return false;
     }
-    let removed = std::fs::remove_dir_all(path).or_else(|_| {
-        open_up(path);
-        std::fs::remove_dir_all(path)
-    });
+    let removed = remove_all(path);
     if let Err(error) = &removed {
         tracing::warn!(path = %path.display(), %error, "a run's folder was left and stays");
     }
     removed.is_ok()
 }
 
-/// Lets this user into every folder below `path`, as far as that can be.
-fn open_up(path: &Path) {
-    let mut folders = vec![path.to_owned()];
-    while let Some(folder) = folders.pop() {
-        if let Err(error) = std::fs::set_permissions(&folder, Permissions::from_mode(0o700)) {
-            tracing::debug!(path = %folder.display(), %error, "a folder stays closed");
+/// Removes a folder with everything in it, however deep a program has made it: what lies in a folder
+/// of it moves up, so that this needs no stack, no long paths and two descriptors. That it is gone
+/// already is no error.
+fn remove_all(root: &Path) -> io::Result<()> {
+    // What a program calls its folders may be in the way of those that move up.
+    let mark = Uuid::new_v4();
+    let mut moved = 0_u64;
+    loop {
+        let inside = match remove_files(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            inside => inside?,
+        };
+        if inside.is_empty() {
+            return std::fs::remove_dir(root);
         }
-        let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
-        // What a link names is none of ours.
-        let inside = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.extend(inside.map(|entry| entry.path()));
+        for folder in inside {
+            for deeper in remove_files(&folder)? {
+                // A folder moves only with the right to write in it.
+                open_up(&deeper)?;
+                std::fs::rename(&deeper, root.join(format!("{mark}-{moved}")))?;
+                moved += 1;
+            }
+            std::fs::remove_dir(&folder)?;
+        }
     }
+}
+
+/// Removes what lies in a folder and is none; gives the folders.
+fn remove_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    open_up(folder)?;
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        // What a link names is none of ours.
+        if entry.file_type()?.is_dir() {
+            folders.push(entry.path());
+        } else {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(folders)
+}
+
+/// Lets this user into a folder.
+fn open_up(folder: &Path) -> io::Result<()> {
+    std::fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
 #[cfg(test)]
@@ -159,12 +186,10 @@ mod tests {
     async fn what_a_killed_worker_leaves_is_removed() {
         let work_dir = tempfile::tempdir().unwrap();
         let alive = Room::prepare(work_dir.path(), "{}").await.unwrap();
-        let Room {
-            dir, _lock: lock, ..
-        } = Room::prepare(work_dir.path(), "{}").await.unwrap();
+        let mut killed = Room::prepare(work_dir.path(), "{}").await.unwrap();
+        let left = killed.dir.take().unwrap();
         // As the kernel does it for a process that is killed.
-        drop(lock);
-        let left = dir.keep();
+        drop(killed);
         let other = work_dir.path().join("attune-roomy");
         let elsewhere = tempfile::tempdir().unwrap();
         let link = work_dir.path().join("attune-room-link");
@@ -191,13 +216,33 @@ mod tests {
             closed(path).unwrap();
         }
         let path = room.path().to_owned();
-        // Whoever may do everything is not kept out: look at what was opened.
-        open_up(&path);
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&inner)), (0o700, 0o700));
-        closed(&inner).unwrap();
         room.remove().await;
         assert!(!path.exists());
         assert!(work_dir.path().exists());
+    }
+
+    /// Folders in folders, deeper than a path can be long and than a stack or the bound on open files
+    /// would bear, and names that are in the way.
+    #[test]
+    fn a_room_goes_away_however_deep_it_is() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let root = work_dir.path().join("room");
+        std::fs::create_dir_all(root.join("wide/1")).unwrap();
+        std::fs::create_dir_all(root.join("wide/2/1")).unwrap();
+        std::fs::write(root.join("wide/2/file"), "x").unwrap();
+        std::fs::create_dir(root.join("deep")).unwrap();
+        // From the inside out, since no path reaches so deep.
+        let (deep, next) = (root.join("deep/d"), work_dir.path().join("next"));
+        for _ in 0..5_000 {
+            std::fs::create_dir(&next).unwrap();
+            std::fs::write(next.join("file"), "x").unwrap();
+            if deep.exists() {
+                std::fs::rename(&deep, next.join("d")).unwrap();
+            }
+            std::fs::rename(&next, &deep).unwrap();
+        }
+        remove_all(&root).unwrap();
+        assert!(!root.exists());
+        remove_all(&root).unwrap();
     }
 }
