@@ -233,7 +233,12 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
         .migrate()
         .await
         .context("the schema could not be brought up to date")?;
-    // Here and not in a role, so that it is done once and before anything starts.
+    // Here and not in a role, so that it is done once and before anything starts. Where the core
+    // actions belong follows from the number of partitions, which is fixed first.
+    store
+        .ensure_partitions(settings.cluster.partitions)
+        .await
+        .context("cluster.partitions")?;
     roles::apply_core_pack(store.as_ref(), settings)
         .await
         .context("the core actions could not be applied")?;

@@ -238,8 +238,8 @@ impl ReconcileSettings {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DispatchSettings {
-    /// Executions in one message, at most; more than 32 only while so many come to every worker
-    /// of the pool.
+    /// Executions in one message, at most. Never more than a worker of the pool has slots, and more
+    /// than half of them only while so many come to every worker.
     pub max_pack: usize,
 }
 

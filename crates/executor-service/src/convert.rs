@@ -256,6 +256,7 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
     WorkerEnd {
         worker: end.worker,
         pool: end.pool,
+        slots: end.slots,
         renewals: end.renewals,
         ttl: span(end.ttl),
         ended: end.ended,

@@ -22,7 +22,7 @@ use attune_runtime::{LogPace, Progress};
 use futures_util::FutureExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::calls::Calls;
 use crate::convert::duration;
@@ -32,7 +32,7 @@ use crate::notices;
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
-use crate::refusals::{Refusals, Teller, lasting};
+use crate::refusals::{BusTrouble, Refusals, Teller, lasting, watch_bus};
 
 /// How many messages one step brings at most.
 const MAX_DELIVERED: usize = 1024;
@@ -80,6 +80,8 @@ struct UnderWay {
     decided: HashMap<CallId, Vec<Decided>>,
     /// One message may hold thousands of submissions that become dead letters.
     letters_log: LogPace,
+    /// What keeps the bus from carrying anything.
+    bus_trouble: watch::Receiver<BusTrouble>,
     ended: bool,
 }
 
@@ -89,6 +91,9 @@ impl Driver {
         let (inputs, mut answers) = mpsc::unbounded_channel();
         let (settling, settle) = mpsc::unbounded_channel();
         let settling_task = tokio::spawn(run_settling(settle, self.progress.settling.clone()));
+        let (bus_trouble, trouble_of_bus) = watch::channel(None);
+        let bus = self.publisher.bus();
+        let _watching = AbortOnDropHandle::new(tokio::spawn(watch_bus(bus, bus_trouble)));
         let mut under_way = UnderWay {
             inputs,
             settling,
@@ -97,6 +102,7 @@ impl Driver {
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
             letters_log: LogPace::default(),
+            bus_trouble: trouble_of_bus,
             ended: false,
         };
         let (store, refusals) = (Arc::clone(&self.calls.store), self.refusals.subscribe());
@@ -173,7 +179,7 @@ impl Driver {
             *known = trouble;
             changed
         });
-        let refusals = lasting(&self.owner, now);
+        let refusals = lasting(&self.owner, now, &under_way.bus_trouble.borrow());
         self.refusals.send_if_modified(|known| {
             let changed = *known != refusals;
             *known = refusals;

@@ -65,6 +65,9 @@ pub(crate) fn log(notice: &Notice) {
         Notice::EpochUsedUp(partition) => {
             tracing::info!(partition.id = %partition, "the epoch of a partition is used up");
         }
+        Notice::GaveBack => {
+            tracing::warn!("others may own the partitions by now: their messages are given back");
+        }
         Notice::Untrusted => {
             tracing::warn!(
                 "the leases were not renewed in time; nothing is decided until they are"

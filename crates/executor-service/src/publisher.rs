@@ -50,6 +50,11 @@ impl Publisher {
         }
     }
 
+    /// What it publishes on.
+    pub(crate) fn bus(&self) -> Arc<dyn Bus> {
+        Arc::clone(&self.bus)
+    }
+
     /// Publishes dispatches to one pool, at most `pack` of them in one message.
     pub(crate) async fn dispatch(&self, dispatches: Vec<Dispatch>, pack: usize) -> Published {
         let Some(pool) = dispatches

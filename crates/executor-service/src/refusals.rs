@@ -1,10 +1,12 @@
-//! Writes down which partitions wait because the store refuses what is decided about them, so that
-//! whoever looks at their queues sees it: their figures stand still meanwhile.
+//! Writes down which partitions wait because the store refuses what is decided about them, or because
+//! their owner has no broker, so that whoever looks at their queues sees it: their figures stand still
+//! meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attune_bus::Bus;
 use attune_core::{Epoch, OwnerId, PartitionId};
 use attune_executor::Owner;
 use attune_executor::queue::Millis;
@@ -36,8 +38,38 @@ pub(crate) struct Refusal {
 /// The partitions that wait, by their numbers.
 pub(crate) type Refusals = BTreeMap<PartitionId, Refusal>;
 
+/// Since when this executor has been without the bus, and why.
+pub(crate) type BusTrouble = Option<(Millis, String)>;
+
+/// Looks after the bus until nobody wants to know any more.
+pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, trouble: watch::Sender<BusTrouble>) {
+    let mut look = tokio::time::interval(PAUSE);
+    while !trouble.is_closed() {
+        look.tick().await;
+        let found = bus.check().await.err().map(|error| error.to_string());
+        trouble.send_modify(|known| {
+            let since = known.as_ref().map_or_else(boot_now, |(since, _)| *since);
+            *known = found.map(|words| (since, words));
+        });
+    }
+}
+
 /// The partitions of an owner that have waited for long enough to be told.
-pub(crate) fn lasting(owner: &Owner, now: Millis) -> Refusals {
+pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusTrouble) -> Refusals {
+    let mut told = refused(owner, now);
+    if let Some((since, words)) = bus.as_ref().filter(|(at, _)| now - at >= WORTH_TELLING) {
+        for (partition, epoch) in owner.places() {
+            told.entry(partition).or_insert_with(|| Refusal {
+                epoch,
+                since: *since,
+                words: shortened(&format!("its executor has no message broker: {words}")),
+            });
+        }
+    }
+    told
+}
+
+fn refused(owner: &Owner, now: Millis) -> Refusals {
     let refusals = owner.refusals(now);
     let lasting = refusals.filter(|(.., trouble)| trouble.for_ms >= WORTH_TELLING);
     let told = lasting.map(|(partition, epoch, trouble)| {

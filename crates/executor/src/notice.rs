@@ -59,6 +59,8 @@ pub enum Notice {
     EpochUsedUp(PartitionId),
     /// The leases were not renewed in time; nothing is decided until they are.
     Untrusted,
+    /// That lasted until others may have taken the partitions over: their messages have gone back.
+    GaveBack,
     /// The clock of the store has moved by itself; the owner does not follow it.
     ClockDrift {
         /// By how much, in milliseconds.

@@ -349,6 +349,8 @@ pub struct WorkerEnd {
     pub worker: WorkerId,
     /// The pool it serves.
     pub pool: String,
+    /// How many executions it runs at once.
+    pub slots: u32,
     /// Rises with every renewal.
     pub renewals: i64,
     /// For how long it was renewed last, in milliseconds.

@@ -70,7 +70,8 @@ impl Flow {
         *self.unknown.entry(owner).or_default() += 1;
     }
 
-    /// An owner has learnt that it went by the wrong time: it loads everything again.
+    /// An owner has learnt that it went by the wrong time, or its leases may have been others' for a
+    /// while: it loads everything again.
     pub(crate) fn may_load_again(&mut self, owner: OwnerId) {
         *self.unknown.entry(owner).or_default() += 1;
     }

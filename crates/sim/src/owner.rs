@@ -16,7 +16,7 @@ use attune_executor::owner::{
 use attune_executor::partition::{ClusterBounds, ReconcileBounds, Submit};
 use attune_executor::round::Commit;
 use attune_executor::{
-    Counter, Decided, Fact, Input, Output, Owner as Machine, OwnerOptions, QueueConfig,
+    Counter, Decided, Fact, Input, Notice, Output, Owner as Machine, OwnerOptions, QueueConfig,
 };
 
 use crate::bus::{Body, Delivery, Name, Party};
@@ -347,6 +347,10 @@ impl World {
                 for _ in 0..times {
                     self.counted(o, counter);
                 }
+            }
+            Output::Notice(Notice::GaveBack) => {
+                let id = self.owners[o].id();
+                self.flow.may_load_again(id);
             }
             Output::Notice(_) => {}
             Output::Ended => self.crash_owner(o),

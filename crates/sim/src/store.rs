@@ -231,6 +231,7 @@ impl Store {
         ends.map(|(worker, lease)| WorkerEnd {
             worker: *worker,
             pool: "default".to_owned(),
+            slots: 64,
             renewals: lease.renewals,
             ttl: lease.ttl,
             ended: lease.ended,

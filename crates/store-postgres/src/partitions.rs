@@ -429,6 +429,7 @@ fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
     Ok(WorkerEnd {
         worker: WorkerId(row.try_get("worker")?),
         pool: row.try_get("pool")?,
+        slots: row.try_get::<i32, _>("slots")?.unsigned_abs(),
         renewals: row.try_get("renewals")?,
         ttl: between(row.try_get("renewed_at")?, row.try_get("expires_at")?),
         ended: row.try_get("ended")?,

@@ -84,6 +84,11 @@ statements! {
     WORKERS = "workers",
 }
 
+/// [`COMMIT`] for a batch of which something is there already.
+pub fn commit_again() -> String {
+    COMMIT.replace("-- AGAIN: ", "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::ALL;
@@ -98,9 +103,4 @@ mod tests {
         let declared: Vec<String> = ALL.iter().map(|(name, _)| format!("{name}.sql")).collect();
         assert_eq!(files, declared);
     }
-}
-
-/// [`COMMIT`] for a batch of which something is there already.
-pub fn commit_again() -> String {
-    COMMIT.replace("-- AGAIN: ", "")
 }

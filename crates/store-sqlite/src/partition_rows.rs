@@ -86,6 +86,7 @@ pub(crate) fn worker_end(row: &SqliteRow) -> Result<WorkerEnd, sqlx::Error> {
     Ok(WorkerEnd {
         worker: WorkerId(uuid(row.try_get("worker")?)?),
         pool: row.try_get("pool")?,
+        slots: row.try_get("slots")?,
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         ended: row.try_get("ended")?,

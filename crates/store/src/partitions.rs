@@ -236,6 +236,8 @@ pub struct WorkerEnd {
     pub worker: WorkerId,
     /// The pool it serves.
     pub pool: String,
+    /// How many executions it runs at once.
+    pub slots: u32,
     /// Rises with every renewal.
     pub renewals: i64,
     /// How long the lease was when it was last renewed; at most until its end when it was ended.

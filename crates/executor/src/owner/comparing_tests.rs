@@ -74,6 +74,7 @@ fn a_worker_that_came_and_went_between_two_looks_is_left_the_grace() {
     world.workers.push(WorkerEnd {
         worker,
         pool: "default".to_owned(),
+        slots: 64,
         renewals: 3,
         ttl: 0,
         ended: true,
@@ -116,4 +117,27 @@ fn a_change_of_which_nobody_has_told_is_learnt_within_the_interval() {
     let learnt = world.notices.iter();
     let learnt = learnt.filter(|notice| matches!(notice, Notice::ActionHadChanged { .. }));
     assert_eq!(learnt.count(), 1);
+}
+
+/// Others get no message of a partition for as long as somebody else has it, so an owner that cannot
+/// reach the store gives them back once others may have taken over; whether the store fails or is mute.
+#[test]
+fn messages_go_back_when_others_may_own_their_partitions() {
+    let all = usize::from(PARTITIONS);
+    for is_mute in [false, true] {
+        let mut world = World::serving(1, WorkerId::fresh());
+        world.pass(10_000, true);
+        assert_eq!((world.owner.served(), world.given_back), (all, 0));
+        let epoch = world.leases[0].epoch;
+        world.is_mute = is_mute;
+        world.away_until = world.now + 4 * TTL;
+        // What was asked for just before counts from then.
+        world.pass(TTL / 2, true);
+        assert_eq!((world.owner.served(), world.given_back), (all, 0));
+        world.pass(TTL / 2 + TTL / 15 + 200, true);
+        assert_eq!((world.owner.served(), world.given_back), (0, all));
+        world.pass(3 * TTL + 5_000, true);
+        assert_eq!((world.owner.served(), world.given_back), (all, all));
+        assert_eq!(world.leases[0].epoch, Epoch(epoch.0 + 1));
+    }
 }

@@ -59,6 +59,8 @@ pub(super) struct Keeper {
     trusted_until: Millis,
     /// Since when the leases are not trusted although there are some.
     untrusted_since: Option<Millis>,
+    /// What was received while they were trusted has gone back.
+    gave_back: bool,
     /// Partitions that were handed over to this owner, or are wanted in a new epoch, and from
     /// when on.
     wanted: BTreeMap<PartitionId, Millis>,
@@ -67,11 +69,32 @@ pub(super) struct Keeper {
     departure: Option<Departure>,
 }
 
+/// So long before the end of its leases an owner trusts them no more.
+fn margin(ttl: Millis) -> Millis {
+    (ttl / 6).min(2_000)
+}
+
+/// So long after that, others may have found that they are over: they wait for a fifteenth more.
+fn unheard(ttl: Millis) -> Millis {
+    margin(ttl) + ttl / 15
+}
+
 impl Keeper {
-    pub(super) fn wake_at(&self) -> Option<Millis> {
+    /// When it has something to do, given how long a lease is.
+    pub(super) fn wake_at(&self, ttl: Millis) -> Option<Millis> {
         if self.departure.as_ref().is_some_and(|leaving| leaving.ended) {
             return None;
         }
+        let give_back = match self.untrusted_since {
+            _ if self.held.is_empty() || self.gave_back => None,
+            Some(since) => Some(since + unheard(ttl)),
+            None => Some(self.trusted_until),
+        };
+        // Whatever the store is asked at the moment: it may never answer.
+        [give_back, self.next()].into_iter().flatten().min()
+    }
+
+    fn next(&self) -> Option<Millis> {
         if !matches!(self.step, Step::Idle) {
             return None;
         }
@@ -115,9 +138,22 @@ impl Owner {
 
     fn trust(&mut self, sent: Millis) {
         let ttl = self.options.lease_ttl;
-        let margin = (ttl / 6).min(2_000);
-        self.keeper.trusted_until = sent + ttl - margin;
+        self.keeper.trusted_until = sent + ttl - margin(ttl);
         self.keeper.untrusted_since = None;
+        self.keeper.gave_back = false;
+    }
+
+    /// Gives back what was received, once others may have taken the partitions over: they get no
+    /// message while somebody else has it, and who cannot ask the store never learns of them. What is
+    /// still held when the store answers again is taken in a new epoch.
+    fn give_back(&mut self) {
+        self.keeper.gave_back = true;
+        let held = self.keeper.held.keys().copied();
+        let held: Vec<PartitionId> = held.collect();
+        for partition in held {
+            self.forget(partition);
+        }
+        self.say(Notice::GaveBack);
     }
 
     /// Does what is due about the leases.
@@ -128,6 +164,11 @@ impl Owner {
         {
             self.keeper.untrusted_since = Some(now);
             self.say(Notice::Untrusted);
+        }
+        let ttl = self.options.lease_ttl;
+        let untrusted = self.keeper.untrusted_for(now);
+        if !self.keeper.gave_back && untrusted.is_some_and(|long| long >= unheard(ttl)) {
+            self.give_back();
         }
         if !matches!(self.keeper.step, Step::Idle) {
             return;

@@ -236,6 +236,11 @@ impl Owner {
             .count()
     }
 
+    /// Which partitions it has, in which epochs.
+    pub fn places(&self) -> impl Iterator<Item = (PartitionId, Epoch)> + '_ {
+        self.places.iter().map(|(id, place)| (*id, place.epoch))
+    }
+
     /// What it takes the store's clock to show at `now`, in milliseconds since 1970: the time by
     /// which it decides.
     pub fn store_time(&self, now: Millis) -> Millis {
@@ -273,7 +278,7 @@ impl Owner {
     pub fn wake_at(&self, now: Millis) -> Millis {
         let mut at = now + 1_000;
         let mut by = |time: Option<Millis>| at = at.min(time.unwrap_or(Millis::MAX)).max(now);
-        by(self.keeper.wake_at());
+        by(self.keeper.wake_at(self.options.lease_ttl));
         by(self.looks.wake_at());
         by(self.sweep.wake_at());
         by(self.workers.wake_at());

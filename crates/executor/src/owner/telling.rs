@@ -17,6 +17,7 @@ use attune_core::{ExecutionId, PartitionId, Refusal};
 
 use super::backoff::Backoff;
 use super::snapshots::Snapshots;
+use super::workers::PoolWorkers;
 use super::{
     Call, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Reply, Send, Stage,
 };
@@ -41,9 +42,8 @@ const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
 /// How many dispatches are published together.
 const MAX_TOGETHER: usize = 1_000;
-/// How many of them one message holds, however few come to each worker: half of the slots that a
-/// worker has by default, so that two of them share what one could run alone.
-const SMALL_PACK: usize = 32;
+/// The slots that a worker has by default: so many are reckoned with while none is known.
+const SLOTS: usize = 64;
 /// How many bytes of them, but always one; likewise about how many are read together.
 const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
 /// How many executions are dispatched once more at a time, and how often: a partition that was
@@ -187,11 +187,15 @@ impl Telling {
 }
 
 /// How many of so many dispatches one message holds. It is cheaper the more it holds, but one worker
-/// gets all of it: more than a few only while as many come to each, in as many messages.
-fn pack_of(dispatches: usize, workers: usize, most: usize) -> usize {
-    let share = dispatches.checked_div(workers).unwrap_or(0);
+/// gets all of it, and what it cannot run at once waits there: no more than its slots. More than half of
+/// them only while as many come to every worker, in as many messages; otherwise two share what one of
+/// them could run alone.
+fn pack_of(dispatches: usize, workers: Option<PoolWorkers>, most: usize) -> usize {
+    let slots = workers.map_or(SLOTS, |of| of.least_slots);
+    let most = slots.clamp(1, most);
+    let share = workers.map_or(0, |of| dispatches / of.count.max(1));
     let even = share.div_ceil(share.div_ceil(most).max(1));
-    even.max(SMALL_PACK).min(most)
+    even.max(slots.div_ceil(2)).min(most)
 }
 
 fn size(dispatch: &Dispatch) -> usize {

@@ -84,21 +84,32 @@ fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
     assert!(looks > 0, "it never asked for the time");
 }
 
-/// A worker gets no more of many dispatches than others do, and never more than a message may hold.
+/// A worker gets no more in a message than it has slots, and more than half of them only when every
+/// other gets as many.
 #[test]
 fn many_dispatches_are_shared_out() {
-    for (dispatches, workers, most, pack) in [
-        (1, 1, 64, 32),
-        (60, 1, 64, 60),
-        (200, 1, 64, 64),
-        (100, 2, 64, 50),
-        (192, 2, 64, 48),
-        (130, 1, 64, 44),
-        (100, 8, 64, 32),
-        (1_000, 8, 64, 64),
-        (1_000, 0, 64, 32),
-        (1_000, 1, 8, 8),
+    for (dispatches, count, slots, most, pack) in [
+        (1, 1, 64, 64, 32),
+        (60, 1, 64, 64, 60),
+        (200, 1, 64, 64, 50),
+        (100, 2, 64, 64, 50),
+        (192, 2, 64, 64, 48),
+        (130, 1, 64, 64, 44),
+        (100, 8, 64, 64, 32),
+        (1_000, 8, 64, 64, 63),
+        (1_000, 1, 64, 8, 8),
+        (12, 3, 1, 64, 1),
+        (1_000, 1, 1, 64, 1),
+        (12, 3, 8, 64, 4),
+        (1_000, 2, 10_000, 64, 64),
     ] {
-        assert_eq!(pack_of(dispatches, workers, most), pack);
+        let workers = super::PoolWorkers {
+            count,
+            least_slots: slots,
+        };
+        let found = pack_of(dispatches, Some(workers), most);
+        assert_eq!(found, pack, "{dispatches} for {workers:?}");
     }
+    assert_eq!(pack_of(1_000, None, 64), 32);
+    assert_eq!(pack_of(1_000, None, 8), 8);
 }

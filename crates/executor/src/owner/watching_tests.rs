@@ -49,6 +49,10 @@ struct World {
     notices: Vec<Notice>,
     /// Until then the store does not answer.
     away_until: Millis,
+    /// It says so only when it is back.
+    is_mute: bool,
+    /// How many subscriptions were ended.
+    given_back: usize,
     /// It refuses to read what waits in this partition.
     unreadable: Option<PartitionId>,
 }
@@ -113,6 +117,8 @@ impl World {
             taken_back: Vec::new(),
             notices: Vec::new(),
             away_until: 0,
+            is_mute: false,
+            given_back: 0,
             unreadable: None,
         }
     }
@@ -122,6 +128,7 @@ impl World {
         self.workers.push(WorkerEnd {
             worker,
             pool: "default".to_owned(),
+            slots: 64,
             renewals: 0,
             ttl: 3_000,
             ended: false,
@@ -139,6 +146,10 @@ impl World {
         alive.iter_mut().for_each(|row| row.renewals += 1);
     }
 
+    fn is_silent(&self) -> bool {
+        self.is_mute && self.now < self.away_until
+    }
+
     /// Time passes; whoever is alive renews every second.
     fn pass(&mut self, time: Millis, renews: bool) {
         let until = self.now + time;
@@ -149,7 +160,7 @@ impl World {
                 renew_at = self.now + 1_000;
             }
             let mut inputs = VecDeque::from([Input::Timer]);
-            if !self.holds_back_slots {
+            if !self.holds_back_slots && !self.is_silent() {
                 let late = self.held_back.drain(..);
                 inputs.extend(late.map(|(id, reply)| Input::Answered(id, reply)));
             }
@@ -168,7 +179,8 @@ impl World {
             for output in self.owner.step(self.now, input) {
                 match output {
                     Output::Call(id, call) => {
-                        let is_late = self.holds_back_slots && matches!(call, Call::LoadSlots(_));
+                        let is_late = self.is_silent()
+                            || self.holds_back_slots && matches!(call, Call::LoadSlots(_));
                         let reply = self.answer(call);
                         if is_late {
                             self.held_back.push((id, reply));
@@ -176,6 +188,7 @@ impl World {
                             inputs.push_back(Input::Answered(id, reply));
                         }
                     }
+                    Output::Unsubscribe(_) => self.given_back += 1,
                     Output::Notice(notice) => self.notices.push(notice),
                     Output::Dispatch { id, dispatches, .. } => {
                         self.dispatched.push((id, dispatches.len()));

@@ -21,14 +21,22 @@ const PERIOD: Millis = 500;
 /// is looked at once more instead of all the time.
 const AFTER_GRACE: Millis = 20;
 
+/// The workers of a pool that live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PoolWorkers {
+    pub(super) count: usize,
+    /// How many slots that one has which has the fewest.
+    pub(super) least_slots: usize,
+}
+
 /// What was seen of the workers.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     asked: Option<Millis>,
     at: Millis,
     watch: Watch<WorkerId, i64>,
-    /// How many live in each pool.
-    pools: BTreeMap<String, usize>,
+    /// Those that live in each pool.
+    pools: BTreeMap<String, PoolWorkers>,
     /// Those whose leases are over, for as long as the grace takes.
     lost: BTreeSet<WorkerId>,
     /// Those who hold a slot, are over and were in no look, and since when that is known: they have
@@ -41,9 +49,9 @@ impl Workers {
         self.asked.is_none().then_some(self.at)
     }
 
-    /// How many live in a pool, as far as is known.
-    pub(super) fn of_pool(&self, pool: &str) -> usize {
-        self.pools.get(pool).copied().unwrap_or(0)
+    /// Those that live in a pool, as far as is known.
+    pub(super) fn of_pool(&self, pool: &str) -> Option<PoolWorkers> {
+        self.pools.get(pool).copied()
     }
 
     /// Leaves those slots alone whose workers have ended a moment ago: what they have said may be
@@ -113,7 +121,14 @@ impl Owner {
 
         let mut pools = BTreeMap::new();
         for end in alive.iter().filter(|end| !end.ended) {
-            *pools.entry(end.pool.clone()).or_default() += 1;
+            let slots = usize::try_from(end.slots).unwrap_or(usize::MAX);
+            let none = PoolWorkers {
+                count: 0,
+                least_slots: slots,
+            };
+            let pool: &mut PoolWorkers = pools.entry(end.pool.clone()).or_insert(none);
+            pool.count += 1;
+            pool.least_slots = pool.least_slots.min(slots);
         }
         self.workers.pools = pools;
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::fleet::Daemon;
 use super::nemesis::{Fault, Lane, Rig, pass};
+use super::probe;
 use super::servers::Server;
 use crate::{Process, Way};
 
@@ -82,6 +83,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         "what the server sends is held for 3 to 9 s",
         3,
     ),
+    Fault {
+        name: "without-store",
+        how: "an executor loses PostgreSQL, unnoticed, for much longer than its leases",
+        heal: "the way is opened, after others were seen to go on",
+        lane: Lane::Daemons,
+        weight: 2,
+        work: |rig, random, fault| do_without_store(rig, random, fault).boxed(),
+    },
     way("slow", "every piece 50 to 800 ms late for 3 to 8 s", 2),
     way(
         "flapping",
@@ -207,6 +216,21 @@ pub(crate) fn running(
         None => false,
     };
     Ok(if is_running { guard.take() } else { None })
+}
+
+/// Others must take its partitions over, with the messages that it still has.
+async fn do_without_store(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let daemon = one(&rig.fleet.of("executor"), random);
+    let Some(_guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let way = daemon.way(Server::Postgres);
+    let begun = rig.begin(fault, &daemon.name)?;
+    way.set(Way::HalfOpen);
+    pass(random, 12_000..16_000).await;
+    probe::goes_on(rig, random, fault).await?;
+    way.restore();
+    begun.end()
 }
 
 async fn do_way(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
