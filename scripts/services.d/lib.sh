@@ -79,14 +79,22 @@ free_ports() {
 is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # keep_or_pick FILE COUNT: makes FILE hold COUNT free ports; those of the last start are kept when
-# they are still free, so that URLs survive a restart.
+# they are still free, so that URLs survive a restart. With KEEP_PORTS they are kept in any case: it
+# waits until they are free, or fails.
 keep_or_pick() {
-    local port keep=true
-    if [[ -s "$DIR/$1" ]]; then
-        while read -r port; do is_free "$port" || keep=false; done <"$DIR/$1"
-        if $keep; then return; fi
-        say "a port of the last start is taken by now; the URL changes"
-    fi
+    local port taken tries=0
+    while [[ -s "$DIR/$1" ]]; do
+        taken=""
+        while read -r port; do is_free "$port" || taken=$port; done <"$DIR/$1"
+        if [[ -z $taken ]]; then return; fi
+        if [[ -z ${KEEP_PORTS:-} ]]; then
+            say "port $taken of the last start is taken by now; the URL changes"
+            break
+        fi
+        # Whoever began with this server would look for it in vain at another port.
+        ((tries++ < 150)) || die "port $taken is taken by somebody else; end that first"
+        sleep 0.2
+    done
     free_ports "$2" >"$DIR/$1"
 }
 
