@@ -37,6 +37,8 @@ pub(crate) struct Flow {
     since: BTreeMap<ActionId, Time>,
     /// Since when the owner of each action goes by another limit than the stored one, without an excuse.
     behind: BTreeMap<ActionId, Time>,
+    /// How many ends of each action its owner had not taken at the last look.
+    backlogs: BTreeMap<ActionId, usize>,
     /// Runs whose ends the broker has.
     ended: BTreeSet<Key>,
     /// Until then whatever does not go on has an excuse.
@@ -98,6 +100,12 @@ impl World {
                 self.flow.since.remove(&action);
                 continue;
             };
+            // Many ends that are being taken one after the other are work that goes on.
+            let backlog = self.backlog(action);
+            let before = self.flow.backlogs.insert(action, backlog);
+            if before.is_some_and(|before| backlog < before) {
+                self.flow.since.remove(&action);
+            }
             let since = *self.flow.since.entry(action).or_insert(self.now);
             if self.now - since > BOUND {
                 let words = format!(
@@ -163,6 +171,14 @@ impl World {
             && self
                 .lasting
                 .is_open(self.plan.actions[number].pool, self.now)
+    }
+
+    /// How many runs of an action hold a slot although the broker has their ends.
+    fn backlog(&self, action: ActionId) -> usize {
+        let rows = self.store.active.iter();
+        let rows = rows.filter(|(_, row)| row.action == action && row.status.holds_slot());
+        rows.filter(|(id, row)| self.flow.ended.contains(&(**id, row.attempt)))
+            .count()
     }
 
     /// Somebody who could be given a slot of an action, as it looks from outside.
