@@ -38,10 +38,10 @@ impl Dialer {
     /// Connects, once.
     pub(crate) async fn dial(&self) -> Result<Dialed, Cause> {
         let mut uri = self.endpoint.uri.clone();
-        let frame = &mut uri.query.frame_max;
-        *frame = frame
-            .filter(|most| (1..MAX_FRAME).contains(most))
-            .or(Some(MAX_FRAME));
+        let asked = uri.query.frame_max;
+        let most = asked.filter(|most| *most > 0).unwrap_or(MAX_FRAME);
+        let most = most.min(MAX_FRAME);
+        uri.query.frame_max = Some(most);
         let uri = &uri;
         let fail = |error: &lapin::Error| {
             let (user, vhost) = (&uri.authority.userinfo.username, &uri.vhost);
@@ -72,7 +72,6 @@ impl Dialer {
                 held.hold(TcpStream::from(socket.try_clone_to_owned()?));
                 // What is encrypted is made legible behind the encryption, so that for lapin every
                 // stream is a plain one.
-                let most = uri.query.frame_max.unwrap_or(MAX_FRAME);
                 Ok(AsyncTcpStream::Plain(LegibleStream::new(stream, most)))
             },
             properties,

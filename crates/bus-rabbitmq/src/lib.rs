@@ -53,7 +53,7 @@ use async_trait::async_trait;
 use attune_bus::{
     Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
 };
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -61,7 +61,7 @@ use uuid::Uuid;
 
 use crate::cause::Cause;
 use crate::consumer::{Acknowledger, Declaration, SubscriptionTask, Trouble};
-use crate::dial::Dialer;
+use crate::dial::{Dialed, Dialer};
 use crate::link::Link;
 use crate::options::Endpoint;
 use crate::publisher::Publisher;
@@ -105,13 +105,31 @@ struct Phases {
 }
 
 /// Tasks that end when their token is cancelled.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Phase {
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Phase {
+    /// Supervises a connection that exists.
+    fn link(&self, dialer: Dialer, first: Dialed) -> Link {
+        Link::start(dialer, first, self.stop.clone(), &self.tasks)
+    }
+
+    /// Publishes on a connection.
+    fn publisher(
+        &self,
+        link: Link,
+        topology: &Arc<Topology>,
+        options: &RabbitOptions,
+    ) -> Publisher {
+        let topology = Arc::clone(topology);
+        let (publisher, task) = Publisher::new(link, topology, options, self.stop.clone());
+        self.tasks.spawn(task.run());
+        publisher
+    }
+
     async fn end(&self) {
         self.stop.cancel();
         self.tasks.close();
@@ -148,23 +166,11 @@ impl RabbitBus {
             publisher: phase(),
             links: phase(),
         };
-        let start = |dialer, first| {
-            Link::start(
-                dialer,
-                first,
-                phases.links.stop.clone(),
-                &phases.links.tasks,
-            )
-        };
-        let publishing = start(publish, for_publishing);
-        let consuming = start(consume, for_consuming);
-        let (publisher, task) = Publisher::new(
-            publishing.clone(),
-            Arc::clone(&topology),
-            &options,
-            phases.publisher.stop.clone(),
-        );
-        phases.publisher.tasks.spawn(task.run());
+        let publishing = phases.links.link(publish, for_publishing);
+        let consuming = phases.links.link(consume, for_consuming);
+        let publisher = phases
+            .publisher
+            .publisher(publishing.clone(), &topology, &options);
         let rebinding = Arc::new(Rebinding::default());
         let rebinder = RebindingTask {
             rebinding: Arc::clone(&rebinding),
@@ -174,16 +180,13 @@ impl RabbitBus {
             setup_timeout: options.connect_timeout,
         };
         phases.subscriptions.tasks.spawn(rebinder.run());
-        let parts = |phase: &Phase| (phase.stop.clone(), phase.tasks.clone());
-        let replies = Arc::new(Replies {
-            dialer: dialer("reply"),
-            topology: Arc::clone(&topology),
-            links: parts(&phases.links),
-            publishing: parts(&phases.publisher),
-            publisher: OnceCell::new(),
-            under_way: Replies::room(),
-            options: options.clone(),
-        });
+        let replies = Replies::new(
+            dialer("reply"),
+            Arc::clone(&topology),
+            options.clone(),
+            phases.links.clone(),
+            phases.publisher.clone(),
+        );
         let bus = Self {
             publisher,
             publishing,
@@ -193,7 +196,7 @@ impl RabbitBus {
             connect_timeout: options.connect_timeout,
             rebind_interval: options.rebind_interval,
             subscriptions: Mutex::default(),
-            replies,
+            replies: Arc::new(replies),
             phases,
             _end: end.drop_guard(),
         };

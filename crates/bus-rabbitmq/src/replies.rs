@@ -4,12 +4,10 @@ use std::sync::Arc;
 
 use attune_bus::{Outgoing, Topic};
 use tokio::sync::{OnceCell, Semaphore};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use crate::Phase;
 use crate::cause::Cause;
 use crate::dial::Dialer;
-use crate::link::Link;
 use crate::options::RabbitOptions;
 use crate::publisher::Publisher;
 use crate::topology::Topology;
@@ -29,20 +27,34 @@ pub(crate) fn is_direct(message: &Outgoing) -> bool {
 /// The broker closes the connection of whoever publishes to such an address that it has not made, and
 /// that cannot be told from here: it shall cost no dispatch, and no answer to anybody else.
 pub(crate) struct Replies {
-    pub(crate) dialer: Dialer,
-    pub(crate) topology: Arc<Topology>,
-    pub(crate) options: RabbitOptions,
-    /// Ends the connection, and whoever keeps it.
-    pub(crate) links: (CancellationToken, TaskTracker),
-    /// Ends the publishing, which comes first.
-    pub(crate) publishing: (CancellationToken, TaskTracker),
-    pub(crate) publisher: OnceCell<Publisher>,
-    pub(crate) under_way: Arc<Semaphore>,
+    dialer: Dialer,
+    topology: Arc<Topology>,
+    options: RabbitOptions,
+    links: Phase,
+    publishing: Phase,
+    publisher: OnceCell<Publisher>,
+    under_way: Arc<Semaphore>,
 }
 
 impl Replies {
-    pub(crate) fn room() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(MAX_UNDER_WAY))
+    /// `dialer` knows how to make the connection; it ends with `links`, and before it what is being
+    /// published with `publishing`.
+    pub(crate) fn new(
+        dialer: Dialer,
+        topology: Arc<Topology>,
+        options: RabbitOptions,
+        links: Phase,
+        publishing: Phase,
+    ) -> Self {
+        Self {
+            dialer,
+            topology,
+            options,
+            links,
+            publishing,
+            publisher: OnceCell::new(),
+            under_way: Arc::new(Semaphore::new(MAX_UNDER_WAY)),
+        }
     }
 
     /// Publishes direct replies beside everything else.
@@ -52,7 +64,7 @@ impl Replies {
             return;
         };
         let own = Arc::clone(self);
-        self.publishing.1.spawn(async move {
+        self.publishing.tasks.spawn(async move {
             let published = match own.publisher().await {
                 Ok(publisher) => publisher.publish(replies).await,
                 Err(cause) => {
@@ -70,13 +82,10 @@ impl Replies {
     async fn publisher(&self) -> Result<&Publisher, Cause> {
         let make = async || {
             let first = self.dialer.dial().await?;
-            let (stop, tasks) = &self.links;
-            let link = Link::start(self.dialer.clone(), first, stop.clone(), tasks);
-            let (stop, tasks) = &self.publishing;
-            let topology = Arc::clone(&self.topology);
-            let (publisher, task) = Publisher::new(link, topology, &self.options, stop.clone());
-            tasks.spawn(task.run());
-            Ok(publisher)
+            let link = self.links.link(self.dialer.clone(), first);
+            Ok(self
+                .publishing
+                .publisher(link, &self.topology, &self.options))
         };
         self.publisher.get_or_try_init(make).await
     }

@@ -62,7 +62,7 @@ impl LegibleStream {
             let free = &mut self.buffer[self.end..];
             let count = ready!(Pin::new(&mut self.wire).poll_read(context, free))?;
             if count == 0 {
-                // What is left of a frame cannot be told from its whole by us: lapin sees the end.
+                // The broker has ended, in the middle of a frame perhaps: its rest never comes.
                 self.ready = self.end;
                 return Poll::Ready(Ok(()));
             }
@@ -116,21 +116,21 @@ impl AsyncWrite for LegibleStream {
 }
 
 /// tokio, with [`LegibleStream`] as its stream: lapin takes none but that of its runtime.
-pub(crate) type Runtime = async_rs::Runtime<RuntimeParts<Tokio, Legibly>>;
+pub(crate) type Runtime = async_rs::Runtime<RuntimeParts<Tokio, LegibleReactor>>;
 
 /// The runtime that the caller is in.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
 pub(crate) fn runtime() -> Runtime {
-    RuntimeParts::new(Tokio::current(), Legibly(Tokio::current())).into()
+    RuntimeParts::new(Tokio::current(), LegibleReactor(Tokio::current())).into()
 }
 
 /// tokio's sockets and timers.
 #[derive(Clone, Debug)]
-pub(crate) struct Legibly(Tokio);
+pub(crate) struct LegibleReactor(Tokio);
 
-impl Reactor for Legibly {
+impl Reactor for LegibleReactor {
     type TcpStream = LegibleStream;
     type Sleep = <Tokio as Reactor>::Sleep;
 

@@ -25,7 +25,8 @@ pub(crate) struct Db {
     pub(crate) letters: Arc<LetterGauge>,
     /// A session was not allowed to write: it began while the database was read-only, and others may
     /// have too. None of them ends by itself.
-    /// A session was not allowed to write.
+    /// A session was not allowed to write: there may be others that began while the database took
+    /// none. Each that is used and may not says so again, until the last of them is closed.
     read_only: Arc<Lately>,
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,

@@ -29,9 +29,6 @@ const CHECK_AFTER_IDLE: Duration = Duration::from_secs(2);
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Whether something has happened lately.
-///
-/// That a session may only read: there may be others that began while the database took no writes.
-/// Each that is used to write and may not says so again, so this holds until the last of them is closed.
 #[derive(Debug)]
 pub(crate) struct Lately {
     since: Instant,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 use uuid::Uuid;
+
 /// How the name of every room begins.
 const PREFIX: &str = "attune-room-";
 
@@ -216,6 +217,12 @@ mod tests {
             closed(path).unwrap();
         }
         let path = room.path().to_owned();
+        // Whoever may do everything is not kept out: look at what was opened.
+        assert_eq!(remove_files(&path).unwrap(), [path.join("a")]);
+        assert_eq!(remove_files(&inner).unwrap(), [] as [PathBuf; 0]);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&inner)), (0o700, 0o700));
+        closed(&inner).unwrap();
         room.remove().await;
         assert!(!path.exists());
         assert!(work_dir.path().exists());
