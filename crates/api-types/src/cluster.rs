@@ -27,6 +27,10 @@ pub struct ExecutorView {
     pub partitions: u32,
     /// How long the longest of its leases still holds, in milliseconds.
     pub lease_remaining_ms: u64,
+    /// Whether it says that it cannot reach the message broker: its partitions go to executors that
+    /// can.
+    #[serde(default)]
+    pub cut_off: bool,
 }
 
 /// A partition.

@@ -331,12 +331,16 @@ impl Bus for RabbitBus {
         }
     }
 
-    async fn check(&self) -> Result<(), BusError> {
+    fn reach(&self) -> Result<(), BusError> {
         if self.closed() {
             return Err(BusError::Closed);
         }
         self.publishing.check()?;
-        self.consuming.check()?;
+        self.consuming.check()
+    }
+
+    async fn check(&self) -> Result<(), BusError> {
+        self.reach()?;
         let trouble = self.entries(|entries| {
             entries.iter().find_map(|entry| {
                 entry

@@ -310,7 +310,17 @@ pub trait Bus: Send + Sync + 'static {
     async fn declare(&self, topic: &Topic) -> Result<(), BusError>;
 
     /// Whether the bus can be used right now, and if not, why.
+    ///
+    /// # Errors
+    /// See [`BusError`].
     async fn check(&self) -> Result<(), BusError>;
+
+    /// Whether this process can reach the bus right now, and if not, why. Trouble with a topic, which
+    /// [`Bus::check`] finds too, is everybody's and does not count.
+    ///
+    /// # Errors
+    /// See [`BusError`].
+    fn reach(&self) -> Result<(), BusError>;
 
     /// Gives back what is unsettled and closes.
     async fn close(&self);

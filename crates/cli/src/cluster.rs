@@ -38,6 +38,7 @@ fn executors(executors: &[ExecutorView]) -> String {
             executor.name.clone(),
             executor.partitions.to_string(),
             millis(executor.lease_remaining_ms),
+            if executor.cut_off { "cut off" } else { "ok" }.to_owned(),
             executor.id.to_string(),
         ]
     });
@@ -45,6 +46,7 @@ fn executors(executors: &[ExecutorView]) -> String {
         Column::Words("executor"),
         Column::Figures("partitions"),
         Column::Figures("lease"),
+        Column::Words("broker"),
         Column::Words("id"),
     ];
     table(&columns, rows.collect())

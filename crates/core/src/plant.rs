@@ -13,6 +13,8 @@ pub enum Bug {
     CancelDb,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
+    /// An owner whose leases are over keeps the messages of its partitions.
+    KeepMessages,
     /// A worker is told that it has won whatever it claims.
     NoClaim,
     /// An owner that was overtaken still writes.
@@ -23,6 +25,8 @@ pub enum Bug {
     ReloadStorm,
     /// A slot that is taken back goes behind what waits.
     Requeue,
+    /// An owner that is cut off from the bus keeps its partitions.
+    StayPut,
     /// Everything is compared at once, between rounds.
     StopTheWorld,
     /// An owner's time follows a clock that steps.
@@ -31,15 +35,17 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
+        Self::KeepMessages,
         Self::NoClaim,
         Self::NoFence,
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::StayPut,
         Self::StopTheWorld,
         Self::WallClock,
     ];
@@ -50,11 +56,13 @@ impl Bug {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
+            Self::KeepMessages => "keep-messages",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::StayPut => "stay-put",
             Self::StopTheWorld => "stop-the-world",
             Self::WallClock => "wall-clock",
         }

@@ -38,9 +38,10 @@ impl Calls {
         let (store, owner, ttl) = (&self.store, self.owner, duration(self.ttl));
         Ok(match call {
             Call::Renew(held) => Reply::Renewed(store.renew(owner, &held, ttl).await?),
-            Call::Announce { ttl } => {
+            Call::Announce { ttl, cut_off } => {
                 let presence = duration(ttl);
-                store.renew_executor(owner, &self.name, presence).await?;
+                let announced = store.renew_executor(owner, &self.name, presence, cut_off);
+                announced.await?;
                 Reply::Announced
             }
             Call::Look => {

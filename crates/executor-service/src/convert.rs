@@ -249,6 +249,7 @@ pub(crate) fn executor(row: store::ExecutorRow) -> StoredExecutor {
         executor: row.executor,
         renewals: row.renewals,
         live: !row.remaining.is_zero(),
+        cut_off: row.cut_off,
     }
 }
 

@@ -32,7 +32,7 @@ use crate::notices;
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
-use crate::refusals::{BusTrouble, Refusals, Teller, lasting, watch_bus};
+use crate::refusals::{BusState, Refusals, Teller, lasting, watch_bus};
 
 /// How many messages one step brings at most.
 const MAX_DELIVERED: usize = 1024;
@@ -80,8 +80,7 @@ struct UnderWay {
     decided: HashMap<CallId, Vec<Decided>>,
     /// One message may hold thousands of submissions that become dead letters.
     letters_log: LogPace,
-    /// What keeps the bus from carrying anything.
-    bus_trouble: watch::Receiver<BusTrouble>,
+    bus: watch::Receiver<BusState>,
     ended: bool,
 }
 
@@ -91,9 +90,9 @@ impl Driver {
         let (inputs, mut answers) = mpsc::unbounded_channel();
         let (settling, settle) = mpsc::unbounded_channel();
         let settling_task = tokio::spawn(run_settling(settle, self.progress.settling.clone()));
-        let (bus_trouble, trouble_of_bus) = watch::channel(None);
-        let bus = self.publisher.bus();
-        let _watching = AbortOnDropHandle::new(tokio::spawn(watch_bus(bus, bus_trouble)));
+        let (state, bus) = watch::channel(BusState::default());
+        let watching = tokio::spawn(watch_bus(self.publisher.bus(), state));
+        let _watching = AbortOnDropHandle::new(watching);
         let mut under_way = UnderWay {
             inputs,
             settling,
@@ -102,7 +101,7 @@ impl Driver {
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
             letters_log: LogPace::default(),
-            bus_trouble: trouble_of_bus,
+            bus,
             ended: false,
         };
         let (store, refusals) = (Arc::clone(&self.calls.store), self.refusals.subscribe());
@@ -129,6 +128,10 @@ impl Driver {
                     Input::Delivered(self.gather(&mut under_way, inbound))
                 }
                 Some(input) = answers.recv() => input,
+                Ok(()) = under_way.bus.changed() => {
+                    let reachable = !under_way.bus.borrow_and_update().is_lost;
+                    Input::Bus { reachable }
+                }
                 hint = next_hint(&mut self.hints) => self.hint(hint).await,
                 () = tokio::time::sleep(wait) => Input::Timer,
             };
@@ -179,7 +182,7 @@ impl Driver {
             *known = trouble;
             changed
         });
-        let refusals = lasting(&self.owner, now, &under_way.bus_trouble.borrow());
+        let refusals = lasting(&self.owner, now, &under_way.bus.borrow());
         self.refusals.send_if_modified(|known| {
             let changed = *known != refusals;
             *known = refusals;

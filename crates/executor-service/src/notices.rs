@@ -68,6 +68,14 @@ pub(crate) fn log(notice: &Notice) {
         Notice::GaveBack => {
             tracing::warn!("others may own the partitions by now: their messages are given back");
         }
+        Notice::CutOff => {
+            tracing::warn!(
+                "the message broker cannot be reached, and other executors can: the partitions are handed over to them"
+            );
+        }
+        Notice::BusIsBack => {
+            tracing::info!("the message broker can be reached again; partitions come back");
+        }
         Notice::Untrusted => {
             tracing::warn!(
                 "the leases were not renewed in time; nothing is decided until they are"

@@ -38,26 +38,42 @@ pub(crate) struct Refusal {
 /// The partitions that wait, by their numbers.
 pub(crate) type Refusals = BTreeMap<PartitionId, Refusal>;
 
-/// Since when this executor has been without the bus, and why.
-pub(crate) type BusTrouble = Option<(Millis, String)>;
+/// How this executor's way to the bus is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct BusState {
+    /// It leads nowhere; trouble with some topic is another matter.
+    pub(crate) is_lost: bool,
+    /// Since when there has been trouble of any kind, and what.
+    trouble: Option<(Millis, String)>,
+}
 
 /// Looks after the bus until nobody wants to know any more.
-pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, trouble: watch::Sender<BusTrouble>) {
+pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, state: watch::Sender<BusState>) {
     let mut look = tokio::time::interval(PAUSE);
-    while !trouble.is_closed() {
+    while !state.is_closed() {
         look.tick().await;
+        let is_lost = bus.reach().is_err();
         let found = bus.check().await.err().map(|error| error.to_string());
-        trouble.send_modify(|known| {
-            let since = known.as_ref().map_or_else(boot_now, |(since, _)| *since);
-            *known = found.map(|words| (since, words));
+        state.send_if_modified(|known| {
+            let trouble = known.trouble.as_ref();
+            let since = trouble.map_or_else(boot_now, |(since, _)| *since);
+            let trouble = found.map(|words| (since, words));
+            let now = BusState { is_lost, trouble };
+            let changed = *known != now;
+            *known = now;
+            changed
         });
     }
 }
 
 /// The partitions of an owner that have waited for long enough to be told.
-pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusTrouble) -> Refusals {
+pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     let mut told = refused(owner, now);
-    if let Some((since, words)) = bus.as_ref().filter(|(at, _)| now - at >= WORTH_TELLING) {
+    if let Some((since, words)) = bus
+        .trouble
+        .as_ref()
+        .filter(|(at, _)| now - at >= WORTH_TELLING)
+    {
         for (partition, epoch) in owner.places() {
             told.entry(partition).or_insert_with(|| Refusal {
                 epoch,

@@ -61,6 +61,10 @@ pub enum Notice {
     Untrusted,
     /// That lasted until others may have taken the partitions over: their messages have gone back.
     GaveBack,
+    /// The bus cannot be reached, and others can reach it: the partitions are handed over to them.
+    CutOff,
+    /// The bus can be reached again; partitions come back.
+    BusIsBack,
     /// The clock of the store has moved by itself; the owner does not follow it.
     ClockDrift {
         /// By how much, in milliseconds.

@@ -340,6 +340,8 @@ pub struct StoredExecutor {
     pub renewals: i64,
     /// Whether it is there by the store's clock.
     pub live: bool,
+    /// Whether it says that it cannot reach the bus.
+    pub cut_off: bool,
 }
 
 /// The lease of a worker, as it is stored.

@@ -200,6 +200,13 @@ impl Bus {
         None
     }
 
+    /// Who has messages of a partition's queue that are not acknowledged.
+    pub(crate) fn holder(&self, name: Name) -> Option<Party> {
+        let consumers = self.queues.get(&name)?.consumers.iter();
+        let mut holders = consumers.filter(|consumer| !consumer.unacked.is_empty());
+        holders.next().map(|consumer| consumer.to)
+    }
+
     /// Whether a subscription is still open.
     pub(crate) fn is_open(&self, subscription: u64) -> bool {
         let mut consumers = self.queues.values().flat_map(|queue| &queue.consumers);

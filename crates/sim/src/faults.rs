@@ -7,7 +7,7 @@ use crate::world::{Ev, Word, World};
 use std::sync::Arc;
 
 /// How long the broker waits for the heartbeats of a party.
-const HEARTBEATS: Time = 2_000;
+pub(crate) const HEARTBEATS: Time = 2_000;
 /// How long nobody sees an owner that hands over what it has.
 const HIDDEN: Time = 6_000;
 /// How long an owner takes to hand everything over, at most.
@@ -76,7 +76,13 @@ impl World {
     /// What is dead starts again.
     pub(crate) fn restart(&mut self, party: Party) {
         match party {
-            Party::Owner(owner, _) if !self.owners[owner].is_alive() => self.start_owner(owner),
+            Party::Owner(owner, _) if !self.owners[owner].is_alive() => {
+                // It declares what it needs before it begins.
+                match self.lasting.without_bus(owner, self.now) {
+                    Some((_, until)) => self.push(until, Ev::Restart(party)),
+                    None => self.start_owner(owner),
+                }
+            }
             // It takes longer to leave than it was to be away.
             Party::Owner(owner, _) if self.owners[owner].leaves => {
                 self.push(self.now + LEAVING, Ev::Restart(party));

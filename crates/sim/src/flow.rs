@@ -12,10 +12,11 @@ use attune_executor::stored::Batch;
 
 use crate::oracle::{Key, Rule, Violation};
 use crate::plan::Time;
+use crate::ways::MAKING_WAY;
 use crate::world::{Ev, StoreCall, WALL, World};
 
 /// How long a free slot may wait for somebody who may have it when nothing is wrong.
-const BOUND: Time = 5_000;
+pub(crate) const BOUND: Time = 5_000;
 /// How long after something was wrong it still excuses: owners wait this long at most before they
 /// try again.
 const AFTERWARDS: Time = 2_500;
@@ -91,6 +92,7 @@ impl Flow {
 impl World {
     pub(crate) fn watch_flow(&mut self) {
         self.push(self.now + LOOK_EVERY, Ev::Watch);
+        self.watch_ways();
         let excused = self.is_anything_wrong();
         for number in 0..self.store.actions.len() {
             let action = self.store.actions[number].id;
@@ -164,13 +166,24 @@ impl World {
         let partition = self.plan.partition_of(number);
         let lease = &self.store.leases[usize::from(partition.0)];
         let owner = lease.owner.filter(|_| lease.is_live(self.now));
-        let owner = owner.and_then(|id| self.owners.iter().find(|owner| owner.id() == id));
+        let owner = owner.and_then(|id| self.owner_of(id));
+        let owner = owner.filter(|owner| self.could_have_bus(*owner));
+        let owner = owner.map(|owner| &self.owners[owner]);
         // Who cannot know the time starts what is delayed late rather than early.
         owner.is_some_and(|owner| owner.is_alive() && !self.lasting.is_in_doubt(owner.id()))
             && self.shadows.contains_key(&(partition, Epoch(lease.epoch)))
             && self
                 .lasting
                 .is_open(self.plan.actions[number].pool, self.now)
+    }
+
+    /// Whether messages reach this owner, or should reach another one by now.
+    fn could_have_bus(&self, owner: usize) -> bool {
+        let Some((since, _)) = self.lasting.without_bus(owner, self.now) else {
+            return true;
+        };
+        let mut others = (0..self.owners.len()).filter(|other| *other != owner);
+        others.any(|other| self.could_serve(other)) && self.now - since > MAKING_WAY
     }
 
     /// How many runs of an action hold a slot although the broker has their ends.

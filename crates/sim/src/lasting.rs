@@ -7,8 +7,9 @@ use attune_core::{ExecutionId, OwnerId, Refusal};
 use attune_executor::owner::Call;
 
 use crate::bus::{Name, Party};
+use crate::faults::HEARTBEATS;
 use crate::plan::{Fault, Reads, Time};
-use crate::world::{Ev, World};
+use crate::world::{Ev, Word, World};
 
 /// How many dispatches the broker keeps for a pool without workers.
 const DEAD_ROOM: usize = 3;
@@ -38,6 +39,10 @@ pub(crate) struct Lasting {
     step: (Time, Time),
     /// Likewise the clock of the machine on which an owner runs.
     own_steps: BTreeMap<usize, (Time, Time)>,
+    /// Owners without a way to the broker: since when, and until when.
+    without_bus: BTreeMap<usize, (Time, Time)>,
+    /// Owners without a way to the store, and until when.
+    without_store: BTreeMap<usize, Time>,
     /// Owners that have seen the clocks, and whether these have always differed.
     in_doubt: BTreeMap<OwnerId, bool>,
 }
@@ -56,6 +61,8 @@ impl Lasting {
         self.next.clear();
         self.step = (0, 0);
         self.own_steps.clear();
+        self.without_bus.clear();
+        self.without_store.clear();
         for pool in &mut self.pools {
             (pool.full_until, pool.dead_until, pool.lost_until) = (0, 0, 0);
         }
@@ -86,6 +93,23 @@ impl Lasting {
         };
         let fails = |reads: &Reads| self.reads.get(reads).is_some_and(|until| now < *until);
         of.iter().any(fails) || fails(&Reads::All)
+    }
+
+    /// Since when an owner has had no way to the broker, and until when it will have none.
+    pub(crate) fn without_bus(&self, owner: usize, now: Time) -> Option<(Time, Time)> {
+        let lost = self.without_bus.get(&owner).copied();
+        lost.filter(|(_, until)| now < *until)
+    }
+
+    /// Whether an owner has a way to the broker and one to the store.
+    pub(crate) fn has_ways(&self, owner: usize, now: Time) -> bool {
+        self.without_bus(owner, now).is_none() && !self.without_store(owner, now)
+    }
+
+    /// Whether an owner has no way to the store.
+    pub(crate) fn without_store(&self, owner: usize, now: Time) -> bool {
+        let until = self.without_store.get(&owner);
+        until.is_some_and(|until| now < *until)
     }
 
     /// By how much the store's clock is wrong.
@@ -164,8 +188,35 @@ impl World {
             Fault::StepOwnerClock { owner, by, lasts } => {
                 self.lasting.own_steps.insert(owner, (by, now + lasts));
             }
+            Fault::WithoutBus { owner, lost } => self.lose_bus(owner, now + lost),
+            Fault::WithoutStore { owner, lost } => {
+                self.lasting.without_store.insert(owner, now + lost);
+            }
             _ => {}
         }
+    }
+
+    /// An owner's way to the broker leads nowhere until then. It notices sooner than the broker.
+    fn lose_bus(&mut self, owner: usize, until: Time) {
+        let now = self.now;
+        if self.lasting.without_bus(owner, now).is_some() {
+            return;
+        }
+        self.lasting.without_bus.insert(owner, (now, until));
+        let party = self.owner_party(owner);
+        let noticed = now + self.rng.between(0, HEARTBEATS);
+        self.push(noticed, Ev::To(party, Word::Bus));
+        self.push(now + HEARTBEATS, Ev::Silent(party));
+        self.push(until, Ev::BusIsBack(owner));
+    }
+
+    /// An owner's way to the broker is open again: everything is built anew.
+    pub(crate) fn find_bus(&mut self, owner: usize) {
+        let party = self.owner_party(owner);
+        self.close_all(party);
+        self.flow.excuse(self.now);
+        self.push(self.now, Ev::To(party, Word::Cut));
+        self.push(self.now, Ev::To(party, Word::Bus));
     }
 
     /// What the store takes for now.

@@ -28,6 +28,7 @@ mod shadow;
 mod shrink;
 mod store;
 mod trace;
+mod ways;
 mod worker;
 mod world;
 

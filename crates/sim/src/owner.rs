@@ -29,6 +29,8 @@ use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 
 /// How many messages of a queue an owner holds unacknowledged.
 const PREFETCH: usize = 10;
+/// The subscriptions of an owner that has no way to the broker.
+const NOWHERE: [u64; 2] = [0, 0];
 /// How many executions an owner loads at a time, and how many it compares with the store.
 const PAGE: u32 = 200;
 const SLICE: u32 = 100;
@@ -176,7 +178,7 @@ impl World {
         self.owners.iter().position(|owner| owner.id == id)
     }
 
-    fn owner_party(&self, o: usize) -> Party {
+    pub(crate) fn owner_party(&self, o: usize) -> Party {
         Party::Owner(o, self.owners[o].life)
     }
 
@@ -231,6 +233,10 @@ impl World {
                 self.reconnect(o);
                 None
             }
+            Word::Bus => {
+                let reachable = self.has_bus(o);
+                Some(Input::Bus { reachable })
+            }
             Word::Reply(..)
             | Word::Relayed(..)
             | Word::Lease
@@ -271,7 +277,7 @@ impl World {
         let mut subscriptions =
             subscriptions.filter(|(_, of)| of.at_broker.contains(&delivery.subscription));
         let (subscription, partition) = subscriptions.next().map(|(id, of)| (*id, of.partition))?;
-        if !self.bus.is_open(delivery.subscription) {
+        if !self.bus.is_open(delivery.subscription) || !self.has_bus(o) {
             return None;
         }
         if self.has(Plant::AckFirst) {
@@ -336,8 +342,11 @@ impl World {
             Output::Unsubscribe(subscription) => {
                 if let Some(subscribed) = self.owners[o].subscriptions.remove(&subscription) {
                     self.note(Note::SteppedDown(party, subscribed.partition));
-                    for at_broker in subscribed.at_broker {
-                        self.close(at_broker);
+                    // Otherwise the broker does not hear of it.
+                    if self.has_bus(o) {
+                        for at_broker in subscribed.at_broker {
+                            self.close(at_broker);
+                        }
                     }
                 }
                 self.soon(Ev::To(party, Word::Unsubscribed(subscription)));
@@ -367,13 +376,24 @@ impl World {
                 places.remove(&(place, delivery));
             }
         }
-        self.soon(Ev::Ack(sub, place));
+        if self.has_bus(o) {
+            self.soon(Ev::Ack(sub, place));
+        }
+    }
+
+    /// Whether an owner has a way to the broker.
+    fn has_bus(&self, o: usize) -> bool {
+        self.lasting.without_bus(o, self.now).is_none()
     }
 
     fn subscribe(&mut self, o: usize, subscription: SubscriptionId, partition: PartitionId) {
         let party = self.owner_party(o);
         let names = [Name::Control(partition.0), Name::Commands(partition.0)];
-        let at_broker = names.map(|name| self.bus.subscribe(name, party, PREFETCH));
+        let at_broker = if self.has_bus(o) {
+            names.map(|name| self.bus.subscribe(name, party, PREFETCH))
+        } else {
+            NOWHERE
+        };
         let subscribed = Subscribed {
             partition,
             at_broker,

@@ -134,8 +134,9 @@ pub(crate) struct Store {
     /// What has gone through each queue.
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     workers: BTreeMap<WorkerId, WorkerLease>,
-    /// Which owners are there, how often they have said so, and until when.
-    executors: BTreeMap<OwnerId, (i64, Time)>,
+    /// Which owners are there, how often they have said so, until when, and whether they were cut
+    /// off then.
+    executors: BTreeMap<OwnerId, (i64, Time, bool)>,
     /// Owners whose presence nobody sees, and until when: their partitions go to others.
     pub(crate) hidden: BTreeMap<OwnerId, Time>,
     /// Batches that were written: one that comes again was not answered the first time.

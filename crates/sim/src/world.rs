@@ -32,6 +32,7 @@ use crate::routing::{Routing, RoutingEv};
 use crate::shadow::Shadow;
 use crate::store::{Claim, Lease, Store};
 use crate::trace::{Note, Trace};
+use crate::ways::Ways;
 use crate::worker::Worker;
 
 pub(crate) use words::{Ev, Fate, StoreCall, StoreReply, Word, Written};
@@ -87,6 +88,8 @@ pub(crate) struct World {
     pub(crate) lasting: Lasting,
     /// Whether things go on.
     pub(crate) flow: Flow,
+    /// Whether somebody sits on what others could serve.
+    pub(crate) ways: Ways,
     /// The way of firings and completions.
     pub(crate) routing: Routing,
     /// Slots that a planted counter believes to be free and are not.
@@ -163,6 +166,7 @@ impl World {
             reports: Reports::default(),
             lasting: Lasting::new(plan.pools),
             flow: Flow::default(),
+            ways: Ways::default(),
             routing: Routing::default(),
             extra: BTreeMap::new(),
             oracle: Oracle::default(),
@@ -292,8 +296,9 @@ impl World {
                     self.pump(name);
                 }
             }
+            Ev::BusIsBack(owner) => self.find_bus(owner),
             Ev::Silent(party) => {
-                if self.stands_still(party).is_some() {
+                if self.stands_still(party).is_some() || self.is_without_bus(party) {
                     self.note(Note::Silent(party));
                     self.close_all(party);
                     self.push(self.now, Ev::To(party, Word::Cut));
@@ -358,6 +363,13 @@ impl World {
             }
             Party::Owner(..) | Party::Worker(..) | Party::Relay(..) => {}
         }
+    }
+
+    fn is_without_bus(&self, party: Party) -> bool {
+        let Party::Owner(owner, _) = party else {
+            return false;
+        };
+        self.lasting.without_bus(owner, self.now).is_some()
     }
 
     fn stands_still(&self, party: Party) -> Option<Time> {
@@ -439,8 +451,14 @@ impl World {
         self.store.hidden.clear();
         self.lasting.heal();
         self.heal_routing();
-        for owner in &mut self.owners {
-            (owner.blind, owner.break_commit) = (None, false);
+        for o in 0..self.owners.len() {
+            let owner = &mut self.owners[o];
+            owner.break_commit = false;
+            if owner.blind.take().is_some() {
+                // Its clock goes again.
+                let party = self.owner_party(o);
+                self.push(self.now, Ev::To(party, Word::Wake));
+            }
         }
         self.push(self.now + 500, Ev::Look);
     }

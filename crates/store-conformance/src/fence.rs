@@ -115,7 +115,7 @@ pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {
     let lease = worker_lease("w", LONG);
     store.renew_worker(&lease).await.unwrap();
     store
-        .renew_executor(world.owner, "executor-1", LONG)
+        .renew_executor(world.owner, "executor-1", LONG, false)
         .await
         .unwrap();
     store.restore_fence("ann").await.unwrap();

@@ -273,7 +273,8 @@ pub async fn a_free_partition_tells_since_when(store: Arc<dyn Store>) {
 pub async fn executors_know_who_is_there(store: Arc<dyn Store>) {
     let (first, second, gone) = (OwnerId::fresh(), OwnerId::fresh(), OwnerId::fresh());
     let live = async |executor, name: &str, ttl| {
-        let rows = store.renew_executor(executor, name, ttl).await.unwrap();
+        let announced = store.renew_executor(executor, name, ttl, false);
+        let rows = announced.await.unwrap();
         let mut names: Vec<_> = rows.into_iter().map(|row| row.name).collect();
         names.sort_unstable();
         names
@@ -394,6 +395,23 @@ pub async fn racing_watchers_share_the_partitions(store: Arc<dyn Store>) {
     assert_eq!(all, expected);
 }
 
+/// An executor says whether it can reach the bus, each time anew.
+pub async fn an_executor_says_that_it_is_cut_off(store: Arc<dyn Store>) {
+    let (one, other) = (OwnerId::fresh(), OwnerId::fresh());
+    for cut_off in [false, true, false] {
+        for (executor, name, says) in [(one, "one", cut_off), (other, "other", false)] {
+            let announced = store.renew_executor(executor, name, LONG, says);
+            let mut rows = announced.await.unwrap();
+            rows.retain(|row| row.executor == executor);
+            assert_eq!(rows[0].cut_off, says, "{name}");
+        }
+        let rows = store.executors().await.unwrap();
+        let said = rows.iter().map(|row| (row.name.as_str(), row.cut_off));
+        let said: Vec<_> = said.collect();
+        assert_eq!(said, [("one", cut_off), ("other", false)]);
+    }
+}
+
 /// A lease that has run out by the store's clock still names who holds it.
 pub async fn an_expired_lease_names_its_holder(store: Arc<dyn Store>) {
     let world = World::with_leases(Arc::clone(&store), SHORT).await;
@@ -405,8 +423,12 @@ pub async fn an_expired_lease_names_its_holder(store: Arc<dyn Store>) {
     assert_eq!((lease.owner, lease.holder), (None, Some(world.owner)));
     assert_eq!(lease.ttl, SHORT);
     let executor = OwnerId::fresh();
-    let first = store.renew_executor(executor, "one", SHORT).await.unwrap();
-    store.renew_executor(executor, "one", SHORT).await.unwrap();
+    let announce = async || {
+        let announced = store.renew_executor(executor, "one", SHORT, false);
+        announced.await.unwrap()
+    };
+    let first = announce().await;
+    announce().await;
     let rows = store.executors().await.unwrap();
     assert!(rows[0].renewals > first[0].renewals, "{rows:?}");
 }

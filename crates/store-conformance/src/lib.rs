@@ -93,6 +93,7 @@ cases! { ($)
     leases::a_free_partition_tells_since_when,
     leases::what_an_owner_says_ends_with_its_epoch,
     leases::executors_know_who_is_there,
+    leases::an_executor_says_that_it_is_cut_off,
     leases::racing_owners_share_the_partitions,
     leases::a_lease_is_taken_as_it_was_observed,
     leases::racing_watchers_share_the_partitions,

@@ -160,11 +160,13 @@ impl PartitionStore for PostgresStore {
         executor: OwnerId,
         name: &str,
         ttl: Duration,
+        cut_off: bool,
     ) -> Result<Vec<ExecutorRow>, StoreError> {
         let query = sqlx::query_as(sql::RENEW_EXECUTOR)
             .bind(executor.0)
             .bind(crate::text::text(name).into_owned())
-            .bind(micros(ttl));
+            .bind(micros(ttl))
+            .bind(cut_off);
         let pool = self.db.lease.clone();
         self.db
             .run(async move {
@@ -415,13 +417,21 @@ fn lease(row: &PgRow) -> Result<Lease, Failure> {
 }
 
 fn executor_row(
-    (executor, name, expires_at, now, renewals): (Uuid, String, DateTime<Utc>, DateTime<Utc>, i64),
+    (executor, name, expires_at, now, renewals, cut_off): (
+        Uuid,
+        String,
+        DateTime<Utc>,
+        DateTime<Utc>,
+        i64,
+        bool,
+    ),
 ) -> ExecutorRow {
     ExecutorRow {
         executor: OwnerId(executor),
         name,
         remaining: between(now, expires_at),
         renewals,
+        cut_off,
     }
 }
 

@@ -76,6 +76,11 @@ fn migrations() -> Vec<Migration> {
             "additive_lease_trouble",
             include_str!("../../../migrations/postgres/0012_additive_lease_trouble.sql"),
         ),
+        (
+            13,
+            "additive_cut_off",
+            include_str!("../../../migrations/postgres/0013_additive_cut_off.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

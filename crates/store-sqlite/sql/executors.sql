@@ -1,4 +1,4 @@
 SELECT executor, name, unixepoch(expires_at, 'subsec') - unixepoch('now', 'subsec') AS remaining,
-       renewals
+       renewals, cut_off
   FROM executor_lease
  ORDER BY name, executor

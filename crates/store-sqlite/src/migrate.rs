@@ -60,6 +60,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_lease_trouble",
         include_str!("../../../migrations/sqlite/0010_additive_lease_trouble.sql"),
     ),
+    (
+        11,
+        "additive_cut_off",
+        include_str!("../../../migrations/sqlite/0011_additive_cut_off.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -40,6 +40,7 @@ pub(crate) fn executor_row(row: &SqliteRow) -> Result<ExecutorRow, sqlx::Error> 
         name: row.try_get("name")?,
         remaining: duration(row.try_get("remaining")?),
         renewals: row.try_get("renewals")?,
+        cut_off: row.try_get("cut_off")?,
     })
 }
 

@@ -153,11 +153,13 @@ impl PartitionStore for SqliteStore {
         executor: OwnerId,
         name: &str,
         ttl: Duration,
+        cut_off: bool,
     ) -> Result<Vec<ExecutorRow>, StoreError> {
         let query = sqlx::query(sql::RENEW_EXECUTOR)
             .bind(executor.to_string())
             .bind(name.to_owned())
-            .bind(ttl.as_secs_f64());
+            .bind(ttl.as_secs_f64())
+            .bind(cut_off);
         self.execute(query).await?;
         let mut live = self.executors().await?;
         live.retain(|row| !row.remaining.is_zero());

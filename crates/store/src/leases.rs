@@ -89,4 +89,6 @@ pub struct ExecutorRow {
     pub remaining: Duration,
     /// Rises with every renewal.
     pub renewals: i64,
+    /// Whether it says that it cannot reach the bus.
+    pub cut_off: bool,
 }

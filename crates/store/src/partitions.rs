@@ -351,7 +351,7 @@ pub trait PartitionStore: Send + Sync {
 
     /// Says that an executor is there for `ttl` from now, and returns every one that is there,
     /// itself included, in any order. Unlike the lease of a worker this guards nothing, so one
-    /// that was thought dead may come back.
+    /// that was thought dead may come back. `cut_off` is what it says of its way to the bus.
     ///
     /// # Errors
     /// When the store fails.
@@ -360,6 +360,7 @@ pub trait PartitionStore: Send + Sync {
         executor: OwnerId,
         name: &str,
         ttl: Duration,
+        cut_off: bool,
     ) -> Result<Vec<ExecutorRow>, StoreError>;
 
     /// Forgets an executor that goes away.

@@ -47,6 +47,7 @@ fn executors(rows: Vec<ExecutorRow>, leases: &[Lease]) -> Vec<ExecutorView> {
             id: row.executor,
             name: row.name,
             lease_remaining_ms: millis(row.remaining),
+            cut_off: row.cut_off,
         })
         .filter(|view| view.partitions > 0 || view.lease_remaining_ms > 0)
         .collect()

@@ -59,6 +59,7 @@ impl PartitionStore for Fake {
         _executor: OwnerId,
         _name: &str,
         _ttl: Duration,
+        _cut_off: bool,
     ) -> Result<Vec<ExecutorRow>, StoreError> {
         panic!("{NOT_ASKED}")
     }

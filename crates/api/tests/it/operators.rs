@@ -170,6 +170,7 @@ async fn the_cluster_shows_who_is_there() {
         name: name.to_owned(),
         remaining: Duration::from_secs(seconds),
         renewals: 0,
+        cut_off: executor == idle,
     };
     api.fake.with(|state| {
         state.executors = vec![
@@ -190,8 +191,8 @@ async fn the_cluster_shows_who_is_there() {
     let answer = api.get("/api/v1/cluster").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let executors = json!([
-        {"id": owner, "name": "executor-1", "partitions": 2, "lease_remaining_ms": 2000},
-        {"id": idle, "name": "executor-2", "partitions": 0, "lease_remaining_ms": 9000},
+        {"id": owner, "name": "executor-1", "partitions": 2, "lease_remaining_ms": 2000, "cut_off": false},
+        {"id": idle, "name": "executor-2", "partitions": 0, "lease_remaining_ms": 9000, "cut_off": true},
     ]);
     assert_eq!(answer.body["executors"], executors);
     let partitions = answer.body["partitions"].as_array().unwrap();

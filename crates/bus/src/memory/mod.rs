@@ -323,6 +323,10 @@ impl Bus for MemoryBus {
     }
 
     async fn check(&self) -> Result<(), BusError> {
+        self.reach()
+    }
+
+    fn reach(&self) -> Result<(), BusError> {
         if self.shared.is_closed() {
             Err(BusError::Closed)
         } else {

@@ -74,6 +74,10 @@ impl Bus for Scripted {
         Ok(())
     }
 
+    fn reach(&self) -> Result<(), BusError> {
+        Ok(())
+    }
+
     async fn close(&self) {}
 }
 

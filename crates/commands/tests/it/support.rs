@@ -276,6 +276,10 @@ impl Bus for GatedBus {
         self.inner.check().await
     }
 
+    fn reach(&self) -> Result<(), BusError> {
+        self.inner.reach()
+    }
+
     async fn close(&self) {
         self.inner.close().await;
     }

@@ -213,6 +213,10 @@ impl Bus for FaultyBus {
         self.inner.check().await
     }
 
+    fn reach(&self) -> Result<(), BusError> {
+        self.inner.reach()
+    }
+
     async fn close(&self) {
         self.inner.close().await;
     }

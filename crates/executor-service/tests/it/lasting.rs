@@ -71,6 +71,10 @@ impl Bus for Watched {
         self.bus.check().await
     }
 
+    fn reach(&self) -> Result<(), BusError> {
+        self.bus.reach()
+    }
+
     async fn close(&self) {
         self.bus.close().await;
     }

@@ -245,11 +245,12 @@ impl PartitionStore for Remote {
         executor: OwnerId,
         name: &str,
         ttl: Duration,
+        cut_off: bool,
     ) -> Result<Vec<ExecutorRow>, StoreError> {
         self.door.pass().await;
         let name = name.to_owned();
         self.call(async move |store: Arc<dyn Store>| {
-            store.renew_executor(executor, &name, ttl).await
+            store.renew_executor(executor, &name, ttl, cut_off).await
         })
         .await
     }

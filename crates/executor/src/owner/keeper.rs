@@ -1,31 +1,23 @@
-//! Keeps the leases of this owner: says that it is there, renews what it holds, takes what it was
-//! handed or what its looks have found, and hands over what belongs to others by now.
+//! Keeps the leases of this owner: says that it is there, renews what it holds, and takes what it was
+//! handed or what its looks have found.
 //!
 //! The owner trusts its leases for `ttl − margin` after the moment at which the last renewal was
 //! *asked for*, by a clock that only measures durations; beyond that it decides nothing until a
 //! renewal succeeds. A mistake here costs time, never safety: every write checks the epoch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use attune_core::{Epoch, OwnerId, PartitionId};
+use attune_core::{Bug, Epoch, PartitionId};
 
-use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Send, Stage, SubscriptionId};
+use super::leaving::Departure;
+use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Stage, SubscriptionId};
 use crate::leases::{Held, Standing, shares};
 use crate::queue::Millis;
 use crate::stored::ObservedLease;
 
-/// How many partitions a stopping owner gives up at a time: each is loaded by somebody else.
-const LEAVING_AT_ONCE: usize = 4;
-/// How long a stopping owner goes on handing partitions over one after the other, in
-/// milliseconds; what is left then is given up at once.
-const LEAVING: Millis = 8_000;
-/// How long a partition that is handed over waits for its last dispatches to be confirmed, in
-/// milliseconds. What is not confirmed by then is told again by the next owner.
-const TELLING: Millis = 2_000;
-
 /// What the keeper waits for.
 #[derive(Debug, Default)]
-enum Step {
+pub(super) enum Step {
     /// The time of the next renewal.
     #[default]
     Idle,
@@ -39,23 +31,13 @@ enum Step {
     Retiring,
 }
 
-/// Who stays when this owner leaves.
-#[derive(Debug)]
-struct Departure {
-    until: Millis,
-    /// Who is to have which partition; unknown until the store has said who stays.
-    shares: Option<BTreeMap<PartitionId, OwnerId>>,
-    /// Everything is given up, and nothing more is done.
-    ended: bool,
-}
-
 /// The leases, and what is done about them.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     pub(super) held: BTreeMap<PartitionId, Held>,
-    step: Step,
+    pub(super) step: Step,
     /// When the leases are renewed next.
-    renew_at: Millis,
+    pub(super) renew_at: Millis,
     trusted_until: Millis,
     /// Since when the leases are not trusted although there are some.
     untrusted_since: Option<Millis>,
@@ -63,10 +45,10 @@ pub(super) struct Keeper {
     gave_back: bool,
     /// Partitions that were handed over to this owner, or are wanted in a new epoch, and from
     /// when on.
-    wanted: BTreeMap<PartitionId, Millis>,
+    pub(super) wanted: BTreeMap<PartitionId, Millis>,
     /// Leases that may be taken if they still stand as they were seen.
     pub(super) observed: Vec<ObservedLease>,
-    departure: Option<Departure>,
+    pub(super) departure: Option<Departure>,
 }
 
 /// So long before the end of its leases an owner trusts them no more.
@@ -117,14 +99,14 @@ impl Keeper {
         self.untrusted_since.map(|since| now - since)
     }
 
-    fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
+    pub(super) fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
         let held = self.held.iter();
         held.map(|(partition, held)| (*partition, held.epoch))
             .collect()
     }
 
     /// How many partitions are being handed over.
-    fn leaving(&self) -> usize {
+    pub(super) fn leaving(&self) -> usize {
         let held = self.held.values();
         held.filter(|held| held.standing != Standing::Kept).count()
     }
@@ -148,6 +130,9 @@ impl Owner {
     /// still held when the store answers again is taken in a new epoch.
     fn give_back(&mut self) {
         self.keeper.gave_back = true;
+        if Bug::KeepMessages.is_planted() {
+            return;
+        }
         let held = self.keeper.held.keys().copied();
         let held: Vec<PartitionId> = held.collect();
         for partition in held {
@@ -198,19 +183,24 @@ impl Owner {
     }
 
     /// Extends what is held; what cannot be extended is lost.
-    fn renew(&mut self, now: Millis) {
+    pub(super) fn renew(&mut self, now: Millis) {
         if self.keeper.held.is_empty() {
-            return self.announce();
+            return self.announce(now);
         }
         self.keeper.step = Step::Renewing { sent: now };
         let held = self.keeper.epochs();
         self.call(Purpose::Keep, Call::Renew(held));
     }
 
-    fn announce(&mut self) {
+    fn announce(&mut self, now: Millis) {
         self.keeper.step = Step::Announcing;
-        let ttl = self.presence_ttl();
-        self.call(Purpose::Keep, Call::Announce { ttl });
+        let (ttl, cut_off) = (self.presence_ttl(), self.is_cut_off(now));
+        self.call(Purpose::Keep, Call::Announce { ttl, cut_off });
+    }
+
+    /// What it says of itself has changed.
+    pub(super) fn announce_soon(&mut self, now: Millis) {
+        self.keeper.renew_at = now;
     }
 
     /// It ends a little before the leases, so that whoever looks when these have ended no longer
@@ -235,7 +225,7 @@ impl Owner {
                 self.renewed(&renewed);
                 self.trust(sent);
                 if self.keeper.departure.is_none() {
-                    self.announce();
+                    self.announce(now);
                 } else {
                     self.keeper.renew_at = now + self.options.lease_ttl / 3;
                 }
@@ -254,7 +244,7 @@ impl Owner {
                 }
             }
             (Step::Retiring, Reply::Retired) => {
-                let shares = shares(self.looks.others(), self.options.cluster.partitions);
+                let shares = shares(&self.sharing(now), self.options.cluster.partitions);
                 if let Some(departure) = &mut self.keeper.departure {
                     departure.shares = Some(shares);
                 }
@@ -349,187 +339,9 @@ impl Owner {
         self.looks.hurry(Millis::MIN);
     }
 
-    /// Lets go of a partition in favour of `to`: what was decided is told, then its messages are
-    /// given back, then its lease.
-    pub(super) fn let_go(&mut self, now: Millis, partition: PartitionId, to: Option<OwnerId>) {
-        let Some(held) = self.keeper.held.get_mut(&partition) else {
-            return;
-        };
-        held.standing = Standing::Leaving { to };
-        self.say(Notice::HandOver { partition, to });
-        self.go_on_leaving(now);
-    }
-
-    /// Goes on with the partitions that are let go.
-    pub(super) fn go_on_leaving(&mut self, now: Millis) {
-        let leaving: Vec<PartitionId> = self
-            .keeper
-            .held
-            .iter()
-            .filter(|(_, held)| held.standing != Standing::Kept)
-            .map(|(partition, _)| *partition)
-            .collect();
-        for partition in leaving {
-            self.leave_partition(now, partition);
-        }
-    }
-
-    fn leave_partition(&mut self, now: Millis, id: PartitionId) {
-        if self.rounds.touches(id) {
-            return;
-        }
-        let Some(place) = self.places.get_mut(&id) else {
-            return self.free(id);
-        };
-        match &mut place.stage {
-            Stage::Loading(_) | Stage::Serving(_) => {
-                let stage = Stage::Leaving {
-                    until: now + TELLING,
-                    unsubscribing: false,
-                };
-                if let Stage::Serving(partition) = std::mem::replace(&mut place.stage, stage) {
-                    partition.step_down();
-                }
-                self.rewrites.remove(&id);
-                self.pending.retain(|(partition, _)| *partition != id);
-                self.leave_partition(now, id);
-            }
-            Stage::Leaving {
-                until,
-                unsubscribing: unsubscribing @ false,
-            } => {
-                if place.untold > 0 && now < *until {
-                    return;
-                }
-                *unsubscribing = true;
-                let (subscription, untold) = (place.subscription, place.untold);
-                if untold > 0 {
-                    self.say(Notice::HandOverUnconfirmed(id));
-                }
-                self.telling.forget(id);
-                self.out.push(Output::Unsubscribe(subscription));
-            }
-            Stage::Leaving { .. } => {}
-        }
-    }
-
-    /// The messages of a partition went back: its lease may go.
-    pub(super) fn unsubscribed(&mut self, _now: Millis, subscription: SubscriptionId) {
-        let left = self.places.iter().find(|(_, place)| {
-            place.subscription == subscription && matches!(place.stage, Stage::Leaving { .. })
-        });
-        if let Some(id) = left.map(|(id, _)| *id) {
-            self.forget(id);
-            self.free(id);
-        }
-    }
-
-    /// Gives up the lease of a partition that is let go.
-    fn free(&mut self, id: PartitionId) {
-        let Some(held) = self.keeper.held.remove(&id) else {
-            return;
-        };
-        let to = match held.standing {
-            Standing::Kept => None,
-            Standing::Leaving { to } => to,
-        };
-        self.looks.gives_up();
-        let give_up = Call::GiveUp(vec![(id, held.epoch)], to);
-        self.call(Purpose::Free(id, held.epoch, to), give_up);
-    }
-
-    /// The lease of a partition is free: tells the one that is to have it.
-    pub(super) fn freed(&mut self, partition: PartitionId, epoch: Epoch, to: Option<OwnerId>) {
-        if let Some(to) = to {
-            self.out.push(Output::Send(Send::HandedOver {
-                partition,
-                epoch,
-                to,
-            }));
-        }
-    }
-
-    /// Begins to hand everything over to those who stay.
-    pub(super) fn leave(&mut self, now: Millis) {
-        if self.keeper.departure.is_some() {
-            return;
-        }
-        self.keeper.wanted.clear();
-        self.keeper.observed.clear();
-        self.keeper.departure = Some(Departure {
-            until: now + LEAVING,
-            shares: None,
-            ended: false,
-        });
-    }
-
-    /// Hands everything over, a few partitions at a time.
-    fn go_on_departing(&mut self, now: Millis) {
-        let Some(departure) = &self.keeper.departure else {
-            return;
-        };
-        if departure.ended {
-            return;
-        }
-        if now >= departure.until || (departure.shares.is_some() && self.keeper.held.is_empty()) {
-            return self.end();
-        }
-        let Some(to) = &departure.shares else {
-            // From now on nobody counts on this owner, or hands anything over to it.
-            self.keeper.step = Step::Retiring;
-            return self.call(Purpose::Keep, Call::Retire);
-        };
-        // Alone, there is nobody whom many at once could be too much for.
-        let room = if to.is_empty() {
-            usize::MAX
-        } else {
-            LEAVING_AT_ONCE.saturating_sub(self.keeper.leaving())
-        };
-        let kept = self.keeper.held.iter();
-        let next: Vec<(PartitionId, Option<OwnerId>)> = kept
-            .filter(|(_, held)| held.standing == Standing::Kept)
-            .map(|(partition, _)| (*partition, to.get(partition).copied()))
-            .take(room)
-            .collect();
-        for (partition, to) in next {
-            self.let_go(now, partition, to);
-        }
-        if now >= self.keeper.renew_at && !self.keeper.held.is_empty() {
-            self.renew(now);
-        }
-    }
-
-    /// Gives up what is left.
-    fn end(&mut self) {
-        let held = self.keeper.epochs();
-        let places: BTreeSet<PartitionId> = self.places.keys().copied().collect();
-        for partition in places {
-            self.forget(partition);
-        }
-        self.keeper.held.clear();
-        if !held.is_empty() {
-            self.call(Purpose::Nothing, Call::GiveUp(held, None));
-        }
-        if let Some(departure) = &mut self.keeper.departure {
-            departure.ended = true;
-        }
-        self.out.push(Output::Ended);
-    }
-
     /// Whether a partition is held and not being let go.
     pub(super) fn is_kept(&self, partition: PartitionId) -> bool {
         let held = self.keeper.held.get(&partition);
         held.is_some_and(|held| held.standing == Standing::Kept)
-    }
-
-    /// Whether everything is being handed over.
-    pub(super) fn is_departing(&self) -> bool {
-        self.keeper.departure.is_some()
-    }
-
-    /// Whether everything was given up.
-    pub(super) fn has_ended(&self) -> bool {
-        let departure = self.keeper.departure.as_ref();
-        departure.is_some_and(|departure| departure.ended)
     }
 }

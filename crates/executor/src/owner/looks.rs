@@ -26,8 +26,8 @@ pub(super) struct Looks {
     at: Millis,
     leases: Watch<PartitionId, (Epoch, i64)>,
     executors: Watch<OwnerId, i64>,
-    /// Who is there, besides this owner.
-    others: Vec<OwnerId>,
+    /// Who is there besides this owner, and whether they say that they are cut off from the bus.
+    others: Vec<(OwnerId, bool)>,
     /// A lease was being given up while this look was under way: what seems to be this owner's
     /// own may be on its way to somebody else.
     own_is_unsure: bool,
@@ -62,8 +62,8 @@ impl Looks {
         self.own_is_unsure = true;
     }
 
-    /// Who is there, besides this owner.
-    pub(super) fn others(&self) -> &[OwnerId] {
+    /// Who is there besides this owner, and whether they say that they are cut off from the bus.
+    pub(super) fn others(&self) -> &[(OwnerId, bool)] {
         &self.others
     }
 }
@@ -102,10 +102,16 @@ impl Owner {
             return;
         }
         let me = self.options.id;
-        let mut live = self.looks.others.clone();
-        live.push(me);
+        let live = self.sharing(now);
         let patience = self.options.lease_ttl;
         let mut plan = plan(me, &live, &leases, &self.keeper.held, now, patience);
+        if !live.contains(&me) {
+            // Others can serve what is free, and this owner cannot.
+            plan.acquire.clear();
+            if !self.makes_way(now) {
+                plan.hand_over.clear();
+            }
+        }
         if self.looks.own_is_unsure {
             plan.acquire.retain(|seen| seen.holder != Some(me));
         }
@@ -149,11 +155,12 @@ impl Owner {
             (row.executor, row.renewals, at_first)
         });
         watch.look(times, ttl / 3, counters);
-        let others = looked.executors.iter().map(|row| row.executor);
-        let others = others.filter(|other| {
-            let still_for = watch.still_for(other);
-            *other != self.options.id && still_for.is_some_and(|still_for| still_for < ttl)
+        let others = looked.executors.iter();
+        let others = others.filter(|row| {
+            let still_for = watch.still_for(&row.executor);
+            row.executor != self.options.id && still_for.is_some_and(|still_for| still_for < ttl)
         });
+        let others = others.map(|row| (row.executor, row.cut_off));
         self.looks.others = others.collect();
     }
 

@@ -4,8 +4,10 @@
 //! random numbers: production and the simulator drive the same machine, and the same inputs give
 //! the same outputs. It is the only writer of the queues of a running system.
 //!
-//! - `keeper` keeps the leases: renews, takes its share, hands over.
+//! - `keeper` keeps the leases: renews, takes its share.
+//! - `leaving` hands partitions over, one or all of them.
 //! - `looks` watches the leases of the others, and says whose are over.
+//! - `cut_off` makes way for others when the bus cannot be reached.
 //! - `loading` rebuilds the queues of partitions that were taken.
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
@@ -14,7 +16,9 @@
 
 mod backoff;
 mod clock;
+mod cut_off;
 mod keeper;
+mod leaving;
 mod loading;
 mod looks;
 mod port;
@@ -38,6 +42,7 @@ use crate::partition::{ClusterBounds, Event, Partition, ReconcileBounds};
 use crate::queue::{ExecutionQueueManager, Millis, QueueConfig, QueuesView};
 use backoff::Chance;
 use clock::StoreClock;
+use cut_off::BusReach;
 use keeper::Keeper;
 use loading::Load;
 use looks::Looks;
@@ -185,6 +190,7 @@ pub struct Owner {
     chance: Chance,
     keeper: Keeper,
     looks: Looks,
+    reach: BusReach,
     places: BTreeMap<PartitionId, Place>,
     rounds: Rounds,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
@@ -209,6 +215,7 @@ impl Owner {
             chance: Chance::new(high ^ low),
             keeper: Keeper::default(),
             looks: Looks::default(),
+            reach: BusReach::default(),
             places: BTreeMap::new(),
             rounds: Rounds::default(),
             rewrites: BTreeMap::new(),
@@ -259,9 +266,11 @@ impl Owner {
             // look as if it had waited since 1970. The first look finds what is free.
             Input::HandedOver(_) if !self.clock.is_known() => {}
             Input::HandedOver(partitions) => self.keeper.hint(partitions),
+            Input::Bus { reachable } => self.reach_bus(now, reachable),
             Input::Timer => {}
             Input::Leave => self.leave(now),
         }
+        self.settle_reach(now);
         self.keep_leases(now);
         self.go_on_looking(now);
         self.go_on_leaving(now);
@@ -280,6 +289,7 @@ impl Owner {
         let mut by = |time: Option<Millis>| at = at.min(time.unwrap_or(Millis::MAX)).max(now);
         by(self.keeper.wake_at(self.options.lease_ttl));
         by(self.looks.wake_at());
+        by(self.reach.wake_at(self.options.lease_ttl));
         by(self.sweep.wake_at());
         by(self.workers.wake_at());
         by(self.telling.wake_at());
@@ -419,7 +429,7 @@ impl Owner {
         match purpose {
             Purpose::Keep => self.kept(now, reply),
             Purpose::Look => self.looked(now, reply),
-            Purpose::Free(partition, epoch, to) => self.freed(partition, epoch, to),
+            Purpose::Free(partition, epoch, to) => self.freed(now, partition, epoch, to),
             Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
             Purpose::Round => self.round_answered(now, reply),
             Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),

@@ -48,6 +48,11 @@ pub enum Input {
     Unsubscribed(SubscriptionId),
     /// Somebody handed these partitions over to this owner.
     HandedOver(Vec<PartitionId>),
+    /// Whether the bus can be reached. Until it is told, it can.
+    Bus {
+        /// Messages could come and go now, as far as is known.
+        reachable: bool,
+    },
     /// A time has come that [`Owner::wake_at`](super::Owner::wake_at) named.
     Timer,
     /// Hand everything over and end.
@@ -186,6 +191,8 @@ pub enum Call {
     Announce {
         /// For how long, in milliseconds.
         ttl: Millis,
+        /// It cannot reach the bus: nobody should leave partitions to it.
+        cut_off: bool,
     },
     /// See who is there and who owns what.
     Look,

@@ -3,6 +3,8 @@
 
 #[path = "comparing_tests.rs"]
 mod comparing;
+#[path = "cut_off_tests.rs"]
+mod cut_off;
 
 use super::*;
 use crate::leases::is_over_after;
@@ -47,6 +49,8 @@ struct World {
     /// Executions whose slots were taken back, and when.
     taken_back: Vec<(ExecutionId, Millis)>,
     notices: Vec<Notice>,
+    /// Whether it said that it is cut off, each time.
+    announced: Vec<bool>,
     /// Until then the store does not answer.
     away_until: Millis,
     /// It says so only when it is back.
@@ -103,6 +107,7 @@ impl World {
                 executor: other,
                 renewals: 1,
                 live: true,
+                cut_off: false,
             }],
             workers: Vec::new(),
             action: action(),
@@ -116,6 +121,7 @@ impl World {
             ended: Vec::new(),
             taken_back: Vec::new(),
             notices: Vec::new(),
+            announced: Vec::new(),
             away_until: 0,
             is_mute: false,
             given_back: 0,
@@ -138,8 +144,9 @@ impl World {
 
     /// The others renew everything.
     fn renew(&mut self) {
+        let me = self.owner.options.id;
         let others = self.leases.iter_mut();
-        let others = others.filter(|lease| lease.holder != Some(self.owner.options.id));
+        let others = others.filter(|lease| lease.holder.is_some_and(|holder| holder != me));
         others.for_each(|lease| lease.renewals += 1);
         self.executors.iter_mut().for_each(|row| row.renewals += 1);
         let mut alive: Vec<_> = self.workers.iter_mut().filter(|row| !row.ended).collect();
@@ -188,7 +195,10 @@ impl World {
                             inputs.push_back(Input::Answered(id, reply));
                         }
                     }
-                    Output::Unsubscribe(_) => self.given_back += 1,
+                    Output::Unsubscribe(id) => {
+                        self.given_back += 1;
+                        inputs.push_back(Input::Unsubscribed(id));
+                    }
                     Output::Notice(notice) => self.notices.push(notice),
                     Output::Dispatch { id, dispatches, .. } => {
                         self.dispatched.push((id, dispatches.len()));
@@ -207,7 +217,18 @@ impl World {
             });
         }
         match call {
-            Call::Announce { .. } => Reply::Announced,
+            Call::Announce { cut_off, .. } => {
+                self.announced.push(cut_off);
+                Reply::Announced
+            }
+            Call::GiveUp(held, to) => {
+                for (partition, epoch) in held {
+                    let lease = &mut self.leases[usize::from(partition.0)];
+                    assert_eq!(lease.epoch, epoch);
+                    (lease.holder, lease.wanted_owner, lease.ttl) = (None, to, 0);
+                }
+                Reply::GaveUp
+            }
             Call::Look => Reply::Looked(Looked {
                 store_now: 1_700_000_000_000 + self.now + self.store_ahead,
                 own_now: 1_700_000_000_000 + self.now + self.own_ahead,
@@ -301,7 +322,7 @@ impl World {
                 }
                 Reply::Committed(vec![])
             }
-            other => panic!("nobody asked for this: {other:?}"),
+            Call::Retire => Reply::Retired,
         }
     }
 

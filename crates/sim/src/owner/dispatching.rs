@@ -5,6 +5,10 @@ use super::*;
 impl World {
     pub(super) fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
         let party = self.owner_party(o);
+        if !self.has_bus(o) {
+            let unknown = Word::Published(id, Published::Unknown);
+            return self.soon(Ev::To(party, unknown));
+        }
         let mut refused = Vec::new();
         let unknown = self.rng.chance(self.noise.unknown);
         for (place, dispatch) in dispatches.iter().enumerate() {
@@ -33,6 +37,9 @@ impl World {
     }
 
     pub(super) fn send(&mut self, o: usize, send: Send) {
+        if !self.has_bus(o) {
+            return;
+        }
         match send {
             Send::Answers(answers) => {
                 for (reply_to, answer) in answers {

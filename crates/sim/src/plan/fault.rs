@@ -51,6 +51,10 @@ pub enum Fault {
     StepStoreClock { by: Time, lasts: Time },
     /// The wall clock of an owner's machine is wrong for a while.
     StepOwnerClock { owner: usize, by: Time, lasts: Time },
+    /// An owner has no way to the broker, and every other.
+    WithoutBus { owner: usize, lost: Time },
+    /// An owner has no way to the store, and every other.
+    WithoutStore { owner: usize, lost: Time },
 }
 
 /// What owners read from the store, by what they need it for.
@@ -118,6 +122,8 @@ impl Fault {
             Self::Invalid => "invalid",
             Self::StepStoreClock { .. } => "store-clock-step",
             Self::StepOwnerClock { .. } => "owner-clock-step",
+            Self::WithoutBus { .. } => "without-bus",
+            Self::WithoutStore { .. } => "without-store",
         }
     }
 
@@ -129,6 +135,8 @@ impl Fault {
             | Self::FullPool { full: lasts, .. }
             | Self::DeadPool { dead: lasts, .. }
             | Self::LostRoute { lost: lasts, .. }
+            | Self::WithoutBus { lost: lasts, .. }
+            | Self::WithoutStore { lost: lasts, .. }
             | Self::StepStoreClock { lasts, .. }
             | Self::StepOwnerClock { lasts, .. } => *lasts,
             _ => 0,

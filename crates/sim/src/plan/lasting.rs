@@ -93,7 +93,7 @@ impl Plan {
     fn add_fault(&mut self, rng: &mut Rng) {
         let pool = rng.index(self.pools);
         let long = rng.between(2_000, 20_000);
-        let what = match rng.index(15) {
+        let what = match rng.index(18) {
             0 => Fault::RefuseLong {
                 refuse: rng.between(60_000, 180_000),
             },
@@ -106,6 +106,14 @@ impl Plan {
             10 => Fault::LostRoute { pool, lost: long },
             11 => Fault::TooLarge,
             12 => Fault::Invalid,
+            13 | 14 => Fault::WithoutBus {
+                owner: rng.index(self.owner_skews.len()),
+                lost: rng.between(1_000, 40_000),
+            },
+            15 => Fault::WithoutStore {
+                owner: rng.index(self.owner_skews.len()),
+                lost: rng.between(1_000, 30_000),
+            },
             _ => {
                 let by = rng.pick(&[-7_200_000, 7_200_000]);
                 return self.step_a_clock(by, long, rng);

@@ -107,19 +107,20 @@ impl Store {
     }
 
     /// Notes that an owner is there.
-    pub(crate) fn announce(&mut self, now: Time, owner: OwnerId, ttl: Time) {
-        let (renewals, until) = self.executors.entry(owner).or_default();
-        (*renewals, *until) = (*renewals + 1, now + ttl);
+    pub(crate) fn announce(&mut self, now: Time, owner: OwnerId, ttl: Time, cut_off: bool) {
+        let row = self.executors.entry(owner).or_default();
+        *row = (row.0 + 1, now + ttl, cut_off);
     }
 
     /// Who is there.
     pub(crate) fn stored_executors(&self, now: Time) -> Vec<StoredExecutor> {
         let seen = |id: &OwnerId| self.hidden.get(id).is_none_or(|until| *until <= now);
         let rows = self.executors.iter().filter(|(id, _)| seen(id));
-        rows.map(|(executor, (renewals, until))| StoredExecutor {
+        rows.map(|(executor, (renewals, until, cut_off))| StoredExecutor {
             executor: *executor,
             renewals: *renewals,
             live: *until > now,
+            cut_off: *cut_off,
         })
         .collect()
     }

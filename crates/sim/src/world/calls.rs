@@ -58,6 +58,11 @@ impl World {
         if self.now < self.store_down_until {
             return self.fail(&call, false);
         }
+        if let Party::Owner(owner, _) = party
+            && self.lasting.without_store(owner, self.now)
+        {
+            return self.fail(&call, false);
+        }
         if fate == Fate::Refused {
             let refused = self.rng.chance(500);
             return self.fail(&call, refused);
@@ -129,8 +134,8 @@ impl World {
         let store = &mut self.store;
         match call {
             Call::Renew(held) => Reply::Renewed(store.renew(shown, owner, held, ttl)),
-            Call::Announce { ttl } => {
-                store.announce(now, owner, *ttl);
+            Call::Announce { ttl, cut_off } => {
+                store.announce(now, owner, *ttl, *cut_off);
                 Reply::Announced
             }
             Call::Look => Reply::Looked(Looked {

@@ -119,6 +119,8 @@ pub(crate) enum Word {
     Lease,
     /// The broker has closed the connection.
     Cut,
+    /// Whether the broker can be reached has changed.
+    Bus,
     CancelRun(Key),
     Report(Key, ActionId, WorkerId, Status),
 }
@@ -137,6 +139,8 @@ pub(crate) enum Ev {
     Ack(u64, u64),
     /// The broker has not heard of this party for too long.
     Silent(Party),
+    /// This owner has a way to the broker again.
+    BusIsBack(usize),
     Store(Party, u64, StoreCall, Fate, Time),
     Answer(usize),
     Ask(usize),

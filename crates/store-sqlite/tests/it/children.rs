@@ -129,7 +129,7 @@ async fn commits_without_end() {
     store.migrate().await.unwrap();
     let mut owner = Owner::of(&store).await;
     store
-        .renew_executor(OwnerId::fresh(), "child", LONG)
+        .renew_executor(OwnerId::fresh(), "child", LONG, false)
         .await
         .unwrap();
     store.renew_worker(&worker("child")).await.unwrap();

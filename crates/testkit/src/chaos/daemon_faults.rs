@@ -91,6 +91,14 @@ pub(crate) const FAULTS: &[Fault] = &[
         weight: 2,
         work: |rig, random, fault| do_without_store(rig, random, fault).boxed(),
     },
+    Fault {
+        name: "without-broker",
+        how: "an executor loses RabbitMQ, unnoticed or refused, for much longer than its leases",
+        heal: "the way is opened, after others were seen to go on",
+        lane: Lane::Daemons,
+        weight: 2,
+        work: |rig, random, fault| do_without_broker(rig, random, fault).boxed(),
+    },
     way("slow", "every piece 50 to 800 ms late for 3 to 8 s", 2),
     way(
         "flapping",
@@ -228,6 +236,25 @@ async fn do_without_store(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyh
     let begun = rig.begin(fault, &daemon.name)?;
     way.set(Way::HalfOpen);
     pass(random, 12_000..16_000).await;
+    probe::goes_on(rig, random, fault).await?;
+    way.restore();
+    begun.end()
+}
+
+/// It can renew its leases: it must hand its partitions over all the same.
+async fn do_without_broker(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let daemon = one(&rig.fleet.of("executor"), random);
+    let Some(_guard) = daemon.take() else {
+        return Ok(false);
+    };
+    let way = daemon.way(Server::Rabbitmq);
+    let begun = rig.begin(fault, &daemon.name)?;
+    if random.random() {
+        way.set(Way::HalfOpen);
+    } else {
+        way.cut();
+    }
+    pass(random, 25_000..30_000).await;
     probe::goes_on(rig, random, fault).await?;
     way.restore();
     begun.end()

@@ -63,6 +63,10 @@ impl Bus for Troubled {
         self.bus.check().await
     }
 
+    fn reach(&self) -> Result<(), BusError> {
+        self.bus.reach()
+    }
+
     async fn close(&self) {
         self.bus.close().await;
     }
@@ -93,6 +97,10 @@ impl Bus for Forgetful {
 
     async fn check(&self) -> Result<(), BusError> {
         self.bus.check().await
+    }
+
+    fn reach(&self) -> Result<(), BusError> {
+        self.bus.reach()
     }
 
     async fn close(&self) {

@@ -1,0 +1,103 @@
+//! Nobody sits on what others could serve: an owner that has lost its way to the broker or to the
+//! store holds neither the leases nor the messages of a partition for long.
+
+use std::collections::BTreeMap;
+
+use crate::bus::{Name, Party};
+use crate::flow::BOUND;
+use crate::oracle::{Rule, Violation};
+use crate::plan::{OWNER_TTL, Time};
+use crate::world::World;
+
+/// How long an owner without a way to the broker may keep a partition: until it has noticed, a lease
+/// in which everybody says whether they have a way, a lease for which a partition is kept at least, and
+/// what handing over takes.
+pub(crate) const MAKING_WAY: Time = 2_000 + 2 * OWNER_TTL + BOUND;
+
+/// Since when somebody sits on the partitions, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// Messages are with somebody who does not own the partition.
+    messages: BTreeMap<u16, Time>,
+    /// The owner has no way to the broker, and somebody else has one.
+    leases: BTreeMap<u16, Time>,
+}
+
+impl World {
+    pub(crate) fn watch_ways(&mut self) {
+        for partition in 0..self.plan.partitions {
+            let messages = self.sits_on_messages(partition);
+            let leases = self.sits_on_lease(partition);
+            let now = self.now;
+            let ways = &mut self.ways;
+            let kinds = [
+                (&mut ways.messages, messages, BOUND, "the messages"),
+                (&mut ways.leases, leases, MAKING_WAY, "the lease"),
+            ];
+            let mut said = Vec::new();
+            for (since, sits, bound, what) in kinds {
+                let Some(owner) = sits else {
+                    since.remove(&partition);
+                    continue;
+                };
+                let since = *since.entry(partition).or_insert(now);
+                if now - since > bound {
+                    said.push(format!(
+                        "owner {owner} sits on {what} of partition {partition} since {since} ms"
+                    ));
+                }
+            }
+            for words in said {
+                self.oracle.blame(now, Violation::of(Rule::Progress, words));
+            }
+        }
+    }
+
+    /// Who has messages of a partition, by a clock that goes, and does not own it while another one
+    /// does.
+    fn sits_on_messages(&self, partition: u16) -> Option<usize> {
+        let lease = &self.store.leases[usize::from(partition)];
+        lease.owner.filter(|_| lease.is_live(self.now))?;
+        let names = [Name::Control(partition), Name::Commands(partition)];
+        let mut holders = names.into_iter().filter_map(|name| self.bus.holder(name));
+        holders.find_map(|party| match party {
+            Party::Owner(owner, life)
+                if self.owners[owner].is_in(life)
+                    && self.is_awake(owner)
+                    && lease.owner != Some(self.owners[owner].id()) =>
+            {
+                Some(owner)
+            }
+            _ => None,
+        })
+    }
+
+    /// Who owns a partition and has no way to the broker, while somebody else could serve it.
+    fn sits_on_lease(&self, partition: u16) -> Option<usize> {
+        let wrong = self.now < self.store_down_until || self.lasting.reads_fail(self.now);
+        let lease = &self.store.leases[usize::from(partition)];
+        let owner = lease.owner.filter(|_| !wrong && lease.is_live(self.now))?;
+        let owner = self.owner_of(owner).filter(|it| self.is_awake(*it))?;
+        self.lasting.without_bus(owner, self.now)?;
+        (0..self.owners.len())
+            .any(|other| other != owner && self.could_serve(other))
+            .then_some(owner)
+    }
+
+    /// Whether an owner is there and has its ways.
+    pub(crate) fn could_serve(&self, o: usize) -> bool {
+        let owner = &self.owners[o];
+        let seen = self.store.hidden.get(&owner.id());
+        self.is_awake(o)
+            && !owner.leaves
+            && self.lasting.has_ways(o, self.now)
+            && seen.is_none_or(|until| *until <= self.now)
+    }
+
+    /// Whether an owner lives, and its clock goes.
+    fn is_awake(&self, o: usize) -> bool {
+        let owner = &self.owners[o];
+        let is_blind = owner.blind.is_some_and(|(_, until)| self.now < until);
+        owner.is_alive() && owner.paused_until <= self.now && !is_blind
+    }
+}
