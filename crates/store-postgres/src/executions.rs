@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, StoreError,
+    SlotHolder, SlotWorker, StoreError, stored_labels,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
-use crate::failure::{Failure, unreadable};
+use crate::failure::Failure;
 use crate::partitions::{between, priority, status};
 use crate::{PostgresStore, history, sql, text, upkeep};
 
@@ -97,12 +97,6 @@ fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
 /// An execution, active or ended.
 pub(crate) fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
     let labels: Option<String> = row.try_get("labels")?;
-    let labels = match labels {
-        None => Default::default(),
-        Some(json) => {
-            serde_json::from_str(&json).map_err(|error| unreadable("set of labels", error))?
-        }
-    };
     let timeout_seconds: Option<i32> = row.try_get("timeout_seconds")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
     let parameters: Option<String> = row.try_get("parameters")?;
@@ -119,7 +113,7 @@ pub(crate) fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         enforcement_id: row.try_get("enforcement_id")?,
         requested_by: row.try_get("requested_by")?,
         group: row.try_get("group_key")?,
-        labels,
+        labels: stored_labels(labels.as_deref().unwrap_or("null")),
         parameters: parameters.map_or(serde_json::Value::Null, text::value),
         not_before: row.try_get("not_before")?,
         timeout_seconds: timeout_seconds.map(i32::unsigned_abs),

@@ -6,15 +6,14 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, StoreError,
+    SlotHolder, SlotWorker, StoreError, stored_labels,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
 use crate::error::Failure;
 use crate::rows::{
-    duration, foreign_json, json, list, optional_time, priority, status, time, time_text, unsigned,
-    uuid,
+    duration, foreign_json, list, optional_time, priority, status, time, time_text, unsigned, uuid,
 };
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
@@ -164,7 +163,7 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
         enforcement_id: row.try_get("enforcement_id")?,
         requested_by: row.try_get("requested_by")?,
         group: row.try_get("group_key")?,
-        labels: json(row.try_get("labels")?)?,
+        labels: stored_labels(row.try_get("labels")?),
         parameters: parameters.map_or(serde_json::Value::Null, foreign_json),
         not_before: optional_time(row, "not_before")?,
         timeout_seconds: timeout.map(unsigned).transpose()?,

@@ -213,6 +213,20 @@ impl RecordRetention {
     };
 }
 
+/// The labels of an execution, as they are stored. What somebody has changed by hand into something
+/// else is shown as the JSON that it is: one row shall not hide a page of others.
+pub fn stored_labels(json: &str) -> BTreeMap<String, String> {
+    let of = |(key, value): (String, Value)| match value {
+        Value::String(text) => (key, text),
+        other => (key, other.to_string()),
+    };
+    match serde_json::from_str(json) {
+        Ok(Value::Object(labels)) => labels.into_iter().map(of).collect(),
+        Ok(Value::Null) => BTreeMap::new(),
+        _ => BTreeMap::from([("unreadable".to_owned(), json.to_owned())]),
+    }
+}
+
 const fn days(count: u64) -> Duration {
     Duration::from_secs(count * 24 * 3600)
 }
@@ -255,4 +269,23 @@ pub trait ExecutionStore: Send + Sync {
     /// # Errors
     /// The first failure, after every step was tried.
     async fn maintain_history(&self, keep: HistoryRetention) -> Result<(), StoreError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_somebody_has_changed_are_shown_as_they_are() {
+        let labels = |json| Vec::from_iter(stored_labels(json));
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(labels(r#"{"a":"b"}"#), [pair("a", "b")]);
+        assert_eq!(labels("null"), []);
+        assert_eq!(
+            labels(r#"{"a":1,"b":{"c":[]}}"#),
+            [pair("a", "1"), pair("b", r#"{"c":[]}"#)]
+        );
+        assert_eq!(labels("[7]"), [pair("unreadable", "[7]")]);
+        assert_eq!(labels("{"), [pair("unreadable", "{")]);
+    }
 }

@@ -240,7 +240,19 @@ impl System {
     /// # Errors
     /// When it does not start.
     pub async fn start_again(&self, name: &str) -> anyhow::Result<()> {
-        let process = Process::start(launch(&self.setup, name, self.folder.path())?).await?;
+        self.start_with(name, &[]).await
+    }
+
+    /// Likewise, with these settings besides those of the system.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start_with(&self, name: &str, settings: &[(&str, &str)]) -> anyhow::Result<()> {
+        let mut setup = self.setup.clone();
+        for (key, value) in settings {
+            setup = setup.set(key, value);
+        }
+        let process = Process::start(launch(&setup, name, self.folder.path())?).await?;
         self.processes.lock().await.insert(name.to_owned(), process);
         Ok(())
     }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{System, Wiring, wait_for};
+use attune_testkit::{Proxy, System, Wiring, wait_for};
+use serde_json::{Value, json};
 
 use crate::restarts::{each_ran_once, go_through};
-use crate::support::{run, setup};
+use crate::support::{all_are, limited, noop, run, setup};
 
 /// Whatever becomes of executors, every execution runs exactly once, in order and within the
 /// limits: one is killed, one is asked to stop and comes again, and the dead one comes again.
@@ -55,6 +56,48 @@ async fn until_owners(system: &System, names: &[&str]) -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// An executor that loses the broker and not the database hands its partitions over, says so, and
+/// gets its share back afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_an_executor_without_a_broker_makes_way() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster).executors(2), cut_off).await
+}
+
+async fn cut_off(system: &System) -> anyhow::Result<()> {
+    let broker = system.broker()?.url();
+    let way = Proxy::start(broker).await?;
+    system.kill("executor-2").await?;
+    until_owners(system, &["executor-1"]).await?;
+    let by_proxy = way.url(broker)?;
+    system
+        .start_with("executor-2", &[("broker.url", &by_proxy)])
+        .await?;
+    until_owners(system, &["executor-1", "executor-2"]).await?;
+
+    way.cut();
+    until_owners(system, &["executor-1"]).await?;
+    let cluster = system.api.get("/api/v1/cluster").await?.body;
+    let executors = cluster["executors"].as_array().context("no executors")?;
+    let cut_off = executors.iter().filter(|row| row["cut_off"] == true);
+    let cut_off: Vec<&Value> = cut_off.map(|row| &row["name"]).collect();
+    ensure!(cut_off == ["executor-2"], "{cluster}");
+    let (_, ran, _) = system.client(&["cluster"]).await?;
+    ensure!(ran.contains("cut off"), "{ran}");
+    // Every partition is served: nobody waits for what was with the other one.
+    for number in 0..8 {
+        let action_ref = format!("it.cut{number}");
+        system.api.apply(&limited(&action_ref, &noop(), 1)).await?;
+        system
+            .api
+            .submit_batch(&action_ref, [json!({}), json!({})])
+            .await?;
+        all_are(&system.api.until_idle(&action_ref).await?, "succeeded")?;
+    }
+
+    way.restore();
+    until_owners(system, &["executor-1", "executor-2"]).await
 }
 
 /// How long queues stand still when an executor is restarted. Run it with
