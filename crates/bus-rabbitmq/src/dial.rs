@@ -35,6 +35,12 @@ pub(crate) struct Dialed {
 }
 
 impl Dialer {
+    /// How often the broker and this process tell each other that they are there.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        let asked = self.endpoint.uri.query.heartbeat;
+        Duration::from_secs(asked.map_or(0, u64::from))
+    }
+
     /// Connects, once.
     pub(crate) async fn dial(&self) -> Result<Dialed, Cause> {
         let mut uri = self.endpoint.uri.clone();

@@ -335,12 +335,16 @@ impl Bus for RabbitBus {
         if self.closed() {
             return Err(BusError::Closed);
         }
-        self.publishing.check()?;
-        self.consuming.check()
+        self.publishing.reach()?;
+        self.consuming.reach()
     }
 
     async fn check(&self) -> Result<(), BusError> {
-        self.reach()?;
+        if self.closed() {
+            return Err(BusError::Closed);
+        }
+        self.publishing.check()?;
+        self.consuming.check()?;
         let trouble = self.entries(|entries| {
             entries.iter().find_map(|entry| {
                 entry

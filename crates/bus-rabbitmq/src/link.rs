@@ -21,6 +21,11 @@ use crate::dial::{Dialed, Dialer};
 
 /// A life of at least this length counts as a success: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
+/// After so many lives in a row that did not last, the next one is not trusted until it has.
+const RELAPSES: u32 = 3;
+/// So many heartbeats a life must last: one that carries small messages alone, and no others, is
+/// found dead after two or three.
+const LASTING: u32 = 6;
 /// How often the state of the connection is looked at, whatever its events say.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -30,20 +35,33 @@ pub(crate) struct Life {
     pub(crate) generation: u64,
     dialed: Dialed,
     broken: CancellationToken,
+    past: Past,
     /// The first cause given. Touched by whoever fails the life, read by its supervisor.
     cause: Mutex<Option<String>>,
     /// What the broker said when it blocked the connection. Written by the supervisor.
     blocked: Mutex<Option<String>>,
 }
 
+/// What is known of a life when it begins.
+#[derive(Debug, Default)]
+struct Past {
+    /// How many lives before it, in a row, did not last.
+    relapses: u32,
+    /// Why the last of them ended.
+    cause: String,
+    /// Until then it may end like those.
+    doubted_until: Option<Instant>,
+}
+
 impl Life {
-    fn new(generation: u64, dialed: Dialed) -> Self {
+    fn new(generation: u64, dialed: Dialed, past: Past) -> Self {
         let broken = CancellationToken::new();
         let (cause, blocked) = (Mutex::default(), Mutex::default());
         Self {
             generation,
             dialed,
             broken,
+            past,
             cause,
             blocked,
         }
@@ -73,6 +91,19 @@ impl Life {
     fn cause(&self) -> String {
         let cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         cause.clone().unwrap_or_else(|| "unknown".to_owned())
+    }
+
+    /// Why it may not last, if the lives before it did not.
+    fn doubt(&self) -> Option<String> {
+        let Past {
+            relapses,
+            cause,
+            doubted_until,
+        } = &self.past;
+        let is_young = doubted_until.is_some_and(|until| Instant::now() < until);
+        (*relapses >= RELAPSES && is_young).then(|| {
+            format!("it was lost {relapses} times in a row, the last time because: {cause}")
+        })
     }
 
     /// Why the broker takes nothing from this connection at the moment, if so. It says it only
@@ -122,7 +153,7 @@ impl Link {
         closing: CancellationToken,
         tasks: &TaskTracker,
     ) -> Self {
-        let life = Arc::new(Life::new(1, first));
+        let life = Arc::new(Life::new(1, first, Past::default()));
         let (states, receiver) = watch::channel(State::Up(Arc::clone(&life)));
         let supervisor = Supervisor {
             dialer,
@@ -151,6 +182,20 @@ impl Link {
         }
     }
 
+    /// Whether the connection stands, and is likely to; that the broker takes nothing from anybody at
+    /// the moment does not count.
+    pub(crate) fn reach(&self) -> Result<(), BusError> {
+        match &*self.states.borrow() {
+            State::Closed => Err(BusError::Closed),
+            State::Down(cause) => Err(cause.clone().into()),
+            State::Up(life) if life.is_broken() => Err(BusError::Unavailable(life.cause())),
+            State::Up(life) => match life.doubt() {
+                Some(doubt) => Err(BusError::Unavailable(doubt)),
+                None => Ok(()),
+            },
+        }
+    }
+
     /// Whether the connection can be used right now, and if not, why.
     pub(crate) fn check(&self) -> Result<(), BusError> {
         match &*self.states.borrow() {
@@ -175,6 +220,7 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, first: Arc<Life>) {
         let mut life = first;
+        let mut relapses = 0;
         loop {
             let born = Instant::now();
             let ended = self.watch(&life).await;
@@ -200,10 +246,21 @@ impl Supervisor {
             if born.elapsed() >= STABLE {
                 self.backoff.reset();
             }
+            let lasting = self.dialer.heartbeat() * LASTING;
+            relapses = if born.elapsed() < lasting {
+                relapses + 1
+            } else {
+                1
+            };
             let Some(dialed) = self.dial().await else {
                 break;
             };
-            life = Arc::new(Life::new(life.generation + 1, dialed));
+            let past = Past {
+                relapses,
+                cause: life.cause(),
+                doubted_until: Some(Instant::now() + lasting),
+            };
+            life = Arc::new(Life::new(life.generation + 1, dialed, past));
             tracing::info!(
                 bus.connection = %self.dialer.name,
                 bus.generation = life.generation,

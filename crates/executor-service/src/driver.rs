@@ -5,14 +5,14 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::{DeliveryTag, Settler, Subscriber};
-use attune_core::PartitionId;
+use attune_core::{ActionId, PartitionId};
 use attune_executor::owner::{
-    Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
+    self, Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
 };
 use attune_executor::queue::Millis;
 use attune_executor::{Decided, Input, Notice, Output, Owner};
@@ -69,8 +69,13 @@ pub(crate) struct Driver {
     pub(crate) progress: ExecutorProgress,
 }
 
+/// What a panic left.
+type Panic = Box<dyn Any + Send>;
+
 /// What is under way.
 struct UnderWay {
+    /// Where the panics go of what the driver cannot do without.
+    died: mpsc::UnboundedSender<Panic>,
     inputs: mpsc::UnboundedSender<Input>,
     settling: mpsc::UnboundedSender<Settling>,
     tasks: TaskTracker,
@@ -89,11 +94,14 @@ impl Driver {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let (inputs, mut answers) = mpsc::unbounded_channel();
         let (settling, settle) = mpsc::unbounded_channel();
-        let settling_task = tokio::spawn(run_settling(settle, self.progress.settling.clone()));
+        let (died, mut deaths) = mpsc::unbounded_channel();
+        let settler = run_settling(settle, self.progress.settling.clone());
+        let settling_task = tokio::spawn(vital(died.clone(), settler));
         let (state, bus) = watch::channel(BusState::default());
         let watching = tokio::spawn(watch_bus(self.publisher.bus(), state));
         let _watching = AbortOnDropHandle::new(watching);
         let mut under_way = UnderWay {
+            died,
             inputs,
             settling,
             tasks: TaskTracker::new(),
@@ -127,6 +135,7 @@ impl Driver {
                 Some(inbound) = self.commands.recv(), if wants => {
                     Input::Delivered(self.gather(&mut under_way, inbound))
                 }
+                Some(panic) = deaths.recv() => resume_unwind(panic),
                 Some(input) = answers.recv() => input,
                 Ok(()) = under_way.bus.changed() => {
                     let reachable = !under_way.bus.borrow_and_update().is_lost;
@@ -158,7 +167,7 @@ impl Driver {
             if let Err(error) = task.await
                 && error.is_panic()
             {
-                std::panic::resume_unwind(error.into_panic());
+                resume_unwind(error.into_panic());
             }
         }
     }
@@ -234,7 +243,14 @@ impl Driver {
                     back(&inputs, Input::Published(id, published));
                 });
             }
-            Output::Send(send) => self.publisher.send(send),
+            Output::Send(send) => {
+                let (queues, inputs) = (queues_of(&send), under_way.inputs.clone());
+                self.publisher.send(send, move || {
+                    if !queues.is_empty() {
+                        back(&inputs, Input::SnapshotsLost(queues));
+                    }
+                });
+            }
             Output::Ack(deliveries) => under_way.ack(&deliveries),
             Output::Subscribe(subscription, partition) => {
                 self.subscribe(subscription, partition, under_way);
@@ -284,10 +300,11 @@ impl Driver {
         let stop = CancellationToken::new();
         under_way.subscriptions.insert(subscription, stop.clone());
         let (feed, inputs) = (self.feed.clone(), under_way.inputs.clone());
-        under_way.tasks.spawn(async move {
+        let died = under_way.died.clone();
+        under_way.tasks.spawn(vital(died, async move {
             feed.run(subscription, partition, stop).await;
             back(&inputs, Input::Unsubscribed(subscription));
-        });
+        }));
     }
 
     /// Reads which partitions were handed over to this owner.
@@ -334,6 +351,14 @@ impl UnderWay {
     }
 }
 
+/// The queues whose snapshots are sent: what else is told once is asked for again, or told again.
+fn queues_of(send: &owner::Send) -> Vec<ActionId> {
+    match send {
+        owner::Send::Snapshots(snapshots) => snapshots.iter().map(|(_, it)| it.action_id).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// The answer of a store call. One that panicked may have been made: its outcome is unknown, and
 /// the owner goes on as after any other unknown outcome.
 ///
@@ -364,6 +389,17 @@ async fn published(publication: impl Future<Output = Published>) -> Published {
         );
         Published::Unknown
     })
+}
+
+/// Runs what the driver cannot do without: a panic of it is the driver's.
+///
+/// What is left half done is the process's, which ends.
+async fn vital(died: mpsc::UnboundedSender<Panic>, part: impl Future<Output = ()>) {
+    if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await
+        && died.send(panic).is_err()
+    {
+        tracing::debug!("a part of the driver panicked after its end");
+    }
 }
 
 /// What a panic said.

@@ -1,6 +1,7 @@
 //! Receives the topics of a partition for its owner. What cannot be used goes to the dead letters
 //! here, before it costs the owner anything.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -131,7 +132,21 @@ impl Feed {
     async fn subscribe(&self, topic: &Topic, stop: &CancellationToken) -> Option<Subscriber> {
         let mut backoff = Backoff::default();
         loop {
-            match self.bus.subscribe(self.subscription(topic)).await {
+            // It may take as long as the broker is mute. What comes of it when nobody waits any more is
+            // dropped, and whatever was delivered goes back.
+            let (bus, subscription) = (Arc::clone(&self.bus), self.subscription(topic));
+            let subscribing = tokio::spawn(async move { bus.subscribe(subscription).await });
+            let subscribed = tokio::select! {
+                () = stop.cancelled() => return None,
+                subscribed = subscribing => subscribed,
+            };
+            let subscribed = match subscribed {
+                Ok(subscribed) => subscribed,
+                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                // The process ends.
+                Err(_) => return None,
+            };
+            match subscribed {
                 Ok(subscriber) => return Some(subscriber),
                 Err(error) => {
                     tracing::warn!(bus.topic = %topic, %error, "a partition's topic cannot be received yet");

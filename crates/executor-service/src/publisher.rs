@@ -117,19 +117,23 @@ impl Publisher {
         }
     }
 
-    /// Publishes what is told once, beside everything else.
-    pub(crate) fn send(&self, send: Send) {
+    /// Publishes what is told once, beside everything else; `lost` is called when it may not have
+    /// come through.
+    pub(crate) fn send(&self, send: Send, lost: impl FnOnce() + std::marker::Send + 'static) {
         let messages = self.once(send);
         let Ok(permit) = Arc::clone(&self.unconfirmed).try_acquire_owned() else {
             tracing::debug!("answers or snapshots are lost: too many are not confirmed");
-            return;
+            return lost();
         };
         let (bus, under_way) = (Arc::clone(&self.bus), Arc::clone(&self.under_way));
         tokio::spawn(async move {
             let _piece = under_way.begin();
             match bus.publish(messages).await {
                 Ok(()) | Err(PublishError::Refused(_)) => {}
-                Err(error) => tracing::warn!(%error, "answers or snapshots may be lost"),
+                Err(error) => {
+                    tracing::warn!(%error, "answers or snapshots may be lost");
+                    lost();
+                }
             }
             drop(permit);
         });

@@ -52,8 +52,9 @@ pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, state: watch::Sender<BusState>)
     let mut look = tokio::time::interval(PAUSE);
     while !state.is_closed() {
         look.tick().await;
-        let is_lost = bus.reach().is_err();
-        let found = bus.check().await.err().map(|error| error.to_string());
+        let (check, reach) = (bus.check().await, bus.reach());
+        let is_lost = reach.is_err();
+        let found = check.and(reach).err().map(|error| error.to_string());
         state.send_if_modified(|known| {
             let trouble = known.trouble.as_ref();
             let since = trouble.map_or_else(boot_now, |(since, _)| *since);

@@ -219,12 +219,8 @@ pub async fn start(
     let intake = intake(&options, bus, firings, watcher);
     let task = tokio::spawn(async move {
         let intake = tokio::spawn(intake.run(stop.clone()));
-        driver.run(stop).await;
-        if let Err(error) = intake.await
-            && error.is_panic()
-        {
-            std::panic::resume_unwind(error.into_panic());
-        }
+        let driver = tokio::spawn(driver.run(stop));
+        tokio::join!(joined(intake), joined(driver));
     });
     Ok(ExecutorHandle {
         queues,
@@ -236,6 +232,15 @@ pub async fn start(
         owner: id,
         task,
     })
+}
+
+/// Waits for a part of the executor; a panic of it is that of whoever waits, at once.
+async fn joined<T>(part: JoinHandle<T>) {
+    if let Err(error) = part.await
+        && error.is_panic()
+    {
+        std::panic::resume_unwind(error.into_panic());
+    }
 }
 
 /// Declares what every executor needs; gives the rule firings and the hints.

@@ -187,14 +187,15 @@ impl Shutdown {
             let mut tasks = shutdown.tasks();
             tasks.running.remove(&id);
             if let Some(reason) = failure {
+                tasks.failed.get_or_insert((name.clone(), reason.clone()));
+                drop(tasks);
+                // Before anything is said of it: what is safe must not depend on the log.
+                shutdown.shared.root.cancel();
                 error!(
                     task.name = name,
                     error = reason,
                     "a task died; stopping the process"
                 );
-                tasks.failed.get_or_insert((name, reason));
-                drop(tasks);
-                shutdown.shared.root.cancel();
             }
         });
     }
@@ -219,11 +220,11 @@ impl Shutdown {
         // Not in the set of tasks: it goes on while the others are waited for.
         tokio::spawn(async move {
             let (name, _) = next_signal(&mut terminate, &mut interrupt).await;
+            token.cancel();
             info!(
                 signal = name,
                 "stopping; a second signal ends the process at once"
             );
-            token.cancel();
             let (name, number) = next_signal(&mut terminate, &mut interrupt).await;
             warn!(signal = name, "second signal; ending at once");
             std::process::exit(128 + number);

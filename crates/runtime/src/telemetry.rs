@@ -43,6 +43,7 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
 pub fn init_plain(level: &str) -> Result<(), TelemetryError> {
     tracing_subscriber::fmt()
         .with_env_filter(filter(level)?)
+        .log_internal_errors(false)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
@@ -84,6 +85,9 @@ where
 {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A line that cannot be written is lost. To complain of it on stderr, as is usual, is a panic
+        // in the middle of whatever was logged when that is a full disk or a pipe without a reader.
+        .log_internal_errors(false)
         .with_writer(writer);
     match format {
         LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
@@ -161,6 +165,29 @@ pub(crate) mod tests {
         assert_eq!(lines[0]["level"], "INFO");
         assert_eq!(lines[0]["execution.id"], 7);
         assert_eq!(lines[0]["span"]["task.name"], "journal");
+    }
+
+    /// A log on a full disk, or whose reader has gone.
+    struct Broken;
+
+    impl io::Write for Broken {
+        fn write(&mut self, _bytes: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_lost_and_nothing_else() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let lines = subscriber(filter("info").unwrap(), format, false, || Broken);
+            let guard = tracing::subscriber::set_default(lines);
+            info!("nobody reads this");
+            drop(guard);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 -- Ends the leases that have not moved since they were observed, and says which of those asked for
 -- are over: ended now, ended before, or without a row. A renewal that comes first moves the lease,
--- and the row that was locked for it is compared again. Sorted, so that two callers do not
--- deadlock.
+-- and the row that was locked for it is compared again. A row that somebody else has locked is left
+-- for the next time: it holds up no other worker's end.
 WITH asked AS (
     SELECT unnest($1::uuid[]) AS worker, unnest($2::bigint[]) AS renewals
 ),
@@ -10,7 +10,7 @@ unmoved AS (
     JOIN attune.worker_lease w ON w.worker = a.worker AND w.renewals = a.renewals
     WHERE NOT w.ended
     ORDER BY w.worker
-    FOR NO KEY UPDATE OF w
+    FOR NO KEY UPDATE OF w SKIP LOCKED
 ),
 ended AS (
     UPDATE attune.worker_lease w SET

@@ -101,7 +101,8 @@ pub(crate) fn action((id, partition, version, spec): ActionColumns) -> Result<Ac
         id: ActionId(id),
         partition: place(partition),
         version,
-        spec: serde_json::from_str(&spec).map_err(|error| unreadable("action", error))?,
+        spec: serde_json::from_str(&spec)
+            .map_err(|error| unreadable(&format!("action (id {id})"), error))?,
     })
 }
 
@@ -123,23 +124,30 @@ async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Applied, Failure> {
         // Somebody else was faster, and has committed by now.
         found = lock(&mut transaction, &wanted.spec.action_ref).await?;
     }
-    let Some(mut action) = found else {
+    let Some((id, partition, version, stored)) = found else {
         return Err(Failure::Store(StoreError::Conflict(format!(
             "action {} was removed while it was applied",
             wanted.spec.action_ref
         ))));
     };
-    let changed = action.spec != wanted.spec;
+    // What cannot be read, because somebody has changed it by hand, is mended by being applied again.
+    let stored: Option<ActionSpec> = serde_json::from_str(&stored).ok();
+    let changed = stored.as_ref() != Some(&wanted.spec);
+    let mut action = Action {
+        id: ActionId(id),
+        partition: place(partition),
+        version,
+        spec: wanted.spec.clone(),
+    };
     if changed {
         action.version = sqlx::query_scalar(sql::CHANGE_ACTION)
             .bind(action.id.0)
             .bind(to_json(&wanted.spec))
             .fetch_one(&mut *transaction)
             .await?;
-        if action.spec.policy != wanted.spec.policy {
+        if stored.is_none_or(|stored| stored.policy != wanted.spec.policy) {
             add_policy(&mut transaction, &wanted).await?;
         }
-        action.spec = wanted.spec;
     }
     transaction.commit().await?;
     Ok(Applied {
@@ -183,12 +191,12 @@ async fn create(
 async fn lock(
     transaction: &mut PgTransaction<'_>,
     action_ref: &ActionRef,
-) -> Result<Option<Action>, Failure> {
-    let row: Option<ActionColumns> = sqlx::query_as(sql::LOCK_ACTION)
+) -> Result<Option<ActionColumns>, Failure> {
+    let row = sqlx::query_as(sql::LOCK_ACTION)
         .bind(action_ref.as_str())
         .fetch_optional(&mut **transaction)
         .await?;
-    row.map(action).transpose()
+    Ok(row)
 }
 
 async fn add_policy(transaction: &mut PgTransaction<'_>, wanted: &Wanted) -> Result<(), Failure> {

@@ -131,6 +131,8 @@ impl Purpose {
             // A stopped or cut-off client must not keep its locks: 10 s inside a transaction,
             // 15 s for the network, and a look whether it is still there every 5 s meanwhile.
             ("idle_in_transaction_session_timeout", "10000".to_owned()),
+            // Connections that wait to be used are kept, whatever the database says of others.
+            ("idle_session_timeout", "0".to_owned()),
             ("tcp_user_timeout", "15000".to_owned()),
             ("client_connection_check_interval", "5000".to_owned()),
             // Compiling a plan takes longer than any statement here should.

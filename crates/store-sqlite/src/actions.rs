@@ -9,7 +9,7 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::error::Failure;
-use crate::rows::{action, json, text_of, time};
+use crate::rows::{action, json, partition, text_of, time};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
 
@@ -75,32 +75,35 @@ async fn apply(
     partition_count: u16,
     changed_by: &str,
 ) -> Result<Applied, Failure> {
-    let Some(stored) = find(connection, &spec.action_ref).await? else {
+    let found = sqlx::query_as::<_, (i64, i64, i64, String)>(sql::FIND_ACTION)
+        .bind(spec.action_ref.to_string())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let Some((id, place, mut version, stored)) = found else {
         return create(connection, spec, partition_count, changed_by).await;
     };
-    if stored.spec == spec {
-        return Ok(Applied {
-            action: stored,
-            created: false,
-            changed: false,
-        });
-    }
-    let (version,) = sqlx::query_as::<_, (i64,)>(sql::UPDATE_ACTION)
-        .bind(stored.id.0)
-        .bind(text_of(&spec))
-        .fetch_one(&mut *connection)
-        .await?;
-    if stored.spec.policy != spec.policy {
-        keep_policy(connection, stored.id, &spec.policy, changed_by).await?;
+    // What cannot be read, because somebody has changed it by hand, is mended by being applied again.
+    let stored: Option<ActionSpec> = serde_json::from_str(&stored).ok();
+    let changed = stored.as_ref() != Some(&spec);
+    if changed {
+        (version,) = sqlx::query_as(sql::UPDATE_ACTION)
+            .bind(id)
+            .bind(text_of(&spec))
+            .fetch_one(&mut *connection)
+            .await?;
+        if stored.is_none_or(|stored| stored.policy != spec.policy) {
+            keep_policy(connection, ActionId(id), &spec.policy, changed_by).await?;
+        }
     }
     Ok(Applied {
         action: Action {
+            id: ActionId(id),
+            partition: partition(place)?,
             version,
             spec,
-            ..stored
         },
         created: false,
-        changed: true,
+        changed,
     })
 }
 

@@ -97,11 +97,13 @@ pub(crate) fn foreign_json(text: &str) -> Value {
 
 /// The columns `id, partition, version, spec`.
 pub(crate) fn action(row: &SqliteRow) -> Result<Action, sqlx::Error> {
+    let id = row.try_get(0)?;
+    let named = |error| unreadable(format_args!("the action with id {id}: {error}"));
     Ok(Action {
-        id: ActionId(row.try_get(0)?),
+        id: ActionId(id),
         partition: partition(row.try_get(1)?)?,
         version: row.try_get(2)?,
-        spec: json(row.try_get(3)?)?,
+        spec: serde_json::from_str(row.try_get(3)?).map_err(named)?,
     })
 }
 

@@ -367,6 +367,43 @@ async fn a_half_open_connection() {
     bus.close().await;
 }
 
+/// A connection that was lost several times in a row can be used while it stands, and does not count
+/// as one that reaches the broker until it has lasted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_never_lasts_does_not_reach_the_broker() {
+    let prefix = Prefix::new();
+    let proxy = Proxy::new().await;
+    let mut options = RabbitOptions {
+        prefix: prefix.name(""),
+        ..RabbitOptions::new(proxy.url())
+    };
+    options.heartbeat = Duration::from_secs(1);
+    options.publish_timeout = Duration::from_secs(1);
+    options.connect_timeout = Duration::from_secs(1);
+    let bus = connect(options).await;
+    for lost in 0..3 {
+        assert!(bus.reach().is_ok(), "it was lost {lost} times");
+        proxy.freeze(true);
+        let message = numbered(Topic::Control(PartitionId(10)), lost);
+        let published = within("an answer", bus.publish(vec![message])).await;
+        assert!(published.is_err(), "{published:?}");
+        until_check(&*bus, false).await;
+        proxy.freeze(false);
+        until_check(&*bus, true).await;
+    }
+    let error = bus.reach().unwrap_err().to_string();
+    assert!(error.contains("lost 3 times in a row"), "{error}");
+    let mut look = tokio::time::interval(Duration::from_millis(20));
+    let lasting = within("trust", async {
+        while bus.reach().is_err() {
+            look.tick().await;
+        }
+    });
+    lasting.await;
+    assert!(bus.check().await.is_ok());
+    bus.close().await;
+}
+
 /// The order of one task's calls is kept, whatever becomes of the callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_gives_up_unsends_nothing() {

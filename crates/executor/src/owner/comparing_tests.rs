@@ -7,7 +7,7 @@ use super::*;
 fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it() {
     let worker = WorkerId::fresh();
     let mut world = World::serving(1, worker);
-    world.holds_back_slots = true;
+    world.holds_back = Some(|call| matches!(call, Call::LoadSlots(_)));
     while world.held_back.is_empty() {
         world.pass(100, true);
     }
@@ -16,7 +16,7 @@ fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it
     while world.held() < 2 {
         world.pass(100, true);
     }
-    world.holds_back_slots = false;
+    world.holds_back = None;
     world.pass(1_000, true);
     assert_eq!(world.held(), 2);
     world.pass(30_000, true);

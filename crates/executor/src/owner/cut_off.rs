@@ -29,7 +29,7 @@ fn settled(ttl: Millis) -> Millis {
 
 impl BusReach {
     /// For how long it has been away, or was.
-    fn lost_for(&self, now: Millis) -> Millis {
+    pub(super) fn lost_for(&self, now: Millis) -> Millis {
         let until = self.back_since.unwrap_or(now);
         self.lost_since.map_or(0, |since| until - since)
     }

@@ -79,12 +79,19 @@ fn who_has_lost_the_bus_makes_way_for_those_who_have_it_and_takes_nothing() {
 fn a_bus_that_is_away_for_everybody_moves_nothing() {
     let mut world = World::shared();
     let epochs: Vec<Epoch> = world.leases.iter().map(|lease| lease.epoch).collect();
+    // One that has been cut off for longer does not count, and counts again when all are.
+    world.executors.push(StoredExecutor {
+        executor: OwnerId::fresh(),
+        renewals: 1,
+        live: true,
+        cut_off: true,
+    });
     world.bus(false);
     world.others_are_cut_off(true);
     world.pass(8 * TTL, true);
     assert_eq!(world.announced.last(), Some(&true));
     // One of them finds it again before the other does.
-    world.others_are_cut_off(false);
+    world.executors[0].cut_off = false;
     world.bus(true);
     world.pass(8 * TTL, true);
     assert_eq!(world.announced.last(), Some(&false));
@@ -143,4 +150,34 @@ fn who_ends_leaves_its_partitions_to_those_who_have_the_bus() {
         let goes_to = lease.holder.or(lease.wanted_owner);
         assert_eq!(goes_to, Some(has_bus), "{lease:?}");
     }
+}
+
+/// What cannot be taken, and takes long to say so, keeps nobody from renewing what it holds.
+#[test]
+fn a_take_over_that_fails_starves_no_renewal() {
+    let mut world = World::shared();
+    world.refuses_takes = true;
+    world.pass(2 * TTL, false);
+    for _ in 0..20 {
+        world.holds_back = Some(|call| matches!(call, Call::TakeOver(_)));
+        world.pass(TTL / 5, false);
+        world.holds_back = None;
+        world.pass(100, false);
+    }
+    assert_eq!(world.told(|it| matches!(it, Notice::Untrusted)), 0);
+    assert_eq!(world.places(), 2);
+    world.refuses_takes = false;
+    world.pass(TTL, false);
+    assert_eq!(world.places(), usize::from(PARTITIONS));
+}
+
+/// However long the store takes to end the leases of workers, it is asked once at a time.
+#[test]
+fn leases_of_workers_are_ended_one_call_after_the_other() {
+    let mut world = World::new();
+    world.worker();
+    world.pass(5_000, true);
+    world.holds_back = Some(|call| matches!(call, Call::EndWorkers(_)));
+    world.pass(60_000, false);
+    assert_eq!(world.held_back.len(), 1);
 }

@@ -46,6 +46,8 @@ pub(super) struct Keeper {
     /// Partitions that were handed over to this owner, or are wanted in a new epoch, and from
     /// when on.
     pub(super) wanted: BTreeMap<PartitionId, Millis>,
+    /// Before that nothing is taken: the store has just refused to.
+    take_after: Millis,
     /// Leases that may be taken if they still stand as they were seen.
     pub(super) observed: Vec<ObservedLease>,
     pub(super) departure: Option<Departure>,
@@ -82,7 +84,11 @@ impl Keeper {
         }
         match &self.departure {
             Some(departure) => Some(departure.until.min(self.renew_at)),
-            None => self.wanted.values().copied().chain([self.renew_at]).min(),
+            None => {
+                let wanted = self.wanted.values().copied().min();
+                let wanted = wanted.map(|at| at.max(self.take_after));
+                Some(wanted.map_or(self.renew_at, |at| at.min(self.renew_at)))
+            }
         }
     }
 
@@ -171,11 +177,12 @@ impl Owner {
             .filter(|(_, at)| **at <= now)
             .map(|(partition, _)| *partition)
             .collect();
+        let may_take = now >= self.keeper.take_after;
         if now >= self.keeper.renew_at {
             self.renew(now);
-        } else if !due.is_empty() {
+        } else if may_take && !due.is_empty() {
             self.acquire(now, due);
-        } else if !self.keeper.observed.is_empty() {
+        } else if may_take && !self.keeper.observed.is_empty() {
             self.keeper.step = Step::Acquiring { sent: now };
             let observed = std::mem::take(&mut self.keeper.observed);
             self.call(Purpose::Keep, Call::TakeOver(observed));
@@ -254,6 +261,11 @@ impl Owner {
                 if let Some(departure) = &mut self.keeper.departure {
                     departure.until = now;
                 }
+            }
+            (Step::Acquiring { .. }, _) => {
+                // What cannot be taken must not keep what is held from being renewed.
+                let ttl = self.options.lease_ttl;
+                self.keeper.take_after = now + self.chance.between(ttl / 20, ttl / 10);
             }
             _ => {
                 let ttl = self.options.lease_ttl;

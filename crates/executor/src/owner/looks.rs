@@ -108,9 +108,10 @@ impl Owner {
         if !live.contains(&me) {
             // Others can serve what is free, and this owner cannot.
             plan.acquire.clear();
-            if !self.makes_way(now) {
-                plan.hand_over.clear();
-            }
+        }
+        if self.is_cut_off(now) && (live.contains(&me) || !self.makes_way(now)) {
+            // Everybody is cut off, or may turn out to be.
+            plan.hand_over.clear();
         }
         if self.looks.own_is_unsure {
             plan.acquire.retain(|seen| seen.holder != Some(me));

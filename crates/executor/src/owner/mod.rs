@@ -167,6 +167,7 @@ enum Purpose {
     Rewrite(PartitionId),
     Sweep(sweep::Asked),
     Workers,
+    EndWorkers,
     Bodies,
     /// Nobody waits for the answer.
     Nothing,
@@ -267,6 +268,7 @@ impl Owner {
             Input::HandedOver(_) if !self.clock.is_known() => {}
             Input::HandedOver(partitions) => self.keeper.hint(partitions),
             Input::Bus { reachable } => self.reach_bus(now, reachable),
+            Input::SnapshotsLost(queues) => self.snapshots_were_lost(&queues),
             Input::Timer => {}
             Input::Leave => self.leave(now),
         }
@@ -346,8 +348,14 @@ impl Owner {
             for_ms,
             words: "the leases cannot be renewed".to_owned(),
         });
+        let cut_off = self.reach.lost_for(now);
+        let cut_off = (cut_off > 0).then(|| Trouble {
+            for_ms: cut_off,
+            words: "the message broker cannot be reached, or not for long".to_owned(),
+        });
         refused
             .chain(untrusted)
+            .chain(cut_off)
             .max_by_key(|trouble| trouble.for_ms)
     }
 
@@ -435,6 +443,7 @@ impl Owner {
             Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),
             Purpose::Sweep(asked) => self.swept(now, asked, reply),
             Purpose::Workers => self.watched(now, reply),
+            Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
             Purpose::Nothing => {}
         }

@@ -48,6 +48,8 @@ pub enum Input {
     Unsubscribed(SubscriptionId),
     /// Somebody handed these partitions over to this owner.
     HandedOver(Vec<PartitionId>),
+    /// Snapshots of these queues may have been lost on their way.
+    SnapshotsLost(Vec<ActionId>),
     /// Whether the bus can be reached. Until it is told, it can.
     Bus {
         /// Messages could come and go now, as far as is known.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use attune_core::{ActionId, PartitionId, Seq};
 
-use super::{Output, Owner, Send};
+use super::{Output, Owner, Send, Stage};
 use crate::queue::Millis;
 
 /// How many snapshots are published at once.
@@ -52,6 +52,24 @@ impl Owner {
             .busy
             .first()
             .is_some_and(|(at, ..)| at + refresh <= now)
+    }
+
+    /// Publishes these again: a queue that does not change any more would be shown as it was for ever.
+    pub(super) fn snapshots_were_lost(&mut self, queues: &[ActionId]) {
+        let places = self
+            .places
+            .iter()
+            .filter_map(|(id, place)| match &place.stage {
+                Stage::Serving(partition) => Some((*id, partition)),
+                _ => None,
+            });
+        let lost: Vec<(PartitionId, ActionId)> = places
+            .flat_map(|(id, partition)| {
+                let here = queues.iter().filter(|it| partition.has_queue(**it));
+                here.map(move |action_id| (id, *action_id))
+            })
+            .collect();
+        self.telling.snapshots.changed(lost.into_iter());
     }
 
     /// Publishes the queues that changed, at most once per interval, and those that somebody

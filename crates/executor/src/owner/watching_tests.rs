@@ -33,8 +33,8 @@ struct World {
     action: Action,
     /// Who holds a slot, and whether its page shows it to whoever takes its partition.
     slots: Vec<(StoredSlot, bool)>,
-    /// What the owner asks for about its slots is not answered yet.
-    holds_back_slots: bool,
+    /// What is not answered yet.
+    holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
@@ -57,6 +57,8 @@ struct World {
     is_mute: bool,
     /// How many subscriptions were ended.
     given_back: usize,
+    /// It lets nobody take what others have held.
+    refuses_takes: bool,
     /// It refuses to read what waits in this partition.
     unreadable: Option<PartitionId>,
 }
@@ -112,7 +114,8 @@ impl World {
             workers: Vec::new(),
             action: action(),
             slots: Vec::new(),
-            holds_back_slots: false,
+            holds_back: None,
+            refuses_takes: false,
             held_back: Vec::new(),
             body_bytes: 0,
             read: Vec::new(),
@@ -167,7 +170,7 @@ impl World {
                 renew_at = self.now + 1_000;
             }
             let mut inputs = VecDeque::from([Input::Timer]);
-            if !self.holds_back_slots && !self.is_silent() {
+            if self.holds_back.is_none() && !self.is_silent() {
                 let late = self.held_back.drain(..);
                 inputs.extend(late.map(|(id, reply)| Input::Answered(id, reply)));
             }
@@ -187,7 +190,7 @@ impl World {
                 match output {
                     Output::Call(id, call) => {
                         let is_late = self.is_silent()
-                            || self.holds_back_slots && matches!(call, Call::LoadSlots(_));
+                            || self.holds_back.is_some_and(|is_held| is_held(&call));
                         let reply = self.answer(call);
                         if is_late {
                             self.held_back.push((id, reply));
@@ -247,6 +250,10 @@ impl World {
                 }
                 Reply::Acquired(taken)
             }
+            Call::TakeOver(_) if self.refuses_takes => Reply::Failed(Failure {
+                refused: true,
+                words: "lock timeout".to_owned(),
+            }),
             Call::TakeOver(observed) => {
                 let mut taken = Vec::new();
                 for seen in observed {

@@ -33,6 +33,8 @@ pub(super) struct PoolWorkers {
 #[derive(Debug, Default)]
 pub(super) struct Workers {
     asked: Option<Millis>,
+    /// Leases are being ended: one call at a time, however long the store takes.
+    is_ending: bool,
     at: Millis,
     watch: Watch<WorkerId, i64>,
     /// Those that live in each pool.
@@ -91,7 +93,7 @@ impl Owner {
         }
     }
 
-    /// The store has said how they stand, or has ended some.
+    /// The store has said how they stand.
     pub(super) fn watched(&mut self, now: Millis, reply: Reply) {
         match reply {
             Reply::WorkerEnds(ends) => {
@@ -99,11 +101,16 @@ impl Owner {
                     self.look_at_workers((asked, now), &ends);
                 }
             }
-            Reply::EndedWorkers(over) => {
-                self.workers.lost.extend(over);
-                self.sweep.hurry(now);
-            }
             _ => self.workers.asked = None,
+        }
+    }
+
+    /// The store has ended some leases, or has not.
+    pub(super) fn ended_workers(&mut self, now: Millis, reply: Reply) {
+        self.workers.is_ending = false;
+        if let Reply::EndedWorkers(over) = reply {
+            self.workers.lost.extend(over);
+            self.sweep.hurry(now);
         }
     }
 
@@ -143,8 +150,9 @@ impl Owner {
         self.workers.lost = lost;
         let silent = over.iter().filter(|end| !end.ended);
         let silent: Vec<(WorkerId, i64)> = silent.map(|end| (end.worker, end.renewals)).collect();
-        if !silent.is_empty() {
-            self.call(Purpose::Workers, Call::EndWorkers(silent));
+        if !silent.is_empty() && !self.workers.is_ending {
+            self.workers.is_ending = true;
+            self.call(Purpose::EndWorkers, Call::EndWorkers(silent));
         }
     }
 }

@@ -183,6 +183,11 @@ impl Partition {
         self.queues.get_queue_stats(action_id)
     }
 
+    /// Whether the queue of an action is here.
+    pub(crate) fn has_queue(&self, action_id: ActionId) -> bool {
+        self.actions.contains_key(&action_id)
+    }
+
     /// The attempt in which an execution holds a slot.
     pub fn holds(&self, execution_id: ExecutionId) -> Option<Attempt> {
         let action_id = self.index.get(&execution_id)?;

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::{OwnerId, PartitionId};
-use attune_store::{Batch, CommitError, PartitionStore as _, StoreError};
+use attune_core::{OwnerId, PartitionId, WorkerId};
+use attune_store::{
+    Batch, CommitError, PartitionStore as _, StoreError, WorkerLease, WorkerStore as _,
+};
 use sqlx::Row as _;
 
 use crate::support::{TestDb, eventually, grant, on_fresh_db, succeeded};
@@ -63,9 +65,10 @@ async fn waiting(db: &TestDb) -> i64 {
     .await
 }
 
-/// A commit that takes long has its lease rows locked all the time: renewals pass it, takeovers wait.
+/// A commit that takes long has its lease rows locked all the time: renewals pass it, takeovers leave
+/// it alone until it has ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_commit_holds_up_takeovers_and_no_renewal() {
+async fn a_slow_commit_keeps_takeovers_away_and_no_renewal() {
     on_fresh_db(|db| async move {
         let mut owner = db.owner().await;
         let ids = owner.insert(1).await;
@@ -96,22 +99,103 @@ async fn a_slow_commit_holds_up_takeovers_and_no_renewal() {
         }
         let observed = [db.store.leases().await.unwrap()[usize::from(place.0)].observed()];
         let (store, rival) = (db.store.clone(), OwnerId::fresh());
-        let takeover = tokio::spawn(async move {
+        let take = async || {
             let taken = store.acquire_observed(rival, "rival", &observed, ttl);
-            taken.await
-        });
-        eventually("the takeover waits too", || async {
-            (waiting(&db).await == 2).then_some(())
-        })
-        .await;
+            taken.await.unwrap().len()
+        };
+        assert_eq!(take().await, 0);
+        let again = db.store.acquire(owner.id, "owner", &[place], ttl).await;
+        assert_eq!(again.unwrap(), []);
 
         slow.rollback().await.unwrap();
         assert_eq!(commit.await.unwrap().unwrap().granted.len(), 1);
-        assert_eq!(takeover.await.unwrap().unwrap().len(), 1);
+        assert_eq!(take().await, 1);
         match owner.store.commit(&owner.batch()).await {
             Err(CommitError::Fenced(missing)) => assert_eq!(missing, vec![place]),
             other => panic!("the fence let it through: {other:?}"),
         }
+    })
+    .await;
+}
+
+/// Somebody who has locked one lease row holds up that partition, and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_lease_row_holds_up_no_other() {
+    on_fresh_db(|db| async move {
+        let owner = db.owner().await;
+        let ttl = Duration::from_secs(600);
+        let before = db.store.leases().await.unwrap();
+        let held = before.iter().filter(|lease| lease.holder == Some(owner.id));
+        let held: Vec<_> = held.collect();
+        let locked = held[0].partition;
+        let mut lock = db.sql.begin().await.unwrap();
+        sqlx::query("SELECT FROM attune.partition_lease WHERE partition = $1 FOR UPDATE")
+            .bind(i32::from(locked.0))
+            .execute(&mut *lock)
+            .await
+            .unwrap();
+
+        let mut renewed = owner
+            .store
+            .renew(owner.id, &owner.fences, ttl)
+            .await
+            .unwrap();
+        renewed.sort_unstable();
+        let mut all: Vec<PartitionId> = owner.fences.iter().map(|(it, _)| *it).collect();
+        all.sort_unstable();
+        assert_eq!(
+            renewed, all,
+            "as far as can be seen it still is the owner's"
+        );
+        let after = db.store.leases().await.unwrap();
+        for (before, after) in before.iter().zip(&after) {
+            let moved = i64::from(before.holder == Some(owner.id) && before.partition != locked);
+            assert_eq!(
+                after.renewals,
+                before.renewals + moved,
+                "{}",
+                after.partition
+            );
+        }
+
+        let observed: Vec<_> = after.iter().map(attune_store::Lease::observed).collect();
+        let rival = OwnerId::fresh();
+        let taken = db
+            .store
+            .acquire_observed(rival, "rival", &observed, ttl)
+            .await;
+        let taken: Vec<PartitionId> = taken.unwrap().into_iter().map(|(it, _)| it).collect();
+        assert_eq!(taken.len(), observed.len() - 1);
+        assert!(!taken.contains(&locked), "{taken:?}");
+        lock.rollback().await.unwrap();
+    })
+    .await;
+}
+
+/// Likewise the row of a silent worker: the others' leases end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_worker_row_holds_up_no_other() {
+    on_fresh_db(|db| async move {
+        for name in ["one", "other"] {
+            let lease = WorkerLease {
+                worker: WorkerId::fresh(),
+                name: name.to_owned(),
+                pool: "default".to_owned(),
+                slots: 1,
+                ttl: Duration::from_secs(600),
+            };
+            db.store.renew_worker(&lease).await.unwrap();
+        }
+        let mut lock = db.sql.begin().await.unwrap();
+        sqlx::query("SELECT FROM attune.worker_lease WHERE name = 'one' FOR UPDATE")
+            .execute(&mut *lock)
+            .await
+            .unwrap();
+        let ends = db.store.worker_ends().await.unwrap();
+        let seen: Vec<_> = ends.iter().map(|end| (end.worker, end.renewals)).collect();
+        assert_eq!(db.store.end_workers(&seen).await.unwrap().len(), 1);
+        lock.rollback().await.unwrap();
+        assert_eq!(db.store.end_workers(&seen).await.unwrap().len(), 2);
     })
     .await;
 }
