@@ -1,26 +1,40 @@
 //! The private folder of a run.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+mod removing;
+
+use std::ffi::{CStr, CString};
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, mkdirat, openat};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
+use removing::FOLDER;
+
 /// How the name of every room begins.
 const PREFIX: &str = "attune-room-";
+/// What the file with the parameters is called.
+const PARAMETERS: &str = "parameters.json";
 
 /// A folder that only this user can enter, with the parameters of a run in a file that cannot
 /// be written. It is the run's working directory and goes away with everything in it.
 ///
-/// It is locked while its worker lives, so that another one can tell which were left behind.
+/// It is locked while its worker lives, so that another one can tell which were left behind. What
+/// the worker does in it goes by its descriptor: the path is the program's to change.
 #[derive(Debug)]
 pub(crate) struct Room {
     /// Nothing once it was removed.
     dir: Option<PathBuf>,
     parameters: PathBuf,
-    _lock: File,
+    /// The work directory, in which it has its name.
+    parent: OwnedFd,
+    name: CString,
+    /// Holds the lock.
+    folder: File,
 }
 
 impl Room {
@@ -35,29 +49,23 @@ impl Room {
 
     fn make(work_dir: &Path, parameters: &str) -> io::Result<Self> {
         std::fs::create_dir_all(work_dir)?;
-        let (dir, lock) = loop {
-            let dir = tempfile::Builder::new()
-                .prefix(PREFIX)
-                .permissions(Permissions::from_mode(0o700))
-                .tempdir_in(std::path::absolute(work_dir)?)?;
-            match File::open(dir.path()) {
-                // A worker that has just started takes it for one that was left behind.
-                Ok(lock) if is_locked(&lock) => {}
-                Ok(lock) => break (dir, lock),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+        let parent = hold_work_dir(work_dir)?;
+        let (name, folder) = loop {
+            let name = format!("{PREFIX}{}", Uuid::new_v4().simple());
+            if let Some(folder) = make_folder(parent.as_fd(), &CString::new(&*name)?)? {
+                break (name, folder);
             }
         };
+        let dir = std::path::absolute(work_dir)?.join(&name);
         let room = Self {
-            parameters: dir.path().join("parameters.json"),
-            dir: Some(dir.keep()),
-            _lock: lock,
+            parameters: dir.join(PARAMETERS),
+            dir: Some(dir),
+            parent,
+            name: CString::new(name)?,
+            folder,
         };
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o400)
-            .open(&room.parameters)?;
+        let new = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&room.folder, PARAMETERS, new, Mode::RUSR)?);
         file.write_all(parameters.as_bytes())?;
         Ok(room)
     }
@@ -65,16 +73,18 @@ impl Room {
     /// Removes the rooms in `work_dir` whose workers are gone; their guards have ended what ran there.
     pub(crate) async fn remove_left(work_dir: PathBuf) {
         let removing = tokio::task::spawn_blocking(move || {
-            let entries = std::fs::read_dir(&work_dir).into_iter().flatten().flatten();
-            let rooms = entries.filter(|entry| {
-                let is_room = entry.file_name().to_string_lossy().starts_with(PREFIX);
-                // What a link names, or somebody else has made, is none of ours.
-                is_room
-                    && entry
-                        .metadata()
-                        .is_ok_and(|it| it.is_dir() && it.uid() == geteuid().as_raw())
-            });
-            rooms.filter(|room| remove_if_left(&room.path())).count()
+            let Ok(parent) = hold_work_dir(&work_dir) else {
+                return 0;
+            };
+            let entries = removing::entries(parent.as_fd());
+            let names = entries.into_iter().flatten().flatten();
+            names
+                .filter(|entry| {
+                    let name = entry.file_name();
+                    name.to_bytes().starts_with(PREFIX.as_bytes())
+                        && remove_if_left(parent.as_fd(), name)
+                })
+                .count()
         });
         if let Ok(removed @ 1..) = removing.await {
             tracing::info!(
@@ -92,8 +102,9 @@ impl Room {
         &self.parameters
     }
 
-    /// Removes the folder, also where the program has closed a folder in it to everybody. A process
-    /// that escaped its group may still write there; then some of it stays.
+    /// Removes the folder, also where the program has closed a folder in it to everybody, and also
+    /// when it has another name in the work directory now. Nothing outside it is touched, whatever
+    /// has its name. A process that escaped its group may still write there; then some of it stays.
     pub(crate) async fn remove(self) {
         // Whoever cannot wait any more leaves it to the blocking thread all the same.
         let _removed = tokio::task::spawn_blocking(move || drop(self)).await;
@@ -102,86 +113,97 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let Some(dir) = self.dir.take()
-            && let Err(error) = remove_all(&dir)
-        {
-            tracing::warn!(path = %dir.display(), %error, "a run's folder was not removed");
+        let Some(dir) = self.dir.take() else {
+            return;
+        };
+        let (parent, folder) = (self.parent.as_fd(), self.folder.as_fd());
+        if let Err(error) = removing::remove(parent, &self.name, folder) {
+            tracing::warn!(path = %dir.display(), %error, "a run's folder was not removed, or not all of it");
         }
     }
 }
 
-/// Whether somebody else holds the lock; else it is held from now on, where there are locks.
-fn is_locked(folder: &File) -> bool {
-    matches!(folder.try_lock(), Err(TryLockError::WouldBlock))
+/// Holds the work directory. Who runs the worker may have made it a link.
+fn hold_work_dir(work_dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(openat(CWD, work_dir, flags, Mode::empty())?)
+}
+
+/// Makes a folder and locks it, where there are locks. Nothing when a worker that has just started
+/// takes it for one that was left behind.
+fn make_folder(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<File>> {
+    mkdirat(parent, name, Mode::RWXU)?;
+    let folder = match openat(parent, name, FOLDER, Mode::empty()) {
+        Ok(folder) => File::from(folder),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => {
+            // What was wrong is told; the folder that stays if this fails too is empty.
+            let _ = removing::remove_empty(parent, name);
+            return Err(error.into());
+        }
+    };
+    let is_taken = matches!(folder.try_lock(), Err(TryLockError::WouldBlock));
+    if is_taken || removing::names(parent, name, folder.as_fd())? != Some(true) {
+        return Ok(None);
+    }
+    // Where others may change names, it need not be the one that was made; then what it holds is
+    // none of ours to remove.
+    if removing::entries(folder.as_fd())?.next().is_some() {
+        return Err(io::Error::other("another folder came to its place"));
+    }
+    Ok(Some(folder))
 }
 
 /// Removes a room if nobody holds its lock; whether it did.
-fn remove_if_left(path: &Path) -> bool {
-    let Ok(folder) = File::open(path) else {
-        return false;
-    };
-    // Where there are no locks, nobody can tell.
-    if folder.try_lock().is_err() {
-        return false;
-    }
-    let removed = remove_all(path);
+fn remove_if_left(parent: BorrowedFd<'_>, name: &CStr) -> bool {
+    let removed = lock_left(parent, name).and_then(|left| match left {
+        Some(folder) => removing::remove(parent, name, folder.as_fd()).map(|()| true),
+        None => Ok(false),
+    });
     if let Err(error) = &removed {
-        tracing::warn!(path = %path.display(), %error, "a run's folder was left and stays");
+        tracing::warn!(name = %name.to_string_lossy(), %error, "a run's folder was left and stays");
     }
-    removed.is_ok()
+    removed.unwrap_or(false)
 }
 
-/// Removes a folder with everything in it, however deep a program has made it: what lies in a folder
-/// of it moves up, so that this needs no stack, no long paths and two descriptors. That it is gone
-/// already is no error.
-fn remove_all(root: &Path) -> io::Result<()> {
-    // What a program calls its folders may be in the way of those that move up.
-    let mark = Uuid::new_v4();
-    let mut moved = 0_u64;
-    loop {
-        let inside = match remove_files(root) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            inside => inside?,
-        };
-        if inside.is_empty() {
-            return std::fs::remove_dir(root);
-        }
-        for folder in inside {
-            for deeper in remove_files(&folder)? {
-                // A folder moves only with the right to write in it.
-                open_up(&deeper)?;
-                std::fs::rename(&deeper, root.join(format!("{mark}-{moved}")))?;
-                moved += 1;
-            }
-            std::fs::remove_dir(&folder)?;
-        }
+/// Locks a room that was left behind. Nothing when it is none.
+fn lock_left(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<File>> {
+    // What a link leads to, or somebody else has made, is none of ours.
+    let Some(held) = removing::hold(parent, name)? else {
+        return Ok(None);
+    };
+    let found = fstat(&held)?;
+    if found.st_uid != geteuid().as_raw() {
+        return Ok(None);
     }
-}
-
-/// Removes what lies in a folder and is none; gives the folders.
-fn remove_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    open_up(folder)?;
-    let mut folders = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        // What a link names is none of ours.
-        if entry.file_type()?.is_dir() {
-            folders.push(entry.path());
-        } else {
-            std::fs::remove_file(entry.path())?;
-        }
+    // Only what may be read can be locked.
+    removing::open_up(held.as_fd())?;
+    let folder = File::from(openat(&held, c".", FOLDER, Mode::empty())?);
+    // Where there are no locks, nobody can tell.
+    if folder.try_lock().is_ok() {
+        return Ok(Some(folder));
     }
-    Ok(folders)
-}
-
-/// Lets this user into a folder.
-fn open_up(folder: &Path) -> io::Result<()> {
-    std::fs::set_permissions(folder, Permissions::from_mode(0o700))
+    if removing::is_closed(&found) {
+        // It is in use: its program shall find it as it left it.
+        fchmod(&folder, Mode::from_raw_mode(found.st_mode))?;
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
     use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn close(path: &Path) {
+        fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+    }
 
     #[tokio::test]
     async fn what_a_killed_worker_leaves_is_removed() {
@@ -191,65 +213,73 @@ mod tests {
         let left = killed.dir.take().unwrap();
         // As the kernel does it for a process that is killed.
         drop(killed);
+        for path in [alive.path(), &left] {
+            close(path);
+        }
         let other = work_dir.path().join("attune-roomy");
         let elsewhere = tempfile::tempdir().unwrap();
+        let file = elsewhere.path().join("file");
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(elsewhere.path(), Permissions::from_mode(0o755)).unwrap();
         let link = work_dir.path().join("attune-room-link");
-        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
-        std::fs::create_dir(&other).unwrap();
+        symlink(elsewhere.path(), &link).unwrap();
+        fs::create_dir(&other).unwrap();
         Room::remove_left(work_dir.path().to_owned()).await;
         assert!(!left.exists());
-        for path in [alive.path(), &other, elsewhere.path(), &link] {
+        for path in [alive.path(), &other, &file, &link] {
             assert!(path.exists(), "{}", path.display());
         }
+        assert_eq!((mode(alive.path()), mode(elsewhere.path())), (0, 0o755));
         alive.remove().await;
+        Room::remove_left(work_dir.path().join("none")).await;
     }
 
     #[tokio::test]
     async fn a_room_goes_away_whatever_its_program_closed() {
         let work_dir = tempfile::tempdir().unwrap();
         let room = Room::prepare(work_dir.path(), "{}").await.unwrap();
+        assert_eq!((mode(room.path()), mode(room.parameters())), (0o700, 0o400));
         let inner = room.path().join("a").join("b");
-        std::fs::create_dir_all(&inner).unwrap();
-        std::fs::write(inner.join("file"), "x").unwrap();
-        std::os::unix::fs::symlink(work_dir.path(), room.path().join("link")).unwrap();
-        let closed = |path: &Path| std::fs::set_permissions(path, Permissions::from_mode(0o000));
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("file"), "x").unwrap();
+        symlink(work_dir.path(), room.path().join("link")).unwrap();
         for path in [inner.as_path(), room.path()] {
-            closed(path).unwrap();
+            close(path);
         }
         let path = room.path().to_owned();
-        // Whoever may do everything is not kept out: look at what was opened.
-        assert_eq!(remove_files(&path).unwrap(), [path.join("a")]);
-        assert_eq!(remove_files(&inner).unwrap(), [] as [PathBuf; 0]);
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&path), mode(&inner)), (0o700, 0o700));
-        closed(&inner).unwrap();
         room.remove().await;
         assert!(!path.exists());
         assert!(work_dir.path().exists());
     }
 
-    /// Folders in folders, deeper than a path can be long and than a stack or the bound on open files
-    /// would bear, and names that are in the way.
-    #[test]
-    fn a_room_goes_away_however_deep_it_is() {
+    /// As `mv $PWD $PWD.x && ln -s VICTIM $PWD` does it.
+    #[tokio::test]
+    async fn a_link_in_the_place_of_a_room_is_not_followed() {
         let work_dir = tempfile::tempdir().unwrap();
-        let root = work_dir.path().join("room");
-        std::fs::create_dir_all(root.join("wide/1")).unwrap();
-        std::fs::create_dir_all(root.join("wide/2/1")).unwrap();
-        std::fs::write(root.join("wide/2/file"), "x").unwrap();
-        std::fs::create_dir(root.join("deep")).unwrap();
-        // From the inside out, since no path reaches so deep.
-        let (deep, next) = (root.join("deep/d"), work_dir.path().join("next"));
-        for _ in 0..5_000 {
-            std::fs::create_dir(&next).unwrap();
-            std::fs::write(next.join("file"), "x").unwrap();
-            if deep.exists() {
-                std::fs::rename(&deep, next.join("d")).unwrap();
-            }
-            std::fs::rename(&next, &deep).unwrap();
-        }
-        remove_all(&root).unwrap();
-        assert!(!root.exists());
-        remove_all(&root).unwrap();
+        let victim = tempfile::tempdir().unwrap();
+        fs::create_dir(victim.path().join("folder")).unwrap();
+        fs::write(victim.path().join("folder/file"), "x").unwrap();
+        fs::set_permissions(victim.path(), Permissions::from_mode(0o500)).unwrap();
+        let room = Room::prepare(work_dir.path(), "{}").await.unwrap();
+        let path = room.path().to_owned();
+        let renamed = path.with_extension("x");
+        fs::create_dir(path.join("folder")).unwrap();
+        fs::rename(&path, &renamed).unwrap();
+        symlink(victim.path(), &path).unwrap();
+        room.remove().await;
+        assert!(!renamed.exists());
+        assert!(path.is_symlink());
+        assert!(victim.path().join("folder/file").exists());
+        assert_eq!(mode(victim.path()), 0o500);
+        // Else it could not be removed.
+        fs::set_permissions(victim.path(), Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn a_room_is_a_folder_that_was_made_for_it() {
+        let work_dir = tempfile::tempdir().unwrap();
+        let parent = hold_work_dir(work_dir.path()).unwrap();
+        assert!(make_folder(parent.as_fd(), c"new").unwrap().is_some());
+        assert!(make_folder(parent.as_fd(), c"new").is_err());
     }
 }
