@@ -83,16 +83,22 @@ fn judge_violations(violations: &[Violations], found: &mut Found) {
     }
 }
 
-/// Whose owner cannot write decides nothing, and its figures stand as they were.
+/// Whose owner cannot write decides nothing, and its figures stand as they were. Whose owner has no
+/// broker gets nothing to decide, but waits end there.
 fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
     let Some(trouble) = bounds.trouble else {
         return;
     };
     let since = trouble.since.to_rfc3339_opts(SecondsFormat::Secs, true);
     let words = &trouble.words;
+    let done = if words.starts_with(LeaseTrouble::NO_BROKER) {
+        "received or dispatched"
+    } else {
+        "decided"
+    };
     found.push((
         HealthState::Unhealthy,
-        format!("nothing has been decided since {since}: {words}"),
+        format!("nothing has been {done} since {since}: {words}"),
     ));
 }
 
@@ -314,10 +320,26 @@ mod tests {
 
     /// Its figures are those from before, however good they are.
     #[test]
-    fn a_queue_whose_owner_cannot_write_is_not_well() {
+    fn a_queue_whose_owner_cannot_write_or_hear_is_not_well() {
+        let refused = "the store refuses for now: disk full";
+        assert_eq!(
+            troubled(refused),
+            format!("nothing has been decided since 2027-01-15T07:59:40Z: {refused}")
+        );
+        let cut_off = format!("{}: connection refused", LeaseTrouble::NO_BROKER);
+        assert_eq!(
+            troubled(&cut_off),
+            format!(
+                "nothing has been received or dispatched since 2027-01-15T07:59:40Z: {cut_off}"
+            )
+        );
+    }
+
+    /// The only reason of a queue whose figures are good and whose owner says this.
+    fn troubled(words: &str) -> String {
         let trouble = LeaseTrouble {
             since: now() - TimeDelta::seconds(20),
-            words: "the store refuses for now: disk full".to_owned(),
+            words: words.to_owned(),
         };
         let bounds = Bounds {
             trouble: Some(&trouble),
@@ -336,13 +358,8 @@ mod tests {
         };
         let health = judge(&stats, Some(now()), bounds, &[], now());
         assert_eq!(health.state, HealthState::Unhealthy);
-        assert_eq!(
-            health.reasons,
-            [
-                "nothing has been decided since 2027-01-15T07:59:40Z: the store refuses for now: \
-                 disk full"
-            ]
-        );
+        assert_eq!(health.reasons.len(), 1, "{health:?}");
+        health.reasons.join("; ")
     }
 
     /// As the figures show it: something waits, and nothing of it has an age.

@@ -11,7 +11,7 @@ use attune_core::{Epoch, OwnerId, PartitionId};
 use attune_executor::Owner;
 use attune_executor::queue::Millis;
 use attune_runtime::error_chain;
-use attune_store::{PartitionStore, TroubleNote};
+use attune_store::{LeaseTrouble, PartitionStore, TroubleNote};
 use tokio::sync::watch;
 
 use crate::convert::duration;
@@ -79,7 +79,7 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
             told.entry(partition).or_insert_with(|| Refusal {
                 epoch,
                 since: *since,
-                words: shortened(&format!("its executor has no message broker: {words}")),
+                words: shortened(&format!("{}: {words}", LeaseTrouble::NO_BROKER)),
             });
         }
     }

@@ -41,6 +41,12 @@ pub struct LeaseTrouble {
     pub words: String,
 }
 
+impl LeaseTrouble {
+    /// How the words of an owner begin that gets and sends no messages. Unlike one whose commits are
+    /// refused it goes on deciding: waits end and limits change meanwhile.
+    pub const NO_BROKER: &str = "its executor has no message broker";
+}
+
 /// What an owner says about a partition of its own, for those who look at its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TroubleNote {
