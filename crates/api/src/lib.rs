@@ -41,4 +41,4 @@ pub use options::{ApiOptions, OpsListen, QueueDefaults};
 pub use ports::{Commands, LiveQueues, Ports};
 pub use ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
 pub use routes::router;
-pub use server::{ApiServer, BindError};
+pub use server::{Addresses, ApiServer, BindError};

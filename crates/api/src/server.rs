@@ -62,6 +62,29 @@ pub enum BindError {
     },
 }
 
+/// The addresses of the server, taken: whoever connects waits until it serves. For a process that
+/// must not begin anything else when it cannot have them.
+pub struct Addresses {
+    api: TcpListener,
+    ops: Option<TcpListener>,
+}
+
+impl Addresses {
+    /// Takes those that `options` name.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub async fn take(options: &ApiOptions) -> Result<Self, BindError> {
+        let ops = match options.ops {
+            OpsListen::Off => None,
+            OpsListen::At(address) => Some(listen("ops.listen", address).await?),
+            OpsListen::Near(address) => Some(listen_near(address).await?),
+        };
+        let api = listen("api.listen", options.listen).await?;
+        Ok(Self { api, ops })
+    }
+}
+
 /// The HTTP server, bound and not serving yet.
 pub struct ApiServer {
     api: Door,
@@ -83,21 +106,24 @@ struct Door {
 }
 
 impl ApiServer {
-    /// Takes the addresses. `extra` is served beside the API and beside the probes (`/metrics`);
-    /// it must not have a fallback or any of the API's paths.
+    /// Takes the addresses; otherwise as [`Self::on`].
     ///
     /// # Errors
     /// See [`BindError`].
     ///
     /// # Panics
-    /// When `extra` has a path of the API.
+    /// As [`Self::on`].
     pub async fn bind(options: ApiOptions, ports: Ports, extra: Router) -> Result<Self, BindError> {
-        let ops = match options.ops {
-            OpsListen::Off => None,
-            OpsListen::At(address) => Some(listen("ops.listen", address).await?),
-            OpsListen::Near(address) => Some(listen_near(address).await?),
-        };
-        let listener = listen("api.listen", options.listen).await?;
+        let addresses = Addresses::take(&options).await?;
+        Ok(Self::on(addresses, options, ports, extra))
+    }
+
+    /// A server on addresses that were taken before. `extra` is served beside the API and beside the
+    /// probes (`/metrics`); it must not have a fallback or any of the API's paths.
+    ///
+    /// # Panics
+    /// When `extra` has a path of the API.
+    pub fn on(addresses: Addresses, options: ApiOptions, ports: Ports, extra: Router) -> Self {
         let requests = TaskTracker::new();
         let door = |listener, router: Router, max_connections, max_per_peer| Door {
             listener,
@@ -108,19 +134,19 @@ impl ApiServer {
             head_timeout: options.head_timeout,
             write_timeout: options.write_timeout,
         };
-        let ops = ops.map(|listener| {
+        let ops = addresses.ops.map(|listener| {
             let router = ops_routes(ports.clone(), extra.clone());
             let (all, per_peer) = (MAX_OPS_CONNECTIONS, MAX_OPS_CONNECTIONS_PER_PEER);
             door(listener, router, all, per_peer)
         });
         let (all, per_peer) = (options.max_connections, options.max_connections_per_peer);
         let api = door(
-            listener,
+            addresses.api,
             router(options.clone(), ports, extra),
             all,
             per_peer,
         );
-        Ok(Self { api, ops, requests })
+        Self { api, ops, requests }
     }
 
     /// The address of the API.

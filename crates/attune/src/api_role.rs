@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use attune_api::{ApiOptions, ApiServer, LiveQueues, OpsListen, Ports, QueueDefaults};
+use attune_api::{Addresses, ApiOptions, ApiServer, LiveQueues, OpsListen, Ports, QueueDefaults};
 use attune_bus::BusError;
 use attune_commands::{ClientOptions, CommandClient};
 use attune_config::Settings;
@@ -32,9 +32,15 @@ impl LiveQueues for InMemory {
     }
 }
 
+/// Takes the addresses that it listens on.
+pub(crate) async fn take_addresses(settings: &Settings) -> anyhow::Result<Addresses> {
+    Ok(Addresses::take(&options(settings)).await?)
+}
+
 /// Starts it; gives the address of the API.
 pub(crate) async fn start(
     settings: &Settings,
+    addresses: Addresses,
     parts: &Parts,
     (health, metrics, live): (&Health, &Metrics, Option<Arc<dyn LiveQueues>>),
     ((stop, ended), recorder): Own,
@@ -48,8 +54,21 @@ pub(crate) async fn start(
         settle(started, |error| matches!(error, BusError::Unavailable(_)))
     });
     let commands = starting.await??;
+    let (store, bus) = (parts.store.clone(), parts.bus.clone());
+    let ports = Ports::new(store, bus, Arc::new(commands), partitions)
+        .with_health(health.clone())
+        .with_live_queues(live)
+        .with_recorder(recorder);
+    let extra = metrics_router(metrics.clone());
+    let server = ApiServer::on(addresses, options(settings), ports, extra);
+    let address = server.local_addr()?;
+    spawn(shutdown, "api", server.serve(stop), ended);
+    Ok(address)
+}
+
+fn options(settings: &Settings) -> ApiOptions {
     let api = &settings.api;
-    let mut options = ApiOptions::new(api.listen, partitions);
+    let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
     options.max_body_bytes = api.max_body_bytes;
     options.submit_timeout = api.submit_timeout();
     options.max_page_size = clamp(api.max_page_size);
@@ -62,13 +81,5 @@ pub(crate) async fn start(
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
-    let (store, bus) = (parts.store.clone(), parts.bus.clone());
-    let ports = Ports::new(store, bus, Arc::new(commands), partitions)
-        .with_health(health.clone())
-        .with_live_queues(live)
-        .with_recorder(recorder);
-    let server = ApiServer::bind(options, ports, metrics_router(metrics.clone())).await?;
-    let address = server.local_addr()?;
-    spawn(shutdown, "api", server.serve(stop), ended);
-    Ok(address)
+    options
 }

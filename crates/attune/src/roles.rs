@@ -212,6 +212,13 @@ pub(crate) async fn start(
         late: Vec::new(),
         recorders: Vec::new(),
     };
+    // First, as a process that ends because an address is in use must not have begun anything: the
+    // row of a worker would count as alive until its lease is over.
+    let mut addresses = None;
+    if roles.contains(&Role::Api) {
+        let taken = api_role::take_addresses(settings).await;
+        addresses = Some(taken.context("the role api could not start")?);
+    }
     for role in roles {
         let token = stops.token(*role);
         let recorder = recorder(settings, *role)?;
@@ -239,8 +246,9 @@ pub(crate) async fn start(
             }
             Role::Api => {
                 let live = running.executor.as_ref().map(ExecutorView::live);
-                let address =
-                    api_role::start(settings, parts, (health, metrics, live), stop, shutdown);
+                let figures = (health, metrics, live);
+                let addresses = addresses.take().context("a process has one API")?;
+                let address = api_role::start(settings, addresses, parts, figures, stop, shutdown);
                 running.api = Some(address.await.with_context(context)?);
             }
         }

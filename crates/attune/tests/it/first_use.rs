@@ -4,6 +4,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use attune_store::WorkerStore as _;
+use attune_store_sqlite::{SqliteOptions, SqliteStore};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::json;
@@ -118,6 +120,28 @@ async fn one_role_alone_refuses_the_embedded_wiring() -> anyhow::Result<()> {
     }
     let left = std::fs::read_dir(folder.path())?.count();
     ensure!(left == 0, "{left} files were made");
+    Ok(())
+}
+
+/// What has no address has begun nothing: no worker of it counts as alive.
+#[tokio::test]
+async fn standalone_whose_address_is_in_use_leaves_no_worker_behind() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = taken.local_addr()?;
+    for setting in ["api.listen", "ops.listen"] {
+        let mut command = attune(&["standalone", "--set", "api.listen=127.0.0.1:0"]);
+        command.args(["--set", &format!("{setting}={address}")]);
+        command.current_dir(folder.path());
+        let (code, _, stderr) = run(command).await?;
+        let named = format!("cannot listen on {setting} {address}");
+        ensure!(code == 1 && stderr.contains(&named), "{code}: {stderr}");
+        let file = folder.path().join("attune-data/attune.db");
+        let store = SqliteStore::open(SqliteOptions::new(&file)).await?;
+        let workers = store.workers().await?;
+        store.close().await;
+        ensure!(workers.is_empty(), "{setting}: {workers:?}");
+    }
     Ok(())
 }
 
