@@ -55,7 +55,8 @@ pub struct ActionList {
 pub enum InForce {
     /// The owner of the action's partition has taken it over.
     Now,
-    /// It is stored; the owner could not be told and takes it over when it reads the action next.
+    /// It is stored; the owner could not be told and takes it over by itself, within
+    /// `executor.reconcile.interval_seconds` as long as an executor runs. Nothing is to be repeated.
     Pending,
 }
 

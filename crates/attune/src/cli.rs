@@ -80,7 +80,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArguments {
     /// Give up when PostgreSQL does not answer within so many seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = attune_cli::seconds())]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = attune_cli::seconds::<u64>)]
     pub(crate) give_up_after: u64,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct RestoreFenceArguments {
     #[arg(long)]
     pub(crate) force: bool,
     /// Who does it, for the audit log.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = "operator")]
+    #[arg(long, env = "USER", value_name = "NAME", default_value = attune_cli::NOBODY)]
     pub(crate) who: String,
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn restore_fence(
         nobody_is_there(store.as_ref()).await?;
     }
     store
-        .restore_fence(&arguments.who)
+        .restore_fence(attune_cli::who(&arguments.who))
         .await
         .context("the fence could not be set")?;
     store.close().await;

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::action_file::{self, FileAction, Place};
 use super::http::{CallError, Http};
 use super::render::{Column, limit, or_dash, table};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output, bounded};
+use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -31,8 +31,8 @@ enum ActionCommand {
         #[arg(required = true, value_name = "FILE|DIR")]
         paths: Vec<PathBuf>,
         /// Who does it, for the versions of the policies.
-        #[arg(long, env = "USER", value_name = "NAME")]
-        who: Option<String>,
+        #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+        who: String,
     },
     /// List the actions of the server.
     #[command(after_help = EXIT_CODES)]
@@ -129,18 +129,13 @@ async fn check(http: &Http, actions: &[FileAction]) -> Result<(), Failure> {
     )))
 }
 
-async fn apply(
-    http: &Http,
-    paths: &[PathBuf],
-    who: Option<String>,
-    json: bool,
-) -> Result<Output, Failure> {
+async fn apply(http: &Http, paths: &[PathBuf], who: String, json: bool) -> Result<Output, Failure> {
     let actions = read(paths)?;
     // One alone is refused or applied whole.
     if actions.len() > 1 {
         check(http, &actions).await?;
     }
-    let query = [("who", who.filter(|who| !who.is_empty()))];
+    let query = [("who", Some(super::who(&who).to_owned()))];
     let (mut applied, mut problems, mut exit) = (Vec::new(), Vec::new(), Exit::Done);
     for FileAction { spec, place } in &actions {
         let path = format!("/actions/{}", spec.action_ref);
@@ -148,7 +143,9 @@ async fn apply(
             Ok(answer) => {
                 if let Some(reason) = &answer.pending_reason {
                     problems.push(format!(
-                        "{} is stored, but not in force yet: {reason}",
+                        "{} is stored and not in force yet: {reason}. Nothing is to be repeated: it \
+                         comes into force by itself, within executor.reconcile.interval_seconds \
+                         (10) as long as an executor runs",
                         spec.action_ref
                     ));
                 }

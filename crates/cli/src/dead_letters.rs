@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::http::Http;
 use super::render::{Column, duration, one_line, or_dash, table};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output};
+use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output};
 
 /// How many letters are asked for at once: what every server allows unless its operator says
 /// otherwise.
@@ -66,8 +66,8 @@ struct RequeueArguments {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Who does it, for the audit log.
-    #[arg(long, env = "USER", value_name = "NAME")]
-    who: Option<String>,
+    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+    who: String,
     /// Only if the letter has come so often, as the list and `show` print it: not when it has come
     /// again since, with perhaps another body. With one ID.
     #[arg(long, value_name = "N")]
@@ -196,7 +196,7 @@ async fn requeue(http: &Http, arguments: RequeueArguments, json: bool) -> Result
     }
     let body = RequeueRequest {
         reason: arguments.reason,
-        who: arguments.who.filter(|who| !who.is_empty()),
+        who: Some(super::who(&arguments.who).to_owned()),
         arrivals: arguments.arrivals,
     };
     let (mut done, mut failed, mut exit) = (Vec::new(), Vec::new(), Exit::Done);

@@ -7,7 +7,7 @@ use reqwest::Method;
 
 use super::http::{CallError, Http};
 use super::render::{Column, limit, millis, or_dash, table};
-use super::{EXIT_CODES, Failure, Output};
+use super::{EXIT_CODES, Failure, NOBODY, Output};
 
 /// All holders of an action's slots, page after page.
 pub(super) async fn all(http: &Http, action_ref: &str) -> Result<HolderList, CallError> {
@@ -98,15 +98,16 @@ pub(super) struct ReleaseArguments {
     /// The execution's number, as `attune queues holders` prints it.
     #[arg(value_name = "ID")]
     id: ExecutionId,
-    /// Why, for the audit log and the execution's record.
+    /// Why, for the audit log; it becomes the `error` of an execution that ends by this, and is not
+    /// kept with one that waits again.
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Only if this attempt holds the slot.
     #[arg(long, value_name = "N")]
     attempt: Option<i32>,
     /// Who does it, for the audit log.
-    #[arg(long, env = "USER", value_name = "NAME")]
-    who: Option<String>,
+    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+    who: String,
 }
 
 /// Takes a slot back by force.
@@ -118,7 +119,7 @@ pub(super) async fn release(
     let body = ReleaseRequest {
         reason: arguments.reason,
         attempt: arguments.attempt.map(Attempt),
-        who: arguments.who.filter(|who| !who.is_empty()),
+        who: Some(super::who(&arguments.who).to_owned()),
     };
     let path = format!("/executions/{}/release", arguments.id);
     let request = http.request(Method::POST, &path).json(&body);

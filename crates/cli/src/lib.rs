@@ -75,17 +75,35 @@ pub(crate) struct Connect {
         value_name = "URL"
     )]
     url: String,
-    /// Wait so many seconds for a server that does not listen yet; 0: not at all.
-    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS", value_parser = seconds())]
+    /// Wait so many seconds for a server that does not listen yet; 0: not at all. One that listens
+    /// and does not answer is given up after 90 s, whatever stands here.
+    #[arg(long, global = true, default_value_t = 10, value_name = "SECONDS", value_parser = seconds::<u64>)]
     connect_timeout: u64,
     /// Write one JSON document to stdout instead of tables.
     #[arg(long, global = true)]
     json: bool,
 }
 
-/// A number of seconds: at most a year, which no clock overflows by.
-pub fn seconds() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(..=365 * 24 * 3600)
+/// The most that an option in seconds takes: a year, which no clock overflows by.
+const MAX_SECONDS: u32 = 365 * 24 * 3600;
+
+/// Reads an option in seconds.
+///
+/// # Errors
+/// When it is no whole number, or more than a year.
+pub fn seconds<T: From<u32>>(text: &str) -> Result<T, String> {
+    let seconds: Option<u32> = text.parse().ok();
+    let seconds = seconds.filter(|it| *it <= MAX_SECONDS);
+    let seconds = seconds.ok_or_else(|| format!("write whole seconds, from 0 to {MAX_SECONDS}"))?;
+    Ok(seconds.into())
+}
+
+/// Who is told to have done something when nobody is named.
+pub const NOBODY: &str = "cli";
+
+/// Who did something: an empty name is none.
+pub fn who(given: &str) -> &str {
+    if given.is_empty() { NOBODY } else { given }
 }
 
 /// What the exit code says; see [`EXIT_CODES`].

@@ -15,7 +15,8 @@ const NOW_MS: u64 = 50;
 /// What `as of` means.
 const LAG: &str = "The figures are those of this moment where the server can ask the executor in \
 its own process (`attune standalone`), else those that the executor told last: within a quarter of \
-a second of a change (stats.publish_interval_ms), then once in a while. The column `as of` says which.";
+a second of a change (stats.publish_interval_ms), then once in a while; \
+those of a queue that holds nothing only when it changes. The column `as of` says which.";
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES, after_long_help = format!("{LAG}\n\n{EXIT_CODES}"), args_conflicts_with_subcommands = true)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use attune_api_types::{Execution, Submitted};
 use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Status, Submission};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use reqwest::Method;
@@ -63,14 +63,14 @@ pub struct SubmitArguments {
     /// A mark that is shown with it; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
     label: Vec<String>,
-    /// Start it no sooner than in so many seconds.
-    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["file", "not_before"])]
+    /// Start it no sooner than in so many seconds, which are whole.
+    #[arg(long, value_name = "SECONDS", conflicts_with_all = ["file", "not_before"], value_parser = seconds::<u32>)]
     delay: Option<u32>,
     /// Start it no sooner than this time, as in 2026-11-22T18:00:00Z.
-    #[arg(long, value_name = "TIME", conflicts_with = "file")]
+    #[arg(long, value_name = "TIME", conflicts_with = "file", value_parser = attune_core::read_time)]
     not_before: Option<DateTime<Utc>>,
-    /// How long it may run, in seconds, in place of what the action says.
-    #[arg(long, value_name = "SECONDS", conflicts_with = "file")]
+    /// How long it may run, in whole seconds, in place of what the action says.
+    #[arg(long, value_name = "SECONDS", conflicts_with = "file", value_parser = seconds::<u32>)]
     run_timeout: Option<u32>,
     /// Names the request: repeating it within 24 hours gives the same execution. With --file,
     /// the lines get keys made from this one, so that the same file can be submitted again.
@@ -80,7 +80,7 @@ pub struct SubmitArguments {
     #[arg(long, conflicts_with = "file")]
     wait: bool,
     /// Stop waiting after so many seconds (exit code 3); the execution goes on.
-    #[arg(long, value_name = "SECONDS", requires = "wait", value_parser = seconds())]
+    #[arg(long, value_name = "SECONDS", requires = "wait", value_parser = seconds::<u64>)]
     timeout: Option<u64>,
     /// Submit every line of a file, each one submission in JSON, as in
     /// {"action_ref": "core.echo", "parameters": {"n": 1}, "priority": "high"}; `-` reads stdin.
@@ -89,7 +89,7 @@ pub struct SubmitArguments {
     file: Option<PathBuf>,
     /// Give a line up that is still refused after so many seconds, because its queue is full or
     /// the server is away.
-    #[arg(long, value_name = "SECONDS", requires = "file", default_value_t = 300, value_parser = seconds())]
+    #[arg(long, value_name = "SECONDS", requires = "file", default_value_t = 300, value_parser = seconds::<u64>)]
     give_up_after: u64,
 }
 
@@ -116,7 +116,7 @@ pub(super) async fn execute(http: &Http, arguments: SubmitArguments) -> Result<O
     Ok(if arguments.connect.json {
         Output::json(&submitted)
     } else {
-        Output::text(accepted_line(&submitted))
+        Output::text(accepted_line(&submitted, submission.not_before))
     })
 }
 
@@ -209,7 +209,8 @@ async fn submit(
     })
 }
 
-fn accepted_line(submitted: &Submitted) -> String {
+/// Whom a delayed one finds before it says nothing about when it starts.
+fn accepted_line(submitted: &Submitted, not_before: Option<DateTime<Utc>>) -> String {
     let Submitted {
         id,
         status,
@@ -218,8 +219,14 @@ fn accepted_line(submitted: &Submitted) -> String {
         ..
     } = submitted;
     let again = if *repeated { " (accepted before)" } else { "" };
-    match position {
-        Some(waiting) if *status == Status::Queued => {
+    let queued = *status == Status::Queued;
+    match (not_before.filter(|at| *at > Utc::now()), position) {
+        // One that was accepted before has the time of its first request, which may be another.
+        (Some(at), _) if queued && !repeated => {
+            let at = at.to_rfc3339_opts(SecondsFormat::Secs, true);
+            format!("execution {id} is {status}, starts no sooner than {at}")
+        }
+        (None, Some(waiting)) if queued => {
             format!("execution {id} is {status}, {waiting} before it{again}")
         }
         _ => format!("execution {id} is {status}{again}"),
@@ -442,7 +449,17 @@ mod tests {
                 "core.echo --delay 1 --not-before 2026-11-22T18:00:00Z",
                 "cannot be used with",
             ),
-            ("core.echo --not-before tomorrow", "tomorrow"),
+            (
+                "core.echo --delay 31536001",
+                "whole seconds, from 0 to 31536000",
+            ),
+            ("core.echo --delay 5m", "whole seconds"),
+            ("core.echo --run-timeout 1.5", "whole seconds"),
+            (
+                "core.echo --not-before tomorrow",
+                "`tomorrow` is no time; write one such as `2026-01-31T09:30:00Z`",
+            ),
+            ("core.echo --not-before 2026-11-23", "is no time"),
             ("core.echo -p message", "not KEY=VALUE"),
             ("core.echo -p a=1 -p a=2", "given twice"),
             ("core.echo --label a=1 --label a=2", "given twice"),
@@ -465,13 +482,26 @@ mod tests {
             repeated: false,
             request_id: RequestId::fresh(),
         };
+        let at = |text: &str| attune_core::read_time(text).ok();
+        for not_before in [None, at("2020-01-31T09:30:00Z")] {
+            assert_eq!(
+                accepted_line(&submitted, not_before),
+                "execution 7 is queued, 3 before it"
+            );
+        }
+        let later = at("2999-01-31T09:30:00.5Z");
         assert_eq!(
-            accepted_line(&submitted),
-            "execution 7 is queued, 3 before it"
+            accepted_line(&submitted, later),
+            "execution 7 is queued, starts no sooner than 2999-01-31T09:30:00Z"
+        );
+        submitted.repeated = true;
+        assert_eq!(
+            accepted_line(&submitted, later),
+            "execution 7 is queued (accepted before)"
         );
         (submitted.status, submitted.repeated) = (Status::Requested, true);
         assert_eq!(
-            accepted_line(&submitted),
+            accepted_line(&submitted, None),
             "execution 7 is requested (accepted before)"
         );
     }

@@ -35,4 +35,4 @@ pub use serde_json::value::RawValue;
 pub use span::millis;
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};
-pub use submission::Submission;
+pub use submission::{Submission, read_time};

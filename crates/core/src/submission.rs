@@ -131,14 +131,17 @@ where
 /// As [`object_or_null`].
 fn time_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<DateTime<Utc>>, D::Error> {
     let given = Option::<String>::deserialize(from)?;
-    let time = given.map(|text| {
-        text.parse().map_err(|_| {
-            D::Error::custom(format_args!(
-                "`{text}` is no time; write one such as `2026-01-31T09:30:00Z`"
-            ))
-        })
-    });
+    let time = given.map(|text| read_time(&text).map_err(D::Error::custom));
     time.transpose()
+}
+
+/// Reads a time as it is written in a submission.
+///
+/// # Errors
+/// For people, when it is none.
+pub fn read_time(text: &str) -> Result<DateTime<Utc>, String> {
+    let wrong = |_| format!("`{text}` is no time; write one such as `2026-01-31T09:30:00Z`");
+    text.parse().map_err(wrong)
 }
 
 fn is_default(priority: &Priority) -> bool {

@@ -4,6 +4,7 @@ use attune_api_types::{ErrorBody, words};
 use std::str::FromStr;
 
 use attune_api_types::{ActionApplied, ActionList, ActionView, InForce};
+use attune_commands::ClientError;
 use attune_core::{ActionRef, ActionSpec};
 use attune_record::{Record, now_ns};
 use axum::Json;
@@ -96,6 +97,18 @@ pub(crate) async fn apply(
     Ok((status, Json(applied)).into_response())
 }
 
+/// Why the owner has not taken over what is stored. Not in the words of a command, which say what
+/// became of it and to repeat it: an owner takes the action over by itself.
+fn why_pending(error: ClientError) -> String {
+    match error {
+        ClientError::NotConfirmed { reason, .. } => {
+            format!("its executor has not answered in time ({reason})")
+        }
+        ClientError::Overloaded { .. } => "too many commands wait for an answer".to_owned(),
+        error => ApiError::from(error).detail.message,
+    }
+}
+
 async fn store_and_tell(
     app: App,
     spec: ActionSpec,
@@ -127,7 +140,7 @@ async fn store_and_tell(
         .commands
         .action_changed(spec.action_ref.as_str(), app.options.submit_timeout)
         .await;
-    let pending_reason = told.err().map(|error| ApiError::from(error).detail.message);
+    let pending_reason = told.err().map(why_pending);
     if let Some(reason) = &pending_reason {
         warn!(action.r#ref = %spec.action_ref, error.message = %reason, "an applied action is not in force yet");
     }

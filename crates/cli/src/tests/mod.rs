@@ -377,8 +377,13 @@ async fn apply_reads_everything_first_and_shows_what_changed() {
     assert_eq!(rows[2], ["demo.b", "created", "unlimited", "pending"]);
     assert_eq!(
         output.problems,
-        ["demo.b is stored, but not in force yet: nobody owns it"]
+        [
+            "demo.b is stored and not in force yet: nobody owns it. Nothing is to be repeated: it \
+             comes into force by itself, within executor.reconcile.interval_seconds (10) as long \
+             as an executor runs"
+        ]
     );
+    assert_eq!(output.exit, Exit::Done);
     assert!(
         attune(&url, &line)
             .await
