@@ -9,7 +9,8 @@ use attune_runtime::Progress;
 /// Settings of a [`Worker`](crate::Worker).
 #[derive(Debug, Clone)]
 pub struct WorkerOptions {
-    /// Its name for people; it must differ between workers that run at once.
+    /// Its name for people; it should differ between workers that run at once, as lists tell them
+    /// apart by it, and nothing breaks when it does not.
     pub name: String,
     /// The pool whose executions it takes.
     pub pool: String,
