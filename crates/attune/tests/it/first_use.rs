@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use attune_store::WorkerStore as _;
+use attune_store::{Store as _, WorkerStore as _};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
 use axum::routing::get;
 use axum::{Json, Router};

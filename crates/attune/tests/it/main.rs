@@ -21,6 +21,7 @@ mod guards;
 mod histories;
 mod lasting;
 mod late_servers;
+mod logs;
 mod lost_servers;
 mod lost_workers;
 mod messages;

@@ -181,3 +181,21 @@ fn leases_of_workers_are_ended_one_call_after_the_other() {
     world.pass(60_000, false);
     assert_eq!(world.held_back.len(), 1);
 }
+
+/// A partition that was taken by a call whose answer took longer than a lease goes back like the others.
+#[test]
+fn what_an_answer_gives_that_came_too_late_goes_back() {
+    let mut world = World::shared();
+    world.pass(TTL, false);
+    world.holds_back = Some(|call| matches!(call, Call::TakeOver(_)));
+    while world.held_back.is_empty() {
+        world.pass(100, false);
+    }
+    // Nobody answers any more, and when others may own everything, that one answer comes.
+    world.away_until = world.now + 4 * TTL;
+    world.pass(2 * TTL, false);
+    assert_eq!(world.places(), 0);
+    world.holds_back = None;
+    world.pass(1_000, false);
+    assert_eq!(world.places(), 0, "{:?}", world.owner.places().collect::<Vec<_>>());
+}

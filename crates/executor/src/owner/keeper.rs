@@ -315,6 +315,8 @@ impl Owner {
             standing: Standing::Kept,
         };
         self.keeper.held.insert(partition, held);
+        // The answer may have taken so long that others own it by now: then this goes back, too.
+        self.keeper.gave_back = false;
         let subscription = SubscriptionId(self.number());
         let place = Place {
             epoch,
