@@ -91,7 +91,7 @@ impl World {
         self.is_awake(o)
             && !owner.leaves
             && self.lasting.has_ways(o, self.now)
-            && seen.is_none_or(|until| *until <= self.now)
+            && seen.is_none_or(|until| *until <= self.store_now())
     }
 
     /// Whether an owner lives, and its clock goes.
