@@ -197,5 +197,10 @@ fn what_an_answer_gives_that_came_too_late_goes_back() {
     assert_eq!(world.places(), 0);
     world.holds_back = None;
     world.pass(1_000, false);
-    assert_eq!(world.places(), 0, "{:?}", world.owner.places().collect::<Vec<_>>());
+    assert_eq!(
+        world.places(),
+        0,
+        "{:?}",
+        world.owner.places().collect::<Vec<_>>()
+    );
 }

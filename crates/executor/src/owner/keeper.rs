@@ -102,7 +102,7 @@ impl Keeper {
     }
 
     pub(super) fn untrusted_for(&self, now: Millis) -> Option<Millis> {
-        self.untrusted_since.map(|since| now - since)
+        self.untrusted_since.map(|since| (now - since).max(0))
     }
 
     pub(super) fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
@@ -315,8 +315,14 @@ impl Owner {
             standing: Standing::Kept,
         };
         self.keeper.held.insert(partition, held);
-        // The answer may have taken so long that others own it by now: then this goes back, too.
-        self.keeper.gave_back = false;
+        // Nobody else can own it before its own time is over, which is over already where the answer
+        // took that long; then this goes back, too.
+        if self.keeper.gave_back {
+            let ttl = self.options.lease_ttl;
+            let over = sent + ttl - margin(ttl);
+            self.keeper.gave_back = false;
+            self.keeper.untrusted_since = self.keeper.untrusted_since.max(Some(over));
+        }
         let subscription = SubscriptionId(self.number());
         let place = Place {
             epoch,
