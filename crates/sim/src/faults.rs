@@ -25,7 +25,9 @@ impl World {
                 self.push(now + down, Ev::Restart(Party::Owner(owner, 0)));
             }
             Fault::PauseOwner { owner, pause } if self.owners[owner].is_alive() => {
-                self.owners[owner].paused_until = now + pause;
+                // It may stand still already, and for longer.
+                let until = &mut self.owners[owner].paused_until;
+                *until = (*until).max(now + pause);
                 self.flow.excuse(now + pause);
                 let party = Party::Owner(owner, self.owners[owner].life());
                 self.push(now + HEARTBEATS, Ev::Silent(party));
@@ -58,7 +60,8 @@ impl World {
                 self.push(now + down, Ev::Restart(Party::Worker(worker, 0)));
             }
             Fault::PauseWorker { worker, pause } if self.workers[worker].is_alive() => {
-                self.workers[worker].paused_until = now + pause;
+                let until = &mut self.workers[worker].paused_until;
+                *until = (*until).max(now + pause);
                 let party = Party::Worker(worker, self.workers[worker].life());
                 self.push(now + HEARTBEATS, Ev::Silent(party));
             }

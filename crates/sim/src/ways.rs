@@ -79,6 +79,10 @@ impl World {
         let owner = lease.owner.filter(|_| !wrong && lease.is_live(self.now))?;
         let owner = self.owner_of(owner).filter(|it| self.is_awake(*it))?;
         self.lasting.without_bus(owner, self.now)?;
+        if self.lasting.without_store(owner, self.now) {
+            // It can hand nothing over.
+            return None;
+        }
         (0..self.owners.len())
             .any(|other| other != owner && self.could_serve(other))
             .then_some(owner)
