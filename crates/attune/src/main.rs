@@ -89,7 +89,7 @@ fn tell(error: &anyhow::Error) {
 fn guard(cli: &Cli, guarding: &GuardArguments) -> ExitCode {
     let guarded = load(cli, false).and_then(|loaded| {
         let log = &loaded.settings.log;
-        telemetry::init(&log.level, log.format)?;
+        let _log = telemetry::init(&log.level, log.format)?;
         Ok(attune_worker::guard::run(guarding.kills_worker)?)
     });
     match guarded {
@@ -132,17 +132,17 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         _ => {}
     }
     let settings = &loaded.settings;
-    start_log(&cli.command, &loaded)?;
+    let log = start_log(&cli.command, &loaded)?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
     match cli.command {
-        Command::Executor => serve_one(&loaded, Role::Executor).await,
-        Command::CompletionListener => serve_one(&loaded, Role::CompletionListener).await,
-        Command::Stats => serve_one(&loaded, Role::Stats).await,
-        Command::Api => serve_one(&loaded, Role::Api).await,
-        Command::Worker => serve_one(&loaded, Role::Worker).await,
-        Command::Standalone => roles::serve(settings, &Role::ALL).await,
+        Command::Executor => serve_one(&loaded, Role::Executor, &log).await,
+        Command::CompletionListener => serve_one(&loaded, Role::CompletionListener, &log).await,
+        Command::Stats => serve_one(&loaded, Role::Stats, &log).await,
+        Command::Api => serve_one(&loaded, Role::Api, &log).await,
+        Command::Worker => serve_one(&loaded, Role::Worker, &log).await,
+        Command::Standalone => roles::serve(settings, &Role::ALL, &log).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
         Command::RestoreFence(arguments) => fence::restore_fence(settings, &arguments).await,
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
@@ -168,7 +168,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Starts the log. A command that ends by itself speaks to the person who typed it, unless the
 /// settings ask for something else.
-fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<()> {
+fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<telemetry::Log> {
     let log = &loaded.settings.log;
     let ends = matches!(
         command,
@@ -183,16 +183,16 @@ fn start_log(command: &Command, loaded: &Loaded) -> anyhow::Result<()> {
     } else {
         &log.level
     };
-    if ends && log.format == LogFormat::Auto {
-        telemetry::init_plain(level)?;
+    let log = if ends && log.format == LogFormat::Auto {
+        telemetry::init_plain(level)?
     } else {
-        telemetry::init(level, log.format)?;
-    }
-    Ok(())
+        telemetry::init(level, log.format)?
+    };
+    Ok(log)
 }
 
 /// Serves one role beside processes that serve the others.
-async fn serve_one(loaded: &Loaded, role: Role) -> anyhow::Result<ExitCode> {
+async fn serve_one(loaded: &Loaded, role: Role, log: &telemetry::Log) -> anyhow::Result<ExitCode> {
     let name = role.name();
     ensure!(
         loaded.settings.wiring != Wiring::Embedded,
@@ -201,7 +201,7 @@ async fn serve_one(loaded: &Loaded, role: Role) -> anyhow::Result<ExitCode> {
          `wiring: postgres-rabbitmq`",
         loaded.source("wiring")
     );
-    roles::serve(&loaded.settings, &[role]).await
+    roles::serve(&loaded.settings, &[role], log).await
 }
 
 /// Opens the store, waiting no longer than it says.

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
-use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd};
+use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd, telemetry};
 use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
@@ -85,7 +85,11 @@ pub(crate) struct Running {
 }
 
 /// Runs roles as a daemon until it is told to stop.
-pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result<ExitCode> {
+pub(crate) async fn serve(
+    settings: &Settings,
+    roles: &[Role],
+    log: &telemetry::Log,
+) -> anyhow::Result<ExitCode> {
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let name = if let [role] = roles {
@@ -95,6 +99,7 @@ pub(crate) async fn serve(settings: &Settings, roles: &[Role]) -> anyhow::Result
     };
     let health = Health::new();
     let metrics = Metrics::new();
+    log.export(&metrics.meter("log"));
     let process = health.component(name);
     process.waiting("starting");
     let parts = match Parts::open(settings, name, &shutdown).await {

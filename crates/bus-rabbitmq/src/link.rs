@@ -185,28 +185,23 @@ impl Link {
     /// Whether the connection stands, and is likely to; that the broker takes nothing from anybody at
     /// the moment does not count.
     pub(crate) fn reach(&self) -> Result<(), BusError> {
-        match &*self.states.borrow() {
-            State::Closed => Err(BusError::Closed),
-            State::Down(cause) => Err(cause.clone().into()),
-            State::Up(life) if life.is_broken() => Err(BusError::Unavailable(life.cause())),
-            State::Up(life) => match life.doubt() {
-                Some(doubt) => Err(BusError::Unavailable(doubt)),
-                None => Ok(()),
-            },
-        }
+        self.look(Life::doubt)
     }
 
     /// Whether the connection can be used right now, and if not, why.
     pub(crate) fn check(&self) -> Result<(), BusError> {
-        match &*self.states.borrow() {
-            State::Closed => Err(BusError::Closed),
-            State::Down(cause) => Err(cause.clone().into()),
-            State::Up(life) if life.is_broken() => Err(BusError::Unavailable(life.cause())),
-            State::Up(life) => match life.blocked() {
-                Some(blocked) => Err(BusError::Unavailable(blocked)),
-                None => Ok(()),
-            },
-        }
+        self.look(Life::blocked)
+    }
+
+    /// Whether there is a life, and `objection` has nothing against it.
+    fn look(&self, objection: fn(&Life) -> Option<String>) -> Result<(), BusError> {
+        let objection = match &*self.states.borrow() {
+            State::Closed => return Err(BusError::Closed),
+            State::Down(cause) => return Err(cause.clone().into()),
+            State::Up(life) if life.is_broken() => Some(life.cause()),
+            State::Up(life) => objection(life),
+        };
+        objection.map_or(Ok(()), |why| Err(BusError::Unavailable(why)))
     }
 }
 

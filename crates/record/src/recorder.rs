@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::mem;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -145,7 +146,12 @@ impl Recorder {
         let path = dir.join(name);
         let open = || {
             std::fs::create_dir_all(dir)?;
-            OpenOptions::new().append(true).create_new(true).open(&path)
+            // Others than the owner and its group have no business with what was asked for.
+            OpenOptions::new()
+                .append(true)
+                .create_new(true)
+                .mode(0o640)
+                .open(&path)
         };
         let file = open().map_err(|source| RecordError::Create {
             path: path.clone(),

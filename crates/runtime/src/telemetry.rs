@@ -3,10 +3,17 @@
 use std::io::{self, IsTerminal};
 
 use attune_config::LogFormat;
+use opentelemetry::metrics::Meter;
 use tracing::Subscriber;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::counters::Counter;
+
+/// So many lines wait at most for whoever reads the log: a few megabytes.
+const LINES_WAITING: usize = 10_000;
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -24,15 +31,55 @@ pub enum TelemetryError {
     Twice(#[from] tracing_subscriber::util::TryInitError),
 }
 
+/// The log of a process. When it is dropped, what was logged is written, as far as somebody reads
+/// it within a second.
+#[must_use = "without it nothing is written any more"]
+#[derive(Debug)]
+pub struct Log {
+    _writing: WorkerGuard,
+    lost: ErrorCounter,
+}
+
+impl Log {
+    /// Lines go to a thread that writes them, so that a log that nobody reads (a stopped pager, a
+    /// collector that hangs) holds up nobody: once it is too far behind, lines are lost.
+    fn start() -> (NonBlocking, Self) {
+        let (writer, writing) = NonBlockingBuilder::default()
+            .buffered_lines_limit(LINES_WAITING)
+            .lossy(true)
+            .thread_name("attune-log")
+            .finish(io::stderr());
+        let lost = writer.error_counter();
+        (
+            writer,
+            Self {
+                _writing: writing,
+                lost,
+            },
+        )
+    }
+
+    /// Shows how many lines were lost.
+    pub fn export(&self, meter: &Meter) {
+        let lost = self.lost.clone();
+        let description = "Lines of the log that were dropped, because nobody read it fast enough.";
+        Counter::show(meter, "log_lines_lost_total", description, move || {
+            lost.dropped_lines() as u64
+        });
+    }
+}
+
 /// Starts logging for the whole process, from the settings `log.level` and `log.format`.
 ///
 /// # Errors
 /// When the level is not a filter, or logging was started before.
-pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
+pub fn init(level: &str, format: LogFormat) -> Result<Log, TelemetryError> {
     let terminal = io::stderr().is_terminal();
     let format = resolve(format, terminal);
-    subscriber(filter(level)?, format, terminal, io::stderr).try_init()?;
-    Ok(())
+    let filter = filter(level)?;
+    let (writer, log) = Log::start();
+    subscriber(filter, format, terminal, writer).try_init()?;
+    Ok(log)
 }
 
 /// Starts logging for a command that ends by itself, as lines for the person who typed it: the
@@ -40,17 +87,19 @@ pub fn init(level: &str, format: LogFormat) -> Result<(), TelemetryError> {
 ///
 /// # Errors
 /// As for [`init`].
-pub fn init_plain(level: &str) -> Result<(), TelemetryError> {
+pub fn init_plain(level: &str) -> Result<Log, TelemetryError> {
+    let filter = filter(level)?;
+    let (writer, log) = Log::start();
     tracing_subscriber::fmt()
-        .with_env_filter(filter(level)?)
+        .with_env_filter(filter)
         .log_internal_errors(false)
-        .with_writer(io::stderr)
+        .with_writer(writer)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .without_time()
         .finish()
         .try_init()?;
-    Ok(())
+    Ok(log)
 }
 
 /// What the libraries below say is of use only when somebody asks for it: the driver of the

@@ -33,9 +33,9 @@ impl Clocks {
         }
     }
 
-    /// By how much the wall clock was set since the last time, if it was.
-    fn step(&mut self) -> Option<TimeDelta> {
-        let before = std::mem::replace(self, Self::now());
+    /// By how much the wall clock was set between the last time and `now`, if it was.
+    fn step(&mut self, now: Self) -> Option<TimeDelta> {
+        let before = std::mem::replace(self, now);
         let passed = self.boot.saturating_duration_since(before.boot);
         let passed = TimeDelta::from_std(passed).unwrap_or(TimeDelta::MAX);
         let step = (self.wall - before.wall) - passed;
@@ -57,7 +57,7 @@ pub(crate) async fn maintain<S>(
     let mut log = LogPace::default();
     let mut clocks = Clocks::now();
     loop {
-        let maintained = match clocks.step() {
+        let maintained = match clocks.step(Clocks::now()) {
             Some(step) => {
                 tracing::error!(
                     step_s = step.num_seconds(),
@@ -106,16 +106,18 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_is_noticed_once() {
         let mut clocks = Clocks::now();
-        assert_eq!(clocks.step(), None);
-        for ahead in [TimeDelta::days(40), -TimeDelta::days(40)] {
-            clocks.wall -= ahead;
-            let step = clocks.step().unwrap();
-            assert!((step - ahead).abs() < STEP, "{step}");
-            assert_eq!(clocks.step(), None);
+        let (mut wall, mut boot) = (clocks.wall, clocks.boot);
+        let hour = Duration::from_secs(3600);
+        let mut after = |wall_step: TimeDelta, passed: Duration| {
+            (wall, boot) = (wall + wall_step, boot + passed);
+            clocks.step(Clocks { wall, boot })
+        };
+        assert_eq!(after(TimeDelta::zero(), Duration::ZERO), None);
+        for step in [TimeDelta::days(40), -TimeDelta::days(40)] {
+            assert_eq!(after(step, Duration::ZERO), Some(step));
+            assert_eq!(after(TimeDelta::zero(), Duration::ZERO), None);
         }
         // A machine that slept was not set.
-        clocks.wall -= TimeDelta::hours(1);
-        clocks.boot = BootInstant::from_nanos(clocks.boot.as_nanos() - 3_600_000_000_000);
-        assert_eq!(clocks.step(), None);
+        assert_eq!(after(TimeDelta::hours(1), hour), None);
     }
 }

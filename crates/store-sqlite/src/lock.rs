@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use attune_store::StoreError;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::options::SqliteOptions;
@@ -27,9 +27,10 @@ impl FileLock {
     /// other files the same rights), and takes the lock beside it. The lock belongs to the file
     /// and not to its name, so that a link to it does not lead past the lock.
     pub(crate) fn take(options: &SqliteOptions) -> Result<Self, StoreError> {
-        create(&options.path)?;
+        create(&options.path, OFlags::empty())?;
         let path = lock_path(&options.path)?;
-        let mut file = create(&path)?;
+        // Made by nobody else: a link here would have another file written over.
+        let mut file = create(&path, OFlags::NOFOLLOW)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(in_use(options, &mut file)),
@@ -50,13 +51,14 @@ fn lock_path(path: &Path) -> Result<PathBuf, StoreError> {
     Ok(path.into())
 }
 
-fn create(path: &Path) -> Result<File, StoreError> {
+fn create(path: &Path, flags: OFlags) -> Result<File, StoreError> {
     OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(ONLY_OWNER)
+        .custom_flags(flags.bits().cast_signed())
         .open(path)
         .map_err(|error| cannot("open", path, &error))
 }

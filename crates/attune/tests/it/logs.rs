@@ -1,12 +1,13 @@
 //! A log that cannot be written.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::process::Stdio;
 
 use anyhow::{Context as _, ensure};
 use attune_testkit::{Api, variable};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::process::Command;
@@ -65,5 +66,17 @@ async fn embedded_a_log_on_a_full_disk_costs_lines_alone() -> anyhow::Result<()>
 async fn embedded_a_log_that_nobody_reads_costs_lines_alone() -> anyhow::Result<()> {
     let (reader, writer) = io::pipe()?;
     drop(reader);
+    only_lines_are_lost(writer.into()).await
+}
+
+/// The reader is there and does not read: a stopped pager, a collector that hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn embedded_a_log_that_stands_full_costs_lines_alone() -> anyhow::Result<()> {
+    let (_reader, mut writer) = io::pipe()?;
+    // Until nothing more goes in, and whoever writes next would wait.
+    let blocking = fcntl_getfl(&writer)?;
+    fcntl_setfl(&writer, blocking | OFlags::NONBLOCK)?;
+    while writer.write(&[b'\n']).is_ok() {}
+    fcntl_setfl(&writer, blocking)?;
     only_lines_are_lost(writer.into()).await
 }
