@@ -97,6 +97,12 @@ impl Dialer {
 }
 
 impl Dialed {
+    /// Whether the broker answers here: to something that is no queue's business.
+    pub(crate) async fn answers(&self) -> bool {
+        let asked = timeout(CLOSE_TIMEOUT, self.connection.create_channel()).await;
+        matches!(asked, Ok(Ok(_)))
+    }
+
     /// Closes politely, then for certain. What was not written by then is never sent, and what
     /// was not acknowledged goes back, in order.
     pub(crate) async fn hang_up(&self, why: &str) {

@@ -21,7 +21,8 @@ use crate::dial::{Dialed, Dialer};
 
 /// A life of at least this length counts as a success: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
-/// After so many lives in a row that did not last, the next one is not trusted until it has.
+/// After so many connections that were lost, with none between them that lasted, the next one is
+/// not trusted until it has.
 const RELAPSES: u32 = 3;
 /// So many heartbeats a life must last: one that carries small messages alone, and no others, is
 /// found dead after two or three.
@@ -43,9 +44,9 @@ pub(crate) struct Life {
 }
 
 /// What is known of a life when it begins.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Past {
-    /// How many lives before it, in a row, did not last.
+    /// How many connections were lost before it, since one that lasted.
     relapses: u32,
     /// Why the last of them ended.
     cause: String,
@@ -215,7 +216,7 @@ struct Supervisor {
 impl Supervisor {
     async fn run(mut self, first: Arc<Life>) {
         let mut life = first;
-        let mut relapses = 0;
+        let mut past = Past::default();
         loop {
             let born = Instant::now();
             let ended = self.watch(&life).await;
@@ -232,9 +233,14 @@ impl Supervisor {
                 let cause = Cause::unavailable(format!("{place}: {cause}"));
                 self.states.send_replace(State::Down(cause));
             }
+            let answers = ended.is_some() && life.dialed.answers().await;
             // Before the next connection: what this one still holds must have gone back, and
             // what it has not yet sent must not come after newer messages.
-            life.dialed.hang_up("the client starts anew").await;
+            if answers || ended.is_none() {
+                life.dialed.hang_up("the client starts anew").await;
+            } else {
+                life.dialed.socket.cut();
+            }
             if ended.is_none() {
                 break;
             }
@@ -242,20 +248,18 @@ impl Supervisor {
                 self.backoff.reset();
             }
             let lasting = self.dialer.heartbeat() * LASTING;
-            relapses = if born.elapsed() < lasting {
-                relapses + 1
-            } else {
-                1
-            };
+            // Where the broker still answers, the connection was not what was wrong, but a queue that
+            // confirms nothing, or a subscription: that would go with a partition to its next owner.
+            if !answers {
+                let lasted = born.elapsed() >= lasting;
+                past.relapses = if lasted { 1 } else { past.relapses + 1 };
+                past.cause = life.cause();
+            }
             let Some(dialed) = self.dial().await else {
                 break;
             };
-            let past = Past {
-                relapses,
-                cause: life.cause(),
-                doubted_until: Some(Instant::now() + lasting),
-            };
-            life = Arc::new(Life::new(life.generation + 1, dialed, past));
+            past.doubted_until = Some(Instant::now() + lasting);
+            life = Arc::new(Life::new(life.generation + 1, dialed, past.clone()));
             tracing::info!(
                 bus.connection = %self.dialer.name,
                 bus.generation = life.generation,

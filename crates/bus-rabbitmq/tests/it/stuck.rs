@@ -7,7 +7,9 @@ use attune_bus_rabbitmq::{QueueType, RabbitOptions};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use crate::support::{Vhost, connect, numbered, publish_until_confirmed, services, within};
+use crate::support::{
+    Vhost, connect, numbered, publish_until_confirmed, services, until_check, within,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// More than a broker takes for such a queue before it stops reading from the connection.
@@ -64,6 +66,50 @@ async fn goes_on_beside_a_stuck_queue(queue_type: QueueType) {
     publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
     bus.close().await;
     vhost.delete().await;
+}
+
+/// Whoever publishes to such a queue alone has its connections made anew again and again, and so has
+/// the next one: it still reaches the broker.
+async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
+    const LIVES: usize = 5;
+    let vhost = Vhost::new().await;
+    let options = RabbitOptions {
+        publish_timeout: Duration::from_secs(1),
+        queue_type,
+        ..vhost.options()
+    };
+    let bus = connect(options).await;
+    let stuck = Topic::Requested("default".to_owned());
+    bus.declare(&stuck).await.unwrap();
+    process(&vhost, "attune.requested.default", "suspend").await;
+    let mut lost = 0;
+    let lives = async {
+        while lost < LIVES {
+            let answer = bus.publish(vec![numbered(stuck.clone(), 0)]).await;
+            assert!(
+                matches!(answer, Err(PublishError::Unconfirmed(_))),
+                "{answer:?}"
+            );
+            until_check(&*bus, true).await;
+            bus.reach().unwrap();
+            lost += 1;
+        }
+    };
+    within("the calls", lives).await;
+    process(&vhost, "attune.requested.default", "resume").await;
+    publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
+    bus.close().await;
+    vhost.delete().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_quorum_queue_does_not_hide_the_broker() {
+    the_broker_is_reached_beside_a_stuck_queue(QueueType::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stuck_classic_queue_does_not_hide_the_broker() {
+    the_broker_is_reached_beside_a_stuck_queue(QueueType::Classic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
