@@ -8,6 +8,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, Dir, DirEntry, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags, chmod,
@@ -27,6 +28,12 @@ const HELD: OFlags = OFlags::PATH
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// How long a removal may take. Its run is not told as over before, and what escaped its group may
+/// make folders faster than they go.
+const LONGEST: Duration = Duration::from_secs(300);
+/// How deep files are removed in place where the disk is too full to move folders up.
+const THINNED: usize = 32;
+
 /// Removes a folder with everything in it, and its name: the one it was made with in its parent, or
 /// the one it has there now. That it is gone already is no error.
 ///
@@ -38,41 +45,93 @@ pub(super) fn remove(
     name: &CStr,
     folder: BorrowedFd<'_>,
 ) -> io::Result<()> {
-    empty(folder)?;
+    empty(folder, LONGEST)?;
     remove_name(parent, name, folder)
 }
 
 /// Removes everything in a folder, however deep a program has made it: what lies in a folder of it
 /// moves up, so that this needs no stack, no long paths and five descriptors.
-fn empty(folder: BorrowedFd<'_>) -> io::Result<()> {
+fn empty(folder: BorrowedFd<'_>, longest: Duration) -> io::Result<()> {
     open_up(folder)?;
-    let mut emptying = Emptying {
-        folder,
-        mark: Uuid::new_v4(),
-        moved: 0,
-    };
-    while emptying.once()? {}
-    Ok(())
+    let mut emptying = Emptying::new(folder, longest);
+    loop {
+        match emptying.once() {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            // A folder that moves up may need room that the files in it have taken.
+            Err(error) if is_full(&error) && emptying.thin(folder, THINNED)? => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    let full = [Errno::NOSPC, Errno::DQUOT].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|it| full.contains(&it))
 }
 
 struct Emptying<'a> {
     folder: BorrowedFd<'a>,
+    until: Instant,
     /// What a program calls its folders may be in the way of those that move up.
     mark: Uuid,
     moved: u64,
 }
 
-impl Emptying<'_> {
+impl<'a> Emptying<'a> {
+    fn new(folder: BorrowedFd<'a>, longest: Duration) -> Self {
+        Self {
+            folder,
+            until: Instant::now() + longest,
+            mark: Uuid::new_v4(),
+            moved: 0,
+        }
+    }
+
     /// Removes what the folder holds; whether there were folders in it, whose own have moved up.
     fn once(&mut self) -> io::Result<bool> {
         let mut folders = false;
         for entry in entries(self.folder)? {
+            self.check()?;
             let entry = entry?;
             if is_folder(self.folder, &entry)? {
                 folders |= self.dissolve(entry.file_name())?;
             }
         }
         Ok(folders)
+    }
+
+    /// Removes the files in a folder and in those in it, and the folders that are empty then, without
+    /// moving anything; whether there were any.
+    fn thin(&self, folder: BorrowedFd<'_>, depth: usize) -> io::Result<bool> {
+        let mut removed = false;
+        for entry in entries(folder)? {
+            self.check()?;
+            let entry = entry?;
+            if !is_folder(folder, &entry)? {
+                removed = true;
+                continue;
+            }
+            let Some(inner) = hold(folder, entry.file_name())? else {
+                continue;
+            };
+            open_up(inner.as_fd())?;
+            if depth > 0 {
+                removed |= self.thin(inner.as_fd(), depth - 1)?;
+            }
+            removed |= unlinkat(folder, entry.file_name(), AtFlags::REMOVEDIR).is_ok();
+        }
+        Ok(removed)
+    }
+
+    /// # Errors
+    /// When it has taken too long.
+    fn check(&self) -> io::Result<()> {
+        if Instant::now() < self.until {
+            return Ok(());
+        }
+        let why = "it has taken too long: something may still be writing there";
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
     }
 
     /// Removes a folder in the folder; those in it move up. False when it was none any more.
@@ -82,6 +141,7 @@ impl Emptying<'_> {
         };
         open_up(inner.as_fd())?;
         for entry in entries(inner.as_fd())? {
+            self.check()?;
             let entry = entry?;
             if !is_folder(inner.as_fd(), &entry)? {
                 continue;
@@ -223,230 +283,5 @@ pub(super) fn remove_empty(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ffi::CString;
-    use std::fs::{self, File, Permissions};
-    use std::os::unix::ffi::OsStrExt as _;
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
-    use std::path::Path;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use rustix::fs::{RenameFlags, renameat_with};
-
-    use super::*;
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o777
-    }
-
-    fn close(path: &Path) {
-        fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
-    }
-
-    /// A folder with a file, which nobody may touch.
-    struct Victim(tempfile::TempDir);
-
-    impl Victim {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            fs::write(dir.path().join("file"), "x").unwrap();
-            // A mode that a removal would have to change.
-            fs::set_permissions(dir.path(), Permissions::from_mode(0o500)).unwrap();
-            Self(dir)
-        }
-
-        fn path(&self) -> &Path {
-            self.0.path()
-        }
-
-        #[track_caller]
-        fn check_untouched(&self) {
-            assert_eq!(fs::read_to_string(self.path().join("file")).unwrap(), "x");
-            assert_eq!(mode(self.path()), 0o500);
-        }
-    }
-
-    impl Drop for Victim {
-        fn drop(&mut self) {
-            // Else it could not be removed.
-            let _ = fs::set_permissions(self.path(), Permissions::from_mode(0o700));
-        }
-    }
-
-    #[track_caller]
-    fn check_removed(root: &Path) {
-        let parent = File::open(root.parent().unwrap()).unwrap();
-        let name = CString::new(root.file_name().unwrap().as_bytes()).unwrap();
-        let folder = File::open(root).unwrap();
-        // The second time it is gone already.
-        for _ in 0..2 {
-            remove(parent.as_fd(), &name, folder.as_fd()).unwrap();
-            assert!(!root.exists());
-        }
-    }
-
-    #[test]
-    fn closed_folders_are_opened() {
-        let work_dir = tempfile::tempdir().unwrap();
-        let root = work_dir.path().join("room");
-        let inner = root.join("a/b");
-        fs::create_dir_all(&inner).unwrap();
-        fs::write(inner.join("file"), "x").unwrap();
-        fs::write(root.join("a/file"), "x").unwrap();
-        let folder = File::open(&root).unwrap();
-        for path in [&inner, &root.join("a"), &root] {
-            close(path);
-        }
-        // Whoever may do everything is not kept out: look at what was opened.
-        open_up(folder.as_fd()).unwrap();
-        let a = hold(folder.as_fd(), c"a").unwrap().unwrap();
-        open_up(a.as_fd()).unwrap();
-        let b = hold(a.as_fd(), c"b").unwrap().unwrap();
-        open_up(b.as_fd()).unwrap();
-        for path in [&inner, &root.join("a"), &root] {
-            assert_eq!(mode(path), 0o700, "{}", path.display());
-        }
-        for path in [&inner, &root.join("a")] {
-            close(path);
-        }
-        check_removed(&root);
-    }
-
-    /// Folders in folders, deeper than a path can be long and than a stack or the bound on open files
-    /// would bear, and names that are in the way.
-    #[test]
-    fn a_room_goes_away_however_deep_it_is() {
-        let work_dir = tempfile::tempdir().unwrap();
-        let root = work_dir.path().join("room");
-        fs::create_dir_all(root.join("wide/1")).unwrap();
-        fs::create_dir_all(root.join("wide/2/1")).unwrap();
-        fs::write(root.join("wide/2/file"), "x").unwrap();
-        fs::create_dir(root.join("deep")).unwrap();
-        // From the inside out, since no path reaches so deep.
-        let (deep, next) = (root.join("deep/d"), work_dir.path().join("next"));
-        for _ in 0..5_000 {
-            fs::create_dir(&next).unwrap();
-            fs::write(next.join("file"), "x").unwrap();
-            if deep.exists() {
-                fs::rename(&deep, next.join("d")).unwrap();
-                close(&next.join("d"));
-            }
-            fs::rename(&next, &deep).unwrap();
-        }
-        check_removed(&root);
-    }
-
-    #[test]
-    fn a_room_goes_away_however_much_is_in_it() {
-        let work_dir = tempfile::tempdir().unwrap();
-        let root = work_dir.path().join("room");
-        fs::create_dir_all(root.join("many")).unwrap();
-        for number in 0..3_000 {
-            fs::write(root.join(number.to_string()), "x").unwrap();
-            fs::create_dir_all(root.join(format!("many/{number}/in"))).unwrap();
-        }
-        check_removed(&root);
-    }
-
-    /// As a listing gives it, and as it is after that.
-    #[test]
-    fn a_link_in_the_place_of_a_folder_is_not_followed() {
-        let (work_dir, victim) = (tempfile::tempdir().unwrap(), Victim::new());
-        let root = work_dir.path().join("room");
-        fs::create_dir_all(root.join("a/b")).unwrap();
-        let folder = File::open(&root).unwrap();
-        let listed = entries(folder.as_fd()).unwrap().next().unwrap().unwrap();
-        assert_eq!(listed.file_type(), FileType::Directory);
-        fs::rename(root.join("a"), root.join("was-a")).unwrap();
-        symlink(victim.path(), root.join("a")).unwrap();
-        symlink(victim.path(), root.join("was-a/link")).unwrap();
-        assert!(hold(folder.as_fd(), c"a").unwrap().is_none());
-        let mut emptying = Emptying {
-            folder: folder.as_fd(),
-            mark: Uuid::new_v4(),
-            moved: 0,
-        };
-        assert!(is_folder(folder.as_fd(), &listed).unwrap());
-        assert!(!emptying.dissolve(listed.file_name()).unwrap());
-        assert!(!root.join("a").is_symlink());
-        check_removed(&root);
-        victim.check_untouched();
-    }
-
-    #[test]
-    fn what_is_mounted_is_not_entered() {
-        let root = File::open("/").unwrap();
-        let refused = hold(root.as_fd(), c"proc").unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
-    }
-
-    /// What escaped its group goes on exchanging a folder for a link.
-    #[test]
-    fn nothing_outside_is_touched_while_names_change() {
-        let (work_dir, victim) = (tempfile::tempdir().unwrap(), Victim::new());
-        let parent = File::open(work_dir.path()).unwrap();
-        for _ in 0..50 {
-            let root = work_dir.path().join("room");
-            fs::create_dir_all(root.join("a/b/c")).unwrap();
-            for place in [&root, &root.join("a")] {
-                symlink(victim.path(), place.join("link")).unwrap();
-            }
-            let folder = File::open(&root).unwrap();
-            let over = AtomicBool::new(false);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !over.load(Ordering::Relaxed) {
-                        for (one, other) in [(c"a", c"link"), (c"a/b", c"a/link")] {
-                            let flags = RenameFlags::EXCHANGE;
-                            let _ = renameat_with(&folder, one, &folder, other, flags);
-                        }
-                    }
-                });
-                // It may well fail; then the rest goes when the names rest.
-                let _ = remove(parent.as_fd(), c"room", folder.as_fd());
-                over.store(true, Ordering::Relaxed);
-            });
-            if root.exists() {
-                check_removed(&root);
-            }
-            victim.check_untouched();
-        }
-    }
-
-    #[test]
-    fn what_has_the_name_now_stays_and_is_told() {
-        let work_dir = tempfile::tempdir().unwrap();
-        let parent = File::open(work_dir.path()).unwrap();
-        let elsewhere = tempfile::tempdir().unwrap();
-        let root = work_dir.path().join("room");
-        let tell = |to: &Path, other: bool| {
-            fs::create_dir(&root).unwrap();
-            fs::write(root.join("file"), "x").unwrap();
-            let folder = File::open(&root).unwrap();
-            fs::rename(&root, to).unwrap();
-            if other {
-                fs::create_dir(&root).unwrap();
-                fs::write(root.join("file"), "x").unwrap();
-            }
-            let told = remove(parent.as_fd(), c"room", folder.as_fd());
-            if other {
-                assert_eq!(fs::read_to_string(root.join("file")).unwrap(), "x");
-                fs::remove_dir_all(&root).unwrap();
-            }
-            told.map_err(|error| error.to_string())
-        };
-        let near = work_dir.path().join("room.x");
-        assert_eq!(tell(&near, false), Ok(()));
-        assert!(!near.exists());
-        let told = tell(&near, true).unwrap_err();
-        assert!(told.starts_with("it is gone, but"), "{told}");
-        assert!(!near.exists());
-        // The same file system, but another folder.
-        for (far, other) in [("1", false), ("2", true)] {
-            let far = elsewhere.path().join(far);
-            let told = tell(&far, other).unwrap_err();
-            assert!(told.starts_with("it was emptied, but"), "{told}");
-            assert_eq!(fs::read_dir(&far).unwrap().count(), 0);
-        }
-    }
-}
+#[path = "removing_tests.rs"]
+mod tests;
