@@ -84,22 +84,26 @@ fn judge_violations(violations: &[Violations], found: &mut Found) {
 }
 
 /// Whose owner cannot write decides nothing, and its figures stand as they were. Whose owner has no
-/// broker gets nothing to decide, but waits end there.
+/// broker gets nothing to decide, but waits end there. Whose owner has trouble with something there
+/// may still get all that concerns this queue.
 fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
     let Some(trouble) = bounds.trouble else {
         return;
     };
     let since = trouble.since.to_rfc3339_opts(SecondsFormat::Secs, true);
     let words = &trouble.words;
-    let done = if words.starts_with(LeaseTrouble::NO_BROKER) {
-        "received or dispatched"
+    let (state, stands) = if words.starts_with(LeaseTrouble::NO_BROKER) {
+        (
+            HealthState::Unhealthy,
+            "nothing has been received or dispatched",
+        )
+    } else if words.starts_with(LeaseTrouble::BROKER_ILL) {
+        let some = "not everything may have been received or dispatched";
+        (HealthState::Degraded, some)
     } else {
-        "decided"
+        (HealthState::Unhealthy, "nothing has been decided")
     };
-    found.push((
-        HealthState::Unhealthy,
-        format!("nothing has been {done} since {since}: {words}"),
-    ));
+    found.push((state, format!("{stands} since {since}: {words}")));
 }
 
 fn judge_length(stats: &QueueStats, bounds: Bounds<'_>, found: &mut Found) {
@@ -324,19 +328,34 @@ mod tests {
         let refused = "the store refuses for now: disk full";
         assert_eq!(
             troubled(refused),
-            format!("nothing has been decided since 2027-01-15T07:59:40Z: {refused}")
+            (
+                HealthState::Unhealthy,
+                format!("nothing has been decided since 2027-01-15T07:59:40Z: {refused}")
+            )
         );
         let cut_off = format!("{}: connection refused", LeaseTrouble::NO_BROKER);
         assert_eq!(
             troubled(&cut_off),
-            format!(
-                "nothing has been received or dispatched since 2027-01-15T07:59:40Z: {cut_off}"
+            (
+                HealthState::Unhealthy,
+                format!(
+                    "nothing has been received or dispatched since 2027-01-15T07:59:40Z: {cut_off}"
+                )
+            )
+        );
+        let ill = format!("{}: no route", LeaseTrouble::BROKER_ILL);
+        let some = "not everything may have been received or dispatched";
+        assert_eq!(
+            troubled(&ill),
+            (
+                HealthState::Degraded,
+                format!("{some} since 2027-01-15T07:59:40Z: {ill}")
             )
         );
     }
 
-    /// The only reason of a queue whose figures are good and whose owner says this.
-    fn troubled(words: &str) -> String {
+    /// The state and its only reason of a queue whose figures are good and whose owner says this.
+    fn troubled(words: &str) -> (HealthState, String) {
         let trouble = LeaseTrouble {
             since: now() - TimeDelta::seconds(20),
             words: words.to_owned(),
@@ -357,9 +376,8 @@ mod tests {
             total_expired: 0,
         };
         let health = judge(&stats, Some(now()), bounds, &[], now());
-        assert_eq!(health.state, HealthState::Unhealthy);
         assert_eq!(health.reasons.len(), 1, "{health:?}");
-        health.reasons.join("; ")
+        (health.state, health.reasons.join("; "))
     }
 
     /// As the figures show it: something waits, and nothing of it has an age.

@@ -75,11 +75,16 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
         .as_ref()
         .filter(|(at, _)| now - at >= WORTH_TELLING)
     {
+        let what = if bus.is_lost {
+            LeaseTrouble::NO_BROKER
+        } else {
+            LeaseTrouble::BROKER_ILL
+        };
         for (partition, epoch) in owner.places() {
             told.entry(partition).or_insert_with(|| Refusal {
                 epoch,
                 since: *since,
-                words: shortened(&format!("{}: {words}", LeaseTrouble::NO_BROKER)),
+                words: shortened(&format!("{what}: {words}")),
             });
         }
     }
@@ -162,17 +167,30 @@ impl Teller {
     async fn tell(&mut self, now: Refusals) {
         let notes = self.changes(&now);
         match self.store.note_trouble(self.owner, &notes).await {
-            Ok(()) => self.told = now,
+            Ok(passed_over) => {
+                let before = std::mem::replace(&mut self.told, now);
+                for partition in passed_over {
+                    let refusal = self.told.get(&partition).or(before.get(&partition));
+                    if let Some(refusal) = refusal.cloned() {
+                        self.doubt(partition, refusal);
+                    }
+                }
+            }
             Err(error) => {
                 let error = error_chain(&error);
                 tracing::debug!(error, "which partitions wait could not be written down");
-                // Or it could: whatever is not well by then is written again, and taken back.
-                for (partition, mut refusal) in now {
-                    refusal.words.clear();
-                    self.told.insert(partition, refusal);
+                for (partition, refusal) in now {
+                    self.doubt(partition, refusal);
                 }
             }
         }
+    }
+
+    /// What is written down about a partition is unknown: what is not well by then is written again,
+    /// and taken back.
+    fn doubt(&mut self, partition: PartitionId, mut refusal: Refusal) {
+        refusal.words.clear();
+        self.told.insert(partition, refusal);
     }
 
     /// What is to be written so that `now` is told.

@@ -132,7 +132,11 @@ impl PartitionStore for PostgresStore {
             .await
     }
 
-    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+    async fn note_trouble(
+        &self,
+        owner: OwnerId,
+        notes: &[TroubleNote],
+    ) -> Result<Vec<PartitionId>, StoreError> {
         let mut binds = Binds::default();
         binds.value(owner.0);
         binds.column(notes, |note| i32::from(note.partition.0));
@@ -148,9 +152,9 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.lease.clone();
         self.db
             .run(async move {
-                let query = sqlx::query_with(sql::NOTE_TROUBLE, parameters);
-                query.execute(&pool).await?;
-                Ok(())
+                let query = sqlx::query_scalar_with(sql::NOTE_TROUBLE, parameters);
+                let rows: Vec<i32> = query.fetch_all(&pool).await?;
+                Ok(rows.into_iter().map(place).collect())
             })
             .await
     }

@@ -129,7 +129,11 @@ impl PartitionStore for SqliteStore {
         self.execute(query).await
     }
 
-    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+    async fn note_trouble(
+        &self,
+        owner: OwnerId,
+        notes: &[TroubleNote],
+    ) -> Result<Vec<PartitionId>, StoreError> {
         let notes = list(notes.iter().map(|note| {
             let trouble = note.trouble.as_ref();
             TroubleRow {
@@ -145,7 +149,8 @@ impl PartitionStore for SqliteStore {
         let query = sqlx::query(sql::NOTE_TROUBLE)
             .bind(owner.to_string())
             .bind(notes);
-        self.execute(query).await
+        self.execute(query).await?;
+        Ok(Vec::new())
     }
 
     async fn renew_executor(

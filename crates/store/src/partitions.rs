@@ -344,10 +344,15 @@ pub trait PartitionStore: Send + Sync {
 
     /// Shows in [`Lease::trouble`] what keeps an owner from its work, where it owns the partition in
     /// the epoch it names. The leases themselves do not move. What was shown ends with its epoch.
+    /// Answers where nothing was changed, because somebody else has the lease locked at the moment.
     ///
     /// # Errors
     /// When the store fails.
-    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError>;
+    async fn note_trouble(
+        &self,
+        owner: OwnerId,
+        notes: &[TroubleNote],
+    ) -> Result<Vec<PartitionId>, StoreError>;
 
     /// Says that an executor is there for `ttl` from now, and returns every one that is there,
     /// itself included, in any order. Unlike the lease of a worker this guards nothing, so one

@@ -125,7 +125,7 @@ impl PartitionStore for Fake {
         &self,
         _owner: OwnerId,
         _notes: &[TroubleNote],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<PartitionId>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

@@ -234,7 +234,11 @@ impl PartitionStore for Remote {
             .await
     }
 
-    async fn note_trouble(&self, owner: OwnerId, notes: &[TroubleNote]) -> Result<(), StoreError> {
+    async fn note_trouble(
+        &self,
+        owner: OwnerId,
+        notes: &[TroubleNote],
+    ) -> Result<Vec<PartitionId>, StoreError> {
         let notes = notes.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.note_trouble(owner, &notes).await)
             .await

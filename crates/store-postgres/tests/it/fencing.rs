@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use attune_core::{OwnerId, PartitionId, WorkerId};
 use attune_store::{
-    Batch, CommitError, PartitionStore as _, StoreError, WorkerLease, WorkerStore as _,
+    Batch, CommitError, PartitionStore as _, StoreError, TroubleNote, WorkerLease, WorkerStore as _,
 };
 use sqlx::Row as _;
 
@@ -157,6 +157,22 @@ async fn a_locked_lease_row_holds_up_no_other() {
                 after.partition
             );
         }
+
+        // What is to be shown of it is not lost: it is named.
+        let notes: Vec<TroubleNote> = owner
+            .fences
+            .iter()
+            .map(|(partition, epoch)| TroubleNote {
+                partition: *partition,
+                epoch: *epoch,
+                trouble: Some((Duration::from_secs(7), "slow".to_owned())),
+            })
+            .collect();
+        let passed_over = owner.store.note_trouble(owner.id, &notes).await.unwrap();
+        assert_eq!(passed_over, [locked]);
+        let shown = db.store.leases().await.unwrap().into_iter();
+        let shown = shown.filter(|lease| lease.trouble.is_some());
+        assert_eq!(shown.count(), owner.fences.len() - 1);
 
         let observed: Vec<_> = after.iter().map(attune_store::Lease::observed).collect();
         let rival = OwnerId::fresh();
