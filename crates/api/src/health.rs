@@ -97,6 +97,8 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
             HealthState::Unhealthy,
             "nothing has been received or dispatched",
         )
+    } else if words.starts_with(LeaseTrouble::UNREAD) {
+        (HealthState::Unhealthy, "nothing has been accepted")
     } else if words.starts_with(LeaseTrouble::BROKER_ILL) {
         let some = "not everything may have been received or dispatched";
         (HealthState::Degraded, some)

@@ -27,6 +27,8 @@ pub enum Bug {
     Requeue,
     /// An owner that is cut off from the bus keeps its partitions.
     StayPut,
+    /// What cannot be looked up for one partition waits with everything else that came.
+    ReadTogether,
     /// Everything is compared at once, between rounds.
     StopTheWorld,
     /// An owner's time follows a clock that steps.
@@ -35,7 +37,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -46,6 +48,7 @@ impl Bug {
         Self::ReloadStorm,
         Self::Requeue,
         Self::StayPut,
+        Self::ReadTogether,
         Self::StopTheWorld,
         Self::WallClock,
     ];
@@ -63,6 +66,7 @@ impl Bug {
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
             Self::StayPut => "stay-put",
+            Self::ReadTogether => "read-together",
             Self::StopTheWorld => "stop-the-world",
             Self::WallClock => "wall-clock",
         }

@@ -70,6 +70,14 @@ pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, state: watch::Sender<BusState>)
 /// The partitions of an owner that have waited for long enough to be told.
 pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     let mut told = refused(owner, now);
+    let unread = owner.unread(now);
+    for (partition, epoch, trouble) in unread.filter(|(.., it)| it.for_ms >= WORTH_TELLING) {
+        told.entry(partition).or_insert_with(|| Refusal {
+            epoch,
+            since: now - trouble.for_ms,
+            words: shortened(&format!("{}: {}", LeaseTrouble::UNREAD, trouble.words)),
+        });
+    }
     if let Some((since, words)) = bus
         .trouble
         .as_ref()

@@ -127,7 +127,8 @@ impl World {
         let shadow = self.shadows.get(&(action.partition, Epoch(lease.epoch)));
         let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
         let differs = held_to.is_some_and(|(limit, _)| *limit != stored);
-        if excused || !differs || !self.is_served(number) {
+        let is_unread = self.lasting.is_unread(action.partition, self.now);
+        if excused || is_unread || !differs || !self.is_served(number) {
             self.flow.behind.remove(&id);
             return;
         }

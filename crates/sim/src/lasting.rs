@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ExecutionId, OwnerId, Refusal};
+use attune_core::{ExecutionId, OwnerId, PartitionId, Refusal};
 use attune_executor::owner::Call;
 
 use crate::bus::{Name, Party};
@@ -29,6 +29,8 @@ struct Pool {
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
     reads: BTreeMap<Reads, Time>,
+    /// Partitions whose submissions cannot be looked up, and until when.
+    unread: BTreeMap<PartitionId, Time>,
     pools: Vec<Pool>,
     /// What becomes of the next executions that are dispatched for the first time.
     next: Vec<Refusal>,
@@ -58,6 +60,7 @@ impl Lasting {
     /// Everything is well again.
     pub(crate) fn heal(&mut self) {
         self.reads.clear();
+        self.unread.clear();
         self.next.clear();
         self.step = (0, 0);
         self.own_steps.clear();
@@ -93,6 +96,12 @@ impl Lasting {
         };
         let fails = |reads: &Reads| self.reads.get(reads).is_some_and(|until| now < *until);
         of.iter().any(fails) || fails(&Reads::All)
+    }
+
+    /// Whether nothing can be looked up for submissions to this partition.
+    pub(crate) fn is_unread(&self, partition: PartitionId, now: Time) -> bool {
+        let until = self.unread.get(&partition);
+        until.is_some_and(|until| now < *until)
     }
 
     /// Since when an owner has had no way to the broker, and until when it will have none.
@@ -192,8 +201,27 @@ impl World {
             Fault::WithoutStore { owner, lost } => {
                 self.lasting.without_store.insert(owner, now + lost);
             }
+            Fault::Unreadable { action, lasts } => {
+                let partition = self.plan.partition_of(action);
+                self.lasting.unread.insert(partition, now + lasts);
+            }
             _ => {}
         }
+    }
+
+    /// Whether the store is asked for something that it cannot read.
+    pub(crate) fn cannot_read(&self, call: &Call) -> bool {
+        let Call::LookUp { requests, actions } = call else {
+            return false;
+        };
+        let submitted = requests
+            .iter()
+            .filter_map(|id| self.oracle.said.action_of(*id));
+        let mut asked = submitted.chain(actions.iter().map(String::as_str));
+        asked.any(|action_ref| {
+            let partition = PartitionId::of(action_ref, self.plan.partitions);
+            self.lasting.is_unread(partition, self.now)
+        })
     }
 
     /// An owner's way to the broker leads nowhere until then. It notices sooner than the broker.

@@ -17,6 +17,7 @@ type Limits = Vec<(i64, Option<u32>)>;
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     submitted: BTreeMap<RequestId, (Priority, Option<Time>)>,
+    actions: BTreeMap<RequestId, String>,
     limits: BTreeMap<ActionId, Limits>,
 }
 
@@ -26,6 +27,13 @@ impl Said {
         let not_before = submission.not_before.map(|time| time.timestamp_millis());
         let said = (submission.priority, not_before);
         self.submitted.entry(request).or_insert(said);
+        let action_ref = submission.action_ref.clone();
+        self.actions.entry(request).or_insert(action_ref);
+    }
+
+    /// Of which action an execution was asked for under this id.
+    pub(crate) fn action_of(&self, request: RequestId) -> Option<&str> {
+        self.actions.get(&request).map(String::as_str)
     }
 
     /// Somebody has stored a limit; nobody is told that it holds yet.

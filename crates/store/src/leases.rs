@@ -45,6 +45,9 @@ impl LeaseTrouble {
     /// How the words of an owner begin that gets and sends no messages. Unlike one whose commits are
     /// refused it goes on deciding: waits end and limits change meanwhile.
     pub const NO_BROKER: &str = "its executor has no message broker";
+    /// How the words of an owner begin that can accept nothing. It goes on granting slots, and ending
+    /// what runs.
+    pub const UNREAD: &str = "what it needs cannot be read";
     /// How the words of an owner begin that reaches the broker, which refuses or holds back some of
     /// what it does there.
     pub const BROKER_ILL: &str = "its executor has trouble with the message broker";

@@ -3,7 +3,8 @@
 //! out of the shares as long as anybody is not; and what it has it hands over.
 //!
 //! A broker that is away for everybody moves nothing: all say that they are cut off, and then
-//! everybody counts again. For this to be seen by all, nothing is handed over for a whole lease.
+//! everybody counts again. For this to be seen by all, nothing is handed over for a whole lease; and
+//! whoever finds the broker again before the others must have it for as long before they make way.
 
 use attune_core::{Bug, OwnerId};
 
@@ -99,7 +100,8 @@ impl Owner {
 
     /// Whether what is held is to be handed over to those who are not cut off, as there are some.
     pub(super) fn makes_way(&mut self, now: Millis) -> bool {
-        let makes_way = self.reach.is_known(now, self.options.lease_ttl);
+        let ttl = self.options.lease_ttl;
+        let makes_way = self.reach.is_known(now, ttl) && self.looks.has_reached_since(now - ttl);
         if makes_way && !self.reach.told && !self.keeper.held.is_empty() {
             self.reach.told = true;
             self.say(Notice::CutOff);

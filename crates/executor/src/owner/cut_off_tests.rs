@@ -92,6 +92,7 @@ fn a_bus_that_is_away_for_everybody_moves_nothing() {
     assert_eq!(world.announced.last(), Some(&true));
     // One of them finds it again before the other does.
     world.executors[0].cut_off = false;
+    world.pass(TTL * 4 / 5, true);
     world.bus(true);
     world.pass(8 * TTL, true);
     assert_eq!(world.announced.last(), Some(&false));

@@ -4,6 +4,8 @@
 //! holds and a grace, by the clock of the one who watches. It is then taken as it was observed, so
 //! a renewal that comes first wins.
 
+use std::collections::BTreeMap;
+
 use attune_core::{Epoch, OwnerId, PartitionId};
 
 use super::clock::{DRIFT, Finding, Shown};
@@ -28,6 +30,8 @@ pub(super) struct Looks {
     executors: Watch<OwnerId, i64>,
     /// Who is there besides this owner, and whether they say that they are cut off from the bus.
     others: Vec<(OwnerId, bool)>,
+    /// Since when each of them has been seen to say that it is not.
+    reaching_since: BTreeMap<OwnerId, Millis>,
     /// A lease was being given up while this look was under way: what seems to be this owner's
     /// own may be on its way to somebody else.
     own_is_unsure: bool,
@@ -42,6 +46,7 @@ impl Default for Looks {
             leases: Watch::default(),
             executors: Watch::default(),
             others: Vec::new(),
+            reaching_since: BTreeMap::new(),
             own_is_unsure: false,
         }
     }
@@ -65,6 +70,11 @@ impl Looks {
     /// Who is there besides this owner, and whether they say that they are cut off from the bus.
     pub(super) fn others(&self) -> &[(OwnerId, bool)] {
         &self.others
+    }
+
+    /// Whether somebody else has said all the time since then that it reaches the bus.
+    pub(super) fn has_reached_since(&self, then: Millis) -> bool {
+        self.reaching_since.values().any(|since| *since <= then)
     }
 }
 
@@ -162,7 +172,12 @@ impl Owner {
             row.executor != self.options.id && still_for.is_some_and(|still_for| still_for < ttl)
         });
         let others = others.map(|row| (row.executor, row.cut_off));
-        self.looks.others = others.collect();
+        let others: Vec<(OwnerId, bool)> = others.collect();
+        let before = std::mem::take(&mut self.looks.reaching_since);
+        let reaching = others.iter().filter(|(_, cut_off)| !cut_off);
+        let since = |other: &OwnerId| before.get(other).copied().unwrap_or(times.1);
+        self.looks.reaching_since = reaching.map(|(it, _)| (*it, since(it))).collect();
+        self.looks.others = others;
     }
 
     /// How long each lease has not moved, and in how long the next one is over.

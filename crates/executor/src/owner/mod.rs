@@ -20,6 +20,7 @@ mod cut_off;
 mod keeper;
 mod leaving;
 mod loading;
+mod look_ups;
 mod looks;
 mod port;
 mod rounds;
@@ -45,6 +46,7 @@ use clock::StoreClock;
 use cut_off::BusReach;
 use keeper::Keeper;
 use loading::Load;
+use look_ups::LookUps;
 use looks::Looks;
 use rounds::{Rewrite, Rounds};
 use sweep::Sweep;
@@ -194,6 +196,7 @@ pub struct Owner {
     reach: BusReach,
     places: BTreeMap<PartitionId, Place>,
     rounds: Rounds,
+    look_ups: LookUps,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
     rewrites: BTreeMap<PartitionId, Rewrite>,
     /// What must be decided in the next round and was not delivered.
@@ -219,6 +222,7 @@ impl Owner {
             reach: BusReach::default(),
             places: BTreeMap::new(),
             rounds: Rounds::default(),
+            look_ups: LookUps::default(),
             rewrites: BTreeMap::new(),
             pending: VecDeque::new(),
             telling: Telling::default(),
@@ -302,11 +306,14 @@ impl Owner {
             by(rewrite.wake_at());
         }
         let may_begin = self.may_begin() && self.is_trusted(now);
+        if may_begin {
+            by(self.look_up_at());
+        }
         for (id, place) in &self.places {
             match &place.stage {
                 Stage::Serving(partition) if may_begin && self.is_open(*id) => {
                     let deadline = partition.next_deadline();
-                    by(deadline.map(|time| self.clock.when(time).max(self.begin_at())));
+                    by(deadline.map(|time| self.clock.when(time)));
                 }
                 // It may have to wait until others are loaded.
                 Stage::Loading(load) => by(load.wake_at().map(|at| at.max(now + 10))),
@@ -324,7 +331,8 @@ impl Owner {
     /// takes. A partition about which nothing can be decided now holds up no other: what waits
     /// for it is bounded by its own subscription.
     pub fn wants_messages(&self) -> bool {
-        let open = self.places.iter().filter(|(id, _)| self.is_open(**id));
+        let open = self.places.iter();
+        let open = open.filter(|(id, _)| self.is_open(**id) && !self.look_ups.is_unread(**id));
         let (items, bytes) = open.fold((0, 0), |(items, bytes), (_, place)| {
             (items + place.mailbox.items, bytes + place.mailbox.bytes)
         });
@@ -344,6 +352,13 @@ impl Owner {
             },
             ..trouble
         });
+        let unread = self.unread(now).map(|(partition, _, trouble)| Trouble {
+            words: format!(
+                "what comes for partition {partition} cannot be looked up: {}",
+                trouble.words
+            ),
+            ..trouble
+        });
         let untrusted = self.keeper.untrusted_for(now).map(|for_ms| Trouble {
             for_ms,
             words: "the leases cannot be renewed".to_owned(),
@@ -354,6 +369,7 @@ impl Owner {
             words: "the message broker cannot be reached, or not for long".to_owned(),
         });
         refused
+            .chain(unread)
             .chain(untrusted)
             .chain(cut_off)
             .max_by_key(|trouble| trouble.for_ms)
@@ -499,6 +515,7 @@ impl Owner {
         self.pending.retain(|(partition, _)| *partition != id);
         self.telling.forget(id);
         self.sweep.forget(id);
+        self.look_ups.forget(id);
         self.out.push(Output::Unsubscribe(place.subscription));
     }
 }

@@ -14,10 +14,10 @@
 //! - *unknown*: the first try may still be on its way. The partitions are loaded again in a new
 //!   epoch, so that it finds a fence when it comes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, ActionRef, Bug, Epoch, PartitionId, RequestId};
+use attune_core::{Action, Bug, Epoch, PartitionId, RequestId};
 
 use super::backoff::Backoff;
 use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
@@ -41,9 +41,6 @@ enum Step {
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     step: Step,
-    /// No round begins before: the store did not answer.
-    begin_at: Millis,
-    look_up_backoff: Option<Backoff>,
     /// The partition whose turn it is to be first.
     turn: Option<PartitionId>,
     /// Rounds that were decided.
@@ -96,11 +93,6 @@ impl Owner {
         matches!(self.rounds.step, Step::Idle) && !self.has_ended()
     }
 
-    /// Not before this time a round begins.
-    pub(super) fn begin_at(&self) -> Millis {
-        self.rounds.begin_at
-    }
-
     /// Whether anything may be decided about a partition now.
     pub(super) fn is_open(&self, id: PartitionId) -> bool {
         self.is_kept(id) && !self.rewrites.contains_key(&id) && self.partition(id).is_some()
@@ -108,13 +100,13 @@ impl Owner {
 
     /// Begins a round if there is anything to decide.
     pub(super) fn begin_round(&mut self, now: Millis) {
-        if !self.may_begin() || now < self.rounds.begin_at || !self.is_trusted(now) {
+        if !self.may_begin() || !self.is_trusted(now) {
             return;
         }
         if self.sweep.stops_rounds() && !self.sweep.has_read() {
             return;
         }
-        let work = self.gather();
+        let work = self.gather(now);
         if work.is_empty() && !self.has_something_due(now) {
             return;
         }
@@ -144,7 +136,7 @@ impl Owner {
 
     /// Takes what was delivered, as much as one round may: completions of all partitions first,
     /// and partitions in turns.
-    fn gather(&mut self) -> Vec<Delivered> {
+    fn gather(&mut self, now: Millis) -> Vec<Delivered> {
         let open: Vec<PartitionId> = self
             .places
             .iter()
@@ -154,6 +146,7 @@ impl Owner {
         let turn = open.partition_point(|id| Some(*id) <= self.rounds.turn);
         let order: Vec<PartitionId> = open[turn..].iter().chain(&open[..turn]).copied().collect();
         self.rounds.turn = order.first().copied().or(self.rounds.turn);
+        let alone = self.look_ups.due(now, |id| self.has_commands(id));
         let (max_items, max_bytes) = (self.options.round_max_items, self.options.round_max_bytes);
         let (mut items, mut bytes, mut work) = (0, 0, Vec::new());
         // Completions take at most three quarters, so that commands are never starved.
@@ -162,6 +155,9 @@ impl Owner {
                 break;
             }
             for id in &order {
+                if !is_control && !self.look_ups.admits(*id, alone) {
+                    continue;
+                }
                 let Some(place) = self.places.get_mut(id) else {
                     continue;
                 };
@@ -176,32 +172,6 @@ impl Owner {
             }
         }
         work
-    }
-
-    /// What the store must be asked before it can be decided.
-    fn questions(&self, work: &[Delivered]) -> (Vec<RequestId>, Vec<String>) {
-        let mut requests = Vec::new();
-        let mut actions: HashSet<String> = HashSet::new();
-        for delivered in work {
-            match &delivered.work {
-                Work::Submits(items) => {
-                    let partition = self.partition(delivered.partition);
-                    for item in items {
-                        requests.push(item.request_id);
-                        let action_ref = &item.submission.action_ref;
-                        if partition.is_some_and(|it| !it.knows_action(action_ref)) {
-                            actions.insert(action_ref.clone());
-                        }
-                    }
-                }
-                Work::Changes(items) => {
-                    actions.extend(items.iter().map(|(_, action_ref)| action_ref.clone()));
-                }
-                Work::Completions(_) | Work::Cancels(_) | Work::Releases(_) => {}
-            }
-        }
-        actions.retain(|text| ActionRef::check(text).is_ok());
-        (requests, actions.into_iter().collect())
     }
 
     /// Decides on what was gathered, and writes it.
@@ -341,7 +311,7 @@ impl Owner {
     pub(super) fn round_answered(&mut self, now: Millis, reply: Reply) {
         match (std::mem::take(&mut self.rounds.step), reply) {
             (Step::LookingUp(work), Reply::Known { requests, actions }) => {
-                self.rounds.look_up_backoff = None;
+                self.look_ups.answered(&work);
                 if self.is_trusted(now) {
                     self.decide(now, work, &requests, actions);
                 } else {
@@ -349,16 +319,12 @@ impl Owner {
                 }
             }
             (Step::LookingUp(work), reply) => {
-                if let Reply::Failed(failure) = reply {
-                    self.say(Notice::StoreFailed {
-                        call: "look up requests",
-                        failure,
-                    });
+                let ends = self.look_up_failed(now, work, reply);
+                if !ends.is_empty() && self.is_trusted(now) {
+                    self.decide(now, ends, &[], Vec::new());
+                } else {
+                    self.put_back(ends);
                 }
-                let backoff = &mut self.rounds.look_up_backoff;
-                let backoff = backoff.get_or_insert_with(|| Backoff::new(20, 2_000));
-                self.rounds.begin_at = now + backoff.next_delay(&mut self.chance);
-                self.put_back(work);
             }
             (Step::Committing(round), Reply::Committed(bodies)) => {
                 self.tell(now, *round, bodies);
@@ -385,18 +351,6 @@ impl Owner {
                 self.note(*partition, epoch, Fact::Fenced);
             }
             self.lose(*partition);
-        }
-    }
-
-    /// What was gathered waits again, before what came after it.
-    fn put_back(&mut self, work: Vec<Delivered>) {
-        for delivered in work.into_iter().rev() {
-            let place = self.places.get_mut(&delivered.partition);
-            let Some(place) = place.filter(|place| place.subscription == delivered.subscription)
-            else {
-                continue;
-            };
-            place.mailbox.push_front(delivered);
         }
     }
 

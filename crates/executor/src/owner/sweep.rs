@@ -64,6 +64,10 @@ pub(super) struct Sweep {
     defined_to: Option<(PartitionId, String)>,
     /// When the pass through all definitions began that is under way.
     definitions_began: Millis,
+    /// They are read one partition at a time: one of those asked for together cannot be read.
+    one_by_one: bool,
+    /// Some could not be read since the pass began.
+    some_failed: bool,
     /// Actions that had changed, and are not learnt yet.
     learnt: Vec<Action>,
     read: Vec<Read>,
@@ -194,6 +198,7 @@ impl Owner {
     fn ask_for_definitions(&mut self, now: Millis) {
         if self.sweep.defined_to.is_none() {
             self.sweep.definitions_began = now;
+            self.sweep.one_by_one = std::mem::take(&mut self.sweep.some_failed);
         }
         let interval = self.options.reconcile.interval;
         self.sweep.definitions_at = now + (interval / 10).max(1);
@@ -208,11 +213,11 @@ impl Owner {
             let room = DEFINITIONS - next.len();
             let refs = partition.refs_after(after).take(room);
             next.extend(refs.map(|action_ref| (*open, action_ref.to_owned())));
-            if next.len() == DEFINITIONS {
+            if next.len() == DEFINITIONS || (self.sweep.one_by_one && !next.is_empty()) {
+                self.sweep.defined_to = next.last().cloned();
                 break;
             }
         }
-        self.sweep.defined_to = next.last().filter(|_| next.len() == DEFINITIONS).cloned();
         if self.sweep.defined_to.is_none() {
             let all = self.sweep.definitions_began + interval;
             self.sweep.definitions_at = self.sweep.definitions_at.max(all);
@@ -300,7 +305,11 @@ impl Owner {
             Asked::Slots(_) => self.sweep.asking_slots = false,
             Asked::Slice { .. } => self.sweep.asking_slice = false,
             Asked::Actions(..) => {}
-            Asked::Definitions => self.sweep.asking_definitions = false,
+            Asked::Definitions => {
+                self.sweep.asking_definitions = false;
+                self.sweep.some_failed = true;
+                self.sweep.one_by_one = true;
+            }
         }
     }
 

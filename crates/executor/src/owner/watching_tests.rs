@@ -5,6 +5,8 @@
 mod comparing;
 #[path = "cut_off_tests.rs"]
 mod cut_off;
+#[path = "look_ups_tests.rs"]
+mod look_ups;
 
 use super::*;
 use crate::leases::is_over_after;
@@ -61,6 +63,9 @@ struct World {
     refuses_takes: bool,
     /// It refuses to read what waits in this partition.
     unreadable: Option<PartitionId>,
+    /// It refuses to look this action up.
+    unread: Option<&'static str>,
+    acked: Vec<DeliveryId>,
 }
 
 impl World {
@@ -129,6 +134,8 @@ impl World {
             is_mute: false,
             given_back: 0,
             unreadable: None,
+            unread: None,
+            acked: Vec::new(),
         }
     }
 
@@ -203,6 +210,7 @@ impl World {
                         inputs.push_back(Input::Unsubscribed(id));
                     }
                     Output::Notice(notice) => self.notices.push(notice),
+                    Output::Ack(ids) => self.acked.extend(ids),
                     Output::Dispatch { id, dispatches, .. } => {
                         self.dispatched.push((id, dispatches.len()));
                     }
@@ -214,10 +222,7 @@ impl World {
 
     fn answer(&mut self, call: Call) -> Reply {
         if self.now < self.away_until {
-            return Reply::Failed(Failure {
-                refused: false,
-                words: "away".to_owned(),
-            });
+            return failed("away");
         }
         match call {
             Call::Announce { cut_off, .. } => {
@@ -299,6 +304,7 @@ impl World {
                 rows: self.rows(|_| true),
                 last: self.slots.iter().map(|(slot, _)| slot.id).max(),
             },
+            Call::LookUp { actions, .. } if self.is_unread(&actions) => failed("unreadable"),
             Call::LookUp { actions, .. } => {
                 let known = self.action.spec.action_ref.as_str();
                 let asked = actions.iter().any(|action_ref| action_ref == known);
@@ -386,6 +392,13 @@ fn action() -> Action {
     }
 }
 
+fn failed(words: &str) -> Reply {
+    Reply::Failed(Failure {
+        refused: false,
+        words: words.to_owned(),
+    })
+}
+
 fn slot(place: u32, worker: WorkerId) -> StoredSlot {
     StoredSlot {
         id: ExecutionId::new(PartitionId(0), Seq::new(Epoch(2), place)),
@@ -400,31 +413,6 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         running_for: Some(500),
         cancel_requested: false,
     }
-}
-
-/// A partition whose rows cannot be read is owned by somebody who can do nothing for it: that is said.
-#[test]
-fn a_partition_that_cannot_be_loaded_is_told() {
-    let mut world = World::new();
-    world.unreadable = Some(PartitionId(1));
-    world.pass(60_000, false);
-    assert!(world.owner.served() > 0, "the others are served");
-    let told: Vec<_> = world.owner.refusals(world.now).collect();
-    let [(PartitionId(1), _, trouble)] = told.as_slice() else {
-        panic!("{told:?}");
-    };
-    assert!(trouble.for_ms > 20_000, "{trouble:?}");
-    assert!(
-        trouble
-            .words
-            .contains("cannot be loaded: a stored priority"),
-        "{trouble:?}"
-    );
-    assert!(world.owner.trouble(world.now).is_some());
-    world.unreadable = None;
-    world.pass(5_000, false);
-    assert_eq!(world.owner.refusals(world.now).count(), 0);
-    assert_eq!(world.owner.trouble(world.now), None);
 }
 
 #[test]

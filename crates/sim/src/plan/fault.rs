@@ -55,6 +55,8 @@ pub enum Fault {
     WithoutBus { owner: usize, lost: Time },
     /// An owner has no way to the store, and every other.
     WithoutStore { owner: usize, lost: Time },
+    /// The store cannot read what submissions to the partition of an action need.
+    Unreadable { action: usize, lasts: Time },
 }
 
 /// What owners read from the store, by what they need it for.
@@ -124,6 +126,7 @@ impl Fault {
             Self::StepOwnerClock { .. } => "owner-clock-step",
             Self::WithoutBus { .. } => "without-bus",
             Self::WithoutStore { .. } => "without-store",
+            Self::Unreadable { .. } => "unreadable-row",
         }
     }
 
@@ -137,6 +140,7 @@ impl Fault {
             | Self::LostRoute { lost: lasts, .. }
             | Self::WithoutBus { lost: lasts, .. }
             | Self::WithoutStore { lost: lasts, .. }
+            | Self::Unreadable { lasts, .. }
             | Self::StepStoreClock { lasts, .. }
             | Self::StepOwnerClock { lasts, .. } => *lasts,
             _ => 0,

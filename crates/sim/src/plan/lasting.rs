@@ -93,7 +93,7 @@ impl Plan {
     fn add_fault(&mut self, rng: &mut Rng) {
         let pool = rng.index(self.pools);
         let long = rng.between(2_000, 20_000);
-        let what = match rng.index(18) {
+        let what = match rng.index(20) {
             0 => Fault::RefuseLong {
                 refuse: rng.between(60_000, 180_000),
             },
@@ -109,6 +109,10 @@ impl Plan {
             13 | 14 => Fault::WithoutBus {
                 owner: rng.index(self.owner_skews.len()),
                 lost: rng.between(1_000, 40_000),
+            },
+            18 | 19 => Fault::Unreadable {
+                action: rng.index(self.actions.len()),
+                lasts: long,
             },
             15 => Fault::WithoutStore {
                 owner: rng.index(self.owner_skews.len()),

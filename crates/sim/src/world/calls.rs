@@ -71,7 +71,7 @@ impl World {
             return self.fail(&call, true);
         }
         if let StoreCall::Owner(_, read) = &call
-            && self.lasting.fails(read, self.now)
+            && (self.lasting.fails(read, self.now) || self.cannot_read(read))
         {
             return self.fail(&call, false);
         }

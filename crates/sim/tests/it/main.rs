@@ -181,6 +181,6 @@ fn the_number_of_threads_changes_nothing() {
 /// with the store finds it and lets it run again, so that it is not lost but ends twice.
 #[test]
 fn writing_again_in_the_same_epoch_brings_ended_executions_back() {
-    is_found(Plant::SameEpoch, Promise::I5, 300);
+    is_found(Plant::SameEpoch, Promise::I5, 500);
     is_found(Plant::SameEpoch, Promise::I7, 100);
 }

@@ -1,0 +1,169 @@
+//! What the store is asked before a round decides, and what becomes of work whose look-up fails.
+//!
+//! A look-up may fail for one partition alone: a row of it cannot be read. So the commands of those that
+//! were asked about together wait, and are asked about again one partition at a time, each after a pause
+//! that grows, while those of all others go on together. What needs no look-up goes on everywhere: runs
+//! end, slots become free and are granted.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use attune_core::{ActionRef, Bug, Epoch, PartitionId, RequestId};
+
+use super::backoff::Backoff;
+use super::{Delivered, Notice, Owner, Reply, Trouble, Work};
+use crate::queue::Millis;
+
+/// A partition whose last look-up failed.
+#[derive(Debug)]
+struct Unread {
+    since: Millis,
+    words: String,
+    /// When it is looked up again.
+    at: Millis,
+    backoff: Backoff,
+}
+
+/// The partitions whose commands cannot be looked up.
+#[derive(Debug, Default)]
+pub(super) struct LookUps {
+    unread: BTreeMap<PartitionId, Unread>,
+}
+
+impl LookUps {
+    /// The partition that is to be looked up again, by itself; of those with commands.
+    pub(super) fn due(
+        &self,
+        now: Millis,
+        has_commands: impl Fn(PartitionId) -> bool,
+    ) -> Option<PartitionId> {
+        let due = self.unread.iter();
+        let due = due.filter(|(id, unread)| unread.at <= now && has_commands(**id));
+        due.min_by_key(|(_, unread)| unread.at).map(|(id, _)| *id)
+    }
+
+    /// Whether a round takes commands of a partition: one that is looked up alone keeps all others out.
+    pub(super) fn admits(&self, id: PartitionId, alone: Option<PartitionId>) -> bool {
+        let together = Bug::ReadTogether.is_planted();
+        alone.map_or_else(|| !self.is_unread(id), |alone| alone == id) || together
+    }
+
+    /// Whether the commands of a partition cannot be looked up.
+    pub(super) fn is_unread(&self, id: PartitionId) -> bool {
+        self.unread.contains_key(&id)
+    }
+
+    /// These were looked up.
+    pub(super) fn answered(&mut self, work: &[Delivered]) {
+        if !self.unread.is_empty() {
+            for delivered in work.iter().filter(|it| is_command(it)) {
+                self.unread.remove(&delivered.partition);
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: PartitionId) {
+        self.unread.remove(&id);
+    }
+}
+
+/// Whether something stays behind what cannot be looked up: all commands of a partition keep their order.
+fn is_command(delivered: &Delivered) -> bool {
+    !matches!(delivered.work, Work::Completions(_)) || Bug::ReadTogether.is_planted()
+}
+
+impl Owner {
+    /// What the store must be asked before it can be decided.
+    pub(super) fn questions(&self, work: &[Delivered]) -> (Vec<RequestId>, Vec<String>) {
+        let mut requests = Vec::new();
+        let mut actions: HashSet<String> = HashSet::new();
+        for delivered in work {
+            match &delivered.work {
+                Work::Submits(items) => {
+                    let partition = self.partition(delivered.partition);
+                    for item in items {
+                        requests.push(item.request_id);
+                        let action_ref = &item.submission.action_ref;
+                        if partition.is_some_and(|it| !it.knows_action(action_ref)) {
+                            actions.insert(action_ref.clone());
+                        }
+                    }
+                }
+                Work::Changes(items) => {
+                    actions.extend(items.iter().map(|(_, action_ref)| action_ref.clone()));
+                }
+                Work::Completions(_) | Work::Cancels(_) | Work::Releases(_) => {}
+            }
+        }
+        actions.retain(|text| ActionRef::check(text).is_ok());
+        (requests, actions.into_iter().collect())
+    }
+
+    /// What was gathered cannot be decided: the commands wait. Answers the ends of runs among it.
+    pub(super) fn look_up_failed(
+        &mut self,
+        now: Millis,
+        work: Vec<Delivered>,
+        reply: Reply,
+    ) -> Vec<Delivered> {
+        let mut words = "the store did not answer".to_owned();
+        if let Reply::Failed(failure) = reply {
+            words.clone_from(&failure.words);
+            self.say(Notice::StoreFailed {
+                call: "look up requests",
+                failure,
+            });
+        }
+        let (commands, ends): (Vec<_>, Vec<_>) = work.into_iter().partition(is_command);
+        let partitions: BTreeSet<PartitionId> = commands.iter().map(|it| it.partition).collect();
+        for id in partitions {
+            let unread = self.look_ups.unread.entry(id).or_insert_with(|| Unread {
+                since: now,
+                words: String::new(),
+                at: now,
+                backoff: Backoff::new(20, 2_000),
+            });
+            unread.words.clone_from(&words);
+            unread.at = now + unread.backoff.next_delay(&mut self.chance);
+        }
+        self.put_back(commands);
+        ends
+    }
+
+    /// What was gathered waits again, before what came after it.
+    pub(super) fn put_back(&mut self, work: Vec<Delivered>) {
+        for delivered in work.into_iter().rev() {
+            let place = self.places.get_mut(&delivered.partition);
+            let Some(place) = place.filter(|place| place.subscription == delivered.subscription)
+            else {
+                continue;
+            };
+            place.mailbox.push_front(delivered);
+        }
+    }
+
+    /// Whether a partition has commands that may be decided.
+    pub(super) fn has_commands(&self, id: PartitionId) -> bool {
+        let place = self.places.get(&id);
+        place.is_some_and(|place| !place.mailbox.commands.is_empty()) && self.is_open(id)
+    }
+
+    /// When something is looked up again.
+    pub(super) fn look_up_at(&self) -> Option<Millis> {
+        let unread = self.look_ups.unread.iter();
+        let unread = unread.filter(|(id, _)| self.has_commands(**id));
+        unread.map(|(_, unread)| unread.at).min()
+    }
+
+    /// The partitions for which nothing is accepted because what it needs cannot be looked up; in which
+    /// epochs, and what the store said.
+    pub fn unread(&self, now: Millis) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        self.look_ups.unread.iter().filter_map(move |(id, unread)| {
+            let place = self.places.get(id)?;
+            let trouble = Trouble {
+                for_ms: now - unread.since,
+                words: unread.words.clone(),
+            };
+            Some((*id, place.epoch, trouble))
+        })
+    }
+}
