@@ -1,6 +1,8 @@
 //! Tests of what an owner does with the slots of its partitions: how it compares them with the
 //! store's, and how it dispatches once more.
 
+use std::collections::BTreeSet;
+
 use attune_core::Refusal;
 
 use super::*;
@@ -62,9 +64,10 @@ fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
     assert_eq!(world.read, [8, 64, 500, 128]);
 }
 
-/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line.
+/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line. The rest is left to
+/// the comparison with the store.
 #[test]
-fn what_finds_no_room_in_the_line_of_its_pool_is_dropped() {
+fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some() {
     for (body_bytes, many, kept) in [(2, 2_500, 1_000), (900_000, 60, 4)] {
         let mut world = World::new().free();
         world.body_bytes = body_bytes;
@@ -93,6 +96,17 @@ fn what_finds_no_room_in_the_line_of_its_pool_is_dropped() {
             _ => 0,
         });
         assert_eq!(dropped.sum::<usize>(), count - kept);
+        // The pool takes them again.
+        // It tells again each time that the slot has been held for twice as long.
+        let (mut told, deadline) = (BTreeSet::new(), world.now + 2_000_000);
+        while told.len() < many as usize && world.now < deadline {
+            for (id, ids) in std::mem::take(&mut world.dispatched) {
+                told.extend(ids);
+                world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
+            }
+            world.pass(100, true);
+        }
+        assert_eq!(told.len(), many as usize);
     }
 }
 
