@@ -141,6 +141,11 @@ fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
         ("starts judged by limits asked for", findings.judged.limits),
         ("executions put back judged", findings.judged.retries),
         ("work judged by its owner's rounds", findings.judged.rounds),
+        ("work judged by how long it waits", findings.judged.waits),
+        (
+            "queues judged by how long slots are free",
+            findings.judged.calms,
+        ),
         ("written snapshots judged", findings.judged.stats),
         ("attempts of dead workers judged", findings.judged.deaths),
         (

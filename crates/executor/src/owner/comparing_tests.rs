@@ -1,6 +1,10 @@
 //! Tests of what an owner does with the slots of its partitions: how it compares them with the
 //! store's, and how it dispatches once more.
 
+use std::collections::BTreeSet;
+
+use attune_core::Refusal;
+
 use super::*;
 
 #[test]
@@ -36,13 +40,13 @@ fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
     world.pass(20_000, true);
     // Nobody confirms anything: 64 MiB and what was read last are on their way, and no more.
     assert!(world.read.iter().all(|many| *many <= 9), "{:?}", world.read);
-    assert!(world.dispatched.iter().all(|(_, many)| *many <= 9));
-    let on_the_way: usize = world.dispatched.iter().map(|(_, many)| many).sum();
+    assert!(world.dispatched.iter().all(|(_, ids)| ids.len() <= 9));
+    let on_the_way: usize = world.dispatched.iter().map(|(_, ids)| ids.len()).sum();
     assert!((72..=84).contains(&on_the_way), "{on_the_way}");
     let mut told = 0;
     while !world.dispatched.is_empty() {
-        for (id, many) in std::mem::take(&mut world.dispatched) {
-            told += many;
+        for (id, ids) in std::mem::take(&mut world.dispatched) {
+            told += ids.len();
             world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
         }
         world.pass(100, true);
@@ -58,6 +62,52 @@ fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
     world.slots = slots.map(|slot| (slot, true)).collect();
     world.pass(5_000, true);
     assert_eq!(world.read, [8, 64, 500, 128]);
+}
+
+/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line. The rest is left to
+/// the comparison with the store.
+#[test]
+fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some() {
+    for (body_bytes, many, kept) in [(2, 2_500, 1_000), (900_000, 60, 4)] {
+        let mut world = World::new().free();
+        world.body_bytes = body_bytes;
+        let slots = (1..=many).map(|place| StoredSlot {
+            status: Status::Requested,
+            worker: None,
+            ..slot(place, WorkerId::fresh())
+        });
+        world.slots = slots.map(|slot| (slot, true)).collect();
+        let lined_up = |world: &World| -> usize {
+            let published = world.dispatched.iter();
+            published.map(|(_, ids)| ids.len()).sum()
+        };
+        let deadline = world.now + 300_000;
+        while lined_up(&world) < many as usize && world.now < deadline {
+            world.pass(100, true);
+        }
+        let count = lined_up(&world);
+        for (id, ids) in std::mem::take(&mut world.dispatched) {
+            let refused = (0..ids.len()).map(|place| (place, Refusal::Full)).collect();
+            let published = Input::Published(id, Published::Refused(refused));
+            world.give(VecDeque::from([published]));
+        }
+        let dropped = world.notices.iter().map(|notice| match notice {
+            Notice::DispatchesDropped { count, .. } => *count,
+            _ => 0,
+        });
+        assert_eq!(dropped.sum::<usize>(), count - kept);
+        // The pool takes them again.
+        // It tells again each time that the slot has been held for twice as long.
+        let (mut told, deadline) = (BTreeSet::new(), world.now + 2_000_000);
+        while told.len() < many as usize && world.now < deadline {
+            for (id, ids) in std::mem::take(&mut world.dispatched) {
+                told.extend(ids);
+                world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
+            }
+            world.pass(100, true);
+        }
+        assert_eq!(told.len(), many as usize);
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ struct World {
     /// How many bodies were read each time.
     read: Vec<usize>,
     /// What was dispatched, together each time, and is not confirmed yet.
-    dispatched: Vec<(PublishId, usize)>,
+    dispatched: Vec<(PublishId, Vec<ExecutionId>)>,
     /// What was taken, and when.
     taken: Vec<(PartitionId, Millis)>,
     /// Workers whose leases were ended, and when.
@@ -212,7 +212,8 @@ impl World {
                     Output::Notice(notice) => self.notices.push(notice),
                     Output::Ack(ids) => self.acked.extend(ids),
                     Output::Dispatch { id, dispatches, .. } => {
-                        self.dispatched.push((id, dispatches.len()));
+                        let ids = dispatches.iter().map(|it| it.grantee.execution_id);
+                        self.dispatched.push((id, ids.collect()));
                     }
                     _ => {}
                 }

@@ -104,6 +104,21 @@ impl Limits {
     /// The highest limit that can have been in force at some time between two; `None` when there
     /// may have been none.
     pub(super) fn most(&self, action: ActionId, from: i64, to: i64) -> Option<u32> {
+        let most = self.possible(action, from, to)?.max();
+        most.filter(|most| *most < u32::MAX)
+    }
+
+    /// The lowest; `None` when nothing is known.
+    pub(super) fn least(&self, action: ActionId, from: i64, to: i64) -> Option<u32> {
+        self.possible(action, from, to)?.min()
+    }
+
+    fn possible(
+        &self,
+        action: ActionId,
+        from: i64,
+        to: i64,
+    ) -> Option<impl Iterator<Item = u32> + '_> {
         let changes = self.changes.get(&action)?;
         let known = changes.iter().filter(|change| {
             let in_force = change.in_force_ns;
@@ -111,13 +126,10 @@ impl Limits {
         });
         // What was carried out before this moment is replaced by then.
         let replaced = known.map(|change| change.asked_ns).max()?;
-        let possible = changes.iter().filter(|change| {
+        let possible = changes.iter().filter(move |change| {
             change.asked_ns <= to && change.stored_ns.is_none_or(|stored| stored >= replaced)
         });
-        possible
-            .map(|change| change.limit.unwrap_or(u32::MAX))
-            .max()
-            .filter(|most| *most < u32::MAX)
+        Some(possible.map(|change| change.limit.unwrap_or(u32::MAX)))
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) struct Decision {
     pub(super) epoch: Epoch,
     /// The number of the record: within an epoch, later is higher.
     pub(super) record: u32,
+    pub(super) t_ns: i64,
     pub(super) what: What,
 }
 
@@ -189,12 +190,9 @@ impl Facts {
         execution
     }
 
-    fn decide(&mut self, action_id: ActionId, epoch: Epoch, record: u32, what: What) {
-        self.decisions.entry(action_id).or_default().push(Decision {
-            epoch,
-            record,
-            what,
-        });
+    fn decide(&mut self, action_id: ActionId, decision: Decision) {
+        let decisions = self.decisions.entry(action_id).or_default();
+        decisions.push(decision);
     }
 
     /// A request became an execution; it must not become another.
@@ -331,7 +329,7 @@ impl Facts {
     }
 
     fn add_decision(&mut self, number: u32, record: &Record) {
-        let (action_id, epoch, what) = match record {
+        let (action_id, epoch, t_ns, what) = match record {
             Record::Accepted {
                 execution_id,
                 action_id,
@@ -350,17 +348,28 @@ impl Facts {
                 execution.accepted.get_or_insert(number);
                 execution.accepted_ns.get_or_insert(*t_ns);
                 self.became(*request_id, *execution_id, number);
-                (action_id, epoch, What::Accepted(*execution_id, *status))
+                (
+                    action_id,
+                    epoch,
+                    t_ns,
+                    What::Accepted(*execution_id, *status),
+                )
             }
             Record::Held {
                 execution_id,
                 action_id,
                 attempt,
                 epoch,
+                t_ns,
                 ..
             } => {
                 self.of_action(*execution_id, *action_id);
-                (action_id, epoch, What::Held((*execution_id, *attempt)))
+                (
+                    action_id,
+                    epoch,
+                    t_ns,
+                    What::Held((*execution_id, *attempt)),
+                )
             }
             Record::Granted {
                 execution_id,
@@ -380,7 +389,7 @@ impl Facts {
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, What::Granted(key, *limit))
+                (action_id, epoch, t_ns, What::Granted(key, *limit))
             }
             Record::Ended {
                 execution_id,
@@ -401,7 +410,7 @@ impl Facts {
                     self.violations
                         .push(violation(Promise::I5, what, [first, number]));
                 }
-                (action_id, epoch, What::Ended(key, *status))
+                (action_id, epoch, t_ns, What::Ended(key, *status))
             }
             Record::Revoked {
                 execution_id,
@@ -415,14 +424,15 @@ impl Facts {
                 self.revoked += 1;
                 self.released.entry(key).or_insert(*t_ns);
                 self.of_action(key.0, *action_id);
-                (action_id, epoch, What::Revoked(key))
+                (action_id, epoch, t_ns, What::Revoked(key))
             }
             Record::Limit {
                 action_id,
                 limit,
                 epoch,
+                t_ns,
                 ..
-            } => (action_id, epoch, What::Limit(*limit)),
+            } => (action_id, epoch, t_ns, What::Limit(*limit)),
             Record::Totals {
                 action_id,
                 enqueued,
@@ -433,6 +443,7 @@ impl Facts {
                 active,
                 pool_closed,
                 epoch,
+                t_ns,
                 ..
             } => {
                 let counts = Counts {
@@ -447,11 +458,17 @@ impl Facts {
                     counts: Box::new(counts),
                     pool_closed: *pool_closed,
                 };
-                (action_id, epoch, what)
+                (action_id, epoch, t_ns, what)
             }
             _ => return,
         };
-        self.decide(*action_id, *epoch, number, what);
+        let decision = Decision {
+            epoch: *epoch,
+            record: number,
+            t_ns: *t_ns,
+            what,
+        };
+        self.decide(*action_id, decision);
     }
 
     fn add_run(&mut self, number: u32, record: &Record) {

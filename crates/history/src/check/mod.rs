@@ -15,6 +15,7 @@
 
 mod asked;
 mod facts;
+mod free_slots;
 mod outcomes;
 mod processes;
 mod programs;
@@ -29,6 +30,8 @@ mod tests;
 mod tests_asked;
 #[cfg(test)]
 mod tests_order;
+#[cfg(test)]
+mod tests_waits;
 #[cfg(test)]
 mod tests_witnesses;
 mod times;
@@ -114,6 +117,10 @@ pub struct Judged {
     pub retries: u64,
     /// Work held against the rounds of its owner.
     pub rounds: u64,
+    /// Work that somebody handed over half a minute before, in calm.
+    pub waits: u64,
+    /// Times of owning a queue with half a minute of calm in them.
+    pub calms: u64,
 }
 
 /// What a history shows.
@@ -232,6 +239,7 @@ impl Checker {
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
+        free_slots::judge(&facts, &mut judged, &mut broken);
         judged.retries = queue::judge(&mut facts, rows.is_some(), &mut broken);
         let runs = programs::judge(&facts, &mut broken);
         judged.limits = runs.limits;

@@ -1,7 +1,7 @@
 //! What is known of processes over time: who lived when, who owned which partition, and when
 //! faults were under way.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use attune_core::{Epoch, ExecutionId, PartitionId, WorkerId};
 
@@ -357,6 +357,25 @@ impl Processes {
 
     /// When faults were under way: apart from each other, in order.
     pub(super) fn disturbances(&self) -> Vec<(i64, i64)> {
+        merged(self.faults_under_way())
+    }
+
+    /// The same, and every moment at which a daemon began, was told to stop, ended or died, or a
+    /// worker lost its lease: what passes through it is late for a reason.
+    pub(super) fn troubles(&self) -> Vec<(i64, i64)> {
+        let known: HashSet<u32> = self.lives.keys().map(|(_, pid)| *pid).collect();
+        let exits = self.exits.iter().filter(|(pid, _)| known.contains(pid));
+        let exits = exits.flat_map(|(_, times)| times.iter().copied());
+        let phases = self.lives.values().flatten();
+        let phases = phases.flat_map(|life| [life.began, life.stopping, life.ended]);
+        let moments = exits.chain(phases.flatten());
+        let moments = moments.chain(self.lost.values().copied());
+        let mut all = self.faults_under_way();
+        all.extend(moments.map(|t| (t, t)));
+        merged(all)
+    }
+
+    fn faults_under_way(&self) -> Vec<(i64, i64)> {
         let mut all = Vec::new();
         for phases in self.faults.values() {
             let mut phases = phases.clone();
@@ -377,14 +396,19 @@ impl Processes {
             }
             all.extend(open.map(|begin| (begin, begin)));
         }
-        all.sort_unstable();
-        let mut merged: Vec<(i64, i64)> = Vec::new();
-        for (begin, end) in all {
-            match merged.last_mut() {
-                Some(last) if begin <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((begin, end)),
-            }
-        }
-        merged
+        all
     }
+}
+
+/// Puts together what overlaps.
+fn merged(mut all: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+    all.sort_unstable();
+    let mut merged: Vec<(i64, i64)> = Vec::new();
+    for (begin, end) in all {
+        match merged.last_mut() {
+            Some(last) if begin <= last.1 => last.1 = last.1.max(end),
+            _ => merged.push((begin, end)),
+        }
+    }
+    merged
 }

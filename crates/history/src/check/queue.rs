@@ -28,7 +28,7 @@ use super::facts::{Counts, Facts, Key, What};
 use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
-const STEP: u32 = 1000;
+pub(super) const STEP: u32 = 1000;
 
 /// Returns how many executions were put back and granted again.
 pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {

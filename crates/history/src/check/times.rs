@@ -90,7 +90,8 @@ pub(super) fn due(from: i64, bound: i64, tenure: Tenure, faults: &[(i64, i64)]) 
     let mut calm_since = from.max(tenure.began);
     let next = faults.partition_point(|(_, end)| *end < calm_since);
     for (begin, end) in &faults[next..] {
-        if *begin >= calm_since.saturating_add(bound) {
+        let due = calm_since.saturating_add(bound);
+        if *begin >= due || due > tenure.sure_until {
             break;
         }
         calm_since = calm_since.max(*end);
