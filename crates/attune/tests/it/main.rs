@@ -15,6 +15,7 @@ mod completions;
 mod dead_letters;
 mod example;
 mod executors;
+mod fences;
 mod fetches;
 mod first_use;
 mod guards;
