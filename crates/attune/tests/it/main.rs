@@ -36,4 +36,5 @@ mod restarts;
 mod runs;
 mod stranger;
 mod support;
+mod takeovers;
 mod tours;
