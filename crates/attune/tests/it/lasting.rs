@@ -137,14 +137,29 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
     })
     .await?;
     let after = epochs(&mut sql).await?;
+    let held_back = system.api.executions(LIVE).await?.len();
+    ensure!(
+        held_back == 1,
+        "{held_back} were decided while nothing could be"
+    );
     sqlx::raw_sql(TAKE).execute(&mut sql).await?;
     let healed = Instant::now();
-    within(HEALED, "a queue that is well", async || {
+    let left = || HEALED.saturating_sub(healed.elapsed());
+    // What is told of health may come before or after the decisions themselves, which count.
+    within(left(), "the end of something that had waited", async || {
+        let path = format!("/api/v1/executions?action={LIVE}&status=succeeded&limit=2");
+        let page = api.get(&path).await?.expect(200)?;
+        let ended = page["executions"].as_array().context("no list")?.len();
+        ensure!(ended == 2, "{page}");
+        Ok(())
+    })
+    .await?;
+    println!("something ended {:?} after it had healed", healed.elapsed());
+    within(left(), "a queue that is well", async || {
         accused(api, LIVE, false).await
     })
     .await?;
-    let left = HEALED.saturating_sub(healed.elapsed());
-    within(left, "readiness", async || ready(200).await).await?;
+    within(left(), "readiness", async || ready(200).await).await?;
     println!("clean {:?} after it had healed", healed.elapsed());
     let executions = wait_for("what was confirmed", async || {
         let executions = api.until_idle(LIVE).await?;
@@ -152,6 +167,7 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
         Ok(executions)
     })
     .await?;
+    println!("all ended {:?} after it had healed", healed.elapsed());
     all_are(&executions, "succeeded")?;
     let rises = before
         .iter()
