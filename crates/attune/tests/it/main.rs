@@ -25,6 +25,7 @@ mod late_servers;
 mod logs;
 mod lost_servers;
 mod lost_workers;
+mod memory;
 mod messages;
 mod monitoring;
 mod operators;
