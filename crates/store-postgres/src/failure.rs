@@ -156,6 +156,8 @@ fn kind_of_code(code: &str) -> Kind {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
 
     #[test]
@@ -174,11 +176,58 @@ mod tests {
             assert!(matches!(error, StoreError::Refused(_)), "{code}");
             assert!(error.is_transient() && error.wrote_nothing(), "{code}");
         }
-        for code in ["23505", "22021", "42601", "42501", ""] {
+        for code in ["23505", "22021", "42601", "42501", "42703", ""] {
             let error = kind(code);
             assert!(matches!(error, StoreError::Statement(_)), "{code}");
             assert!(!error.is_transient() && error.wrote_nothing(), "{code}");
         }
+    }
+
+    /// What a server says that is there, with nothing but a code.
+    #[derive(Debug, thiserror::Error)]
+    #[error("no such thing")]
+    struct Said(&'static str);
+
+    impl sqlx::error::DatabaseError for Said {
+        fn message(&self) -> &str {
+            "no such thing"
+        }
+
+        fn code(&self) -> Option<Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Source {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    /// Older or newer than the program: no outage, which would end by itself, and what to do is told.
+    #[test]
+    fn a_schema_that_does_not_fit_is_told_as_such() {
+        let address: Arc<str> = "db:5432".into();
+        let at = |code| Failure::from(sqlx::Error::from(Said(code))).at(&address);
+        for code in ["42P01", "42703", "42883", "3F000"] {
+            let error = at(code);
+            assert!(matches!(error, StoreError::Schema(_)), "{code}");
+            assert!(!error.is_transient() && error.wrote_nothing(), "{code}");
+            let words = error.to_string();
+            assert!(words.ends_with("run `attune migrate`"), "{words}");
+        }
+        assert!(matches!(at("53100"), StoreError::Refused(_)));
+        assert!(matches!(at("57P01"), StoreError::Unavailable(_)));
     }
 
     #[test]

@@ -213,9 +213,16 @@ impl System {
     /// # Errors
     /// When it does not end well or does not start again.
     pub async fn restart(&self, name: &str) -> anyhow::Result<()> {
-        let mut process = self.take(name).await?;
-        process.stop().await?;
+        self.halt(name).await?;
         self.start_again(name).await
+    }
+
+    /// Asks a process to stop, and expects it to end well.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn halt(&self, name: &str) -> anyhow::Result<()> {
+        self.take(name).await?.stop().await
     }
 
     /// Kills a process, as a crash would, and starts it again.
@@ -342,13 +349,28 @@ impl System {
     /// When it cannot be started or does not end.
     pub async fn client(&self, args: &[&str]) -> anyhow::Result<(i32, String, String)> {
         let mut command = Command::new(&self.setup.binary);
+        command.args(args).env("ATTUNE_URL", self.api.base());
+        self.outcome(command).await
+    }
+
+    /// Likewise, as an operator on a machine of this system: with its settings.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not end.
+    pub async fn command(&self, args: &[&str]) -> anyhow::Result<(i32, String, String)> {
+        let launch = launch(&self.setup, "operator", self.folder.path())?;
+        let mut command = Command::new(launch.binary);
+        command.args(args).envs(launch.env);
+        self.outcome(command).await
+    }
+
+    async fn outcome(&self, mut command: Command) -> anyhow::Result<(i32, String, String)> {
         command
-            .args(args)
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .current_dir(self.folder.path());
-        command.env("ATTUNE_URL", self.api.base());
-        let output = within(&format!("attune {}", args.join(" ")), command.output()).await??;
+        let what = format!("the end of {:?}", command.as_std().get_args());
+        let output = within(&what, command.output()).await??;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let code = output.status.code().context("it was killed")?;
         Ok((code, text(output.stdout), text(output.stderr)))

@@ -13,14 +13,12 @@ use sqlx::PgConnection;
 use tokio::time::Instant;
 
 use crate::stranger::{connect, envelope, publish};
-use crate::support::{all_are, limited, noop, number, run, setup};
+use crate::support::{all_are, limited, memory_was_bounded, noop, number, run, setup};
 
 /// The bound that the default settings put on a message and on a body of the API.
 const LARGEST: usize = 1024 * 1024;
-/// What any daemon may hold in memory while much waits, in bytes.
-const MEMORY: u64 = 512 << 20;
 /// What else there is to do meanwhile.
-const LIVE: &str = "it.live";
+pub(crate) const LIVE: &str = "it.live";
 /// An action of another partition.
 const OTHER: &str = "it.other";
 /// How the health of a queue begins to say that its owner cannot write.
@@ -49,13 +47,13 @@ fn firing(action_ref: &str, parameters: &Value) -> Vec<u8> {
 }
 
 /// A rule firing whose message has so many bytes.
-fn firing_of(action_ref: &str, size: usize) -> Vec<u8> {
+pub(crate) fn firing_of(action_ref: &str, size: usize) -> Vec<u8> {
     let pad = |length| firing(action_ref, &json!({"pad": "x".repeat(length)}));
     pad(size.saturating_sub(pad(0).len()))
 }
 
 /// Something else is asked for, by HTTP, and ends.
-async fn the_rest_goes_on(system: &System) -> anyhow::Result<()> {
+pub(crate) async fn the_rest_goes_on(system: &System) -> anyhow::Result<()> {
     let live = wait_for("an answer for something else", async || {
         let ask = json!({"action_ref": LIVE});
         system.api.try_submit(&ask).await?.expect(201)
@@ -81,7 +79,7 @@ async fn accused(api: &Api, action_ref: &str, wanted: bool) -> anyhow::Result<St
 }
 
 /// As [`wait_for`], for at most so long.
-async fn within<T>(
+pub(crate) async fn within<T>(
     bound: Duration,
     what: &str,
     look: impl AsyncFnMut() -> anyhow::Result<T>,
@@ -137,14 +135,29 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
     })
     .await?;
     let after = epochs(&mut sql).await?;
+    let held_back = system.api.executions(LIVE).await?.len();
+    ensure!(
+        held_back == 1,
+        "{held_back} were decided while nothing could be"
+    );
     sqlx::raw_sql(TAKE).execute(&mut sql).await?;
     let healed = Instant::now();
-    within(HEALED, "a queue that is well", async || {
+    let left = || HEALED.saturating_sub(healed.elapsed());
+    // What is told of health may come before or after the decisions themselves, which count.
+    within(left(), "the end of something that had waited", async || {
+        let path = format!("/api/v1/executions?action={LIVE}&status=succeeded&limit=2");
+        let page = api.get(&path).await?.expect(200)?;
+        let ended = page["executions"].as_array().context("no list")?.len();
+        ensure!(ended == 2, "{page}");
+        Ok(())
+    })
+    .await?;
+    println!("something ended {:?} after it had healed", healed.elapsed());
+    within(left(), "a queue that is well", async || {
         accused(api, LIVE, false).await
     })
     .await?;
-    let left = HEALED.saturating_sub(healed.elapsed());
-    within(left, "readiness", async || ready(200).await).await?;
+    within(left(), "readiness", async || ready(200).await).await?;
     println!("clean {:?} after it had healed", healed.elapsed());
     let executions = wait_for("what was confirmed", async || {
         let executions = api.until_idle(LIVE).await?;
@@ -152,6 +165,7 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
         Ok(executions)
     })
     .await?;
+    println!("all ended {:?} after it had healed", healed.elapsed());
     all_are(&executions, "succeeded")?;
     let rises = before
         .iter()
@@ -324,30 +338,13 @@ async fn many_waiting(system: &System) -> anyhow::Result<()> {
         many / 1_000_000,
         few / 1_000_000
     );
-    for name in system.names().await {
-        let bytes = most_memory(system.pid(&name).await?)?;
-        println!("{name}: at most {} MiB", bytes >> 20);
-        ensure!(
-            bytes <= MEMORY,
-            "{name} had {} MiB of memory at once",
-            bytes >> 20
-        );
-    }
-    Ok(())
+    memory_was_bounded(system).await
 }
 
 /// How many wait in [`many_waiting`].
 fn many() -> usize {
     let chosen = std::env::var("ATTUNE_TEST_WAITING").ok();
     chosen.and_then(|text| text.parse().ok()).unwrap_or(100_000)
-}
-
-/// The most memory that a process ever held at once, in bytes.
-fn most_memory(pid: u32) -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    Ok(kib.context("no VmHWM")?.parse::<u64>()? * 1024)
 }
 
 /// When workers began runs of an action, in order.

@@ -76,7 +76,7 @@ async fn embedded_a_log_that_stands_full_costs_lines_alone() -> anyhow::Result<(
     // Until nothing more goes in, and whoever writes next would wait.
     let blocking = fcntl_getfl(&writer)?;
     fcntl_setfl(&writer, blocking | OFlags::NONBLOCK)?;
-    while writer.write(&[b'\n']).is_ok() {}
+    while writer.write(b"\n").is_ok() {}
     fcntl_setfl(&writer, blocking)?;
     only_lines_are_lost(writer.into()).await
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{Proxy, Setup, System, Wiring, wait_for};
+use attune_testkit::{Gate, Proxy, Setup, System, Wiring, wait_for};
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -195,4 +195,72 @@ async fn long(system: &System) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_long_outage() -> anyhow::Result<()> {
     run(proxied(), long).await
+}
+
+/// PostgreSQL is away for 40 s, and leases last as long as they do for everybody: no worker gives
+/// up what it runs, and no attempt is counted.
+async fn usual(system: &System) -> anyhow::Result<()> {
+    const PATIENT: &str = "it.patient";
+    const AWAY: Duration = Duration::from_secs(40);
+    let api = &system.api;
+    let mut gate = Gate::open().await?;
+    let mark = system.folder().join("mark");
+    let script = format!(
+        "echo begun >> {mark}; echo $ATTUNE_ATTEMPT; sleep 50; echo ended >> {mark}; echo ended",
+        mark = mark.display()
+    );
+    let program = json!({"program": ["/bin/bash", "-c", script]});
+    api.apply(&limited(PATIENT, &program, 1)).await?;
+    api.apply(&limited("it.gate", &gate.run(), 1)).await?;
+    let patient = api.submit(PATIENT, json!({})).await?.id;
+    let ids = [
+        api.submit("it.gate", json!({})).await?.id,
+        api.submit("it.gate", json!({})).await?.id,
+    ];
+    let short = gate.next().await?;
+    api.until(patient, "running").await?;
+    let (database, _) = system.proxies()?;
+    let leave = async {
+        // It ends while nobody can write that down; the end waits with its worker.
+        wait_for("the outage", async || {
+            let answer = api.get("/readyz").await?;
+            ensure!(answer.status == 503, "{answer:?}");
+            Ok(())
+        })
+        .await?;
+        short.leave(0).await
+    };
+    let servers = [database];
+    tokio::try_join!(leave, outage(system, &servers, AWAY))?;
+    let restored = Instant::now();
+    let next = gate.next().await?;
+    ensure!((next.execution_id, next.attempt) == (ids[1], 1), "{next:?}");
+    println!("the next began {:?} after the outage", restored.elapsed());
+    next.leave(0).await?;
+    let ended = api.until(patient, "succeeded").await?;
+    println!(
+        "the patient ended {:?} after the outage",
+        restored.elapsed()
+    );
+    ensure!(
+        number(&ended, "attempt")? == 1 && ended["stdout"] == "1\nended\n",
+        "{ended}"
+    );
+    let written = std::fs::read_to_string(&mark)?;
+    ensure!(written == "begun\nended\n", "{written}");
+    for id in ids {
+        let ended = api.until(id, "succeeded").await?;
+        ensure!(number(&ended, "attempt")? == 1, "{ended}");
+    }
+    ensure!(gate.uninvited().is_empty(), "something was run twice");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_outage_of_usual_leases() -> anyhow::Result<()> {
+    let usual_leases = proxied()
+        .set("executor.lease.ttl_seconds", "")
+        .set("worker.lease.ttl_seconds", "")
+        .set("worker.lease.grace_seconds", "");
+    run(usual_leases, usual).await
 }

@@ -7,6 +7,9 @@ use attune_testkit::{Setup, System, Wiring};
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 
+/// What any daemon may hold in memory, whatever waits or is asked, in bytes.
+const MEMORY: u64 = 512 << 20;
+
 /// Declares the tests of scenarios that must hold on both wirings.
 macro_rules! on_both_wirings {
     ($($scenario:ident => $embedded:ident, $cluster:ident;)+) => {$(
@@ -98,4 +101,27 @@ pub(crate) fn ids(executions: &[Value]) -> anyhow::Result<Vec<i64>> {
         .iter()
         .map(|execution| number(execution, "id"))
         .collect()
+}
+
+/// Checks that no process of a system, since it was started, ever held more memory than a daemon
+/// may.
+pub(crate) async fn memory_was_bounded(system: &System) -> anyhow::Result<()> {
+    for name in system.names().await {
+        let bytes = most_memory(system.pid(&name).await?)?;
+        println!("{name}: at most {} MiB", bytes >> 20);
+        ensure!(
+            bytes <= MEMORY,
+            "{name} had {} MiB of memory at once",
+            bytes >> 20
+        );
+    }
+    Ok(())
+}
+
+/// The most memory that a process ever held at once, in bytes.
+fn most_memory(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    Ok(kib.context("no VmHWM")?.parse::<u64>()? * 1024)
 }

@@ -176,7 +176,8 @@ async fn a_claim_that_tells_of_a_lost_lease_is_made_again_under_the_next() {
     assert_eq!(rig.store.change(|state| state.registered.len()), 2);
 }
 
-/// An outage of the store, at a tenth of the usual times: a lease of 6 s for one of 60.
+/// An outage of the store, at a tenth of the usual times: a lease of 6 s for one of 60, which bears
+/// an outage of two thirds of it.
 async fn outage(lasting: Duration) -> (Rig, String) {
     let rig = Rig::start_with(|options| options.lease_ttl = Duration::from_secs(6)).await;
     let sign = rig.sign("pid");
@@ -203,7 +204,7 @@ async fn outage(lasting: Duration) -> (Rig, String) {
 
 #[tokio::test]
 async fn a_store_that_is_away_for_less_than_the_lease_costs_nothing() {
-    let (mut rig, pid) = outage(Duration::from_secs(3)).await;
+    let (mut rig, pid) = outage(Duration::from_secs(4)).await;
     let renewals = rig.store.change(|state| state.renewals);
     rig.store
         .until("it is renewed again", |state| state.renewals > renewals + 1)
