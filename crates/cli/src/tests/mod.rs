@@ -1,5 +1,6 @@
 //! The commands against a small server on loopback.
 
+mod hostile;
 mod server;
 
 use std::collections::{BTreeMap, HashMap};
