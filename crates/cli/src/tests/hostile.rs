@@ -27,7 +27,9 @@ async fn answer(
     endless: bool,
 ) -> std::io::Result<()> {
     let mut asked = [0; 16 * 1024];
-    stream.read(&mut asked).await?;
+    if stream.read(&mut asked).await? == 0 {
+        return Ok(());
+    }
     stream.write_all(head.as_bytes()).await?;
     loop {
         stream.write_all(body).await?;
