@@ -46,7 +46,7 @@ pub struct QueueView {
     pub oldest_enqueued_at: Option<DateTime<Utc>>,
     /// Executions accepted over the queue's life.
     pub total_enqueued: u64,
-    /// Executions that ran to an end over the queue's life.
+    /// Executions that succeeded, failed, timed out or were abandoned over the queue's life.
     pub total_completed: u64,
     /// Executions cancelled over the queue's life.
     #[serde(default)]

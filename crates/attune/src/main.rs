@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
-use attune_store::Store;
+use attune_store::{Store, StoreError};
 use clap::Parser as _;
 
 use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, RunHttpArguments};
@@ -229,6 +229,7 @@ async fn patient_store(
 
 async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
     let store = patient_store(settings, "migrate", arguments).await?;
+    let misfit = matches!(store.check().await, Err(StoreError::Schema(_)));
     store
         .migrate()
         .await
@@ -243,7 +244,11 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
         .await
         .context("the core actions could not be applied")?;
     store.close().await;
-    println!("the schema is up to date");
+    let done = match misfit {
+        true => "migrations were applied",
+        false => "there was nothing to apply",
+    };
+    println!("the schema is up to date: {done}");
     Ok(ExitCode::SUCCESS)
 }
 

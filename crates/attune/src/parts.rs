@@ -1,14 +1,14 @@
 //! Opens the store and the bus that the settings name: the only place that knows the adapters.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use attune_bus::{Bus, BusError, MemoryBus, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
 use attune_config::{Settings, Wiring};
 use attune_core::PartitionId;
-use attune_runtime::{Shutdown, retry_until_ready};
+use attune_runtime::{Shutdown, error_chain, retry_until_ready};
 use attune_store::{Store, StoreError};
 use attune_store_postgres::{PostgresOptions, PostgresStore};
 use attune_store_sqlite::{SqliteOptions, SqliteStore};
@@ -121,15 +121,30 @@ pub(crate) async fn store(
             options.acquire_timeout = database.acquire_timeout();
             options.statement_timeout = database.statement_timeout();
             let what = format!("PostgreSQL at {}", database.url.endpoint());
+            let cause = Mutex::new(String::new());
             let opened = retry_until_ready(&what, shutdown, || async {
-                settle(
-                    PostgresStore::connect(options.clone()).await,
-                    StoreError::is_transient,
-                )
+                let connected = PostgresStore::connect(options.clone()).await;
+                let opened = settle(connected, StoreError::is_transient);
+                if let (Err(error), Ok(mut cause)) = (&opened, cause.lock()) {
+                    *cause = error_chain(error);
+                }
+                opened
             });
-            let store = opened.await?.context("database.url cannot be used")?;
-            Ok(Arc::new(store))
+            let opened = opened.await.map_err(|stopped| match cause.into_inner() {
+                Ok(cause) if !cause.is_empty() => anyhow!(cause),
+                _ => stopped.into(),
+            })?;
+            let store = opened.map_err(unframed);
+            Ok(Arc::new(store.context("database.url cannot be used")?))
         }
+    }
+}
+
+/// Why no connection can be made, without the words about a statement: none was sent.
+fn unframed(error: StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Statement(source) => anyhow::Error::from_boxed(source),
+        other => other.into(),
     }
 }
 
@@ -193,5 +208,51 @@ async fn wait_for_schema(store: &dyn Store, shutdown: &Shutdown) -> anyhow::Resu
     match checked.await? {
         Ok(()) => Ok(()),
         Err(error) => bail!("the store cannot be used: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_config::Loader;
+
+    use super::*;
+
+    async fn refused(url: &str, shutdown: &Shutdown) -> String {
+        let flags = [("database.url", url)];
+        let settings = Loader::new().flags(flags).load().unwrap().settings;
+        let opened = store(&settings, "test", shutdown).await;
+        format!("{:#}", opened.err().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_url_that_cannot_be_read_is_told_with_the_way_out() {
+        let mode = "unknown value \"maybe\" for `ssl_mode`";
+        for (url, problem) in [
+            ("postgres://u:hunter2@h:99999/d", "invalid port number"),
+            ("postgres://u:hunter#2@h/d", "invalid port number"),
+            ("postgres://u:hunter2@h/d?sslmode=maybe", mode),
+        ] {
+            let said = refused(url, &Shutdown::new()).await;
+            let start = format!("database.url cannot be used: {problem};");
+            assert!(said.starts_with(&start), "{said}");
+            assert!(said.ends_with("such as %23 for #"), "{said}");
+            assert!(!said.contains("hunter"), "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_stops_waiting_is_told_the_last_cause() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://u@{}/d", server.local_addr().unwrap());
+        let shutdown = Shutdown::new();
+        let hang_up = async {
+            drop(server.accept().await);
+            shutdown.cancel();
+        };
+        let (said, ()) = tokio::join!(refused(&url, &shutdown), hang_up);
+        assert!(
+            said.contains("the store cannot be reached: PostgreSQL at 127"),
+            "{said}"
+        );
     }
 }

@@ -110,7 +110,7 @@ pub(crate) async fn serve(
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
     }
-    if let Some(listen) = settings.metrics.listen {
+    if let Some(listen) = ops_listen(settings, roles) {
         ops_server(listen, metrics.clone(), health.clone(), &shutdown).await?;
     }
     let running = match start(settings, roles, &parts, &health, &metrics, &shutdown).await {
@@ -140,6 +140,21 @@ pub(crate) async fn serve(
     }
     stopped?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where a process without the API serves its probes and metrics. The API asks the store and the
+/// partitions for its `/readyz`, at addresses of its own; a second one that does not would say ready
+/// where the first says what is missing.
+fn ops_listen(settings: &Settings, roles: &[Role]) -> Option<SocketAddr> {
+    let listen = settings.metrics.listen?;
+    if roles.contains(&Role::Api) {
+        tracing::warn!(
+            "metrics.listen {listen} is not listened on: it is for processes without the API. Here \
+             /healthz, /readyz and /metrics are at api.listen and ops.listen; leave it out"
+        );
+        return None;
+    }
+    Some(listen)
 }
 
 /// The actions that every installation has.

@@ -39,6 +39,20 @@ async fn embedded_duplicate_completions() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Its components say nothing of the store: beside the API's own `/readyz` it would stay green.
+#[test]
+fn a_process_with_the_api_has_no_second_readiness() {
+    let mut settings = Loader::new().load().unwrap().settings;
+    assert_eq!(ops_listen(&settings, &[Role::Worker]), None);
+    let listen = Some((std::net::Ipv4Addr::LOCALHOST, 9000).into());
+    settings.metrics.listen = listen;
+    for role in Role::ALL {
+        let expected = listen.filter(|_| role != Role::Api);
+        assert_eq!(ops_listen(&settings, &[role]), expected, "{role:?}");
+    }
+    assert_eq!(ops_listen(&settings, &Role::ALL), None);
+}
+
 /// A moment of trouble is nobody's business; one that lasts is, until it is over.
 #[tokio::test]
 async fn an_executor_that_cannot_work_for_long_is_not_ready() {

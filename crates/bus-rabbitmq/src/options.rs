@@ -36,7 +36,8 @@ pub struct RabbitOptions {
     pub max_queue_bytes: u64,
     /// Shown in the broker's list of connections, with ` publish` or ` consume` after it.
     pub connection_name: String,
-    /// Allow `amqp://` (no TLS) to another machine, for example inside a private network.
+    /// Allow `amqp://` (no TLS) to another machine, for example inside a private network. For tests
+    /// and programs of one's own: no setting of the daemons says it.
     pub allow_plaintext: bool,
 }
 
@@ -128,8 +129,7 @@ impl Endpoint {
             }
             if uri.scheme == AMQPScheme::AMQP && !options.allow_plaintext {
                 return Err(refused(format!(
-                    "amqp:// would send the password to {place} in the clear; use amqps://, or \
-                     allow plaintext if the network is private"
+                    "amqp:// would send the password to {place} in the clear; use amqps://"
                 )));
             }
         }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::action_file::{self, FileAction, Place};
 use super::http::{CallError, Http};
-use super::render::{Column, limit, or_dash, table};
+use super::render::{Column, limit, one_line, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded};
 
 #[derive(Debug, Clone, Args)]
@@ -143,10 +143,11 @@ async fn apply(http: &Http, paths: &[PathBuf], who: String, json: bool) -> Resul
             Ok(answer) => {
                 if let Some(reason) = &answer.pending_reason {
                     problems.push(format!(
-                        "{} is stored and not in force yet: {reason}. Nothing is to be repeated: it \
+                        "{} is stored and not in force yet: {}. Nothing is to be repeated: it \
                          comes into force by itself, within executor.reconcile.interval_seconds \
                          (10) as long as an executor runs",
-                        spec.action_ref
+                        spec.action_ref,
+                        one_line(reason)
                     ));
                 }
                 applied.push(answer);

@@ -132,6 +132,12 @@ fn judge(value: &Value) -> Result<ActionSpec, Wrong> {
                 problem: problem.into_owned(),
             };
         }
+        let problem = match path.as_str() {
+            "run" if problem.ends_with("exactly one member") => {
+                "write either `program` or `builtin`, one of the two".into()
+            }
+            _ => problem,
+        };
         Wrong {
             problem: format!("{path}: {problem}"),
             place: path,
@@ -275,6 +281,14 @@ mod tests {
                 "`timeout_seconds` is 0",
             ),
             ("ref: a.b\nrun: {program: /bin/true}", "run"),
+            (
+                "ref: a.b\nrun: {program: [], builtin: noop}",
+                "run: write either `program` or `builtin`, one of the two",
+            ),
+            (
+                "ref: a.b\nrun: {}",
+                "run: write either `program` or `builtin`, one of the two",
+            ),
             (
                 "ref: a.b\nrun: !program [/bin/true]",
                 "run: the tag !program has no meaning here",

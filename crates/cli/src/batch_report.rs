@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::batch_plan::Fate;
+use super::http::said;
 use super::lines::Line;
 use super::render::{Column, table};
 use super::{Exit, Output};
@@ -144,13 +145,11 @@ fn problems(lines: &[Line], fates: &[Option<Fate>]) -> Vec<String> {
         .iter()
         .zip(fates)
         .filter_map(|(line, fate)| match fate {
-            Some(Fate::Refused(detail)) => Some(format!(
-                "line {}: {} [{}]",
-                line.number, detail.message, detail.code
-            )),
+            Some(Fate::Refused(detail)) => Some(format!("line {}: {}", line.number, said(detail))),
             Some(Fate::Unknown(detail)) => Some(format!(
-                "line {}: whether it was accepted is unknown: {} [{}]",
-                line.number, detail.message, detail.code
+                "line {}: whether it was accepted is unknown: {}",
+                line.number,
+                said(detail)
             )),
             Some(Fate::Accepted(_)) | None => None,
         });

@@ -280,9 +280,14 @@ async fn cancel(http: &Http, ids: &[ExecutionId], json: bool) -> Result<Output, 
     } else {
         let lines: Vec<String> = cancelled
             .iter()
-            .map(|answer| match answer.status {
-                Status::Cancelled => format!("execution {} is cancelled", answer.id),
-                status => format!("execution {} is being ended ({status})", answer.id),
+            .map(|Cancelled { id, status }| match status {
+                Status::Cancelled => format!("execution {id} is cancelled"),
+                Status::Requested => format!(
+                    "execution {id} is marked ({status}): it ends when a worker takes it up, \
+                     without being run; where none will come, take its slot back: attune \
+                     executions release {id} --reason TEXT"
+                ),
+                status => format!("execution {id} is being ended ({status})"),
             })
             .collect();
         Output::text(lines.join("\n"))

@@ -13,11 +13,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::Failure;
+use super::render::one_line;
 
 /// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a call may take; longer than any time that the server allows itself.
+/// How long a call may take, its whole answer included; longer than any time that the server allows
+/// itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(90);
+/// The largest answer that is read, in MiB. A page of a list has 8 MiB.
+const MAX_ANSWER_MIB: usize = 64;
 /// How long an unused connection is kept: shorter than the server keeps it, so that a call does
 /// not meet a connection that is just being closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(8);
@@ -45,7 +49,7 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(detail) | Self::Unavailable(detail) => {
-                write!(f, "{} [{}]", detail.message, detail.code)?;
+                f.write_str(&said(detail))?;
                 match detail.retry_after_seconds {
                     Some(seconds) => write!(f, "; try again in {seconds} s"),
                     None => Ok(()),
@@ -54,6 +58,11 @@ impl fmt::Display for CallError {
             Self::Unreachable(message) | Self::Unknown(message) => f.write_str(message),
         }
     }
+}
+
+/// What the server says of an error, on one line.
+pub(super) fn said(detail: &ErrorDetail) -> String {
+    one_line(&format!("{} [{}]", detail.message, detail.code))
 }
 
 /// A client of one server; cheap to clone.
@@ -193,10 +202,7 @@ impl Http {
             .await
             .map_err(|error| self.no_answer(error))?;
         let status = response.status();
-        let body = response
-            .bytes()
-            .await
-            .map_err(|error| self.no_answer(error))?;
+        let body = self.read(response).await?;
         if status.is_success() {
             let body: &[u8] = match status {
                 StatusCode::NO_CONTENT => b"null",
@@ -212,6 +218,21 @@ impl Http {
             Err(CallError::Unavailable(error))
         } else {
             Err(CallError::Refused(error))
+        }
+    }
+
+    /// Reads an answer, up to the bound: whoever listens there may never stop sending.
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, CallError> {
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > MAX_ANSWER_MIB << 20 => {
+                    return Err(self.foreign(&format!("more than {MAX_ANSWER_MIB} MiB")));
+                }
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok(body),
+                Err(error) => return Err(self.no_answer(error)),
+            }
         }
     }
 
@@ -270,8 +291,9 @@ impl Http {
 
     fn foreign(&self, what: &str) -> CallError {
         CallError::Unknown(format!(
-            "{} answers, but not as Attune does: {what}",
-            self.shown()
+            "{} answers, but not as Attune does: {}",
+            self.shown(),
+            one_line(what)
         ))
     }
 

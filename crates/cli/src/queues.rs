@@ -107,7 +107,8 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
 /// How what was ever enqueued has ended.
 fn ended(queue: &QueueView) -> String {
     format!(
-        "ended: {} completed (ran to an end), {} cancelled, {} expired (waited too long)",
+        "ended: {} completed (succeeded, failed, timed out or abandoned), {} cancelled, {} expired \
+         (waited too long)",
         queue.total_completed, queue.total_cancelled, queue.total_expired
     )
 }
@@ -166,7 +167,8 @@ mod tests {
         assert!(width <= 100, "{width} columns while it is well");
         assert_eq!(
             ended(&queue),
-            "ended: 6 completed (ran to an end), 1 cancelled, 3 expired (waited too long)"
+            "ended: 6 completed (succeeded, failed, timed out or abandoned), 1 cancelled, 3 expired \
+             (waited too long)"
         );
     }
 }

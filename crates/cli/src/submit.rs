@@ -84,7 +84,7 @@ pub struct SubmitArguments {
     timeout: Option<u64>,
     /// Submit every line of a file, each one submission in JSON, as in
     /// {"action_ref": "core.echo", "parameters": {"n": 1}, "priority": "high"}; `-` reads stdin.
-    /// docs/PROTOCOL.md has all members under `execution`.
+    /// docs/PROTOCOL.md has all members, under `enforcement.created`.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Give a line up that is still refused after so many seconds, because its queue is full or
@@ -256,7 +256,7 @@ async fn wait(
                     let remarks = tokio::time::timeout(REMARKS, waits::remarks(http, &record));
                     if let Some(why) = remarks.await.ok().and_then(|remarks| remarks.waits) {
                         spinner.suspend(|| {
-                            eprintln!("attune: execution {id} waits: {}", render::shown(&why))
+                            eprintln!("attune: execution {id} waits: {}", render::one_line(&why))
                         });
                     }
                 }
@@ -341,7 +341,7 @@ fn ended(record: &Execution, json: bool) -> Output {
         let error = record
             .error
             .as_ref()
-            .map(|error| format!(": {error}"))
+            .map(|error| format!(": {}", render::one_line(error)))
             .unwrap_or_default();
         problems.push(format!(
             "execution {} {}{took}{code}{error}",

@@ -1,6 +1,7 @@
 //! Bounds on what comes from outside.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
@@ -23,22 +24,51 @@ pub const MAX_RUN_SECONDS: u32 = 30 * 24 * 3600;
 /// what is run.
 const RESERVED_KEYS: &str = "$serde_json::private::";
 
-/// Checks a short text: not empty, no NUL (PostgreSQL cannot store it), not too long.
+/// Checks a short text that may be left out: not empty, no NUL (PostgreSQL cannot store it), not
+/// too long.
 ///
 /// # Errors
 /// A [`Reject`] that names `field`.
 pub fn check_text(field: &str, value: &str) -> Result<(), Reject> {
+    let named = format_args!("`{field}`");
+    check_short(field, named, value, "leave it out or fill it")
+}
+
+/// As [`check_text`], of a text that must be there.
+///
+/// # Errors
+/// A [`Reject`] that names `field`.
+pub fn check_required_text(field: &str, value: &str) -> Result<(), Reject> {
+    let named = format_args!("`{field}`");
+    check_short(field, named, value, "it is required, so fill it")
+}
+
+/// As [`check_text`], of a label's key.
+///
+/// # Errors
+/// A [`Reject`] that names `labels`.
+pub fn check_label_key(key: &str) -> Result<(), Reject> {
+    let named = format_args!("a key in `labels`");
+    check_short("labels", named, key, "name the label or leave it out")
+}
+
+fn check_short(
+    field: &str,
+    named: fmt::Arguments<'_>,
+    value: &str,
+    when_empty: &str,
+) -> Result<(), Reject> {
     if value.is_empty() {
         return Err(Reject::field(
             field,
-            format!("`{field}` is empty; leave it out or fill it"),
+            format!("{named} is empty; {when_empty}"),
         ));
     }
     if value.len() > MAX_TEXT_BYTES {
         return Err(Reject::field(
             field,
             format!(
-                "`{field}` has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
+                "{named} has {} bytes; at most {MAX_TEXT_BYTES} are allowed",
                 value.len()
             ),
         ));
@@ -46,7 +76,7 @@ pub fn check_text(field: &str, value: &str) -> Result<(), Reject> {
     if value.contains('\0') {
         return Err(Reject::field(
             field,
-            format!("`{field}` contains a NUL character; remove it"),
+            format!("{named} contains a NUL character; remove it"),
         ));
     }
     Ok(())
@@ -322,5 +352,36 @@ mod tests {
         assert!(check_text("group", &"x".repeat(257)).is_err());
         assert!(check_text("group", "a\0b").is_err());
         assert_eq!(check_text("group", "customer-7"), Ok(()));
+    }
+
+    #[test]
+    fn what_is_empty_and_the_way_out_are_named() {
+        let long = "x".repeat(257);
+        for (checked, field, words) in [
+            (
+                check_text("group", ""),
+                "group",
+                "`group` is empty; leave it out or fill it",
+            ),
+            (
+                check_required_text("reason", ""),
+                "reason",
+                "`reason` is empty; it is required, so fill it",
+            ),
+            (
+                check_label_key(""),
+                "labels",
+                "a key in `labels` is empty; name the label or leave it out",
+            ),
+            (
+                check_label_key(&long),
+                "labels",
+                "a key in `labels` has 257 bytes; at most 256 are allowed",
+            ),
+        ] {
+            let reject = checked.unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some(field));
+            assert_eq!(reject.message, words);
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::ids::ActionId;
 pub struct QueueTotals {
     /// Executions that were accepted.
     pub enqueued: u64,
-    /// Executions that ran to an end: succeeded, failed, timed out or abandoned.
+    /// Executions that succeeded, failed, timed out or were abandoned.
     pub completed: u64,
     /// Executions that were cancelled, waiting or running.
     pub cancelled: u64,
@@ -36,7 +36,7 @@ pub struct QueueStats {
     pub oldest_enqueued_at: Option<DateTime<Utc>>,
     /// Executions accepted over the queue's life.
     pub total_enqueued: u64,
-    /// Executions that ran to an end over the queue's life.
+    /// Executions that succeeded, failed, timed out or were abandoned over the queue's life.
     pub total_completed: u64,
     /// Executions cancelled over the queue's life.
     #[serde(default)]

@@ -210,7 +210,7 @@ impl Submission {
             ));
         }
         for (key, value) in &self.labels {
-            input::check_text("labels", key)?;
+            input::check_label_key(key)?;
             input::check_text(&format!("labels.{key}"), value)?;
         }
         if let Some(seconds) = self.timeout_seconds {

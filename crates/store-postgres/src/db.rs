@@ -43,9 +43,18 @@ struct NoAnswer {
 
 /// The address of the server cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("the URL of PostgreSQL cannot be used")]
-struct BadUrl {
-    source: sqlx::Error,
+#[error("{0}; what has a meaning in a URL is written with % in a password, such as %23 for #")]
+struct BadUrl(String);
+
+impl From<sqlx::Error> for BadUrl {
+    fn from(error: sqlx::Error) -> Self {
+        // Without the driver's frame around it, which may be there twice.
+        let said = error.to_string();
+        Self(
+            said.trim_start_matches("error with configuration: ")
+                .to_owned(),
+        )
+    }
 }
 
 impl Db {
@@ -53,7 +62,7 @@ impl Db {
     pub(crate) async fn connect(options: &PostgresOptions) -> Result<Self, StoreError> {
         let base = options
             .connect_options()
-            .map_err(|source| StoreError::Statement(Box::new(BadUrl { source })))?;
+            .map_err(|source| StoreError::Statement(Box::new(BadUrl::from(source))))?;
         let address: Arc<str> = address(&base).into();
         probe(
             Purpose::General.connect_options(options, &base),

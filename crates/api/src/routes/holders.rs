@@ -2,7 +2,7 @@
 
 use attune_api_types::ErrorBody;
 use attune_commands::ClientError;
-use attune_core::input::check_text;
+use attune_core::input::{check_required_text, check_text};
 use attune_core::{ExecutionId, Reject, RejectCode, RequestId, millis};
 use attune_messages::v1::ForceRelease;
 use attune_store::SlotHolder;
@@ -100,7 +100,7 @@ pub(crate) async fn release(
     let body = body::read(request, &app.options, &app.bodies).await?;
     let asked: ReleaseRequest = body::parse(&body)?;
     let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
-    check_text("reason", &asked.reason)?;
+    check_required_text("reason", &asked.reason)?;
     check_text("who", &who)?;
     let record = app.ports.executions.find_execution(id).await?;
     let Some(record) = record else {

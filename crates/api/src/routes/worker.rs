@@ -4,7 +4,7 @@ use attune_api_types::ErrorBody;
 use std::time::Duration;
 
 use attune_core::check_pool;
-use attune_core::input::check_text;
+use attune_core::input::check_required_text;
 use attune_store::{StoreError, WorkerLease};
 use axum::Json;
 use axum::extract::{Request, State};
@@ -86,7 +86,7 @@ fn over(error: StoreError) -> ApiError {
 }
 
 fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
-    check_text("name", &asked.name)?;
+    check_required_text("name", &asked.name)?;
     check_pool(&asked.pool)?;
     for (field, value, max) in [
         ("slots", asked.slots, MAX_SLOTS),

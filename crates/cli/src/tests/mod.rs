@@ -1,5 +1,6 @@
 //! The commands against a small server on loopback.
 
+mod hostile;
 mod server;
 
 use std::collections::{BTreeMap, HashMap};
@@ -462,10 +463,12 @@ async fn a_list_of_an_unknown_action_is_refused() {
 #[tokio::test]
 async fn cancelling_several_tells_each() {
     let (_, url) = start().await;
-    let output = attune(&url, "executions cancel 1 2 3").await.unwrap();
+    let output = attune(&url, "executions cancel 1 2 4 3").await.unwrap();
     assert_eq!(
         output.text,
-        "execution 1 is cancelled\nexecution 2 is being ended (running)"
+        "execution 1 is cancelled\nexecution 2 is being ended (running)\nexecution 4 is marked \
+         (requested): it ends when a worker takes it up, without being run; where none will come, \
+         take its slot back: attune executions release 4 --reason TEXT"
     );
     assert_eq!(output.exit, Exit::Refused);
     assert_eq!(output.problems.len(), 1);

@@ -159,6 +159,10 @@ async fn cancel(Path(id): Path<i64>) -> Answer {
             StatusCode::ACCEPTED,
             Json(json!({"id": 2, "status": "running"})),
         ),
+        4 => (
+            StatusCode::ACCEPTED,
+            Json(json!({"id": 4, "status": "requested"})),
+        ),
         _ => refusal(StatusCode::NOT_FOUND, "UNKNOWN_EXECUTION", "", None),
     }
 }
