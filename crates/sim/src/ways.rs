@@ -10,9 +10,10 @@ use crate::plan::{OWNER_TTL, Time};
 use crate::world::World;
 
 /// How long an owner without a way to the broker may keep a partition: until it has noticed, a lease
-/// in which everybody says whether they have a way, a lease for which a partition is kept at least, and
-/// what handing over takes.
-pub(crate) const MAKING_WAY: Time = 2_000 + 2 * OWNER_TTL + BOUND;
+/// in which everybody says whether they have a way, a lease for which a partition is kept at least, one
+/// for which the other must have been seen with a way (it may have come just now, or its word was late),
+/// and what handing over takes.
+pub(crate) const MAKING_WAY: Time = 2_000 + 3 * OWNER_TTL + BOUND;
 
 /// Since when somebody sits on the partitions, by their numbers.
 #[derive(Debug, Default)]

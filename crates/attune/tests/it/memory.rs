@@ -104,13 +104,10 @@ async fn large_backlog(system: &System) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_memory_large_backlog() -> anyhow::Result<()> {
     // Leases as long as they are for everybody: the database is given hundreds of megabytes, and a
-    // busy machine is slow with that. What an executor has taken from a queue and not recorded yet is
-    // bounded in messages: with the usual 2000 of each queue, its memory grows with a backlog that
-    // is as large as this.
+    // busy machine is slow with that.
     let usual = setup(Wiring::Cluster)
         .set("executor.lease.ttl_seconds", "")
-        .set("worker.lease.ttl_seconds", "")
-        .set("executor.intake.prefetch", "32");
+        .set("worker.lease.ttl_seconds", "");
     run(usual, large_backlog).await
 }
 
