@@ -12,7 +12,7 @@ fn main() {
     }
     let fact = |name: &str| std::env::var(name).expect("cargo names it to every build script");
     println!(
-        "cargo::rustc-env=ATTUNE_VERSION={} ({} build for {})",
+        "cargo::rustc-env=VERSION_BUILT={} ({} build for {})",
         fact("CARGO_PKG_VERSION"),
         fact("PROFILE"),
         fact("TARGET"),

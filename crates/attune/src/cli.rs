@@ -16,7 +16,7 @@ use attune_cli::ClientCommand;
 
 /// How the program was built, and the bug that is planted in it.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let built = env!("ATTUNE_VERSION");
+    let built = env!("VERSION_BUILT");
     planted().map_or(built.to_owned(), |bug| {
         format!("{built} with the planted bug {}", bug.name())
     })

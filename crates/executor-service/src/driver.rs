@@ -183,7 +183,9 @@ impl Driver {
         for output in self.owner.step(now, input) {
             self.carry_out(output, under_way);
         }
-        let (served, trouble) = (self.owner.served(), self.owner.trouble(now));
+        let trouble = self.owner.trouble(now);
+        let trouble = trouble.or_else(|| self.feed.newer.trouble(now));
+        let served = self.owner.served();
         self.served
             .send_if_modified(|known| std::mem::replace(known, served) != served);
         self.trouble.send_if_modified(|known| {

@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::convert;
+use crate::driver::boot_now;
+use crate::newer::Newer;
 
 /// How often a message that cannot be used is offered to dead letters that refuse it.
 const LETTER_TRIES: u32 = 3;
@@ -39,6 +41,7 @@ pub(crate) struct Feed {
     pub(crate) prefetch: u16,
     pub(crate) max_message_bytes: usize,
     pub(crate) poisoned: Arc<AtomicU64>,
+    pub(crate) newer: Arc<Newer>,
     /// Numbers the deliveries of this process.
     pub(crate) deliveries: Arc<AtomicU64>,
 }
@@ -82,6 +85,7 @@ impl Feed {
             let work = match decode(&topic, &delivery, self.max_message_bytes) {
                 Ok(work) => work,
                 Err(Unusable::Newer(reason)) => {
+                    self.newer.came(boot_now());
                     if newer_log.is_due() {
                         let times = newer_log.tries();
                         tracing::warn!(bus.topic = %topic, reason, times, "a message waits for a newer executor");

@@ -13,6 +13,7 @@ mod counters;
 mod driver;
 mod feed;
 mod intake;
+mod newer;
 mod notices;
 mod progress;
 mod publisher;

@@ -193,6 +193,7 @@ pub async fn start(
             prefetch: options.prefetch,
             max_message_bytes: options.max_message_bytes,
             poisoned: Arc::clone(&poisoned),
+            newer: Arc::default(),
             deliveries: Arc::default(),
         },
         publisher: Arc::new(Publisher::new(

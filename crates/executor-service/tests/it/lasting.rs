@@ -16,6 +16,8 @@ use attune_executor::Counter;
 use attune_messages::decode_batch;
 use attune_messages::v1::ExecutionRequested;
 use attune_store::{ActionStore as _, PartitionStore as _};
+use chrono::Utc;
+use uuid::Uuid;
 
 use crate::member::Member;
 use crate::system::{PARTITIONS, System, TTL, end, until};
@@ -265,4 +267,29 @@ fn in_partition(partition: PartitionId) -> String {
     let mut refs = (0..).map(|number| format!("test.dead-{number}"));
     let belongs = |text: &String| PartitionId::of(text, PARTITIONS) == partition;
     refs.find(belongs).unwrap()
+}
+
+/// Messages that only a newer program can read wait, what comes behind them is taken, and it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_of_a_newer_version_are_told() {
+    let system = System::new().await;
+    let refs = system.actions().await;
+    let mut member = system.member("only").await;
+    member.serves(PARTITIONS.into()).await;
+    assert_eq!(*member.trouble.borrow(), None);
+    let partition = PartitionId::of(&refs[0], PARTITIONS);
+    let body = serde_json::json!({
+        "message_id": Uuid::now_v7(), "message_type": "partition.submit", "version": 99,
+        "timestamp": Utc::now(), "payload": {"new": true},
+    });
+    let message = Outgoing::new(Topic::Commands(partition), Uuid::now_v7(), body.to_string());
+    system.bus.publish(vec![message]).await.unwrap();
+    for number in 0..EACH {
+        system.submit(&refs[0], number).await;
+    }
+    system.all_ran(&refs[..1], EACH).await;
+    let told = member.trouble.wait_for(Option::is_some);
+    let told = tokio::time::timeout(HEALED, told).await.unwrap().unwrap();
+    let words = told.as_ref().map(|trouble| trouble.words.clone());
+    assert!(words.unwrap().contains("newer version"));
 }
