@@ -250,15 +250,19 @@ impl Supervisor {
             let lasting = self.dialer.heartbeat() * LASTING;
             // Where the broker still answers, the connection was not what was wrong, but a queue that
             // confirms nothing, or a subscription: that would go with a partition to its next owner.
+            if born.elapsed() >= lasting {
+                past.relapses = 0;
+            }
             if !answers {
-                let lasted = born.elapsed() >= lasting;
-                past.relapses = if lasted { 1 } else { past.relapses + 1 };
+                past.relapses += 1;
                 past.cause = life.cause();
             }
             let Some(dialed) = self.dial().await else {
                 break;
             };
-            past.doubted_until = Some(Instant::now() + lasting);
+            if !answers {
+                past.doubted_until = Some(Instant::now() + lasting);
+            }
             life = Arc::new(Life::new(life.generation + 1, dialed, past.clone()));
             tracing::info!(
                 bus.connection = %self.dialer.name,

@@ -183,8 +183,8 @@ impl Driver {
         for output in self.owner.step(now, input) {
             self.carry_out(output, under_way);
         }
-        let trouble = self.owner.trouble(now);
-        let trouble = trouble.or_else(|| self.feed.newer.trouble(now));
+        let troubles = [self.owner.trouble(now), self.feed.newer.trouble(now)];
+        let trouble = troubles.into_iter().flatten().max_by_key(|it| it.for_ms);
         let served = self.owner.served();
         self.served
             .send_if_modified(|known| std::mem::replace(known, served) != served);

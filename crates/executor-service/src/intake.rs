@@ -40,6 +40,12 @@ impl Observer<()> for Watcher {
     }
 }
 
+/// How many firings the broker hands over at once: those of a partition that takes nothing must not
+/// fill the window of all others too soon.
+pub(crate) fn firings_at_once(options: &ExecutorOptions) -> u16 {
+    options.prefetch.saturating_mul(4)
+}
+
 /// Makes the router for what this subscriber receives.
 pub(crate) fn intake(
     options: &ExecutorOptions,
@@ -51,7 +57,7 @@ pub(crate) fn intake(
         max_items: MAX_PACK,
         pack_bytes: MAX_PACK_BYTES,
         max_message_bytes: options.max_message_bytes,
-        window: usize::from(options.prefetch),
+        window: usize::from(firings_at_once(options)),
         window_bytes: WINDOW_BYTES.max(options.max_message_bytes),
     };
     let rules = Firings {

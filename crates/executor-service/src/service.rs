@@ -20,7 +20,7 @@ use crate::convert::span;
 use crate::counters::Counters;
 use crate::driver::Driver;
 use crate::feed::Feed;
-use crate::intake::{Watcher, intake};
+use crate::intake::{Watcher, firings_at_once, intake};
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
@@ -259,7 +259,7 @@ async fn declare(
     bus.declare(&Topic::QueueStats).await?;
     let firings = Subscription {
         topic: Topic::Enforcements,
-        prefetch: options.prefetch,
+        prefetch: firings_at_once(options),
     };
     let hints = Subscription {
         topic: Topic::HandedOver,

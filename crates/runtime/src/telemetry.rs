@@ -1,6 +1,9 @@
 //! Logging: to stderr, as text for people or JSON for machines.
 
 use std::io::{self, IsTerminal};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use attune_config::LogFormat;
 use opentelemetry::metrics::Meter;
@@ -14,6 +17,8 @@ use crate::counters::Counter;
 
 /// So many lines wait at most for whoever reads the log: a few megabytes.
 const LINES_WAITING: usize = 10_000;
+/// How long the end of a process waits for its last lines to be read.
+const LAST_LINES: Duration = Duration::from_millis(1_200);
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +41,24 @@ pub enum TelemetryError {
 #[must_use = "without it nothing is written any more"]
 #[derive(Debug)]
 pub struct Log {
-    _writing: WorkerGuard,
+    writing: Option<WorkerGuard>,
     lost: ErrorCounter,
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let writing = self.writing.take();
+        let (done, is_done) = mpsc::channel();
+        // Beside this thread: where too many lines wait, the end of the log is told on stdout, which
+        // may be as full as the log.
+        let ending = thread::Builder::new().spawn(move || {
+            drop(writing);
+            done.send(()).ok();
+        });
+        if ending.is_ok() {
+            is_done.recv_timeout(LAST_LINES).ok();
+        }
+    }
 }
 
 impl Log {
@@ -53,7 +74,7 @@ impl Log {
         (
             writer,
             Self {
-                _writing: writing,
+                writing: Some(writing),
                 lost,
             },
         )

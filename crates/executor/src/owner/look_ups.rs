@@ -27,18 +27,32 @@ struct Unread {
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
     unread: BTreeMap<PartitionId, Unread>,
+    /// When the last look-up was asked for.
+    asked: Millis,
+    /// The last round looked one partition up alone.
+    was_alone: bool,
 }
 
 impl LookUps {
-    /// The partition that is to be looked up again, by itself; of those with commands.
-    pub(super) fn due(
+    /// The partition that the next round looks up again, by itself, of those with commands; and whether
+    /// one may: never two in a row while others `wait`, as their look-ups may fail slowly.
+    fn due(
         &self,
         now: Millis,
+        wait: bool,
         has_commands: impl Fn(PartitionId) -> bool,
     ) -> Option<PartitionId> {
+        if self.was_alone && wait {
+            return None;
+        }
         let due = self.unread.iter();
         let due = due.filter(|(id, unread)| unread.at <= now && has_commands(**id));
         due.min_by_key(|(_, unread)| unread.at).map(|(id, _)| *id)
+    }
+
+    /// The store is asked now.
+    pub(super) fn ask(&mut self, now: Millis) {
+        self.asked = now;
     }
 
     /// Whether a round takes commands of a partition: one that is looked up alone keeps all others out.
@@ -123,7 +137,9 @@ impl Owner {
                 backoff: Backoff::new(20, 2_000),
             });
             unread.words.clone_from(&words);
-            unread.at = now + unread.backoff.next_delay(&mut self.chance);
+            // As long as it took to fail, so that half of the time is the others'.
+            let took = now - self.look_ups.asked;
+            unread.at = now + unread.backoff.next_delay(&mut self.chance).max(took);
         }
         self.put_back(commands);
         ends
@@ -139,6 +155,15 @@ impl Owner {
             };
             place.mailbox.push_front(delivered);
         }
+    }
+
+    /// The partition that the next round looks up alone, if any.
+    pub(super) fn alone(&mut self, now: Millis) -> Option<PartitionId> {
+        let mut others = self.places.keys();
+        let wait = others.any(|id| !self.look_ups.is_unread(*id) && self.has_commands(*id));
+        let due = self.look_ups.due(now, wait, |id| self.has_commands(id));
+        self.look_ups.was_alone = due.is_some();
+        due
     }
 
     /// Whether a partition has commands that may be decided.

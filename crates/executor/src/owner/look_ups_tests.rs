@@ -98,6 +98,32 @@ fn what_cannot_be_looked_up_holds_up_its_partition_alone() {
     assert_eq!(world.owner.trouble(world.now), None);
 }
 
+/// Two partitions whose look-ups take long to fail: one of them is always due, and those of the others
+/// are asked all the same.
+#[test]
+fn look_ups_that_fail_slowly_starve_nobody() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.unread = Some(BAD);
+    world.holds_back = Some(|call| matches!(call, Call::LookUp { .. }));
+    world.deliver(1, 1, change(BAD));
+    world.deliver(2, 2, change(BAD));
+    for id in 3..10 {
+        world.deliver(id, 0, change("t.good"));
+        // Every answer takes 3 s. The first are asked about together with those that fail.
+        for _ in 0..if id == 3 { 8 } else { 3 } {
+            world.pass(3_000, true);
+            let late: Vec<_> = world.held_back.drain(..).collect();
+            let late = late
+                .into_iter()
+                .map(|(id, reply)| Input::Answered(id, reply));
+            world.give(late.collect());
+        }
+        assert!(world.is_acked(id), "{id}: {:?}", world.acked);
+    }
+    assert_eq!(world.unread(), [PartitionId(1), PartitionId(2)]);
+}
+
 /// What somebody else has by now is no trouble of this owner.
 #[test]
 fn what_is_lost_is_no_trouble_any_more() {

@@ -306,7 +306,7 @@ impl Owner {
             by(rewrite.wake_at());
         }
         let may_begin = self.may_begin() && self.is_trusted(now);
-        if may_begin {
+        if may_begin && !self.telling.is_full() {
             by(self.look_up_at());
         }
         for (id, place) in &self.places {

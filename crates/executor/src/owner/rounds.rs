@@ -115,6 +115,7 @@ impl Owner {
             return self.decide(now, work, &[], Vec::new());
         }
         self.rounds.step = Step::LookingUp(work);
+        self.look_ups.ask(now);
         self.call(Purpose::Round, Call::LookUp { requests, actions });
     }
 
@@ -146,7 +147,7 @@ impl Owner {
         let turn = open.partition_point(|id| Some(*id) <= self.rounds.turn);
         let order: Vec<PartitionId> = open[turn..].iter().chain(&open[..turn]).copied().collect();
         self.rounds.turn = order.first().copied().or(self.rounds.turn);
-        let alone = self.look_ups.due(now, |id| self.has_commands(id));
+        let alone = self.alone(now);
         let (max_items, max_bytes) = (self.options.round_max_items, self.options.round_max_bytes);
         let (mut items, mut bytes, mut work) = (0, 0, Vec::new());
         // Completions take at most three quarters, so that commands are never starved.

@@ -110,8 +110,9 @@ fn judge_patience(
     let last = begun.checked_sub(1).and_then(|it| troubles.get(it));
     let calm_since = last.map_or(i64::MIN, |(_, end)| *end);
     let due = work.from.max(tenure.began).max(calm_since) + PATIENCE;
-    let taken = all.get(&work.partition).map_or(&[][..], Vec::as_slice);
-    if work.taken > due && !is_behind(taken, work.from, due) {
+    // Those of all partitions pass through one router: it may be the one that is behind.
+    let is_behind = || all.values().any(|it| is_behind(it, work.from, due));
+    if work.taken > due && !is_behind() {
         let what = format!(
             "the owner of partition {} left {} lie for {} s of calm, though it was not behind",
             work.partition,
