@@ -345,6 +345,14 @@ mod tests {
                 )
             )
         );
+        let unread = format!("{}: permission denied", LeaseTrouble::UNREAD);
+        assert_eq!(
+            troubled(&unread),
+            (
+                HealthState::Unhealthy,
+                format!("nothing has been accepted since 2027-01-15T07:59:40Z: {unread}")
+            )
+        );
         let ill = format!("{}: no route", LeaseTrouble::BROKER_ILL);
         let some = "not everything may have been received or dispatched";
         assert_eq!(

@@ -9,6 +9,7 @@ use std::time::Duration;
 use attune_bus::Bus;
 use attune_core::{Epoch, OwnerId, PartitionId};
 use attune_executor::Owner;
+use attune_executor::owner::Trouble;
 use attune_executor::queue::Millis;
 use attune_runtime::error_chain;
 use attune_store::{LeaseTrouble, PartitionStore, TroubleNote};
@@ -70,14 +71,6 @@ pub(crate) async fn watch_bus(bus: Arc<dyn Bus>, state: watch::Sender<BusState>)
 /// The partitions of an owner that have waited for long enough to be told.
 pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     let mut told = refused(owner, now);
-    let unread = owner.unread(now);
-    for (partition, epoch, trouble) in unread.filter(|(.., it)| it.for_ms >= WORTH_TELLING) {
-        told.entry(partition).or_insert_with(|| Refusal {
-            epoch,
-            since: now - trouble.for_ms,
-            words: shortened(&format!("{}: {}", LeaseTrouble::UNREAD, trouble.words)),
-        });
-    }
     if let Some((since, words)) = bus
         .trouble
         .as_ref()
@@ -100,8 +93,13 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
 }
 
 fn refused(owner: &Owner, now: Millis) -> Refusals {
-    let refusals = owner.refusals(now);
-    let lasting = refusals.filter(|(.., trouble)| trouble.for_ms >= WORTH_TELLING);
+    let unread = owner.unread(now).map(|(partition, epoch, trouble)| {
+        let words = format!("{}: {}", LeaseTrouble::UNREAD, trouble.words);
+        (partition, epoch, Trouble { words, ..trouble })
+    });
+    // Of a partition that has both troubles the second is told.
+    let troubles = unread.chain(owner.refusals(now));
+    let lasting = troubles.filter(|(.., trouble)| trouble.for_ms >= WORTH_TELLING);
     let told = lasting.map(|(partition, epoch, trouble)| {
         let refusal = Refusal {
             epoch,

@@ -9,8 +9,8 @@
 //! Between two rounds an owner decides about as much as one round holds, so that this accuses
 //! nobody who is only slow.
 //!
-//! An owner that makes rounds has not let work lie for [`PATIENCE`] before it takes it, unless it is
-//! behind: it still took what was there earlier. Calm is asked for more strictly here: all of the
+//! An owner that makes rounds has not let work lie for [`PATIENCE`] before it takes it, unless
+//! somebody is behind: what was there earlier was still being taken, here or in another partition. Calm is asked for more strictly here: all of the
 //! time right before the work is taken, and no daemon began, stopped or died in it, because work
 //! passes through routers and listeners on its way. So what a fault has sent a second time is
 //! judged from that fault on. What was asked for more than once, or refused in between, is not
@@ -111,8 +111,8 @@ fn judge_patience(
     let calm_since = last.map_or(i64::MIN, |(_, end)| *end);
     let due = work.from.max(tenure.began).max(calm_since) + PATIENCE;
     // Those of all partitions pass through one router: it may be the one that is behind.
-    let is_behind = || all.values().any(|it| is_behind(it, work.from, due));
-    if work.taken > due && !is_behind() {
+    let somebody_is = || all.values().any(|taken| is_behind(taken, work.from, due));
+    if work.taken > due && !somebody_is() {
         let what = format!(
             "the owner of partition {} left {} lie for {} s of calm, though it was not behind",
             work.partition,
