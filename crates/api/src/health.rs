@@ -99,6 +99,9 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
         )
     } else if words.starts_with(LeaseTrouble::UNREAD) {
         (HealthState::Unhealthy, "nothing has been accepted")
+    } else if words.starts_with(LeaseTrouble::PARTLY_UNREAD) {
+        let some = "not every slot may have been freed, nor every dispatch sent again";
+        (HealthState::Degraded, some)
     } else if words.starts_with(LeaseTrouble::BROKER_ILL) {
         let some = "not everything may have been received or dispatched";
         (HealthState::Degraded, some)
@@ -351,6 +354,15 @@ mod tests {
             (
                 HealthState::Unhealthy,
                 format!("nothing has been accepted since 2027-01-15T07:59:40Z: {unread}")
+            )
+        );
+        let partly = format!("{}: permission denied", LeaseTrouble::PARTLY_UNREAD);
+        let some = "not every slot may have been freed, nor every dispatch sent again";
+        assert_eq!(
+            troubled(&partly),
+            (
+                HealthState::Degraded,
+                format!("{some} since 2027-01-15T07:59:40Z: {partly}")
             )
         );
         let ill = format!("{}: no route", LeaseTrouble::BROKER_ILL);

@@ -13,7 +13,7 @@
 //!   give better words; they use a view of the actions that may be a second old.
 //!
 //! There is no authentication yet, so the server listens on loopback only and refuses requests
-//! that a browser sends on behalf of a foreign page ([`layers`]).
+//! that a browser sends on behalf of a foreign page ([`attune_runtime::http`]).
 //!
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 
@@ -22,7 +22,6 @@ mod aside;
 mod body;
 mod budget;
 mod catalog;
-mod connections;
 mod error;
 mod extent;
 pub mod health;

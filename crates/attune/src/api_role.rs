@@ -8,7 +8,7 @@ use attune_bus::BusError;
 use attune_commands::{ClientOptions, CommandClient};
 use attune_config::Settings;
 use attune_core::{ActionId, QueueStats};
-use attune_runtime::{Health, Metrics, Shutdown, metrics_router, retry_until_ready};
+use attune_runtime::{Health, Metrics, Shutdown, descriptors, metrics_router, retry_until_ready};
 
 use crate::parts::{Parts, settle};
 use crate::roles::{ExecutorView, Own, clamp, spawn};
@@ -32,15 +32,18 @@ impl LiveQueues for InMemory {
     }
 }
 
-/// Takes the addresses that it listens on.
-pub(crate) async fn take_addresses(settings: &Settings) -> anyhow::Result<Addresses> {
-    Ok(Addresses::take(&options(settings)).await?)
-}
+/// Descriptors that are kept for anything but connections of clients, at the least.
+const RESERVE: usize = 256;
+/// What a process needs besides what its settings say: its own files and connections, and its
+/// listener of probes.
+const OWN: usize = 96;
+/// What a program that runs needs in the process that started it: three pipes and a handle.
+const OF_A_RUN: usize = 4;
 
-/// Starts it; gives the address of the API.
+/// Starts it on addresses that were taken with these options; gives the address of the API.
 pub(crate) async fn start(
     settings: &Settings,
-    addresses: Addresses,
+    (addresses, options): (Addresses, ApiOptions),
     parts: &Parts,
     (health, metrics, live): (&Health, &Metrics, Option<Arc<dyn LiveQueues>>),
     ((stop, ended), recorder): Own,
@@ -60,13 +63,15 @@ pub(crate) async fn start(
         .with_live_queues(live)
         .with_recorder(recorder);
     let extra = metrics_router(metrics.clone());
-    let server = ApiServer::on(addresses, options(settings), ports, extra);
+    let server = ApiServer::on(addresses, options, ports, extra);
     let address = server.local_addr()?;
     spawn(shutdown, "api", server.serve(stop), ended);
     Ok(address)
 }
 
-fn options(settings: &Settings) -> ApiOptions {
+/// What it is told, in a process that also `runs` programs or does not. Says when the limit of
+/// descriptors leaves less than the settings ask for.
+pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
     options.max_body_bytes = api.max_body_bytes;
@@ -81,5 +86,31 @@ fn options(settings: &Settings) -> ApiOptions {
         max_queue_length: clamp(settings.executor.queue.max_queue_length),
         queue_timeout: settings.executor.queue.queue_timeout(),
     };
+    let (wanted, limit) = (options.max_connections, descriptors::limit());
+    let room = descriptors::room(limit, reserve(settings, runs));
+    options.max_connections = wanted.min(room);
+    options.max_connections_per_peer = options.max_connections_per_peer.min(room);
+    if room < api.max_connections_per_peer {
+        tracing::warn!(
+            "api.max_connections_per_peer counts as {room}, and no more connections are served in all: \
+             the process may open {limit} files and sockets; raise that (`ulimit -n`, LimitNOFILE=)"
+        );
+    } else if room < wanted {
+        tracing::info!(
+            "{room} connections are served at once, and not {wanted}: the process may open {limit} \
+             files and sockets"
+        );
+    }
     options
+}
+
+/// Descriptors that connections of clients must leave.
+fn reserve(settings: &Settings, runs: bool) -> usize {
+    let database = usize::try_from(settings.database.max_connections).unwrap_or(usize::MAX);
+    let programs = if runs {
+        OF_A_RUN * settings.worker.slots
+    } else {
+        0
+    };
+    RESERVE.max(database.saturating_add(OWN + programs))
 }

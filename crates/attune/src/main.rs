@@ -82,7 +82,8 @@ fn print_all(text: &str) -> anyhow::Result<ExitCode> {
 /// it may quote what somebody else wrote.
 fn tell(error: &anyhow::Error) {
     let text = attune_config::redact_urls(&format!("{error:#}"));
-    eprintln!("attune: {}", attune_cli::shown(&text));
+    // To nobody, where stderr is a full disk or a pipe without a reader; that is no reason to panic.
+    writeln!(std::io::stderr(), "attune: {}", attune_cli::shown(&text)).ok();
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.
@@ -229,7 +230,7 @@ async fn patient_store(
 
 async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
     let store = patient_store(settings, "migrate", arguments).await?;
-    let misfit = matches!(store.check().await, Err(StoreError::Schema(_)));
+    let before = store.check().await;
     store
         .migrate()
         .await
@@ -244,11 +245,13 @@ async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::R
         .await
         .context("the core actions could not be applied")?;
     store.close().await;
-    let done = match misfit {
-        true => "migrations were applied",
-        false => "there was nothing to apply",
+    let done = match before {
+        Ok(()) => ": there was nothing to apply",
+        Err(StoreError::Schema(_)) => ": migrations were applied",
+        // It could not be looked at before.
+        Err(_) => "",
     };
-    println!("the schema is up to date: {done}");
+    println!("the schema is up to date{done}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,10 +8,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use attune_api::Addresses;
 use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
 use attune_record::{ProcessPhase, Record, Recorder, now_ns};
-use attune_runtime::{Health, Metrics, Shutdown, TaskOutcome, ops_server, systemd, telemetry};
+use attune_runtime::{
+    Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
+};
 use attune_store::{Store, StoreError};
 use attune_worker::{HttpOptions, Worker, WorkerOptions};
 use tokio::sync::{oneshot, watch};
@@ -90,6 +93,12 @@ pub(crate) async fn serve(
     roles: &[Role],
     log: &telemetry::Log,
 ) -> anyhow::Result<ExitCode> {
+    // Not where programs are run, which would inherit it.
+    if !roles.contains(&Role::Worker)
+        && let Err(error) = descriptors::raise_limit()
+    {
+        tracing::warn!(error.message = %error, "the limit of open files stays as it is");
+    }
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let name = if let [role] = roles {
@@ -236,8 +245,9 @@ pub(crate) async fn start(
     // row of a worker would count as alive until its lease is over.
     let mut addresses = None;
     if roles.contains(&Role::Api) {
-        let taken = api_role::take_addresses(settings).await;
-        addresses = Some(taken.context("the role api could not start")?);
+        let options = api_role::options(settings, roles.contains(&Role::Worker));
+        let taken = Addresses::take(&options).await;
+        addresses = Some((taken.context("the role api could not start")?, options));
     }
     for role in roles {
         let token = stops.token(*role);

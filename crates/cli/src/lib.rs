@@ -44,7 +44,7 @@ const EXIT_CODES: &str = "Exit codes:
   0  done; with --wait: the execution succeeded
   1  the execution ended in another way
   2  wrong usage, or the server refused
-  3  no server, or it is unknown whether it was done";
+  3  no server, it cannot be done now, or it is unknown whether it was done";
 
 /// What can be asked of a server.
 #[derive(Debug, Clone, Subcommand)]

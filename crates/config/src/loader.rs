@@ -24,8 +24,9 @@ use crate::{DEFAULT_FILE, suggest};
 const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
-/// and what tests and scripts use.
-const OTHER_VARIABLES: [&str; 12] = [
+/// and what tests, scripts and examples use.
+const OTHER_VARIABLES: [&str; 13] = [
+    "ATTUNE_AMQP_URL",
     "ATTUNE_BIN",
     "ATTUNE_CONFIG",
     "ATTUNE_GUARD",

@@ -258,11 +258,16 @@ impl ActionSpec {
             input::check_json_object("parameters", &schema.to_string())?;
         }
         for (key, value) in &self.env {
-            let bad = key.is_empty() || key.contains(['=', '\0']) || value.contains('\0');
-            if bad {
+            if key.is_empty() || key.contains(['=', '\0']) {
                 return Err(Reject::field(
                     "env",
                     format!("`env` has a variable that no system can set: {key:?}"),
+                ));
+            }
+            if value.contains('\0') {
+                return Err(Reject::field(
+                    "env",
+                    format!("`env`: the value of {key:?} contains a NUL character"),
                 ));
             }
         }

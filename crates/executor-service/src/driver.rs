@@ -267,7 +267,8 @@ impl Driver {
                     tracing::error!("nobody settles messages any more");
                 }
             }
-            Output::Noted(decided) => self.records.noted(&decided),
+            Output::Noted(decided) => self.records.committed(std::slice::from_ref(&decided)),
+            Output::Loaded(decided) => self.records.loaded(decided),
             Output::Count(counter, times) => self.counters.add(counter, times),
             Output::Notice(Notice::LetterKept { action_ref, reason }) => {
                 if under_way.letters_log.is_due() {

@@ -126,7 +126,7 @@ pub(crate) fn log(notice: &Notice) {
             tracing::warn!(
                 worker.pool = pool,
                 count,
-                "dispatches wait for the reconciler"
+                "dispatches wait, without their bodies, for their pool to take the others"
             );
         }
         Notice::LetterKept { action_ref, reason } => letter_kept(action_ref, reason, 1),

@@ -20,7 +20,7 @@ impl Records {
         }
     }
 
-    /// Records what one round decided, which is stored now.
+    /// Records what one round decided, which is stored now or needs not be.
     pub(crate) fn committed(&mut self, decided: &[Decided]) {
         let Some(recorder) = &self.recorder else {
             return;
@@ -34,16 +34,11 @@ impl Records {
         recorder.record_all(records.map(|record| record.committed(round, now)));
     }
 
-    /// Records what no commit carries.
-    pub(crate) fn noted(&mut self, decided: &Decided) {
-        // The bounds of every action that was loaded are nothing new.
-        let facts = decided.facts.iter();
-        let facts = facts.filter(|fact| !matches!(fact, Fact::Bounds { .. }));
-        let decided = Decided {
-            facts: facts.cloned().collect(),
-            ..*decided
-        };
-        self.committed(std::slice::from_ref(&decided));
+    /// Records what was found in a partition. The bounds of every action there are nothing new.
+    pub(crate) fn loaded(&mut self, mut decided: Decided) {
+        let is_new = |fact: &Fact| !matches!(fact, Fact::Bounds { .. });
+        decided.facts.retain(is_new);
+        self.committed(&[decided]);
     }
 }
 
@@ -168,4 +163,45 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             t_ns,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::ActionId;
+    use attune_executor::policy::QueueLimits;
+    use attune_record::read_dir;
+
+    use super::*;
+
+    /// A limit that changes in a round that stores nothing is in force all the same.
+    #[test]
+    fn a_changed_limit_is_recorded_and_one_that_was_loaded_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Recorder::create(dir.path(), "executor").unwrap();
+        let mut records = Records::new(Some(recorder.clone()));
+        let bounds = |limit| Decided {
+            partition: PartitionId(0),
+            epoch: Epoch(1),
+            number: 0,
+            facts: vec![Fact::Bounds {
+                action_id: ActionId(7),
+                limits: QueueLimits {
+                    max_concurrent: Some(limit),
+                    max_length: 10,
+                    timeout_seconds: 60,
+                },
+            }],
+        };
+        records.loaded(bounds(6));
+        records.committed(&[bounds(2)]);
+        recorder.flush().unwrap();
+        let limits: Vec<_> = read_dir(dir.path())
+            .unwrap()
+            .filter_map(|record| match record.unwrap() {
+                Record::Limit { limit, .. } => Some(limit),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(limits, [Some(2)]);
+    }
 }

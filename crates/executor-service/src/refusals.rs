@@ -89,26 +89,43 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
             });
         }
     }
+    let partly = owner.partly_unread(now);
+    let partly = partly.map(|it| headed(LeaseTrouble::PARTLY_UNREAD, it));
+    for (partition, refusal) in worth_telling(now, partly) {
+        told.entry(partition).or_insert(refusal);
+    }
     told
 }
 
 fn refused(owner: &Owner, now: Millis) -> Refusals {
-    let unread = owner.unread(now).map(|(partition, epoch, trouble)| {
-        let words = format!("{}: {}", LeaseTrouble::UNREAD, trouble.words);
-        (partition, epoch, Trouble { words, ..trouble })
-    });
+    let unread = owner.unread(now);
+    let unread = unread.map(|it| headed(LeaseTrouble::UNREAD, it));
     // Of a partition that has both troubles the second is told.
-    let troubles = unread.chain(owner.refusals(now));
+    worth_telling(now, unread.chain(owner.refusals(now))).collect()
+}
+
+/// The trouble of one partition, in its epoch.
+type Of = (PartitionId, Epoch, Trouble);
+
+/// The same, with words before it by which others know what it means.
+fn headed(what: &str, (partition, epoch, trouble): Of) -> Of {
+    let words = format!("{what}: {}", trouble.words);
+    (partition, epoch, Trouble { words, ..trouble })
+}
+
+fn worth_telling(
+    now: Millis,
+    troubles: impl Iterator<Item = Of>,
+) -> impl Iterator<Item = (PartitionId, Refusal)> {
     let lasting = troubles.filter(|(.., trouble)| trouble.for_ms >= WORTH_TELLING);
-    let told = lasting.map(|(partition, epoch, trouble)| {
+    lasting.map(move |(partition, epoch, trouble)| {
         let refusal = Refusal {
             epoch,
             since: now - trouble.for_ms,
             words: shortened(&trouble.words),
         };
         (partition, refusal)
-    });
-    told.collect()
+    })
 }
 
 /// At most [`MAX_WORDS`] bytes and an ellipsis, on one line.

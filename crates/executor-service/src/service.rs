@@ -36,6 +36,8 @@ const ROUND_BYTES: usize = 16 * 1024 * 1024;
 const STATS_REFRESH: Duration = Duration::from_secs(60);
 /// How many executions are loaded at a time when a partition is taken over.
 const PAGE_ROWS: u32 = 10_000;
+/// How many dispatches wait with their bodies for a pool that takes none.
+const POOL_LINE: usize = 1_000;
 /// How many executions are compared with the store at a time.
 const SLICE_ROWS: u32 = 2_000;
 
@@ -280,6 +282,7 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         round_max_items: options.batch_max_items,
         round_max_bytes: ROUND_BYTES,
         dispatch_max_pack: options.dispatch_max_pack,
+        pool_line: POOL_LINE,
         stats_interval: span(options.stats_interval),
         stats_refresh: span(STATS_REFRESH),
         reconcile: ReconcileBounds {

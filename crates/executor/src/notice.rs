@@ -150,7 +150,8 @@ pub enum Notice {
         /// Which pool.
         pool: String,
     },
-    /// Dispatches that a closed pool has no room for are left to the reconciler.
+    /// Dispatches that found no room in the line of their closed pool; they are read again once it has
+    /// taken the others.
     DispatchesDropped {
         /// Of which pool.
         pool: String,

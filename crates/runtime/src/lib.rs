@@ -7,13 +7,15 @@
 //! - [`Backoff`] and [`retry_until_ready`]: waiting for a service that is not there yet.
 //! - [`clock`]: the time that leases are measured by.
 //! - [`LogPace`] and [`error_chain`]: what goes wrong again and again, in few lines without
-//!   passwords.
+//!   passwords; [`Failing`] says when it lasts.
 //! - [`Health`]: what the daemon waits for, for `/healthz` and `/readyz`.
 //! - [`Progress`]: whether the daemon's loops still make their rounds, for `/readyz` and for the
 //!   service manager's watchdog.
 //! - [`Metrics`]: OpenTelemetry instruments, shown as Prometheus text; [`counters!`] declares
 //!   those of a part of the program.
 //! - [`ops_router`] and [`ops_server`]: those three over HTTP.
+//! - [`http`]: what stands before every listener: bounds on connections and time, foreign pages.
+//! - [`descriptors`]: how many files and sockets the process may have open.
 //!
 //! Nothing here is global except the logger: two daemons can live in one process, each with its
 //! own of everything, which is what tests and `attune standalone` do.
@@ -21,8 +23,11 @@
 mod backoff;
 pub mod clock;
 mod counters;
+pub mod descriptors;
 mod error_text;
+mod failing;
 mod health;
+pub mod http;
 mod in_task;
 mod log_pace;
 mod metrics;
@@ -35,6 +40,7 @@ pub mod telemetry;
 pub use backoff::{Backoff, Stopped, retry_until_ready};
 pub use counters::{Counter, Gauge};
 pub use error_text::error_chain;
+pub use failing::Failing;
 pub use health::{Component, ComponentState, Health, HealthSnapshot};
 pub use in_task::in_task;
 pub use log_pace::LogPace;

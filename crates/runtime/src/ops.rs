@@ -6,18 +6,23 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::health::Health;
+use crate::http::{Bounds, Door, loopback_only};
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
 /// How long an open request may go on after the order to stop; a scrape takes milliseconds.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client may take to send the head of its request: a few lines, from this machine.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -31,12 +36,15 @@ pub struct OpsError {
 /// - `/healthz`: 200 as long as the process answers, and what it waits for;
 /// - `/readyz`: the same, but 503 unless all components are ready;
 /// - `/metrics`: Prometheus text.
+///
+/// Requests for a foreign host or from a foreign page are refused.
 pub fn ops_router(metrics: Metrics, health: Health) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
         .merge(metrics_router(metrics))
+        .layer(middleware::from_fn(loopback_only))
 }
 
 /// `/metrics` alone, for a server that has probes of its own.
@@ -45,7 +53,9 @@ pub fn metrics_router(metrics: Metrics) -> Router {
 }
 
 /// Serves [`ops_router`] on `listen` until the stop, in a task of `shutdown`, and returns the
-/// address in use (port 0 takes a free one). For daemons other than the API.
+/// address in use (port 0 takes a free one). For daemons other than the API. It has the bounds of
+/// [`Bounds::of_probes`], so that whoever connects there cannot take the descriptors that the daemon
+/// needs for its work.
 ///
 /// # Errors
 /// When the address cannot be listened on.
@@ -60,20 +70,15 @@ pub async fn ops_server(
     let address = listener.local_addr().map_err(failed)?;
     info!(server.address = %address, "serving /healthz, /readyz and /metrics");
 
+    let bounds = Bounds::of_probes(HEAD_TIMEOUT);
+    let door = Door::new(listener, ops_router(metrics, health), bounds);
     let stop = shutdown.clone();
     shutdown.spawn("ops-server", async move {
-        let graceful = stop.clone();
-        let server = axum::serve(listener, ops_router(metrics, health))
-            .with_graceful_shutdown(async move { graceful.cancelled().await });
-        let overdue = async {
-            stop.cancelled().await;
-            tokio::time::sleep(CLOSE_TIMEOUT).await;
-        };
+        let connections = TaskTracker::new();
+        door.serve(&connections, stop.token()).await;
+        connections.close();
         // A client that keeps its request open must not hold up the stop.
-        tokio::select! {
-            served = server => served,
-            () = overdue => Ok(()),
-        }
+        let _in_time = tokio::time::timeout(CLOSE_TIMEOUT, connections.wait()).await;
     });
     Ok(address)
 }

@@ -1,6 +1,8 @@
 //! Logging: to stderr, as text for people or JSON for machines.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal};
+use std::panic::PanicHookInfo;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -90,7 +92,8 @@ impl Log {
     }
 }
 
-/// Starts logging for the whole process, from the settings `log.level` and `log.format`.
+/// Starts logging for the whole process, from the settings `log.level` and `log.format`. Panics are
+/// logged, too.
 ///
 /// # Errors
 /// When the level is not a filter, or logging was started before.
@@ -100,7 +103,30 @@ pub fn init(level: &str, format: LogFormat) -> Result<Log, TelemetryError> {
     let filter = filter(level)?;
     let (writer, log) = Log::start();
     subscriber(filter, format, terminal, writer).try_init()?;
+    std::panic::set_hook(Box::new(log_panic));
     Ok(log)
+}
+
+/// A panic is a line of the log. The usual hook writes to stderr itself: where nobody reads, the thread
+/// that has panicked would wait there, and whoever waits for its end with it.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let words = panic.payload_as_str().unwrap_or("no words");
+    let location = panic.location().map(ToString::to_string);
+    let location = location.unwrap_or_default();
+    let thread = thread::current();
+    let thread = thread.name().unwrap_or_default();
+    // Empty unless RUST_BACKTRACE asks for it.
+    let trace = Backtrace::capture();
+    let trace = match trace.status() {
+        BacktraceStatus::Captured => trace.to_string(),
+        _ => String::new(),
+    };
+    tracing::error!(
+        panic.location = location,
+        panic.thread = thread,
+        panic.backtrace = trace,
+        "panicked: {words}"
+    );
 }
 
 /// Starts logging for a command that ends by itself, as lines for the person who typed it: the
@@ -258,6 +284,20 @@ pub(crate) mod tests {
             info!("nobody reads this");
             drop(guard);
         }
+    }
+
+    #[test]
+    fn a_panic_is_a_line_of_the_log() {
+        let (guard, log) = capture_as("info", LogFormat::Json);
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(log_panic));
+        std::panic::catch_unwind(|| panic!("no {}", "way")).unwrap_err();
+        std::panic::set_hook(usual);
+        drop(guard);
+        let line: serde_json::Value = serde_json::from_str(&log.text()).unwrap();
+        assert_eq!(line["message"], "panicked: no way");
+        let location = line["panic.location"].as_str().unwrap();
+        assert!(location.contains("telemetry.rs:"), "{location}");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(crate) struct Lasting {
     /// Executions that cannot be dispatched, ever.
     pub(crate) unsendable: BTreeMap<ExecutionId, Refusal>,
     sent: BTreeSet<ExecutionId>,
+    /// Executions whose last dispatch found no room or no route, and since when nothing has kept their
+    /// owner from sending it again.
+    pub(crate) put_off: BTreeMap<ExecutionId, Option<Time>>,
     /// By how much the store's clock is wrong, and until when.
     step: (Time, Time),
     /// Likewise the clock of the machine on which an owner runs.
@@ -211,17 +214,18 @@ impl World {
 
     /// Whether the store is asked for something that it cannot read.
     pub(crate) fn cannot_read(&self, call: &Call) -> bool {
-        let Call::LookUp { requests, actions } = call else {
-            return false;
+        let is_unread = |partition| self.lasting.is_unread(partition, self.now);
+        let (requests, actions) = match call {
+            Call::LookUp { requests, actions } => (requests, actions),
+            // One of them is enough.
+            Call::LoadBodies(ids) => return ids.iter().any(|id| is_unread(id.partition())),
+            _ => return false,
         };
         let submitted = requests
             .iter()
             .filter_map(|id| self.oracle.said.action_of(*id));
         let mut asked = submitted.chain(actions.iter().map(String::as_str));
-        asked.any(|action_ref| {
-            let partition = PartitionId::of(action_ref, self.plan.partitions);
-            self.lasting.is_unread(partition, self.now)
-        })
+        asked.any(|action_ref| is_unread(PartitionId::of(action_ref, self.plan.partitions)))
     }
 
     /// An owner's way to the broker leads nowhere until then. It notices sooner than the broker.
@@ -254,6 +258,15 @@ impl World {
 
     /// What the broker says to a dispatch, if it does not take it.
     pub(crate) fn refusal(&mut self, pool: usize, id: ExecutionId) -> Option<Refusal> {
+        let refusal = self.why_refused(pool, id);
+        match refusal {
+            Some(Refusal::Full | Refusal::Unroutable) => self.lasting.put_off.insert(id, None),
+            _ => self.lasting.put_off.remove(&id),
+        };
+        refusal
+    }
+
+    fn why_refused(&mut self, pool: usize, id: ExecutionId) -> Option<Refusal> {
         let now = self.now;
         if let Some(refusal) = self.lasting.unsendable.get(&id) {
             return Some(refusal.clone());

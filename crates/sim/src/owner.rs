@@ -31,6 +31,8 @@ use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 const PREFETCH: usize = 10;
 /// The subscriptions of an owner that has no way to the broker.
 const NOWHERE: [u64; 2] = [0, 0];
+/// How many dispatches wait for a pool that takes none: so few that some find no room.
+const POOL_LINE: usize = 3;
 /// How many executions an owner loads at a time, and how many it compares with the store.
 const PAGE: u32 = 200;
 const SLICE: u32 = 100;
@@ -159,6 +161,7 @@ fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
         round_max_items: round_items,
         round_max_bytes: 1 << 20,
         dispatch_max_pack: 64,
+        pool_line: POOL_LINE,
         stats_interval: 250,
         stats_refresh: 60_000,
         page_rows: PAGE,
@@ -351,7 +354,7 @@ impl World {
                 }
                 self.soon(Ev::To(party, Word::Unsubscribed(subscription)));
             }
-            Output::Noted(decided) => self.noted(o, &decided),
+            Output::Noted(decided) | Output::Loaded(decided) => self.noted(o, &decided),
             Output::Count(counter, times) => {
                 for _ in 0..times {
                     self.counted(o, counter);

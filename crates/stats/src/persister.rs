@@ -1,7 +1,7 @@
 //! The loop that takes snapshots in and writes them out.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
@@ -10,10 +10,11 @@ use attune_bus::{
 use attune_messages::v1::QueueSnapshot;
 use attune_messages::{decode_batch, encode};
 use attune_record::{Record, Recorder, now_ns};
-use attune_runtime::{Backoff, LogPace, Progress, error_chain, in_task};
+use attune_runtime::{Backoff, Failing, LogPace, Progress, error_chain, in_task};
 use attune_store::{StatsRow, StatsStore, StoreError};
 use bytes::Bytes;
 use chrono::Utc;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -37,6 +38,8 @@ pub(crate) struct Persister<S: ?Sized> {
     store: Arc<S>,
     settler: Settler,
     counters: Arc<StatsCounters>,
+    /// Why nothing can be written, for people.
+    trouble: watch::Sender<Option<String>>,
     recorder: Option<Recorder>,
     max_message_bytes: usize,
     newest: Newest,
@@ -47,6 +50,9 @@ pub(crate) struct Persister<S: ?Sized> {
     pace: Pace,
     backoff: Backoff,
     log: LogPace,
+    /// Whether any write succeeds.
+    writing: Failing,
+    write_patience: Duration,
     progress: Progress,
 }
 
@@ -55,7 +61,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
         options: &StatsOptions,
         bus: Arc<dyn Bus>,
         store: Arc<S>,
-        counters: Arc<StatsCounters>,
+        (counters, trouble): (Arc<StatsCounters>, watch::Sender<Option<String>>),
         subscriber: &Subscriber,
     ) -> Self {
         Self {
@@ -63,6 +69,7 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             store,
             settler: subscriber.settler(),
             counters,
+            trouble,
             recorder: options.recorder.clone(),
             max_message_bytes: options.max_message_bytes,
             newest: Newest::default(),
@@ -71,6 +78,8 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             pace: Pace::new(options.min_interval),
             backoff: Backoff::default(),
             log: LogPace::default(),
+            writing: Failing::default(),
+            write_patience: options.write_patience,
             progress: options.progress.clone(),
         }
     }
@@ -157,8 +166,13 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
         let started = Instant::now();
         let outcome = match self.write().await {
             Ok(()) => self.publish_letters().await,
-            Err(error) => Err(error_chain(&error)),
+            Err(error) => {
+                let reason = error_chain(&error);
+                self.writing.failed(reason.clone());
+                Err(reason)
+            }
         };
+        self.tell_trouble();
         match outcome {
             Ok(()) => {
                 let tags = std::mem::take(&mut self.tags);
@@ -179,9 +193,21 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
         }
     }
 
+    /// Says why nothing can be written for a while, or that something can. What could not be
+    /// written is tried again until it can, so that this is never the last word.
+    fn tell_trouble(&self) {
+        let why = self.writing.lasting(self.write_patience);
+        let words = why.map(|why| format!("the figures of queues cannot be written: {why}"));
+        self.trouble.send_if_modified(|told| {
+            let changed = *told != words;
+            *told = words;
+            changed
+        });
+    }
+
     /// Writes what is kept. When the store refuses the write, finds the rows that it refuses:
-    /// if others pass, these are to blame, and go to the dead letters; if none passes, the store
-    /// is, and all are kept.
+    /// if others passed before, these are to blame, and go to the dead letters; if none passes, the
+    /// store is, and all are kept.
     async fn write(&mut self) -> Result<(), StoreError> {
         let mut parts = vec![self.newest.rows()];
         let mut refused: Vec<(StatsRow, StoreError)> = Vec::new();
@@ -192,7 +218,11 @@ impl<S: StatsStore + ?Sized + 'static> Persister<S> {
             let (store, sent) = (Arc::clone(&self.store), rows.clone());
             match in_task(async move { store.upsert_queue_stats(&sent).await }).await {
                 Ok(()) => {
-                    any_passed = true;
+                    // What was refused before may have been refused for a reason that is over.
+                    if !std::mem::replace(&mut any_passed, true) {
+                        parts.extend(refused.drain(..).map(|(row, _)| vec![row]));
+                    }
+                    self.writing.succeeded();
                     self.counters.writes.add(1);
                     self.counters.written.add(rows.len());
                     self.record(&rows);

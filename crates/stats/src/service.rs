@@ -7,6 +7,7 @@ use attune_bus::{Bus, Subscription, Topic};
 use attune_record::Recorder;
 use attune_runtime::Progress;
 use attune_store::{ExecutionStore, HistoryRetention, StatsStore};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +21,8 @@ use crate::persister::{PREFETCH, Persister};
 pub struct StatsOptions {
     /// Changes of a queue within this time share one write.
     pub min_interval: Duration,
+    /// How long every write may fail before the persister says so.
+    pub write_patience: Duration,
     /// The largest message that is read, in bytes.
     pub max_message_bytes: usize,
     /// How long what has ended is kept.
@@ -37,6 +40,7 @@ impl StatsOptions {
     pub fn new(retention: HistoryRetention) -> Self {
         Self {
             min_interval: Duration::from_millis(250),
+            write_patience: Duration::from_secs(20),
             max_message_bytes: 1024 * 1024,
             retention,
             maintenance_interval: Duration::from_secs(3600),
@@ -86,11 +90,12 @@ impl StatsPersister {
         };
         let subscriber = bus.subscribe(subscription).await?;
         let counters = Arc::<StatsCounters>::default();
+        let (trouble, troubles) = watch::channel(None);
         let persister = Persister::new(
             &options,
             bus,
             Arc::clone(&store),
-            Arc::clone(&counters),
+            (Arc::clone(&counters), trouble),
             &subscriber,
         );
         let upkeep = maintain(
@@ -107,7 +112,11 @@ impl StatsPersister {
             };
             tokio::try_join!(persister.run(subscriber, stop), upkeep).map(|((), ())| ())
         });
-        Ok(StatsHandle { counters, task })
+        Ok(StatsHandle {
+            counters,
+            troubles,
+            task,
+        })
     }
 }
 
@@ -115,6 +124,7 @@ impl StatsPersister {
 #[derive(Debug)]
 pub struct StatsHandle {
     counters: Arc<StatsCounters>,
+    troubles: watch::Receiver<Option<String>>,
     task: JoinHandle<Result<(), StatsError>>,
 }
 
@@ -122,6 +132,12 @@ impl StatsHandle {
     /// What it has counted.
     pub fn counters(&self) -> Arc<StatsCounters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Why no figure can be written for a while, in words for an operator; `None` while all is
+    /// well.
+    pub fn troubles(&self) -> watch::Receiver<Option<String>> {
+        self.troubles.clone()
     }
 
     /// Waits until it has stopped.

@@ -80,6 +80,34 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
     assert_eq!(ended, expected);
 }
 
+/// Where an execution stands is told from its acceptance to its end, as its record tells it.
+pub async fn it_is_told_where_an_execution_stands(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let new = world.queued(&action);
+    let (id, unknown) = (new.id, world.queued(&action).id);
+    assert_eq!(store.find_standing(id).await.unwrap(), None);
+    world.insert(vec![new]).await;
+    let worker = world.worker("w").await;
+    let standing = async || {
+        let found = store.find_standing(id).await.unwrap().unwrap();
+        let record = world.record(id).await;
+        let recorded = (record.status, record.attempt, record.worker);
+        assert_eq!((found.status, found.attempt, found.worker), recorded);
+        recorded
+    };
+    assert_eq!(standing().await, (Status::Queued, Attempt(0), None));
+    world.update(vec![grant(id, 1)]).await;
+    assert_eq!(standing().await, (Status::Requested, Attempt(1), None));
+    store.claim(worker, &[(id, Attempt(1))]).await.unwrap();
+    let running = (Status::Running, Attempt(1), Some(worker));
+    assert_eq!(standing().await, running);
+    world.end(&[id], Status::Failed).await;
+    let ended = (Status::Failed, Attempt(1), Some(worker));
+    assert_eq!(standing().await, ended);
+    assert_eq!(store.find_standing(unknown).await.unwrap(), None);
+}
+
 /// Parameters come back as they were sent: every script, every number, up to their full size.
 pub async fn unicode_and_large_parameters_come_back(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;

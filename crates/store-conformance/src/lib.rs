@@ -155,6 +155,7 @@ cases! { ($)
     actions::actions_are_listed_by_ref,
     actions::actions_are_looked_up_by_ref_and_partition,
     executions::everything_about_an_execution_is_kept,
+    executions::it_is_told_where_an_execution_stands,
     executions::unicode_and_large_parameters_come_back,
     executions::upkeep_leaves_what_is_active_alone,
     listing::every_filter_selects,

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId};
 use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
-use chrono::{DateTime, Utc};
 use sqlx::postgres::{PgPool, PgTransaction};
 
 use crate::failure::{Failure, unreadable};
 use crate::partitions::place;
+use crate::time::Time;
 use crate::{PostgresStore, sql, text};
 
 /// id, partition, version, spec.
@@ -61,13 +61,12 @@ impl ActionStore for PostgresStore {
         let pool = self.db.general.clone();
         self.db
             .run(async move {
-                let rows: Vec<(i64, String, String, DateTime<Utc>)> =
-                    sqlx::query_as(sql::POLICY_CHANGES)
-                        .bind(action.0)
-                        .fetch_all(&pool)
-                        .await?;
+                let rows: Vec<(i64, String, String, Time)> = sqlx::query_as(sql::POLICY_CHANGES)
+                    .bind(action.0)
+                    .fetch_all(&pool)
+                    .await?;
                 rows.into_iter()
-                    .map(|(version, policy, changed_by, changed_at)| {
+                    .map(|(version, policy, changed_by, Time(changed_at))| {
                         let policy: ActionPolicy = serde_json::from_str(&policy)
                             .map_err(|error| unreadable("policy", error))?;
                         Ok(PolicyChange {

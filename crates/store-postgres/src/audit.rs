@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::bind::Binds;
 use crate::failure::Failure;
 use crate::partitions::micros;
+use crate::time::{self, Time};
 use crate::{PostgresStore, sql, text};
 
 #[async_trait]
@@ -72,7 +73,7 @@ fn entry(row: &PgRow) -> Result<AuditEntry, Failure> {
     };
     Ok(AuditEntry {
         id: row.try_get("id")?,
-        at: row.try_get("at")?,
+        at: time::time(row, "at")?,
         who: row.try_get("who")?,
         what: row.try_get("what")?,
         target: row.try_get("target")?,
@@ -84,10 +85,11 @@ fn entry(row: &PgRow) -> Result<AuditEntry, Failure> {
 }
 
 fn violations(row: &PgRow) -> Result<Violations, Failure> {
+    let Time(last_at) = row.try_get(3)?;
     Ok(Violations {
         action_ref: row.try_get(0)?,
         what: row.try_get(1)?,
         entries: row.try_get::<i64, _>(2)?.unsigned_abs(),
-        last_at: row.try_get(3)?,
+        last_at,
     })
 }

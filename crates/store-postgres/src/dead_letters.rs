@@ -19,7 +19,7 @@ use crate::commit::counter;
 use crate::db::Db;
 use crate::failure::Failure;
 use crate::partitions::micros;
-use crate::{PostgresStore, sql, text};
+use crate::{PostgresStore, sql, text, time};
 
 #[async_trait]
 impl DeadLetterStore for PostgresStore {
@@ -178,8 +178,8 @@ fn letter(row: &PgRow) -> Result<DeadLetter, Failure> {
         bytes: count("bytes")?,
         truncated: row.try_get("truncated")?,
         arrivals: count("arrivals")?,
-        received_at: row.try_get("received_at")?,
-        requeued_at: row.try_get("requeued_at")?,
+        received_at: time::time(row, "received_at")?,
+        requeued_at: time::optional(row, "requeued_at")?,
         requeued_by: row.try_get("requeued_by")?,
     })
 }

@@ -6,16 +6,16 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, StoreError, stored_labels,
+    SlotHolder, SlotWorker, Standing, StoreError, stored_labels,
 };
-use chrono::{DateTime, Utc};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use crate::failure::Failure;
+use crate::partition_rows::named;
 use crate::partitions::{between, priority, status};
-use crate::{PostgresStore, history, sql, text, upkeep};
+use crate::{PostgresStore, history, sql, text, time, upkeep};
 
 #[async_trait]
 impl ExecutionStore for PostgresStore {
@@ -23,6 +23,13 @@ impl ExecutionStore for PostgresStore {
         let pool = self.db.general.clone();
         self.db
             .run(async move { history::find(&pool, id).await })
+            .await
+    }
+
+    async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { history::find_standing(&pool, id).await })
             .await
     }
 
@@ -53,7 +60,7 @@ impl ExecutionStore for PostgresStore {
         self.db
             .run(async move {
                 let rows = query.fetch_all(&pool).await?;
-                rows.iter().map(slot_holder).collect()
+                rows.iter().map(|row| named(row, slot_holder)).collect()
             })
             .await
     }
@@ -64,11 +71,11 @@ impl ExecutionStore for PostgresStore {
 }
 
 fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
-    let now: DateTime<Utc> = row.try_get("now")?;
-    let requested_at: Option<DateTime<Utc>> = row.try_get("requested_at")?;
-    let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
-    let renewed_at: Option<DateTime<Utc>> = row.try_get("renewed_at")?;
-    let expires_at: Option<DateTime<Utc>> = row.try_get("expires_at")?;
+    let now = time::time(row, "now")?;
+    let requested_at = time::optional(row, "requested_at")?;
+    let started_at = time::optional(row, "started_at")?;
+    let renewed_at = time::optional(row, "renewed_at")?;
+    let expires_at = time::optional(row, "expires_at")?;
     // As for load_slots: a worker without a row is lost since the claim.
     let end = expires_at.or(started_at).unwrap_or(now);
     let (name, pool) = (row.try_get("name")?, row.try_get("pool")?);
@@ -94,8 +101,24 @@ fn slot_holder(row: &PgRow) -> Result<SlotHolder, Failure> {
     })
 }
 
+/// Where an execution stands, active or ended.
+pub(crate) fn standing(row: &PgRow) -> Result<Standing, Failure> {
+    named(row, |row| {
+        let worker: Option<Uuid> = row.try_get("worker")?;
+        Ok(Standing {
+            status: status(row.try_get("status")?)?,
+            attempt: Attempt(row.try_get("attempt")?),
+            worker: worker.map(WorkerId),
+        })
+    })
+}
+
 /// An execution, active or ended.
 pub(crate) fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
+    named(row, whole)
+}
+
+fn whole(row: &PgRow) -> Result<ExecutionRecord, Failure> {
     let labels: Option<String> = row.try_get("labels")?;
     let timeout_seconds: Option<i32> = row.try_get("timeout_seconds")?;
     let worker: Option<Uuid> = row.try_get("worker")?;
@@ -115,14 +138,14 @@ pub(crate) fn record(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         group: row.try_get("group_key")?,
         labels: stored_labels(labels.as_deref().unwrap_or("null")),
         parameters: parameters.map_or(serde_json::Value::Null, text::value),
-        not_before: row.try_get("not_before")?,
+        not_before: time::optional(row, "not_before")?,
         timeout_seconds: timeout_seconds.map(i32::unsigned_abs),
         cancel_requested: row.try_get("cancel_requested")?,
         worker: worker.map(WorkerId),
-        created: row.try_get("created")?,
-        requested_at: row.try_get("requested_at")?,
-        started_at: row.try_get("started_at")?,
-        finished_at: row.try_get("finished_at")?,
+        created: time::time(row, "created")?,
+        requested_at: time::optional(row, "requested_at")?,
+        started_at: time::optional(row, "started_at")?,
+        finished_at: time::optional(row, "finished_at")?,
         result: result.map(text::value),
         error: row.try_get("error")?,
         exit_code: row.try_get("exit_code")?,

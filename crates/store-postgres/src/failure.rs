@@ -57,6 +57,18 @@ impl Failure {
         }
     }
 
+    /// Names the execution that could not be read.
+    pub(crate) fn of_execution(self, id: i64) -> Self {
+        let words = match self {
+            Self::Store(StoreError::Schema(words)) => words,
+            Self::Database(error @ (sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {
+                format!("a stored row cannot be read: {error}")
+            }
+            other => return other,
+        };
+        Self::Store(StoreError::Schema(format!("execution {id}: {words}")))
+    }
+
     /// The caller's error. `address` says which server it was.
     pub(crate) fn at(self, address: &Arc<str>) -> StoreError {
         let error = match self {

@@ -6,13 +6,14 @@
 //! asked for is found.
 
 use attune_core::{ExecutionId, Status};
-use attune_store::{Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord};
+use attune_store::{Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, Standing};
 use chrono::{DateTime, Duration, Utc};
-use sqlx::postgres::{PgArguments, PgPool};
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
 
 use crate::bind::Binds;
-use crate::executions::record;
+use crate::executions::{record, standing};
 use crate::failure::Failure;
+use crate::time::{Place, Time};
 use crate::{sql, text};
 
 /// How many days one statement reads; the first also reads those to come, which are empty.
@@ -51,29 +52,52 @@ fn parts(days: &[DateTime<Utc>]) -> Vec<Days> {
 }
 
 async fn walk(pool: &PgPool) -> Result<Vec<Days>, Failure> {
-    let days: Vec<DateTime<Utc>> = sqlx::query_scalar(sql::HISTORY_DAYS)
+    let days = sqlx::query_scalar(sql::HISTORY_DAYS)
         .fetch_all(pool)
         .await?;
+    let days: Vec<_> = days.into_iter().map(|Time(day)| day).collect();
     Ok(parts(&days))
 }
 
-/// The execution with this id. What leaves the active ones while it is looked for is in the newest
-/// day, which is read after them.
+/// The execution with this id.
 pub(crate) async fn find(
     pool: &PgPool,
     id: ExecutionId,
 ) -> Result<Option<ExecutionRecord>, Failure> {
-    let active = sqlx::query(sql::FIND_ACTIVE).bind(id.0);
-    if let Some(row) = active.fetch_optional(pool).await? {
-        return record(&row).map(Some);
+    let row = row_of(pool, id, sql::FIND_ACTIVE, sql::FIND_ENDED).await?;
+    row.as_ref().map(record).transpose()
+}
+
+/// Where it stands, of columns that are never stored elsewhere than in its row.
+pub(crate) async fn find_standing(
+    pool: &PgPool,
+    id: ExecutionId,
+) -> Result<Option<Standing>, Failure> {
+    let (active, ended) = (sql::FIND_STANDING_ACTIVE, sql::FIND_STANDING_ENDED);
+    let row = row_of(pool, id, active, ended).await?;
+    row.as_ref().map(standing).transpose()
+}
+
+/// What two statements find of an execution. What leaves the active ones while it is looked for is in
+/// the newest day, which is read after them.
+async fn row_of(
+    pool: &PgPool,
+    id: ExecutionId,
+    active: &'static str,
+    ended: &'static str,
+) -> Result<Option<PgRow>, Failure> {
+    let row = sqlx::query(active).bind(id.0).fetch_optional(pool).await?;
+    if row.is_some() {
+        return Ok(row);
     }
     for days in walk(pool).await? {
-        let ended = sqlx::query(sql::FIND_ENDED)
+        let ended = sqlx::query(ended)
             .bind(id.0)
             .bind(days.since)
             .bind(days.before);
-        if let Some(row) = ended.fetch_optional(pool).await? {
-            return record(&row).map(Some);
+        let row = ended.fetch_optional(pool).await?;
+        if row.is_some() {
+            return Ok(row);
         }
     }
     Ok(None)
@@ -185,7 +209,7 @@ fn binds(filter: &ExecutionFilter, after: Option<Cursor>, wanted: usize) -> Bind
     binds.value((!statuses.is_empty()).then_some(statuses));
     binds.value(clean(&filter.requested_by));
     binds.value(clean(&filter.group));
-    binds.value(after.map(|after| after.created));
+    binds.value(after.map(|after| Place::falling(after.created)));
     binds.value(after.map(|after| after.id.0));
     binds.value(i64::try_from(wanted).unwrap_or(i64::MAX));
     binds.value(filter.bodies.parameters);

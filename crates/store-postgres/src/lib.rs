@@ -20,6 +20,7 @@ mod executions;
 mod failure;
 mod history;
 mod options;
+mod partition_rows;
 mod partitions;
 mod requests;
 mod schema;
@@ -28,6 +29,7 @@ pub mod sql;
 mod stats;
 mod temporary;
 mod text;
+mod time;
 mod upkeep;
 mod workers;
 

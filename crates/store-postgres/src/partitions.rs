@@ -4,23 +4,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals,
-    RequestId, Status, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals, RequestId,
+    Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, Lease, LeaseTrouble, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError,
-    TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
+    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
-use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{FromRow as _, Row as _};
+use sqlx::postgres::PgPool;
 use uuid::Uuid;
 
 use crate::actions::{self, ActionColumns};
 use crate::bind::Binds;
 use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
+use crate::partition_rows::{
+    active_place, active_row, compared_rows, execution_id, executor_row, lease, slot_rows,
+    worker_end,
+};
+use crate::time::{Place, Time};
 use crate::{PostgresStore, requests, sql};
 
 #[async_trait]
@@ -211,7 +214,7 @@ impl PartitionStore for PostgresStore {
         let query = sqlx::query(sql::LOAD_PARTITION)
             .bind(i32::from(partition.0))
             .bind(after.map_or(i64::MAX, |place| place.action_id.0))
-            .bind(after.map(|place| place.created))
+            .bind(after.map(|place| Place::rising(place.created)))
             .bind(after.map(|place| place.id.0))
             .bind(i64::from(limit));
         let pool = self.db.key.clone();
@@ -242,10 +245,8 @@ impl PartitionStore for PostgresStore {
         self.db
             .run(async move {
                 let found = query.fetch_all(&pool).await?;
-                let mut rows: Vec<ActiveRow> =
-                    found.iter().map(active_row).collect::<Result<_, _>>()?;
-                let last = rows.last().map(|row| row.id);
-                rows.retain(|row| mine.contains(&i64::from(row.id.partition().0)));
+                let last = found.last().map(execution_id).transpose()?;
+                let rows = compared_rows(&found, &mine)?;
                 Ok(ActiveSlice { rows, last })
             })
             .await
@@ -294,7 +295,7 @@ impl PartitionStore for PostgresStore {
         self.db
             .run(async move {
                 let rows = query.fetch_all(&pool).await?;
-                rows.iter().map(slot_row).collect()
+                slot_rows(&rows)
             })
             .await
     }
@@ -329,7 +330,10 @@ impl PartitionStore for PostgresStore {
     async fn now(&self) -> Result<DateTime<Utc>, StoreError> {
         let pool = self.db.lease.clone();
         self.db
-            .run(async move { Ok(sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?) })
+            .run(async move {
+                let Time(now) = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
+                Ok(now)
+            })
             .await
     }
 
@@ -394,113 +398,6 @@ fn taken(rows: Vec<(i32, i64)>) -> Vec<(PartitionId, Epoch)> {
     rows.into_iter()
         .map(|(partition, epoch)| (place(partition), Epoch(epoch)))
         .collect()
-}
-
-fn lease(row: &PgRow) -> Result<Lease, Failure> {
-    let now: DateTime<Utc> = row.try_get("now")?;
-    let expires_at: DateTime<Utc> = row.try_get("expires_at")?;
-    let holder: Option<Uuid> = row.try_get("owner")?;
-    let name: Option<String> = row.try_get("owner_name")?;
-    let remaining = between(now, expires_at);
-    let held = holder.is_some() && !remaining.is_zero();
-    let trouble: Option<String> = row.try_get("trouble")?;
-    let trouble = trouble.filter(|_| held).zip(row.try_get("trouble_since")?);
-    Ok(Lease {
-        partition: place(row.try_get("partition")?),
-        owner: holder.filter(|_| held).map(OwnerId),
-        owner_name: name.filter(|_| held),
-        epoch: Epoch(row.try_get("epoch")?),
-        remaining: if held { remaining } else { Duration::ZERO },
-        free_for: between(expires_at, now),
-        wanted_owner: row.try_get::<Option<Uuid>, _>("wanted_owner")?.map(OwnerId),
-        holder: holder.map(OwnerId),
-        renewals: row.try_get("renewals")?,
-        ttl: between(row.try_get("updated_at")?, expires_at),
-        trouble: trouble.map(|(words, since)| LeaseTrouble { since, words }),
-    })
-}
-
-fn executor_row(
-    (executor, name, expires_at, now, renewals, cut_off): (
-        Uuid,
-        String,
-        DateTime<Utc>,
-        DateTime<Utc>,
-        i64,
-        bool,
-    ),
-) -> ExecutorRow {
-    ExecutorRow {
-        executor: OwnerId(executor),
-        name,
-        remaining: between(now, expires_at),
-        renewals,
-        cut_off,
-    }
-}
-
-fn worker_end(row: &PgRow) -> Result<WorkerEnd, Failure> {
-    Ok(WorkerEnd {
-        worker: WorkerId(row.try_get("worker")?),
-        pool: row.try_get("pool")?,
-        slots: row.try_get::<i32, _>("slots")?.unsigned_abs(),
-        renewals: row.try_get("renewals")?,
-        ttl: between(row.try_get("renewed_at")?, row.try_get("expires_at")?),
-        ended: row.try_get("ended")?,
-    })
-}
-
-fn active_place(row: &PgRow) -> Result<ActivePlace, Failure> {
-    Ok(ActivePlace {
-        action_id: ActionId(row.try_get("action")?),
-        created: row.try_get("created")?,
-        id: ExecutionId(row.try_get("id")?),
-    })
-}
-
-fn active_row(row: &PgRow) -> Result<ActiveRow, Failure> {
-    type Columns<'r> = (
-        i64,
-        i64,
-        i16,
-        &'r str,
-        i32,
-        DateTime<Utc>,
-        Option<DateTime<Utc>>,
-        bool,
-    );
-    let (id, action, rank, text, attempt, created, not_before, cancel_requested): Columns<'_> =
-        Columns::from_row(row)?;
-    Ok(ActiveRow {
-        id: ExecutionId(id),
-        action_id: ActionId(action),
-        priority: priority(rank)?,
-        status: status(text)?,
-        attempt: Attempt(attempt),
-        created,
-        not_before,
-        cancel_requested,
-    })
-}
-
-fn slot_row(row: &PgRow) -> Result<SlotRow, Failure> {
-    let now: DateTime<Utc> = row.try_get("now")?;
-    let started_at: Option<DateTime<Utc>> = row.try_get("started_at")?;
-    let worker: Option<Uuid> = row.try_get("worker")?;
-    let running_for = started_at.map(|since| between(since, now));
-    Ok(SlotRow {
-        id: ExecutionId(row.try_get("id")?),
-        action_id: ActionId(row.try_get("action")?),
-        priority: priority(row.try_get("priority")?)?,
-        attempt: Attempt(row.try_get("attempt")?),
-        status: status(row.try_get("status")?)?,
-        worker: worker.map(WorkerId),
-        created: row.try_get("created")?,
-        worker_over: row.try_get("worker_over")?,
-        requested_at: row.try_get("requested_at")?,
-        running_for,
-        cancel_requested: row.try_get("cancel_requested")?,
-    })
 }
 
 /// The time from `start` to `end`, zero when it is negative.

@@ -11,10 +11,11 @@ use uuid::Uuid;
 use crate::failure::Failure;
 use crate::partitions::status;
 use crate::sql;
+use crate::time::Time;
 
 /// A row of `sql/look_up_requests.sql`: request, execution, digest, when it was accepted, and the
 /// status while it waits or holds a slot.
-type Row = (Uuid, i64, i64, DateTime<Utc>, Option<String>);
+type Row = (Uuid, i64, i64, Time, Option<String>);
 
 /// Those of the asked requests that are known. Of several rows the oldest counts whose execution is
 /// still there.
@@ -38,7 +39,7 @@ pub(crate) async fn known(pool: &PgPool, asked: Vec<Uuid>) -> Result<Vec<KnownRe
                 request_id: RequestId(request),
                 execution_id: ExecutionId(execution),
                 digest,
-                status: status(text)?,
+                status: status(text).map_err(|failure| failure.of_execution(execution))?,
             });
         }
     }
@@ -50,7 +51,7 @@ pub(crate) async fn known(pool: &PgPool, asked: Vec<Uuid>) -> Result<Vec<KnownRe
 async fn ended(pool: &PgPool, rows: &[Row]) -> Result<HashMap<i64, String>, Failure> {
     let mut ids = Vec::new();
     let mut since: Option<DateTime<Utc>> = None;
-    for (_, execution, _, created, active) in rows {
+    for (_, execution, _, Time(created), active) in rows {
         if active.is_none() {
             ids.push(*execution);
             since = Some(since.map_or(*created, |since| since.min(*created)));

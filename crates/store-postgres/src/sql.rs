@@ -34,6 +34,8 @@ statements! {
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_ENDED = "find_ended",
     FIND_QUEUE_STATS = "find_queue_stats",
+    FIND_STANDING_ACTIVE = "find_standing_active",
+    FIND_STANDING_ENDED = "find_standing_ended",
     GIVE_UP = "give_up",
     HISTORY_DAYS = "history_days",
     LEASES = "leases",

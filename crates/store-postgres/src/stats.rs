@@ -12,7 +12,7 @@ use sqlx::postgres::PgRow;
 use crate::bind::Binds;
 use crate::commit::{counter, number};
 use crate::failure::Failure;
-use crate::{PostgresStore, sql, text};
+use crate::{PostgresStore, sql, text, time};
 
 #[async_trait]
 impl StatsStore for PostgresStore {
@@ -106,13 +106,13 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             queue_length: count("queue_length")?,
             active_count: count("active_count")?,
             max_concurrent: max_concurrent.map(i32::unsigned_abs),
-            oldest_enqueued_at: row.try_get("oldest_enqueued_at")?,
+            oldest_enqueued_at: time::optional(row, "oldest_enqueued_at")?,
             total_enqueued: count("total_enqueued")?,
             total_completed: count("total_completed")?,
             total_cancelled: count("total_cancelled")?,
             total_expired: count("total_expired")?,
         },
-        last_updated: row.try_get("last_updated")?,
+        last_updated: time::time(row, "last_updated")?,
         bounds: QueueBounds {
             max_length: bound("max_length")?,
             timeout_seconds: bound("timeout_seconds")?,

@@ -49,8 +49,10 @@ pub(crate) fn time(at: DateTime<Utc>) -> DateTime<Utc> {
     at.clamp(FIRST, LAST)
 }
 
-const FIRST: DateTime<Utc> = at_second(-62_135_596_800);
-const LAST: DateTime<Utc> = at_second(253_402_300_799);
+/// The first time that both sides can represent.
+pub(crate) const FIRST: DateTime<Utc> = at_second(-62_135_596_800);
+/// The last one.
+pub(crate) const LAST: DateTime<Utc> = at_second(253_402_300_799);
 
 const fn at_second(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(seconds, 0).expect("the years 1 and 9999 are in range")

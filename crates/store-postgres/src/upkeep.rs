@@ -1,13 +1,14 @@
 //! The upkeep: room for the days to come, and what is old goes.
 
 use attune_store::{DeadLetterStore as _, HistoryRetention, StoreError};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{TimeDelta, Utc};
 use sqlx::postgres::{PgArguments, PgPool};
 
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::Failure;
 use crate::partitions::micros;
+use crate::time::Time;
 use crate::{PostgresStore, sql};
 
 /// A table that is kept by the day, and how many days after today have a partition. The upkeep runs at
@@ -107,7 +108,7 @@ async fn clocks_agree(db: &Db) -> Result<(), StoreError> {
     let (before, theirs, after) = db
         .run(async move {
             let before = Utc::now();
-            let theirs: DateTime<Utc> = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
+            let Time(theirs) = sqlx::query_scalar(sql::NOW).fetch_one(&pool).await?;
             Ok((before, theirs, Utc::now()))
         })
         .await?;

@@ -3,11 +3,11 @@
 use async_trait::async_trait;
 use attune_core::{Attempt, Bug, ExecutionId, WorkerId};
 use attune_store::{Claim, StoreError, WorkerLease, WorkerRow, WorkerStore};
-use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::commit::number;
 use crate::partitions::{between, micros};
+use crate::time::Time;
 use crate::{PostgresStore, sql, text};
 
 /// id, attempt, cancel_requested; all of them NULL when the lease is over.
@@ -99,27 +99,19 @@ impl WorkerStore for PostgresStore {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
-        type Columns = (
-            Uuid,
-            String,
-            String,
-            i32,
-            DateTime<Utc>,
-            Option<DateTime<Utc>>,
-            DateTime<Utc>,
-        );
+        type Columns = (Uuid, String, String, i32, Time, Option<Time>, Time);
         let pool = self.db.general.clone();
         self.db
             .run(async move {
                 let rows: Vec<Columns> = sqlx::query_as(sql::WORKERS).fetch_all(&pool).await?;
                 let row =
-                    |(worker, name, pool, slots, expires_at, renewed_at, now): Columns| WorkerRow {
+                    |(worker, name, pool, slots, Time(expires_at), renewed_at, Time(now)): Columns| WorkerRow {
                         worker: WorkerId(worker),
                         name,
                         pool,
                         slots: slots.unsigned_abs(),
                         remaining: between(now, expires_at),
-                        seen_ago: renewed_at.map(|at| between(at, now)),
+                        seen_ago: renewed_at.map(|Time(at)| between(at, now)),
                     };
                 Ok(rows.into_iter().map(row).collect())
             })

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use attune_core::{ActionId, Attempt, ExecutionId, RequestId, Status, WorkerId};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    SlotHolder, SlotWorker, StoreError, stored_labels,
+    SlotHolder, SlotWorker, Standing, StoreError, stored_labels,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -26,6 +26,15 @@ impl ExecutionStore for SqliteStore {
         self.task(async move |inner: Arc<Inner>| {
             let row = query.fetch_optional(&mut *inner.reader().await?).await?;
             Ok(row.as_ref().map(record).transpose()?)
+        })
+        .await
+    }
+
+    async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError> {
+        let query = sqlx::query(sql::FIND_STANDING).bind(id.0);
+        self.task(async move |inner: Arc<Inner>| {
+            let row = query.fetch_optional(&mut *inner.reader().await?).await?;
+            Ok(row.as_ref().map(standing).transpose()?)
         })
         .await
     }
@@ -143,6 +152,15 @@ fn slot_holder(row: &SqliteRow) -> Result<SlotHolder, sqlx::Error> {
         started_at: optional_time(row, "started_at")?,
         cancel_requested: row.try_get("cancel_requested")?,
         worker,
+    })
+}
+
+fn standing(row: &SqliteRow) -> Result<Standing, sqlx::Error> {
+    let worker: Option<&str> = row.try_get("worker")?;
+    Ok(Standing {
+        status: status(row.try_get("status")?)?,
+        attempt: Attempt(row.try_get("attempt")?),
+        worker: worker.map(uuid).transpose()?.map(WorkerId),
     })
 }
 

@@ -38,6 +38,7 @@ statements! {
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_EXECUTION = "find_execution",
     FIND_QUEUE_STATS = "find_queue_stats",
+    FIND_STANDING = "find_standing",
     FORGET_FORMER_EXECUTORS = "forget_former_executors",
     GIVE_UP = "give_up",
     GRANT = "grant",

@@ -71,6 +71,18 @@ pub struct ExecutionRecord {
     pub requeue_of: Option<ExecutionId>,
 }
 
+/// Where an execution stands: what a command about it needs. It can be read where the rest of the
+/// execution cannot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Where it stands.
+    pub status: Status,
+    /// How often it was granted a slot.
+    pub attempt: Attempt,
+    /// Who runs or ran it.
+    pub worker: Option<WorkerId>,
+}
+
 /// An execution that holds a slot, as people look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHolder {
@@ -239,6 +251,12 @@ pub trait ExecutionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError>;
+
+    /// Where the execution with this id stands. Reads nothing that a client or a program wrote.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError>;
 
     /// Up to `limit` executions, the newest first, after `after`.
     ///

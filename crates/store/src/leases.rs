@@ -48,6 +48,9 @@ impl LeaseTrouble {
     /// How the words of an owner begin that can accept nothing. It goes on granting slots, and ending
     /// what runs.
     pub const UNREAD: &str = "what it needs cannot be read";
+    /// How the words of an owner begin that cannot read some of what it needs beside its decisions: what
+    /// was granted may not be dispatched again, and slots of lost workers may stay taken.
+    pub const PARTLY_UNREAD: &str = "its executor cannot read all of its store";
     /// How the words of an owner begin that reaches the broker, which refuses or holds back some of
     /// what it does there.
     pub const BROKER_ILL: &str = "its executor has trouble with the message broker";

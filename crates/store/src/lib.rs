@@ -29,7 +29,7 @@ pub use dead_letters::{
 pub use error::StoreError;
 pub use executions::{
     Bodies, Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore,
-    HistoryRetention, RecordRetention, SlotHolder, SlotWorker, stored_labels,
+    HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use partitions::{

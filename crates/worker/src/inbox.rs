@@ -41,6 +41,8 @@ pub(crate) struct Inbox {
     aside_at: Instant,
     /// How many were claimed, or were not to be had.
     claims: u64,
+    /// How many were claimed.
+    wins: u64,
     /// Cancelled not long ago: the word may come before its run has begun here.
     cancelled: Recent<Key>,
 }
@@ -51,8 +53,10 @@ struct Aside {
     /// It is not claimed before.
     until: Instant,
     pause: Duration,
-    /// How many had been claimed then.
+    /// How many had been claimed, or were not to be had, when it was refused last.
     claims: u64,
+    /// How many had been claimed when it was refused first.
+    wins: u64,
 }
 
 #[derive(Debug)]
@@ -82,6 +86,7 @@ impl Inbox {
             aside: HashMap::new(),
             aside_at: Instant::now(),
             claims: 0,
+            wins: 0,
             cancelled: Recent::new(REMEMBERED),
         }
     }
@@ -172,12 +177,20 @@ impl Inbox {
             until: Instant::now(),
             pause: FIRST_ASIDE,
             claims,
+            wins: self.wins,
         });
         if aside.claims != claims {
             aside.claims = claims;
             aside.pause = (aside.pause * 2).min(LONGEST_ASIDE);
         }
         aside.until = Instant::now() + aside.pause;
+    }
+
+    /// Whether this one was refused by itself, and others were claimed since.
+    pub(crate) fn is_to_blame(&self, key: &Key) -> bool {
+        self.aside
+            .get(key)
+            .is_some_and(|aside| aside.wins < self.wins)
     }
 
     /// They were not claimed and wait again, before all others, in the same order.
@@ -197,6 +210,7 @@ impl Inbox {
     ) -> Option<ExecutionRequested> {
         if won {
             self.claimed.insert(key);
+            self.wins += 1;
         }
         if self.aside.remove(&key).is_some() {
             // What was refused in the same time was refused for the same reason, which is over.
@@ -351,6 +365,23 @@ mod tests {
         let taken = inbox.take(3);
         inbox.put_back(taken);
         assert_eq!(inbox.take(9), [key(1), key(2), key(3), key(4)]);
+    }
+
+    #[test]
+    fn what_is_refused_while_others_are_claimed_is_to_blame() {
+        let mut inbox = Inbox::new();
+        let mut done = Vec::new();
+        inbox.accept(tag(1, 1), requests(&[1, 2, 3]), idle);
+        let taken = inbox.take(3);
+        assert_eq!(taken, [key(1), key(2), key(3)]);
+        inbox.set_aside(key(1));
+        // Who was not to be had was not written: that says nothing.
+        inbox.settle(key(2), false, &mut done);
+        inbox.set_aside(key(1));
+        assert!(!inbox.is_to_blame(&key(1)));
+        inbox.settle(key(3), true, &mut done);
+        inbox.set_aside(key(1));
+        assert!(inbox.is_to_blame(&key(1)) && !inbox.is_to_blame(&key(2)));
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct WorkerOptions {
     /// How long what was claimed waits for its start while this worker can start nothing; then it
     /// goes to others.
     pub start_patience: Duration,
+    /// How long every claim may fail before the worker says so.
+    pub claim_patience: Duration,
     /// Stamped in every round of the worker's loop.
     pub progress: Progress,
 }
@@ -97,6 +99,7 @@ impl Default for WorkerOptions {
             prefetch: 3,
             retell_after: Duration::from_secs(15),
             start_patience: Duration::from_secs(60),
+            claim_patience: Duration::from_secs(20),
             progress: Progress::default(),
         }
     }

@@ -156,8 +156,8 @@ impl WorkerHandle {
         Arc::clone(&self.counters)
     }
 
-    /// What keeps it from its work at the moment, in words: it can start no programs, or its
-    /// lease is not renewed.
+    /// What keeps it from its work at the moment, in words: it can start no programs, its lease is
+    /// not renewed, or no claim succeeds.
     pub fn troubles(&self) -> watch::Receiver<Option<String>> {
         self.troubles.clone()
     }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_commands::ClientError;
 use attune_core::{ActionRef, ExecutionId, Reject, RejectCode};
-use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord};
+use attune_store::{Bodies, Cursor, ExecutionFilter, ExecutionRecord, Standing};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -257,11 +257,11 @@ pub(super) async fn refused(
     ) {
         return Ok(reject.into());
     }
-    let record = app.ports.executions.find_execution(id).await?;
-    Ok(match record {
+    let standing = app.ports.executions.find_standing(id).await?;
+    Ok(match standing {
         None => ApiError::no_execution(id),
-        Some(record) if record.status.is_terminal() => {
-            let message = format!("execution {id} has ended already: {}", record.status);
+        Some(Standing { status, .. }) if status.is_terminal() => {
+            let message = format!("execution {id} has ended already: {status}");
             Reject::new(RejectCode::AlreadyEnded, message).into()
         }
         // It is on its way between the two.
@@ -270,8 +270,8 @@ pub(super) async fn refused(
 }
 
 async fn show_status(app: &App, id: ExecutionId) -> Result<attune_core::Status, ApiError> {
-    let record = app.ports.executions.find_execution(id).await?;
-    record
-        .map(|record| record.status)
+    let standing = app.ports.executions.find_standing(id).await?;
+    standing
+        .map(|standing| standing.status)
         .ok_or_else(|| ApiError::no_execution(id))
 }

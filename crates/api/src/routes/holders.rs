@@ -102,15 +102,15 @@ pub(crate) async fn release(
     let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
     check_required_text("reason", &asked.reason)?;
     check_text("who", &who)?;
-    let record = app.ports.executions.find_execution(id).await?;
-    let Some(record) = record else {
+    let standing = app.ports.executions.find_standing(id).await?;
+    let Some(standing) = standing else {
         return Err(ApiError::no_execution(id));
     };
-    let attempt = asked.attempt.unwrap_or(record.attempt);
-    if !record.status.holds_slot() || record.attempt != attempt {
+    let attempt = asked.attempt.unwrap_or(standing.attempt);
+    if !standing.status.holds_slot() || standing.attempt != attempt {
         let words = format!(
             "attempt {attempt} of execution {id} holds no slot: it is {} in attempt {}",
-            record.status, record.attempt
+            standing.status, standing.attempt
         );
         return Err(Reject::new(RejectCode::AlreadyEnded, words).into());
     }
@@ -120,7 +120,7 @@ pub(crate) async fn release(
         attempt,
         who,
         reason: asked.reason,
-        worker: record.worker,
+        worker: standing.worker,
         never_begun: false,
     };
     let deadline = app.options.submit_timeout;
@@ -132,6 +132,6 @@ pub(crate) async fn release(
     Ok(Json(Released {
         id,
         attempt,
-        status: accepted.status.unwrap_or(record.status),
+        status: accepted.status.unwrap_or(standing.status),
     }))
 }

@@ -12,6 +12,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use attune_runtime::http::loopback_only;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
@@ -103,7 +104,7 @@ fn layered(routes: Router) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(layers::on_panic))
-        .layer(middleware::from_fn(layers::loopback_only))
+        .layer(middleware::from_fn(loopback_only))
         .layer(middleware::from_fn(layers::observe))
 }
 

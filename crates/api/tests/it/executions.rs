@@ -4,7 +4,7 @@ use attune_commands::ClientError;
 use attune_core::{Epoch, ExecutionId, PartitionId, RejectCode, RequestId, Seq, Status};
 use axum::http::StatusCode;
 
-use crate::fakes::{execution_id, record};
+use crate::fakes::{State, execution_id, record};
 use crate::harness::{Api, options};
 
 fn api() -> Api {
@@ -126,6 +126,30 @@ async fn cancelling_answers_202_404_and_409() {
     // A cancellation has no key: it says where to look.
     let message = unknown.body["error"]["message"].as_str().unwrap();
     assert!(message.ends_with("/readyz), and repeat it"), "{message}");
+}
+
+/// What it was given cannot be read any more; to end it, or to say that it has ended, needs none of that.
+#[tokio::test]
+async fn what_cannot_be_shown_can_be_cancelled() {
+    let api = Api::new();
+    let (running, ended) = (execution_id(1), execution_id(2));
+    api.fake.with(|state| {
+        for (n, status) in [(1, Status::Running), (2, Status::Failed)] {
+            let record = record(n, status, 0);
+            state.unreadable.push(record.id);
+            state.executions.insert(record.id, record);
+        }
+    });
+    let path = |id: ExecutionId| format!("/api/v1/executions/{id}/cancel");
+    let shown = api.get(&format!("/api/v1/executions/{running}")).await;
+    assert_eq!(shown.error(), (500, "INTERNAL", ""));
+    let cancelled = api.post(&path(running), "").await;
+    assert_eq!(cancelled.status, StatusCode::ACCEPTED, "{cancelled:?}");
+    assert_eq!(cancelled.body["status"], "running");
+    let marked = |state: &mut State| state.executions[&running].cancel_requested;
+    assert!(api.fake.with(marked));
+    let refused = api.post(&path(ended), "").await;
+    assert_eq!(refused.error(), (409, "ALREADY_ENDED", ""));
 }
 
 /// Executions with this many bytes in each of their long parts.

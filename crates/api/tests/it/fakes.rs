@@ -17,8 +17,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange, Requeue,
-    SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats, Violations,
-    WorkerLease, WorkerRow, WorkerStore,
+    SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats,
+    Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -53,6 +53,8 @@ pub(crate) struct State {
     pub(crate) forgotten: Option<RejectCode>,
     /// The store cannot be reached.
     pub(crate) store_down: bool,
+    /// Executions whose parameters cannot be read.
+    pub(crate) unreadable: Vec<ExecutionId>,
     /// Every store call panics.
     pub(crate) store_panics: bool,
     /// The lease of every worker has expired.
@@ -243,6 +245,14 @@ impl Commands for Fake {
             }
             let known = state.executions.get_mut(&execution_id);
             match known.filter(|record| !record.status.is_terminal()) {
+                // As an owner does: its worker will say how it ended.
+                Some(record) if record.status == Status::Running => {
+                    record.cancel_requested = true;
+                    Ok(Accepted {
+                        status: None,
+                        ..accepted(execution_id, false)
+                    })
+                }
                 Some(record) => {
                     record.status = Status::Cancelled;
                     Ok(Accepted {
@@ -346,7 +356,21 @@ impl ActionStore for Fake {
 #[async_trait]
 impl ExecutionStore for Fake {
     async fn find_execution(&self, id: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
+        if self.with(|state| state.unreadable.contains(&id)) {
+            return Err(StoreError::Statement("missing chunk number 0".into()));
+        }
         self.store(|state| state.executions.get(&id).cloned())
+    }
+
+    async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError> {
+        self.store(|state| {
+            let record = state.executions.get(&id)?;
+            Some(Standing {
+                status: record.status,
+                attempt: record.attempt,
+                worker: record.worker,
+            })
+        })
     }
 
     async fn list_executions(

@@ -88,6 +88,8 @@ async fn a_release_names_the_attempt_and_says_why() {
         record_of(1, Status::Running);
         record_of(2, Status::Queued);
         record_of(3, Status::Succeeded);
+        // It needs nothing of what it was given.
+        state.unreadable.push(running);
     });
     let path = |id| format!("/api/v1/executions/{id}/release");
     let answer = api.post(&path(running), r#"{"reason":"hangs"}"#).await;

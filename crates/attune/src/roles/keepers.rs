@@ -77,6 +77,8 @@ pub(super) async fn start_stats(
     });
     let handle = starting.await??;
     handle.counters().export(&metrics.meter("stats"));
+    let (name, words) = ("stats.writes", Option::clone);
+    show_troubles(health, name, handle.troubles(), words, shutdown);
     start_collector(settings, parts, (health, metrics), stop, shutdown).await?;
     spawn(shutdown, "stats", handle.stopped(), ended);
     Ok(())

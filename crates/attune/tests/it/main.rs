@@ -13,6 +13,7 @@ mod client;
 mod clocks;
 mod completions;
 mod dead_letters;
+mod descriptors;
 mod example;
 mod executors;
 mod fences;

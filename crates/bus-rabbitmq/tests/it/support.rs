@@ -237,6 +237,18 @@ pub(crate) async fn until_check(bus: &dyn Bus, well: bool) -> Option<String> {
     .await
 }
 
+/// Waits until the bus reaches the broker. One that counts as cut off does so for longer than this
+/// waits.
+pub(crate) async fn until_reached(bus: &dyn Bus) {
+    let mut look = tokio::time::interval(Duration::from_millis(5));
+    within("a way to the broker", async {
+        while bus.reach().is_err() {
+            look.tick().await;
+        }
+    })
+    .await;
+}
+
 /// Stands between a client and the broker. Frozen, it passes nothing on, in either direction,
 /// and closes nothing: a half-open connection.
 pub(crate) struct Proxy {

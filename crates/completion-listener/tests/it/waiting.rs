@@ -84,7 +84,7 @@ async fn a_message_of_a_newer_version_waits() -> Result<()> {
     report_raw(&bus.inner, newer.clone()).await?;
     report(&bus.inner, vec![completion(2, 2)]).await?;
     assert_eq!(numbers(&next_release(&mut owner).await?.1), [2]);
-    trouble(&listening, "1 message(s) of a newer version").await?;
+    trouble(&listening, "messages of a newer version wait").await?;
     bus.acked(1).await?;
     listening.stop().await?;
     assert!(letters.try_next().is_none());

@@ -235,6 +235,7 @@ fn variables_that_look_like_settings_are_warned_about() {
             ("ATTUNE_PARAMETERS_FILE", "x"),
             ("ATTUNE_SERVICES_DIR", "x"),
             ("ATTUNE_URL", "x"),
+            ("ATTUNE_AMQP_URL", "x"),
             ("ATTUNED", "x"),
             ("HOME", "/root"),
         ])

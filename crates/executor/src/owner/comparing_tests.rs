@@ -64,8 +64,8 @@ fn what_is_dispatched_once_more_is_read_and_told_a_few_mebibytes_at_a_time() {
     assert_eq!(world.read, [8, 64, 500, 128]);
 }
 
-/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line. The rest is left to
-/// the comparison with the store.
+/// Of a pool that takes no dispatches, 1,000 or 4 MiB of them are kept in line with their bodies. The
+/// bodies of the rest are read again when it has taken those, and not before.
 #[test]
 fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some() {
     for (body_bytes, many, kept) in [(2, 2_500, 1_000), (900_000, 60, 4)] {
@@ -96,9 +96,25 @@ fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some()
             _ => 0,
         });
         assert_eq!(dropped.sum::<usize>(), count - kept);
-        // The pool takes them again.
-        // It tells again each time that the slot has been held for twice as long.
-        let (mut told, deadline) = (BTreeSet::new(), world.now + 2_000_000);
+        // It has room for one now and then.
+        let (mut told, before) = (BTreeSet::new(), world.read.len());
+        for _ in 0..3 {
+            while world.dispatched.is_empty() {
+                world.pass(100, true);
+            }
+            for (id, ids) in std::mem::take(&mut world.dispatched) {
+                told.insert(ids[0]);
+                let full = (1..ids.len()).map(|place| (place, Refusal::Full));
+                let published = match full.len() {
+                    0 => Published::Confirmed,
+                    _ => Published::Refused(full.collect()),
+                };
+                world.give(VecDeque::from([Input::Published(id, published)]));
+            }
+        }
+        assert_eq!(world.read.len(), before, "{:?}", world.read);
+        // It has room for all.
+        let deadline = world.now + 10_000;
         while told.len() < many as usize && world.now < deadline {
             for (id, ids) in std::mem::take(&mut world.dispatched) {
                 told.extend(ids);
@@ -107,6 +123,85 @@ fn what_finds_no_room_in_the_line_of_its_pool_is_dispatched_when_there_is_some()
             world.pass(100, true);
         }
         assert_eq!(told.len(), many as usize);
+    }
+}
+
+fn granted(place: u32) -> StoredSlot {
+    StoredSlot {
+        status: Status::Requested,
+        worker: None,
+        ..slot(place, WorkerId::fresh())
+    }
+}
+
+/// What is dispatched once more is read together. One that cannot be read waits alone, and is told.
+#[test]
+fn a_body_that_cannot_be_read_holds_up_its_execution_alone() {
+    fn is_bad(call: &Call) -> bool {
+        matches!(call, Call::LoadBodies(ids) if ids.contains(&granted(300).id))
+    }
+    let told = |world: &mut World| -> BTreeSet<ExecutionId> {
+        let sent = std::mem::take(&mut world.dispatched).into_iter();
+        let (sent, ids): (Vec<_>, Vec<_>) = sent.unzip();
+        for id in sent {
+            world.give(VecDeque::from([Input::Published(id, Published::Confirmed)]));
+        }
+        ids.into_iter().flatten().collect()
+    };
+    let mut world = World::new().free();
+    world.slots = (1..=700).map(|place| (granted(place), true)).collect();
+    world.refuses = Some(is_bad);
+    let mut seen = BTreeSet::new();
+    let deadline = world.now + 8_000;
+    while world.now < deadline {
+        world.pass(100, true);
+        seen.extend(told(&mut world));
+    }
+    assert_eq!(seen.len(), 699);
+    world.pass(30_000, true);
+    let partition = PartitionId(0);
+    let troubles: Vec<_> = world.owner.partly_unread(world.now).collect();
+    let [(of, _, trouble)] = &troubles[..] else {
+        panic!("{troubles:?}");
+    };
+    assert_eq!(*of, partition);
+    let words = format!(
+        "the parameters of execution {} cannot be read",
+        granted(300).id
+    );
+    assert!(trouble.words.starts_with(&words), "{}", trouble.words);
+    assert!(world.owner.trouble(world.now).unwrap().for_ms > 20_000);
+    world.refuses = None;
+    world.pass(3_000, true);
+    assert!(told(&mut world).contains(&granted(300).id));
+    assert_eq!(world.owner.trouble(world.now), None);
+}
+
+/// Nothing is freed of lost workers, and nothing compared, while the store refuses to be read: that is
+/// told, for all partitions, and over when it is.
+#[test]
+fn reads_beside_the_rounds_that_fail_are_told() {
+    let reads: [fn(&Call) -> bool; 4] = [
+        |call| matches!(call, Call::WorkerEnds),
+        |call| matches!(call, Call::LoadSlots(_)),
+        |call| matches!(call, Call::ScanRows { .. }),
+        |call| matches!(call, Call::Look),
+    ];
+    for refuses in reads {
+        let worker = WorkerId::fresh();
+        let mut world = World::serving(1, worker);
+        world.refuses = Some(refuses);
+        world.pass(30_000, true);
+        let trouble = world.owner.trouble(world.now).unwrap();
+        assert!(trouble.for_ms > 15_000, "{trouble:?}");
+        assert!(trouble.words.contains("permission denied"), "{trouble:?}");
+        assert_eq!(
+            world.owner.partly_unread(world.now).count(),
+            usize::from(PARTITIONS)
+        );
+        world.refuses = None;
+        world.pass(5_000, true);
+        assert_eq!(world.owner.trouble(world.now), None);
     }
 }
 

@@ -182,12 +182,12 @@ impl Owner {
         } = *load;
         partition.move_to(&self.queues);
         // What was found is no decision: it is a fact whatever becomes of the first round.
-        self.out.extend(partition.take_log().map(Output::Noted));
+        self.out.extend(partition.take_log().map(Output::Loaded));
         place.stage = Stage::Serving(Box::new(partition));
         let epoch = place.epoch;
         for effect in effects {
             if let Effect::Redispatch(grantee) = effect {
-                self.telling.tell_again(id, grantee);
+                self.telling.again.push(id, grantee);
             }
         }
         let closed = self.telling.closed_pools();

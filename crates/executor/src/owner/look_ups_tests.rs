@@ -15,7 +15,7 @@ impl World {
     }
 
     /// Something comes for a partition.
-    fn deliver(&mut self, id: u64, partition: u16, work: Work) {
+    pub(super) fn deliver(&mut self, id: u64, partition: u16, work: Work) {
         let partition = PartitionId(partition);
         let delivered = Delivered {
             id: DeliveryId(id),
@@ -33,12 +33,12 @@ impl World {
         unread.map(|(partition, ..)| partition).collect()
     }
 
-    fn is_acked(&self, id: u64) -> bool {
+    pub(super) fn is_acked(&self, id: u64) -> bool {
         self.acked.contains(&DeliveryId(id))
     }
 }
 
-fn change(action_ref: &str) -> Work {
+pub(super) fn change(action_ref: &str) -> Work {
     Work::Changes(vec![(RequestId::fresh(), action_ref.to_owned())])
 }
 

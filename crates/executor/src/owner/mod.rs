@@ -14,6 +14,7 @@
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
+mod again;
 mod backoff;
 mod clock;
 mod cut_off;
@@ -22,11 +23,13 @@ mod leaving;
 mod loading;
 mod look_ups;
 mod looks;
+mod pools;
 mod port;
 mod rounds;
 mod snapshots;
 mod sweep;
 mod telling;
+mod trouble;
 mod watch;
 #[cfg(test)]
 mod watching_tests;
@@ -51,6 +54,8 @@ use looks::Looks;
 use rounds::{Rewrite, Rounds};
 use sweep::Sweep;
 use telling::Telling;
+use trouble::FailingReads;
+pub use trouble::Trouble;
 use workers::Workers;
 
 pub use port::{
@@ -75,6 +80,8 @@ pub struct OwnerOptions {
     pub round_max_bytes: usize,
     /// How many executions one message to the workers holds at most.
     pub dispatch_max_pack: usize,
+    /// How many dispatches wait with their bodies for a pool that takes none.
+    pub pool_line: usize,
     /// How often the snapshot of a changing queue is published, at most.
     pub stats_interval: Millis,
     /// How old the snapshot of a queue may become in which somebody waits or runs.
@@ -166,22 +173,13 @@ enum Purpose {
     Free(PartitionId, Epoch, Option<OwnerId>),
     Load(PartitionId, Epoch),
     Round,
-    Rewrite(PartitionId),
+    Rewrite(PartitionId, Epoch),
     Sweep(sweep::Asked),
     Workers,
     EndWorkers,
     Bodies,
     /// Nobody waits for the answer.
     Nothing,
-}
-
-/// What keeps an owner from doing its work, as far as it knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
-    /// For how long, in milliseconds.
-    pub for_ms: Millis,
-    /// What, for people.
-    pub words: String,
 }
 
 /// Decides for every partition that it holds.
@@ -205,6 +203,7 @@ pub struct Owner {
     sweep: Sweep,
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
+    failing: FailingReads,
     numbers: u64,
     out: Vec<Output>,
 }
@@ -229,6 +228,7 @@ impl Owner {
             sweep: Sweep::default(),
             workers: Workers::default(),
             calls: BTreeMap::new(),
+            failing: FailingReads::default(),
             numbers: 0,
             out: Vec::new(),
             options,
@@ -339,70 +339,6 @@ impl Owner {
         items < 2 * self.options.round_max_items && bytes < 2 * self.options.round_max_bytes
     }
 
-    /// What keeps it from doing its work, if anything has for long enough to be told.
-    pub fn trouble(&self, now: Millis) -> Option<Trouble> {
-        let refused = self.refusals(now).map(|(partition, _, trouble)| Trouble {
-            words: if self.rewrites.contains_key(&partition) {
-                format!(
-                    "the store refuses what is decided about partition {partition}: {}",
-                    trouble.words
-                )
-            } else {
-                format!("partition {partition}: {}", trouble.words)
-            },
-            ..trouble
-        });
-        let unread = self.unread(now).map(|(partition, _, trouble)| Trouble {
-            words: format!(
-                "what comes for partition {partition} cannot be looked up: {}",
-                trouble.words
-            ),
-            ..trouble
-        });
-        let untrusted = self.keeper.untrusted_for(now).map(|for_ms| Trouble {
-            for_ms,
-            words: "the leases cannot be renewed".to_owned(),
-        });
-        let cut_off = self.reach.lost_for(now);
-        let cut_off = (cut_off > 0).then(|| Trouble {
-            for_ms: cut_off,
-            words: "the message broker cannot be reached, or not for long".to_owned(),
-        });
-        refused
-            .chain(unread)
-            .chain(untrusted)
-            .chain(cut_off)
-            .max_by_key(|trouble| trouble.for_ms)
-    }
-
-    /// The partitions about which nothing is decided because the store refuses what was, or because
-    /// they cannot be loaded; in which epochs, and what the store said.
-    pub fn refusals(
-        &self,
-        now: Millis,
-    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
-        let refused = self.rewrites.values().filter_map(move |rewrite| {
-            let (partition, epoch) = rewrite.fence()?;
-            let trouble = Trouble {
-                for_ms: now - rewrite.since,
-                words: rewrite.why.clone(),
-            };
-            Some((partition, epoch, trouble))
-        });
-        let unloaded = self.places.iter().filter_map(move |(id, place)| {
-            let Stage::Loading(load) = &place.stage else {
-                return None;
-            };
-            let (since, words) = load.refused()?;
-            let trouble = Trouble {
-                for_ms: now - since,
-                words: format!("its queues cannot be loaded: {words}"),
-            };
-            Some((*id, place.epoch, trouble))
-        });
-        refused.chain(unloaded)
-    }
-
     fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -438,25 +374,14 @@ impl Owner {
         let Some((purpose, name)) = self.calls.remove(&call) else {
             return;
         };
-        if let Reply::Failed(failure) = &reply
-            && !matches!(
-                purpose,
-                Purpose::Round | Purpose::Rewrite(_) | Purpose::Nothing
-            )
-        {
-            let failure = failure.clone();
-            self.say(Notice::StoreFailed {
-                call: name,
-                failure,
-            });
-        }
+        self.note_answer(now, &purpose, name, &reply);
         match purpose {
             Purpose::Keep => self.kept(now, reply),
             Purpose::Look => self.looked(now, reply),
             Purpose::Free(partition, epoch, to) => self.freed(now, partition, epoch, to),
             Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
             Purpose::Round => self.round_answered(now, reply),
-            Purpose::Rewrite(partition) => self.rewritten(now, partition, reply),
+            Purpose::Rewrite(partition, epoch) => self.rewritten(now, partition, epoch, reply),
             Purpose::Sweep(asked) => self.swept(now, asked, reply),
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),

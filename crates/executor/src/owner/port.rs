@@ -136,6 +136,8 @@ pub enum Output {
     Unsubscribe(SubscriptionId),
     /// Something for whoever checks the promises, that no commit carries.
     Noted(Decided),
+    /// What a partition held when it was loaded; its bounds are nothing new.
+    Loaded(Decided),
     /// Count something, so many times.
     Count(Counter, u64),
     /// Tell people.

@@ -331,7 +331,7 @@ impl Owner {
                 self.tell(now, *round, bodies);
             }
             (Step::Committing(mut round), Reply::Fenced(lost)) => {
-                self.fenced(&lost);
+                self.fenced(&round, &lost);
                 round.drop_partitions(&lost);
                 self.write(now, *round);
             }
@@ -343,15 +343,25 @@ impl Owner {
         }
     }
 
-    /// Somebody else owns these.
-    fn fenced(&mut self, lost: &[PartitionId]) {
+    /// Whether a partition is held in the epoch in which a round decided about it. An answer may come
+    /// so late that the partition was lost and taken again meanwhile: then it says nothing about it.
+    fn is_current(&self, round: &Round, id: PartitionId) -> bool {
+        let epoch = self.places.get(&id).map(|place| place.epoch);
+        let fences = &round.commit.batch.fences;
+        epoch.is_some_and(|epoch| fences.contains(&(id, epoch)))
+    }
+
+    /// Somebody else owns these, or did when the round came.
+    fn fenced(&mut self, round: &Round, lost: &[PartitionId]) {
+        let current = lost.iter().filter(|id| self.is_current(round, **id));
+        let lost: Vec<PartitionId> = current.copied().collect();
         self.count(Counter::Fenced);
-        self.say(Notice::Fenced(lost.to_vec()));
+        self.say(Notice::Fenced(lost.clone()));
         for partition in lost {
-            if let Some(epoch) = self.places.get(partition).map(|place| place.epoch) {
-                self.note(*partition, epoch, Fact::Fenced);
+            if let Some(epoch) = self.places.get(&partition).map(|place| place.epoch) {
+                self.note(partition, epoch, Fact::Fenced);
             }
-            self.lose(*partition);
+            self.lose(partition);
         }
     }
 
@@ -362,7 +372,8 @@ impl Owner {
             return self.unknown(now, &round, Reply::Failed(failure.clone()));
         }
         for round in round.split() {
-            let Some(partition) = round.tells.keys().next().copied() else {
+            let partition = round.tells.keys().next().copied();
+            let Some(partition) = partition.filter(|id| self.is_current(&round, *id)) else {
                 continue;
             };
             let mut backoff = Backoff::new(100, 2_000);
@@ -395,16 +406,29 @@ impl Owner {
             return;
         }
         for partition in due {
-            if let Some(rewrite) = self.rewrites.get_mut(&partition) {
+            if let Some(rewrite) = self.rewrites.get_mut(&partition)
+                && let Some((partition, epoch)) = rewrite.fence()
+            {
                 rewrite.at = None;
                 let call = Call::Commit(Arc::clone(&rewrite.round.commit));
-                self.call(Purpose::Rewrite(partition), call);
+                self.call(Purpose::Rewrite(partition, epoch), call);
             }
         }
     }
 
-    /// The store has answered what was written again.
-    pub(super) fn rewritten(&mut self, now: Millis, partition: PartitionId, reply: Reply) {
+    /// The store has answered what was written again in an epoch.
+    pub(super) fn rewritten(
+        &mut self,
+        now: Millis,
+        partition: PartitionId,
+        epoch: Epoch,
+        reply: Reply,
+    ) {
+        let rewrite = self.rewrites.get(&partition);
+        // What is written in a later epoch is not what was answered.
+        if rewrite.and_then(Rewrite::fence) != Some((partition, epoch)) {
+            return;
+        }
         let Some(mut rewrite) = self.rewrites.remove(&partition) else {
             return;
         };
@@ -413,9 +437,7 @@ impl Owner {
                 self.sweep.note(rewrite.round.commit.executions());
                 self.tell(now, *rewrite.round, bodies);
             }
-            Reply::Fenced(lost) => {
-                self.fenced(&lost);
-            }
+            Reply::Fenced(lost) => self.fenced(&rewrite.round, &lost),
             Reply::Failed(failure) if failure.refused => {
                 self.count(Counter::CommitRefused);
                 let again_in = rewrite.backoff.next_delay(&mut self.chance);
@@ -443,7 +465,7 @@ impl Owner {
             });
         }
         for partition in partitions {
-            if self.is_kept(partition) {
+            if self.is_kept(partition) && self.is_current(round, partition) {
                 let at = now + self.chance.between(50, 500);
                 self.want_new_epoch(partition, at);
             }

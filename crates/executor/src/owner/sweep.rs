@@ -29,6 +29,8 @@ pub(super) enum Asked {
     Definitions,
 }
 
+/// When what could not be read is read again, in milliseconds.
+const AFTER_FAILURE: Millis = 2_000;
 /// How many definitions of actions are compared at a time.
 const DEFINITIONS: usize = 100;
 
@@ -166,12 +168,14 @@ impl Owner {
         let epochs = self.comparable();
         let open = epochs.keys().filter_map(|id| self.partition(*id));
         let held: Vec<ExecutionId> = open.flat_map(Partition::held).collect();
-        if held.is_empty() {
-            return;
+        let is_empty = held.is_empty();
+        let call = Call::LoadSlots(held);
+        if is_empty {
+            return self.failing.over(call.name());
         }
         self.sweep.asking_slots = true;
         self.note_under_way();
-        self.call(Purpose::Sweep(Asked::Slots(epochs)), Call::LoadSlots(held));
+        self.call(Purpose::Sweep(Asked::Slots(epochs)), call);
     }
 
     fn ask_for_slice(&mut self, now: Millis) {
@@ -181,16 +185,16 @@ impl Owner {
         }
         self.sweep.slice_at = now + (self.options.reconcile.interval / 10).max(1);
         let epochs = self.comparable();
-        if epochs.is_empty() {
-            return;
-        }
-        self.sweep.asking_slice = true;
-        self.note_under_way();
         let call = Call::ScanRows {
             partitions: epochs.keys().copied().collect(),
             after,
             limit: self.slice_rows(),
         };
+        if epochs.is_empty() {
+            return self.failing.over(call.name());
+        }
+        self.sweep.asking_slice = true;
+        self.note_under_way();
         self.call(Purpose::Sweep(Asked::Slice { epochs, after }), call);
     }
 
@@ -295,15 +299,22 @@ impl Owner {
                 self.sweep.asking_definitions = false;
                 self.learn_changed(actions);
             }
-            (asked, _) => self.skip(&asked),
+            (asked, _) => self.skip(now, &asked),
         }
     }
 
-    /// A pass failed: the next one will do.
-    fn skip(&mut self, asked: &Asked) {
+    /// A pass failed: the next one will do, which comes soon, because that it fails is told.
+    fn skip(&mut self, now: Millis, asked: &Asked) {
+        let soon = now + AFTER_FAILURE;
         match asked {
-            Asked::Slots(_) => self.sweep.asking_slots = false,
-            Asked::Slice { .. } => self.sweep.asking_slice = false,
+            Asked::Slots(_) => {
+                self.sweep.asking_slots = false;
+                self.sweep.slots_at = self.sweep.slots_at.min(soon);
+            }
+            Asked::Slice { .. } => {
+                self.sweep.asking_slice = false;
+                self.sweep.slice_at = self.sweep.slice_at.min(soon);
+            }
             Asked::Actions(..) => {}
             Asked::Definitions => {
                 self.sweep.asking_definitions = false;

@@ -2,107 +2,31 @@
 //! queues; then acknowledges.
 //!
 //! A dispatch is a doorbell: the grant is stored, and whoever takes over, or the reconciler, rings
-//! again. So nothing here ever holds the owner up. Each pool has a line of its own, bounded; what
-//! the bus refuses is a decision:
+//! again. So nothing here ever holds the owner up. Each pool has a line of its own, bounded
+//! (`pools.rs`); what the bus refuses is a decision:
 //!
 //! - *no room* or *no route*: nothing more is granted to the pool until it takes a dispatch again;
 //! - *too large* or *invalid*: the execution ends as failed, because nobody could ever run it;
 //! - *unknown*: told again, because only one worker's claim of an attempt succeeds.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use attune_core::{ExecutionId, PartitionId, Refusal};
 
-use super::backoff::Backoff;
+use super::again::{AGAIN_AT_ONCE, Again};
+use super::pools::{Pool, pack_of};
 use super::snapshots::Snapshots;
-use super::workers::PoolWorkers;
-use super::{
-    Call, Dispatch, Notice, Output, Owner, PublishId, Published, Purpose, Reply, Send, Stage,
-};
+use super::{Dispatch, Notice, Output, Owner, PublishId, Published, Send, Stage};
 use crate::counters::Counter;
-use crate::partition::{Event, Grantee};
+use crate::partition::Event;
 use crate::queue::Millis;
 use crate::round::Round;
 use crate::stored::Body;
 
-/// How long a pool that takes no dispatches is left alone at most, in milliseconds. Trying costs one
-/// message; that a pool takes dispatches again is noticed this much later, and by as much once more when
-/// the answer to a try is lost.
-const LONGEST_RETRY: Millis = 2_000;
-/// How many dispatches to one pool may be unconfirmed at once.
-const MAX_UNCONFIRMED: usize = 32;
-/// How many dispatches wait for a pool that takes none; more are left to the reconciler.
-const MAX_WAITING: usize = 1_000;
-/// How many bytes of them.
-const MAX_WAITING_BYTES: usize = 4 * 1024 * 1024;
 /// How many bytes may be on their way to the bus, or wait for pools that take dispatches, before
 /// commands must wait.
 const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
-/// How many dispatches are published together.
-const MAX_TOGETHER: usize = 1_000;
-/// The slots that a worker has by default: so many are reckoned with while none is known.
-const SLOTS: usize = 64;
-/// How many bytes of them, but always one; likewise about how many are read together.
-const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
-/// How many executions are dispatched once more at a time, and how often: a partition that was
-/// taken over must not flood the broker with what mostly waits at the workers already.
-const AGAIN_AT_ONCE: usize = 500;
-/// How many at first, when nobody knows how large their bodies are; and how many times more than
-/// the last time.
-const AGAIN_AT_FIRST: usize = 8;
-const AGAIN_MORE: usize = 8;
-const AGAIN_INTERVAL: Millis = 50;
-
-/// The line of one pool.
-#[derive(Debug)]
-struct Pool {
-    waiting: VecDeque<(PartitionId, Dispatch)>,
-    waiting_bytes: usize,
-    unconfirmed: usize,
-    /// It takes no dispatches; nothing is granted to it.
-    closed: bool,
-    retry_at: Millis,
-    backoff: Backoff,
-}
-
-impl Pool {
-    fn new() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            unconfirmed: 0,
-            closed: false,
-            retry_at: Millis::MIN,
-            backoff: Backoff::new(100, LONGEST_RETRY),
-        }
-    }
-
-    fn is_due(&self, now: Millis) -> bool {
-        let most = if self.closed { 1 } else { MAX_UNCONFIRMED };
-        !self.waiting.is_empty() && self.unconfirmed < most && self.retry_at <= now
-    }
-
-    /// The first in line that are published together.
-    fn next(&mut self) -> (Vec<(PartitionId, Dispatch)>, usize) {
-        // One is enough to see whether a pool takes dispatches again.
-        let most = if self.closed { 1 } else { MAX_TOGETHER };
-        let mut items = Vec::with_capacity(most.min(self.waiting.len()));
-        let mut bytes = 0;
-        while items.len() < most
-            && let Some(first) = self.waiting.front()
-            && (items.is_empty() || bytes + size(&first.1) <= MAX_BYTES_TOGETHER)
-            && let Some(item) = self.waiting.pop_front()
-        {
-            bytes += size(&item.1);
-            items.push(item);
-        }
-        self.waiting_bytes -= bytes;
-        (items, bytes)
-    }
-}
-
 /// Dispatches on their way to the bus.
 #[derive(Debug)]
 struct OnTheWay {
@@ -117,13 +41,7 @@ pub(super) struct Telling {
     pools: BTreeMap<String, Pool>,
     on_the_way: BTreeMap<PublishId, OnTheWay>,
     bytes_on_the_way: usize,
-    /// To be dispatched once more.
-    again: VecDeque<(PartitionId, Grantee)>,
-    again_at: Millis,
-    /// How many of them are read at a time: few while they are large.
-    again_at_once: Option<usize>,
-    /// Those of them whose bodies are being read.
-    reading: HashMap<ExecutionId, (PartitionId, Grantee)>,
+    pub(super) again: Again,
     pub(super) snapshots: Snapshots,
 }
 
@@ -133,7 +51,9 @@ impl Telling {
         let pools = pools
             .filter(|pool| pool.unconfirmed == 0)
             .map(|pool| pool.retry_at);
-        let again = self.may_read().then_some(self.again_at);
+        let may_read = !self.is_full();
+        let is_any = self.pools.values().any(Pool::has_room_again);
+        let again = may_read.then(|| self.again.wake_at(is_any)).flatten();
         pools.chain(again).min()
     }
 
@@ -145,24 +65,19 @@ impl Telling {
         self.bytes_on_the_way + waiting >= MAX_BYTES_ON_THE_WAY
     }
 
-    /// Whether bodies of what is dispatched once more may be read.
-    fn may_read(&self) -> bool {
-        !self.again.is_empty() && self.reading.is_empty() && !self.is_full()
-    }
-
-    /// So many bodies were read, of so many bytes.
-    fn have_read(&mut self, count: usize, bytes: usize) {
-        let before = self.again_at_once.unwrap_or(AGAIN_AT_FIRST);
-        let fit = (MAX_BYTES_TOGETHER * count)
-            .checked_div(bytes)
-            .unwrap_or(AGAIN_AT_ONCE);
-        let most = (before * AGAIN_MORE).min(AGAIN_AT_ONCE);
-        self.again_at_once = Some(fit.clamp(1, most));
-    }
-
-    /// An execution may have been dispatched in vain.
-    pub(super) fn tell_again(&mut self, partition: PartitionId, grantee: Grantee) {
-        self.again.push_back((partition, grantee));
+    /// Takes some of what found no room in the line of a pool that takes dispatches again.
+    pub(super) fn take_dropped(&mut self) {
+        let mut pools = self.pools.iter_mut();
+        let Some((name, pool)) = pools.find(|(_, pool)| pool.has_room_again()) else {
+            return;
+        };
+        let some = std::iter::from_fn(|| pool.dropped.pop_first());
+        let some = some.take(AGAIN_AT_ONCE).map(|(_, whom)| whom);
+        self.again.extend(some);
+        if pool.dropped.is_empty() {
+            let name = name.clone();
+            self.pools.remove(&name);
+        }
     }
 
     /// The pools that take no dispatches.
@@ -174,32 +89,11 @@ impl Telling {
     /// A partition is served no more: its next owner tells what was not told.
     pub(super) fn forget(&mut self, partition: PartitionId) {
         for pool in self.pools.values_mut() {
-            pool.waiting.retain(|(of, dispatch)| {
-                if *of == partition {
-                    pool.waiting_bytes -= size(dispatch);
-                }
-                *of != partition
-            });
+            pool.forget(partition);
         }
-        self.again.retain(|(of, _)| *of != partition);
+        self.again.forget(partition);
         self.snapshots.forget(partition);
     }
-}
-
-/// How many of so many dispatches one message holds. It is cheaper the more it holds, but one worker
-/// gets all of it, and what it cannot run at once waits there: no more than its slots. More than half of
-/// them only while as many come to every worker, in as many messages; otherwise two share what one of
-/// them could run alone.
-fn pack_of(dispatches: usize, workers: Option<PoolWorkers>, most: usize) -> usize {
-    let slots = workers.map_or(SLOTS, |of| of.least_slots);
-    let most = slots.clamp(1, most);
-    let share = workers.map_or(0, |of| dispatches / of.count.max(1));
-    let even = share.div_ceil(share.div_ceil(most).max(1));
-    even.max(slots.div_ceil(2)).min(most)
-}
-
-fn size(dispatch: &Dispatch) -> usize {
-    dispatch.body.parameters.get().len() + 512
 }
 
 impl Owner {
@@ -236,7 +130,7 @@ impl Owner {
                 match bodies.remove(&grantee.execution_id) {
                     Some(body) => self.line_up(id, Dispatch { grantee, body }),
                     // The grant is stored; its body is read by itself.
-                    None => self.telling.tell_again(id, grantee),
+                    None => self.telling.again.push(id, grantee),
                 }
             }
             let again = tell.redispatches.into_iter().map(|grantee| (id, grantee));
@@ -259,14 +153,13 @@ impl Owner {
     }
 
     /// Puts a dispatch into the line of its pool.
-    fn line_up(&mut self, partition: PartitionId, dispatch: Dispatch) {
+    pub(super) fn line_up(&mut self, partition: PartitionId, dispatch: Dispatch) {
         let name = &dispatch.grantee.action.spec.pool;
         if !self.telling.pools.contains_key(name) {
             self.telling.pools.insert(name.clone(), Pool::new());
         }
         if let Some(pool) = self.telling.pools.get_mut(name) {
-            pool.waiting_bytes += size(&dispatch);
-            pool.waiting.push_back((partition, dispatch));
+            pool.push_back(partition, dispatch);
         }
         if let Some(place) = self.places.get_mut(&partition) {
             place.untold += 1;
@@ -392,8 +285,8 @@ impl Owner {
         self.pending.push_back((partition, event));
     }
 
-    /// What was not taken stands first in line again; what finds no room there is left to the
-    /// reconciler.
+    /// What was not taken stands first in line again; of what finds no room there, only whom it was
+    /// for is kept.
     fn line_up_again(&mut self, now: Millis, name: &str, back: Vec<(PartitionId, Dispatch)>) {
         let Some(pool) = self.telling.pools.get_mut(name) else {
             return;
@@ -403,18 +296,10 @@ impl Owner {
             // A partition that is not served any more has another owner, who tells it again.
             let place = self.places.get(&partition);
             if place.is_some_and(|place| matches!(place.stage, Stage::Serving(_))) {
-                pool.waiting_bytes += size(&dispatch);
-                pool.waiting.push_front((partition, dispatch));
+                pool.push_front(partition, dispatch);
             }
         }
-        let mut dropped = Vec::new();
-        while pool.waiting.len() > MAX_WAITING || pool.waiting_bytes > MAX_WAITING_BYTES {
-            let Some((partition, dispatch)) = pool.waiting.pop_back() else {
-                break;
-            };
-            pool.waiting_bytes -= size(&dispatch);
-            dropped.push(partition);
-        }
+        let dropped = pool.drop_what_has_no_room(self.options.pool_line);
         let count = dropped.len();
         if count > 0 {
             let pool = name.to_owned();
@@ -439,10 +324,8 @@ impl Owner {
         let Some(pool) = self.telling.pools.get_mut(name) else {
             return;
         };
-        pool.backoff = Backoff::new(100, LONGEST_RETRY);
-        pool.retry_at = Millis::MIN;
-        let was_closed = std::mem::take(&mut pool.closed);
-        if pool.waiting.is_empty() && pool.unconfirmed == 0 {
+        let was_closed = pool.open();
+        if pool.is_idle() && pool.dropped.is_empty() {
             self.telling.pools.remove(name);
         }
         if was_closed {
@@ -456,8 +339,7 @@ impl Owner {
     /// other owners by now: nothing would ever tell that they take dispatches again.
     fn open_forgotten_pools(&mut self) {
         let pools = self.telling.pools.iter();
-        let forgotten = pools
-            .filter(|(_, pool)| pool.closed && pool.waiting.is_empty() && pool.unconfirmed == 0);
+        let forgotten = pools.filter(|(_, pool)| pool.closed && pool.is_idle());
         let forgotten: Vec<String> = forgotten.map(|(name, _)| name.clone()).collect();
         for name in forgotten {
             self.open_pool(&name);
@@ -471,57 +353,6 @@ impl Owner {
         for (id, _) in served {
             let name = Arc::clone(&name);
             self.pending.push_back((*id, Event::Pool { name, closed }));
-        }
-    }
-
-    /// Reads the bodies of what is dispatched once more, a few at a time, and only of what still
-    /// holds its slot.
-    fn read_bodies(&mut self, now: Millis) {
-        if !self.telling.may_read() || now < self.telling.again_at {
-            return;
-        }
-        self.telling.again_at = now + AGAIN_INTERVAL;
-        let at_once = self.telling.again_at_once.unwrap_or(AGAIN_AT_FIRST);
-        let many = self.telling.again.len().min(at_once);
-        let next: Vec<(PartitionId, Grantee)> = self.telling.again.drain(..many).collect();
-        for (id, grantee) in next {
-            let partition = self.partition(id);
-            let held = partition.and_then(|partition| partition.holds(grantee.execution_id));
-            if held == Some(grantee.attempt) {
-                let reading = &mut self.telling.reading;
-                reading.insert(grantee.execution_id, (id, grantee));
-            }
-        }
-        let mut ids: Vec<ExecutionId> = self.telling.reading.keys().copied().collect();
-        if !ids.is_empty() {
-            ids.sort_unstable();
-            self.call(Purpose::Bodies, Call::LoadBodies(ids));
-        }
-    }
-
-    pub(super) fn bodies_loaded(&mut self, now: Millis, reply: Reply) {
-        let mut reading = std::mem::take(&mut self.telling.reading);
-        let Reply::Bodies(bodies) = reply else {
-            let mut again: Vec<(PartitionId, Grantee)> = reading.into_values().collect();
-            again.sort_unstable_by_key(|(_, grantee)| grantee.execution_id);
-            self.telling.again.extend(again);
-            self.telling.again_at = now + self.chance.between(500, 1_000);
-            return;
-        };
-        let bytes = bodies.iter().map(|body| body.parameters.get().len()).sum();
-        self.telling.have_read(bodies.len(), bytes);
-        let last = bodies.iter().map(|body| body.id).max();
-        for body in bodies {
-            if let Some((id, grantee)) = reading.remove(&body.id) {
-                self.line_up(id, Dispatch { grantee, body });
-            }
-        }
-        // The store ends an answer where it grows too large: what lies behind may be there.
-        let mut behind: Vec<(PartitionId, Grantee)> = reading.into_values().collect();
-        behind.retain(|(_, grantee)| last.is_some_and(|last| grantee.execution_id > last));
-        behind.sort_unstable_by_key(|(_, grantee)| Reverse(grantee.execution_id));
-        for one in behind {
-            self.telling.again.push_front(one);
         }
     }
 }

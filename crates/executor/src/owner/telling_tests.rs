@@ -17,6 +17,7 @@ fn owner() -> Owner {
         round_max_items: 1_000,
         round_max_bytes: 1 << 20,
         dispatch_max_pack: 64,
+        pool_line: 1_000,
         stats_interval: 250,
         stats_refresh: 60_000,
         reconcile: ReconcileBounds {
@@ -47,7 +48,7 @@ fn a_closed_pool_whose_dispatches_went_to_other_owners_opens() {
 
 #[test]
 fn a_partition_that_is_handed_over_before_the_time_is_known_is_not_taken() {
-    use crate::owner::{CallId, Input};
+    use crate::owner::{Call, CallId, Input, Reply};
     let mut owner = owner();
     let mut calls = |now: Millis, input: Input| -> Vec<(CallId, Call)> {
         let outputs = owner.step(now, input).into_iter();
@@ -103,7 +104,7 @@ fn many_dispatches_are_shared_out() {
         (12, 3, 8, 64, 4),
         (1_000, 2, 10_000, 64, 64),
     ] {
-        let workers = super::PoolWorkers {
+        let workers = crate::owner::workers::PoolWorkers {
             count,
             least_slots: slots,
         };

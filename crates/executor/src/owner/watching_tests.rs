@@ -5,6 +5,8 @@
 mod comparing;
 #[path = "cut_off_tests.rs"]
 mod cut_off;
+#[path = "late_tests.rs"]
+mod late;
 #[path = "look_ups_tests.rs"]
 mod look_ups;
 
@@ -65,6 +67,8 @@ struct World {
     unreadable: Option<PartitionId>,
     /// It refuses to look this action up.
     unread: Option<&'static str>,
+    /// It refuses these calls.
+    refuses: Option<fn(&Call) -> bool>,
     acked: Vec<DeliveryId>,
 }
 
@@ -95,6 +99,7 @@ impl World {
                 round_max_items: 100,
                 round_max_bytes: 1 << 20,
                 dispatch_max_pack: 64,
+                pool_line: 1_000,
                 stats_interval: 1_000,
                 stats_refresh: 60_000,
                 reconcile: ReconcileBounds {
@@ -135,6 +140,7 @@ impl World {
             given_back: 0,
             unreadable: None,
             unread: None,
+            refuses: None,
             acked: Vec::new(),
         }
     }
@@ -224,6 +230,9 @@ impl World {
     fn answer(&mut self, call: Call) -> Reply {
         if self.now < self.away_until {
             return failed("away");
+        }
+        if self.refuses.is_some_and(|refuses| refuses(&call)) {
+            return failed("permission denied");
         }
         match call {
             Call::Announce { cut_off, .. } => {

@@ -150,9 +150,13 @@ impl Owner {
         self.workers.lost = lost;
         let silent = over.iter().filter(|end| !end.ended);
         let silent: Vec<(WorkerId, i64)> = silent.map(|end| (end.worker, end.renewals)).collect();
-        if !silent.is_empty() && !self.workers.is_ending {
+        let is_empty = silent.is_empty();
+        let call = Call::EndWorkers(silent);
+        if is_empty {
+            self.failing.over(call.name());
+        } else if !self.workers.is_ending {
             self.workers.is_ending = true;
-            self.call(Purpose::EndWorkers, Call::EndWorkers(silent));
+            self.call(Purpose::EndWorkers, call);
         }
     }
 }

@@ -10,11 +10,11 @@
 //! nobody who is only slow.
 //!
 //! An owner that makes rounds has not let work lie for [`PATIENCE`] before it takes it, unless
-//! somebody is behind: what was there earlier was still being taken, here or in another partition. Calm is asked for more strictly here: all of the
-//! time right before the work is taken, and no daemon began, stopped or died in it, because work
-//! passes through routers and listeners on its way. So what a fault has sent a second time is
-//! judged from that fault on. What was asked for more than once, or refused in between, is not
-//! judged: the first may have been answered.
+//! somebody is behind: what was there earlier was still being taken, here or in another partition.
+//! Calm is asked for more strictly here: all of the time right before the work is taken, and no
+//! daemon began, stopped or died in it, because work passes through routers and listeners on its
+//! way. So what a fault has sent a second time is judged from that fault on. What was asked for
+//! more than once, or refused in between, is not judged: the first may have been answered.
 
 use std::collections::HashMap;
 

@@ -246,10 +246,8 @@ impl<R: Rules> Forwarder<R> {
             }
         }
         if self.newer_is_seen() {
-            words.push(format!(
-                "{} message(s) of a newer version wait: update this program",
-                self.newer.len()
-            ));
+            // Those that were put back are not counted: they wait at the broker.
+            words.push("messages of a newer version wait: update this program".to_owned());
         }
         (!words.is_empty()).then(|| words.join("; "))
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use attune_runtime::{Health, Metrics, Shutdown, ops_server};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, timeout};
 
 const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -15,7 +17,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// The status line, the lower-cased header lines and the body of one answer.
 async fn get(address: SocketAddr, path: &str) -> (String, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nhost: attune\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -84,6 +86,141 @@ async fn an_open_request_does_not_hold_up_the_stop() {
     assert_eq!(get(address, "/healthz").await.0, "HTTP/1.1 200 OK");
     shutdown.cancel();
     assert_eq!(shutdown.wait(LONG).await, Ok(()));
+}
+
+/// How many connections the listener may hold.
+const HELD: usize = 32;
+/// How many connections open at once that drip: more than it may hold, and from many addresses, each
+/// of which has fewer than one address may have.
+const PEERS: u8 = 20;
+const OF_EACH: usize = 10;
+
+/// A connection from one of the addresses of this machine.
+async fn connect(last: u8, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+/// Sends a request byte by byte, for as long as the server takes it; how the answer begins.
+async fn drip(mut stream: TcpStream) -> Vec<u8> {
+    let mut dripping = interval(Duration::from_millis(200));
+    let mut answer = vec![0; 12];
+    loop {
+        tokio::select! {
+            // The end and a reset are both the end of this connection.
+            read = stream.read(&mut answer) => {
+                answer.truncate(read.unwrap_or(0));
+                return answer;
+            }
+            _ = dripping.tick() => drop(stream.write_all(b"G").await),
+        }
+    }
+}
+
+/// How many sockets this process has; nextest gives each test one of its own.
+fn sockets() -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+#[tokio::test]
+async fn clients_that_drip_are_cut_and_hold_few_descriptors() {
+    let shutdown = Shutdown::new();
+    let address = ops_server(LOOPBACK, Metrics::new(), Health::new(), &shutdown)
+        .await
+        .unwrap();
+    let before = sockets();
+    let began = Instant::now();
+    let mut dripping = JoinSet::new();
+    for peer in 2..2 + PEERS {
+        for _ in 0..OF_EACH {
+            dripping.spawn(drip(connect(peer, address).await));
+        }
+    }
+    // Those beyond the bound end at once, and then the others are all that there is.
+    let many = dripping.len();
+    let refused = async {
+        while dripping.len() > HELD {
+            dripping.join_next().await.unwrap().unwrap();
+        }
+    };
+    let waited = timeout(Duration::from_secs(4), refused).await;
+    assert!(waited.is_ok(), "{} of {many} are held", dripping.len());
+    // Of each that is left this process has both ends, and none of those that have ended.
+    let held = sockets() - before;
+    assert!(held <= 2 * HELD, "{held} sockets");
+    let others = timeout(LONG, async {
+        while let Some(answer) = dripping.join_next().await {
+            assert!(answer.unwrap().is_empty(), "a part of a head has no answer");
+        }
+    });
+    others.await.expect("they are cut");
+    assert!(began.elapsed() < Duration::from_secs(12), "{began:?}");
+    assert_eq!(get(address, "/metrics").await.0, "HTTP/1.1 200 OK");
+}
+
+#[tokio::test]
+async fn one_address_keeps_nobody_else_out() {
+    let shutdown = Shutdown::new();
+    let address = ops_server(LOOPBACK, Metrics::new(), Health::new(), &shutdown)
+        .await
+        .unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..3 * HELD {
+        idle.push(connect(2, address).await);
+    }
+    let mut answer = [0; 12];
+    let mut last = idle.pop().unwrap();
+    let refused = timeout(Duration::from_secs(4), last.read_exact(&mut answer)).await;
+    refused.expect("it is refused at once").unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+    let scrape = timeout(Duration::from_secs(4), get(address, "/metrics")).await;
+    assert_eq!(scrape.expect("it is answered").0, "HTTP/1.1 200 OK");
+}
+
+/// Who sends only a part of a body, or asks again and again and reads nothing, holds a connection no
+/// longer than one that is answered.
+#[tokio::test]
+async fn a_connection_is_for_one_request() {
+    let shutdown = Shutdown::new();
+    let address = ops_server(LOOPBACK, Metrics::new(), Health::new(), &shutdown)
+        .await
+        .unwrap();
+    for rest in ["\r\n", "content-length: 100\r\n\r\n{"] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{rest}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let read = timeout(Duration::from_secs(4), stream.read_to_string(&mut answer)).await;
+        read.expect("the connection ends").unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn foreign_pages_are_refused() {
+    let shutdown = Shutdown::new();
+    let address = ops_server(LOOPBACK, Metrics::new(), Health::new(), &shutdown)
+        .await
+        .unwrap();
+    for (header, path) in [
+        ("host: example.com", "/metrics"),
+        ("host: example.com", "/elsewhere"),
+        ("host: localhost\r\norigin: http://example.com", "/readyz"),
+    ] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\n{header}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: Value = serde_json::from_str(body).unwrap();
+        assert_eq!(body["error"]["code"], "FOREIGN_ORIGIN");
+    }
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ use attune_messages::v1::QueueSnapshot;
 use attune_stats::{StatsHandle, StatsOptions, StatsPersister};
 use attune_store::{
     Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, ExecutionStore, HistoryRetention,
-    RecordRetention, SlotHolder, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError,
-    StoredStats,
+    RecordRetention, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore,
+    StoreError, StoredStats,
 };
 use chrono::Utc;
 use tokio::sync::{Semaphore, watch};
@@ -173,6 +173,10 @@ impl StatsStore for FakeStore {
 #[async_trait]
 impl ExecutionStore for FakeStore {
     async fn find_execution(&self, _: ExecutionId) -> Result<Option<ExecutionRecord>, StoreError> {
+        Err(unavailable())
+    }
+
+    async fn find_standing(&self, _: ExecutionId) -> Result<Option<Standing>, StoreError> {
         Err(unavailable())
     }
 

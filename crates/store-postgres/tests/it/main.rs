@@ -14,4 +14,5 @@ mod requests;
 mod statements;
 mod support;
 mod throughput;
+mod unreadable;
 mod upkeep;

@@ -57,6 +57,7 @@ impl Service {
             Ok(claims) => {
                 self.pending.retry.reset();
                 self.pending.retry_log.reset();
+                self.pending.claiming.succeeded();
                 let at_most = self.pending.at_most.map(|most| most * 2);
                 self.pending.at_most = at_most.filter(|most| *most < self.options.slots);
                 self.settle(&claiming.life, claiming.keys, &claims);
@@ -71,16 +72,24 @@ impl Service {
                         "the lease is lost, as a claim was told; what the worker runs is killed"
                     );
                     self.leases.lost(&life);
+                    self.pending.claiming.failed(reason);
                 }
                 self.return_unclaimed(claiming.keys);
             }
             Err(error) => {
                 // Whether it was committed is unknown; the same worker may claim again.
+                let (wrote_nothing, error) = (error.wrote_nothing(), error_chain(&error));
                 if self.pending.retry_log.is_due() {
-                    let (error, tries) = (error_chain(&error), self.pending.retry_log.tries());
+                    let tries = self.pending.retry_log.tries();
                     tracing::warn!(error, tries, "a claim failed; it is tried again");
                 }
-                self.refused(claiming.keys, error.wrote_nothing());
+                // One that is refused while others are claimed says nothing about the store.
+                let keys = claiming.keys;
+                let is_its_own = |key| wrote_nothing && self.inbox.is_to_blame(key);
+                if !matches!(&keys[..], [key] if is_its_own(key)) {
+                    self.pending.claiming.failed(error);
+                }
+                self.refused(keys, wrote_nothing);
             }
         }
     }

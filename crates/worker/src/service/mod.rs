@@ -14,7 +14,7 @@ use std::sync::Arc;
 use attune_bus::{Bus, Delivery, DeliveryTag, Shelf, Subscriber, Topic, dead_letter};
 use attune_messages::v1::{ExecutionCancel, ExecutionRequested};
 use attune_messages::{DecodeError, decode};
-use attune_runtime::{Backoff, LogPace};
+use attune_runtime::{Backoff, Failing, LogPace};
 use attune_store::{Claim, StoreError, WorkerStore};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -72,6 +72,8 @@ pub(crate) struct Pending {
     retry_at: Option<Instant>,
     retry: Backoff,
     retry_log: LogPace,
+    /// Whether any claim succeeds.
+    claiming: Failing,
     /// How many are claimed at once after the store refused a claim.
     at_most: Option<usize>,
     /// Of executions that the store refuses to have claimed.

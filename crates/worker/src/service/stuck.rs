@@ -156,6 +156,10 @@ impl Service {
         if since.is_some_and(|since| since.elapsed() > self.options.start_patience) {
             self.wait_no_longer();
         }
+        // What failed waits here and is tried again, unless it has gone to others.
+        if self.pending.claim.is_none() && !self.inbox.is_waiting() {
+            self.pending.claiming.rested(self.options.claim_patience);
+        }
         self.tell_trouble();
     }
 
@@ -237,12 +241,14 @@ impl Service {
             .trusted_until()
             .saturating_duration_since(BootInstant::now());
         let half = (self.options.lease_ttl / 2).saturating_sub(self.options.lease_margin());
-        (left < half).then(|| {
-            format!(
+        if left < half {
+            return Some(format!(
                 "its lease could not be renewed for more than half of its time; in {} s all that \
                  runs is killed",
                 left.as_secs()
-            )
-        })
+            ));
+        }
+        let failing = self.pending.claiming.lasting(self.options.claim_patience);
+        failing.map(|why| format!("nothing can be claimed: {why}"))
     }
 }

@@ -1,6 +1,6 @@
 //! A worker that can start nothing, and one whose lease is not renewed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attune_bus::{Bus, Subscription, Topic};
 use attune_core::{Run, Status};
@@ -8,7 +8,7 @@ use attune_messages::decode_batch;
 use attune_messages::v1::{ExecutionRequested, ForceRelease};
 use serde_json::json;
 
-use crate::rig::{Mood, Rig, echo, key, request, sleep, until};
+use crate::rig::{Mood, Rig, State, echo, key, request, sleep, until};
 
 fn program(id: i64) -> ExecutionRequested {
     let argv = ["/bin/sh", "-c", "exit 0"].map(str::to_owned);
@@ -157,4 +157,53 @@ async fn what_waits_too_long_beside_a_run_is_given_back() {
     );
     rig.stop().await;
     assert!(!rig.has_more() && owner.try_next().is_none());
+}
+
+/// What could claim nothing for a while says why, and is well with the first claim that succeeds.
+/// Those that are refused after that are to blame themselves.
+#[tokio::test]
+async fn a_worker_whose_every_claim_is_refused_says_so() {
+    const PATIENCE: Duration = Duration::from_millis(300);
+    let mut rig = Rig::start_with(|options| options.claim_patience = PATIENCE).await;
+    let refused = [1, 2].map(echo);
+    rig.store.change(|state| {
+        state.unclaimable = refused.iter().map(|item| item.execution_id).collect();
+    });
+    let began = Instant::now();
+    rig.request(&refused).await;
+    let why = told(&rig, true).await.unwrap();
+    let words = "nothing can be claimed: the store refuses for now: a row cannot be read";
+    assert_eq!(why, words);
+    assert!(began.elapsed() >= PATIENCE, "a moment is nobody's business");
+
+    rig.request(&[echo(3)]).await;
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    told(&rig, false).await;
+    let mut troubles = rig.worker.troubles();
+    troubles.mark_unchanged();
+    let tried = rig.store.change(|state| state.claims.len());
+    let again = "those that are refused are tried again and again";
+    let is_again = |state: &State| state.claims.len() >= tried + 2;
+    rig.store.until(again, is_again).await;
+    assert!(!troubles.has_changed().unwrap(), "it says nothing of them");
+
+    rig.store.change(|state| state.unclaimable.clear());
+    assert_eq!(rig.completions(2).await.len(), 2);
+    rig.stop().await;
+}
+
+/// The same where the store does not answer to claims, while leases are renewed.
+#[tokio::test]
+async fn a_worker_whose_every_claim_fails_says_so() {
+    let patience = Duration::from_millis(300);
+    let mut rig = Rig::start_with(|options| options.claim_patience = patience).await;
+    rig.store.change(|state| state.claiming = Mood::Away);
+    rig.request(&[echo(1)]).await;
+    let why = told(&rig, true).await.unwrap();
+    let words = "nothing can be claimed: the store cannot be reached: away";
+    assert_eq!(why, words);
+    rig.store.change(|state| state.claiming = Mood::Fine);
+    assert_eq!(rig.completion().await.status, Status::Succeeded);
+    told(&rig, false).await;
+    rig.stop().await;
 }

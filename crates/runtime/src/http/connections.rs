@@ -14,17 +14,17 @@ use tokio::time::{Sleep, sleep};
 
 /// How many connections each peer has; a peer without any has no entry.
 #[derive(Clone, Default)]
-pub(crate) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(super) struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 /// The place of one connection among those of its peer; dropping it frees the place.
-pub(crate) struct Place {
+pub(super) struct Place {
     peers: Peers,
     peer: IpAddr,
 }
 
 impl Peers {
     /// A place for another connection of `peer`, unless it has `max` already.
-    pub(crate) fn enter(&self, peer: IpAddr, max: usize) -> Option<Place> {
+    pub(super) fn enter(&self, peer: IpAddr, max: usize) -> Option<Place> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(peer).or_default();
         if *count >= max {
@@ -52,7 +52,7 @@ impl Drop for Place {
 
 /// A stream whose writes fail when for `limit` not one byte could be written: whoever asks and
 /// does not read must not keep the answer in memory.
-pub(crate) struct StallBound<T> {
+pub(super) struct StallBound<T> {
     stream: T,
     limit: Duration,
     /// Runs while a write waits; any progress ends it.
@@ -60,7 +60,7 @@ pub(crate) struct StallBound<T> {
 }
 
 impl<T> StallBound<T> {
-    pub(crate) fn new(stream: T, limit: Duration) -> Self {
+    pub(super) fn new(stream: T, limit: Duration) -> Self {
         Self {
             stream,
             limit,

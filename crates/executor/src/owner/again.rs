@@ -1,0 +1,215 @@
+//! Dispatches what was granted once more: reads the bodies, a few at a time, and only of what still
+//! holds its slot.
+//!
+//! One body that cannot be read fails the read of all that are asked for with it. They are asked for
+//! again by halves, at once, until one is left alone: that one waits a little, is told, and holds up
+//! nobody else.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use attune_core::{Epoch, ExecutionId, PartitionId};
+
+use super::pools::{MAX_BYTES_TOGETHER, Whom};
+use super::{Call, Dispatch, Owner, Purpose, Reply, Trouble};
+use crate::partition::Grantee;
+use crate::queue::Millis;
+
+/// How many executions are dispatched once more at a time, and how often: a partition that was
+/// taken over must not flood the broker with what mostly waits at the workers already.
+pub(super) const AGAIN_AT_ONCE: usize = 500;
+/// How many at first, when nobody knows how large their bodies are; and how many times more than
+/// the last time.
+const AGAIN_AT_FIRST: usize = 8;
+const AGAIN_MORE: usize = 8;
+const AGAIN_INTERVAL: Millis = 50;
+
+/// A body that could not be read, alone.
+#[derive(Debug)]
+struct Unread {
+    whom: Whom,
+    since: Millis,
+    words: String,
+    /// When it is asked for again, unless it is in line.
+    at: Option<Millis>,
+}
+
+/// What is to be dispatched once more.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    queue: VecDeque<Whom>,
+    at: Millis,
+    /// How many are read at a time: few while they are large.
+    at_once: Option<usize>,
+    /// Those whose bodies are being read.
+    reading: HashMap<ExecutionId, Whom>,
+    unread: BTreeMap<ExecutionId, Unread>,
+    /// The last read came to nothing, although it was about one alone.
+    has_failed: bool,
+}
+
+impl Again {
+    pub(super) fn push(&mut self, partition: PartitionId, grantee: Grantee) {
+        self.queue.push_back((partition, grantee));
+    }
+
+    pub(super) fn extend(&mut self, some: impl IntoIterator<Item = Whom>) {
+        self.queue.extend(some);
+    }
+
+    /// A partition is served no more.
+    pub(super) fn forget(&mut self, partition: PartitionId) {
+        self.queue.retain(|(of, _)| *of != partition);
+        self.unread.retain(|_, unread| unread.whom.0 != partition);
+    }
+
+    /// When something is to be read, if anything waits here or `elsewhere`.
+    pub(super) fn wake_at(&self, elsewhere: bool) -> Option<Millis> {
+        let waits = elsewhere || !self.queue.is_empty();
+        let unread = self.unread.values().filter_map(|unread| unread.at);
+        let due = waits.then_some(self.at).into_iter().chain(unread).min();
+        due.filter(|_| self.reading.is_empty())
+            .map(|at| at.max(self.at))
+    }
+
+    /// Puts those in line again whose time has come.
+    fn take_due(&mut self, now: Millis) {
+        for unread in self.unread.values_mut() {
+            if unread.at.is_some_and(|at| at <= now) {
+                unread.at = None;
+                self.queue.push_back(unread.whom.clone());
+            }
+        }
+    }
+
+    /// So many bodies were read, of so many bytes.
+    fn have_read(&mut self, count: usize, bytes: usize) {
+        let before = self.at_once.unwrap_or(AGAIN_AT_FIRST);
+        let fit = (MAX_BYTES_TOGETHER * count)
+            .checked_div(bytes)
+            .unwrap_or(AGAIN_AT_ONCE);
+        let most = (before * AGAIN_MORE).min(AGAIN_AT_ONCE);
+        self.at_once = Some(fit.clamp(1, most));
+        self.has_failed = false;
+    }
+
+    /// These are the next ones.
+    fn put_first(&mut self, mut some: Vec<Whom>) {
+        some.sort_unstable_by_key(|(_, grantee)| Reverse(grantee.execution_id));
+        for whom in some {
+            self.queue.push_front(whom);
+        }
+    }
+
+    /// One body cannot be read.
+    fn set_aside(&mut self, whom: Whom, now: Millis, words: &str) -> &mut Unread {
+        let unread = self.unread.entry(whom.1.execution_id);
+        let unread = unread.or_insert_with(|| Unread {
+            whom: whom.clone(),
+            since: now,
+            words: String::new(),
+            at: None,
+        });
+        unread.whom = whom;
+        words.clone_into(&mut unread.words);
+        unread
+    }
+}
+
+impl Owner {
+    /// The partitions with executions whose bodies cannot be read, in which epochs, and why.
+    pub(super) fn unread_bodies(
+        &self,
+        now: Millis,
+    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        let unread = self.telling.again.unread.iter();
+        unread.filter_map(move |(execution_id, unread)| {
+            let partition = unread.whom.0;
+            let place = self.places.get(&partition)?;
+            let words = format!(
+                "the parameters of execution {execution_id} cannot be read, so it is not dispatched: {}",
+                unread.words
+            );
+            let for_ms = now - unread.since;
+            Some((partition, place.epoch, Trouble { for_ms, words }))
+        })
+    }
+
+    pub(super) fn read_bodies(&mut self, now: Millis) {
+        let again = &mut self.telling.again;
+        if !again.reading.is_empty() || now < again.at {
+            return;
+        }
+        again.take_due(now);
+        if self.telling.is_full() {
+            return;
+        }
+        if self.telling.again.queue.is_empty() {
+            self.telling.take_dropped();
+        }
+        let again = &mut self.telling.again;
+        if again.queue.is_empty() {
+            return;
+        }
+        again.at = now + AGAIN_INTERVAL;
+        let at_once = again.at_once.unwrap_or(AGAIN_AT_FIRST);
+        let many = again.queue.len().min(at_once);
+        let next: Vec<Whom> = again.queue.drain(..many).collect();
+        for (id, grantee) in next {
+            let execution_id = grantee.execution_id;
+            let partition = self.partition(id);
+            let held = partition.and_then(|partition| partition.holds(execution_id));
+            let again = &mut self.telling.again;
+            if held == Some(grantee.attempt) {
+                again.reading.insert(execution_id, (id, grantee));
+            } else {
+                again.unread.remove(&execution_id);
+            }
+        }
+        let mut ids: Vec<ExecutionId> = self.telling.again.reading.keys().copied().collect();
+        if !ids.is_empty() {
+            ids.sort_unstable();
+            self.call(Purpose::Bodies, Call::LoadBodies(ids));
+        }
+    }
+
+    pub(super) fn bodies_loaded(&mut self, now: Millis, reply: Reply) {
+        let again = &mut self.telling.again;
+        let mut reading = std::mem::take(&mut again.reading);
+        let bodies = match reply {
+            Reply::Bodies(bodies) => bodies,
+            Reply::Failed(failure) => return self.bodies_failed(now, reading, &failure.words),
+            _ => return,
+        };
+        let bytes = bodies.iter().map(|body| body.parameters.get().len()).sum();
+        again.have_read(bodies.len(), bytes);
+        let last = bodies.iter().map(|body| body.id).max();
+        for body in bodies {
+            if let Some((id, grantee)) = reading.remove(&body.id) {
+                self.telling.again.unread.remove(&body.id);
+                self.line_up(id, Dispatch { grantee, body });
+            }
+        }
+        // The store ends an answer where it grows too large: what lies behind may be there.
+        let mut behind: Vec<Whom> = reading.into_values().collect();
+        behind.retain(|(_, grantee)| last.is_some_and(|last| grantee.execution_id > last));
+        self.telling.again.put_first(behind);
+    }
+
+    fn bodies_failed(&mut self, now: Millis, reading: HashMap<ExecutionId, Whom>, words: &str) {
+        let again = &mut self.telling.again;
+        let mut failed: Vec<Whom> = reading.into_values().collect();
+        if failed.len() > 1 {
+            again.at_once = Some(failed.len().div_ceil(2));
+            return again.put_first(failed);
+        }
+        if let Some(whom) = failed.pop() {
+            let unread = again.set_aside(whom, now, words);
+            unread.at = Some(now + self.chance.between(1_000, 2_000));
+        }
+        // It may be the store that cannot be read, and not this one alone.
+        if std::mem::replace(&mut again.has_failed, true) {
+            again.at = now + self.chance.between(500, 1_000);
+        }
+    }
+}

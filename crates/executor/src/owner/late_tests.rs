@@ -1,0 +1,82 @@
+//! Tests of answers that come after the partition was let go and taken again.
+
+use super::look_ups::change;
+use super::*;
+
+const ID: PartitionId = PartitionId(0);
+
+fn refused() -> Reply {
+    Reply::Failed(Failure {
+        refused: true,
+        words: "could not extend file: No space left on device".to_owned(),
+    })
+}
+
+impl World {
+    /// Every commit waits for its answer.
+    fn serving_with_slow_commits() -> Self {
+        let mut world = Self::new().free();
+        world.pass(5_000, true);
+        world.holds_back = Some(|call| matches!(call, Call::Commit(_)));
+        world
+    }
+
+    /// The only commit that is not answered.
+    fn commit(&mut self) -> CallId {
+        let deadline = self.now + 10_000;
+        while self.held_back.is_empty() && self.now < deadline {
+            self.pass(100, true);
+        }
+        let calls: Vec<CallId> = self.held_back.drain(..).map(|(id, _)| id).collect();
+        let [call] = calls[..] else {
+            panic!("one commit: {calls:?}");
+        };
+        call
+    }
+
+    fn reply(&mut self, call: CallId, reply: Reply) {
+        self.give(VecDeque::from([Input::Answered(call, reply)]));
+    }
+
+    /// The partition is let go and comes back.
+    fn lend(&mut self) {
+        let now = self.now;
+        self.taken.clear();
+        self.owner.let_go(now, ID, None);
+        let deadline = self.now + 60_000;
+        while self.taken.is_empty() && self.now < deadline {
+            self.pass(100, true);
+        }
+        self.pass(1_000, true);
+        assert_eq!(self.taken.len(), 1, "it was let go");
+        assert!(self.owner.partition(ID).is_some());
+    }
+}
+
+/// A round was refused, and written again; the answer to that is on its way while the partition goes
+/// and comes back. What is written in the new epoch is not what is answered.
+#[test]
+fn an_answer_of_an_earlier_epoch_is_not_taken_for_one_of_this_one() {
+    let mut world = World::serving_with_slow_commits();
+    world.deliver(1, 0, change("t.good"));
+    let first = world.commit();
+    world.reply(first, refused());
+    let late = world.commit();
+    let epoch = world.owner.places[&ID].epoch;
+    world.lend();
+    world.deliver(2, 0, change("t.good"));
+    let second = world.commit();
+    world.reply(second, refused());
+    let again = world.commit();
+    for reply in [refused(), Reply::Fenced(vec![ID]), Reply::Committed(vec![])] {
+        world
+            .owner
+            .calls
+            .insert(late, (Purpose::Rewrite(ID, epoch), "commit"));
+        world.reply(late, reply);
+        assert!(!world.is_acked(2), "{:?}", world.acked);
+    }
+    assert!(world.owner.partition(ID).is_some(), "it is kept");
+    world.reply(again, Reply::Committed(vec![]));
+    assert!(world.is_acked(2), "{:?}", world.acked);
+}

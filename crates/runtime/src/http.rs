@@ -1,0 +1,9 @@
+//! What stands before every HTTP listener of a daemon: bounds on connections and on time, and no
+//! answers for foreign pages.
+
+mod connections;
+mod door;
+mod origin;
+
+pub use door::{Beyond, Bounds, Door};
+pub use origin::loopback_only;
