@@ -42,6 +42,9 @@ rabbitmq_environment() {
         RABBITMQ_DIST_PORT="$(rabbitmq_port dist)"
         ERL_EPMD_PORT="$(rabbitmq_port epmd)"
         ERL_EPMD_ADDRESS=127.0.0.1
+        # A rabbitmqctl that begins while the broker is being killed would start an epmd that
+        # nobody has recorded, and that keeps the port from the next one.
+        "ERL_ZFLAGS=-start_epmd false"
         RABBITMQ_CONF_ENV_FILE="$home/none.conf"
         RABBITMQ_CONFIG_FILE="$home/rabbitmq.conf"
         RABBITMQ_ADVANCED_CONFIG_FILE="$home/advanced.config"
