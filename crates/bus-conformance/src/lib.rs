@@ -78,6 +78,7 @@ macro_rules! conformance_tests {
             settling: prefetch_bounds_what_is_unsettled,
             settling: acknowledgements_may_come_out_of_order,
             settling: acknowledging_again_or_too_late_is_harmless,
+            settling: what_is_surely_acknowledged_comes_no_more,
             settling: a_dead_letter_moves_with_its_reason,
             settling: closing_ends_everything,
         }

@@ -121,6 +121,39 @@ pub async fn acknowledging_again_or_too_late_is_harmless(bus: Arc<dyn Bus>) {
     assert_eq!(numbers(&receive_many(&mut third, 3).await), [2, 3, 4]);
 }
 
+/// When the broker has taken an acknowledgement, the message comes no more, and those beside it do.
+/// Nobody hears so of a tag of another life, or after the subscriber is gone.
+pub async fn what_is_surely_acknowledged_comes_no_more(bus: Arc<dyn Bus>) {
+    let topic = Topic::Commands(PartitionId(6));
+    let mut first = subscribe(&*bus, &topic, 16).await;
+    send(&*bus, &topic, 1..=4).await;
+    let held = receive_many(&mut first, 4).await;
+    let settler = first.settler();
+    let confirmation = settler.ack_confirmed(&[held[1].tag, held[2].tag]).await;
+    let heard = within("the broker takes it", confirmation).await;
+    assert!(heard.is_ok(), "both were of this life");
+    let nothing = settler.ack_confirmed(&[]).await;
+    let heard = within("nothing is taken at once", nothing).await;
+    assert!(heard.is_ok(), "there was nothing to take");
+    let foreign = DeliveryTag {
+        generation: held[0].tag.generation.wrapping_add(1_000_000),
+        number: held[0].tag.number,
+    };
+    let of_another = settler.ack_confirmed(&[held[3].tag, foreign]).await;
+    let heard = within("a foreign tag is not taken", of_another).await;
+    assert!(heard.is_err(), "one of them comes again");
+    drop(first);
+
+    let mut second = subscribe(&*bus, &topic, 16).await;
+    let again = receive(&mut second).await;
+    assert_eq!(number(&again), 1);
+    let too_late = settler.ack_confirmed(&[held[0].tag]).await;
+    let heard = within("it is too late", too_late).await;
+    assert!(heard.is_err(), "another has it by now");
+    second.settler().ack(&[again.tag]).await;
+    assert_nothing_comes(&*bus, &mut second, "everything is settled").await;
+}
+
 /// A dead letter has the body and headers of the message, says why and from where, and the
 /// message itself is settled.
 pub async fn a_dead_letter_moves_with_its_reason(bus: Arc<dyn Bus>) {

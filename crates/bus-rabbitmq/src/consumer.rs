@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_bus::{Delivery, DeliveryTag, Settle, Subscription, Topic};
+use attune_bus::{Confirmation, Delivery, DeliveryTag, Settle, Subscription, Topic};
 use attune_runtime::{Backoff, LogPace};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
@@ -28,27 +28,60 @@ const ACK_DELAY: Duration = Duration::from_millis(20);
 /// How long the broker may take to close a channel.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What is to be acknowledged, and who wants to hear that it was.
+#[derive(Default)]
+struct Books {
+    ledger: Ledger,
+    /// Those who wait until the broker has taken what is noted.
+    hearers: Vec<oneshot::Sender<()>>,
+}
+
 /// Takes acknowledgements; a task of its own tells the broker, so that callers never wait for a
 /// connection that is blocked or gone. What is noted here is bounded by the prefetch.
 #[derive(Default)]
 pub(crate) struct Acknowledger {
-    ledger: Mutex<Ledger>,
+    books: Mutex<Books>,
     /// There is something to tell. Wakes the subscription's task.
     news: Notify,
 }
 
 impl Acknowledger {
-    fn with<T>(&self, act: impl FnOnce(&mut Ledger) -> T) -> T {
-        act(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, act: impl FnOnce(&mut Books) -> T) -> T {
+        act(&mut self.books.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Begins the next life of the tags: what was not told by now never is.
+    fn begin(&self) {
+        self.with(|books| {
+            books.ledger.begin();
+            books.hearers.clear();
+        });
+    }
+
+    /// Whether the broker must be told now, of a window of so many.
+    fn must_tell(&self, window: usize) -> bool {
+        self.with(|books| books.ledger.must_tell(window) || !books.hearers.is_empty())
     }
 }
 
 #[async_trait]
 impl Settle for Acknowledger {
     async fn ack(&self, tags: &[DeliveryTag]) {
-        if self.with(|ledger| ledger.settle(tags)) {
+        if self.with(|books| books.ledger.settle(tags)) {
             self.news.notify_one();
         }
+    }
+
+    async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> Confirmation {
+        let (taken, confirmation) = oneshot::channel();
+        self.with(|books| {
+            books.ledger.settle(tags);
+            if books.ledger.is_current(tags) {
+                books.hearers.push(taken);
+            }
+        });
+        self.news.notify_one();
+        confirmation
     }
 }
 
@@ -212,7 +245,7 @@ impl SubscriptionTask {
             }
         }
         // From here on nothing that is acknowledged has an effect.
-        self.acknowledger.with(Ledger::begin);
+        self.acknowledger.begin();
         self.note(None);
     }
 
@@ -229,7 +262,7 @@ impl SubscriptionTask {
             match within(life, self.setup_timeout, self.consume(&channel)).await {
                 Ok((queue, consumer)) => {
                     // Numbers start again on a new channel: a new life for the tags.
-                    self.acknowledger.with(Ledger::begin);
+                    self.acknowledger.begin();
                     return Ok((channel, queue, consumer));
                 }
                 Err(cause) => {
@@ -246,13 +279,7 @@ impl SubscriptionTask {
         let topic = &self.subscription.topic;
         let failed = |error| Cause::of(&error).during(&format!("subscribing to {topic}"));
         let queue = self.topology.declare(channel, topic).await?;
-        // Before consuming, and never 0, which means no bound: lapin buffers deliveries without
-        // one.
-        let prefetch = self.subscription.prefetch.max(1);
-        channel
-            .basic_qos(prefetch, BasicQosOptions::default())
-            .await
-            .map_err(failed)?;
+        self.bound(channel).await.map_err(failed)?;
         // With acknowledgements (never `no_ack`), and not `exclusive`: quorum queues ignore that
         // flag.
         let (tag, options) = ("".into(), BasicConsumeOptions::default());
@@ -329,7 +356,7 @@ impl SubscriptionTask {
                 () = self.stop.cancelled() => return End::Stopped,
                 cause = life.failed() => return End::Lost(cause),
                 () = self.acknowledger.news.notified() => {
-                    is_due = self.acknowledger.with(|ledger| ledger.must_tell(window));
+                    is_due = self.acknowledger.must_tell(window);
                     if !is_due && !is_waiting {
                         ack_at.as_mut().reset(Instant::now() + ACK_DELAY);
                         is_waiting = true;
@@ -346,11 +373,9 @@ impl SubscriptionTask {
                 },
                 item = consumer.next(), if held.is_none() => match item {
                     Some(Ok(delivery)) => {
-                        let (tag, must_tell) = self.acknowledger.with(|ledger| {
-                            let tag = ledger.delivered(delivery.delivery_tag);
-                            (tag, ledger.must_tell(window))
-                        });
-                        is_due = must_tell;
+                        let number = delivery.delivery_tag;
+                        let tag = self.acknowledger.with(|books| books.ledger.delivered(number));
+                        is_due = self.acknowledger.must_tell(window);
                         match self.deliveries.try_send(received(delivery, tag)) {
                             Ok(()) => {}
                             Err(TrySendError::Full(delivery)) => held = Some(delivery),
@@ -381,7 +406,9 @@ impl SubscriptionTask {
     /// Acknowledges what is noted. On the channel itself and not by lapin's `Acker`, which
     /// answers a successful `false` when it has not acknowledged, and sends in no certain order.
     async fn tell(&self, channel: &Channel) -> Result<(), String> {
-        let acks = self.acknowledger.with(Ledger::take);
+        let (acks, hearers) = self
+            .acknowledger
+            .with(|books| (books.ledger.take(), std::mem::take(&mut books.hearers)));
         let first = acks.up_to.map(|number| (number, true));
         let rest = acks.single.into_iter().map(|number| (number, false));
         let writes = first
@@ -390,7 +417,26 @@ impl SubscriptionTask {
             .map(|(number, multiple)| channel.basic_ack(number, BasicAckOptions { multiple }));
         try_join_all(writes)
             .await
-            .map(drop)
-            .map_err(|error| error.to_string())
+            .map_err(|error| error.to_string())?;
+        if !hearers.is_empty() {
+            // Acknowledgements have no answer. This has one, says what holds anyway, and a channel
+            // does one thing after the other.
+            self.bound(channel)
+                .await
+                .map_err(|error| error.to_string())?;
+        }
+        for hearer in hearers {
+            hearer.send(()).ok();
+        }
+        Ok(())
+    }
+
+    /// Bounds how many messages the broker sends before they are acknowledged. Never 0, which
+    /// means no bound: lapin buffers deliveries without one.
+    async fn bound(&self, channel: &Channel) -> lapin::Result<()> {
+        let prefetch = self.subscription.prefetch.max(1);
+        channel
+            .basic_qos(prefetch, BasicQosOptions::default())
+            .await
     }
 }

@@ -58,6 +58,11 @@ impl Ledger {
         news
     }
 
+    /// Whether these were all delivered in this life: those of another one come again.
+    pub(crate) fn is_current(&self, tags: &[DeliveryTag]) -> bool {
+        tags.iter().all(|tag| tag.generation == self.generation)
+    }
+
     /// Whether the broker must be told now, of a window of so many: it has nothing left to deliver, or a
     /// good part of it is done with.
     pub(crate) fn must_tell(&self, window: usize) -> bool {

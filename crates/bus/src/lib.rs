@@ -15,7 +15,7 @@ use std::sync;
 pub use confirm::{Gone, Patience, Published, publish_until_confirmed};
 pub use memory::{MemoryBus, Room};
 pub use port::{
-    Bus, BusError, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
-    Settler, Subscriber, Subscription, Topic, dead_letter, letter, reply_address,
+    Bus, BusError, Confirmation, Delivery, DeliveryTag, Outgoing, PublishError, Refusal, Refused,
+    Settle, Settler, Subscriber, Subscription, Topic, dead_letter, letter, reply_address,
 };
 pub use shelf::Shelf;

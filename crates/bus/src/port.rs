@@ -8,7 +8,7 @@ use attune_core::PartitionId;
 pub use attune_core::Refusal;
 pub use attune_messages::reply::{MAX_NAME_BYTES, REPLY_PREFIX, reply_address};
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 /// Where a message goes. Each topic behaves in one of four ways.
@@ -243,7 +243,16 @@ pub struct Delivery {
 pub trait Settle: Send + Sync {
     /// The messages are done with; in any order, each once.
     async fn ack(&self, tags: &[DeliveryTag]);
+
+    /// Likewise, at once, and says when the broker has taken it: the messages come no more then,
+    /// whatever becomes of this process. An error means that nobody knows: some may come again.
+    ///
+    /// A broker that ends within milliseconds of taking it may have forgotten it all the same.
+    async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> Confirmation;
 }
+
+/// What [`Settle::ack_confirmed`] promises.
+pub type Confirmation = oneshot::Receiver<()>;
 
 /// A shared [`Settle`].
 pub type Settler = Arc<dyn Settle>;

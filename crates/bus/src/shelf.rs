@@ -302,6 +302,13 @@ mod tests {
                 self.acks.send((*tag, kept)).ok();
             }
         }
+
+        async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> crate::port::Confirmation {
+            let (taken, confirmation) = tokio::sync::oneshot::channel();
+            self.ack(tags).await;
+            taken.send(()).ok();
+            confirmation
+        }
     }
 
     /// What came over a connection that is gone can keep nothing: the broker has given it to somebody

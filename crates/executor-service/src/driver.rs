@@ -14,12 +14,14 @@ use attune_core::{ActionId, PartitionId};
 use attune_executor::owner::{
     self, Call, CallId, Delivered, DeliveryId, Failure, Published, Reply, SubscriptionId,
 };
+use attune_executor::partition::Answer;
 use attune_executor::queue::Millis;
 use attune_executor::{Decided, Input, Notice, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
 use attune_runtime::{LogPace, Progress};
 use futures_util::FutureExt as _;
+use futures_util::future::try_join_all;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -43,9 +45,14 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// What settles a delivery, and through which subscription it came.
 type Unsettled = HashMap<DeliveryId, (SubscriptionId, Settler, DeliveryTag)>;
 
+/// Deliveries that are done with, by what settles them.
+type Settled = Vec<(Settler, Vec<DeliveryTag>)>;
+
 /// What must happen to messages, in this order.
 enum Settling {
-    Ack(Settler, Vec<DeliveryTag>),
+    Ack(Settled),
+    /// Likewise, and what is to be told when the broker has taken it.
+    Refuse(Settled, Vec<(Arc<str>, Answer)>),
     End(CancellationToken),
 }
 
@@ -95,8 +102,14 @@ impl Driver {
         let (inputs, mut answers) = mpsc::unbounded_channel();
         let (settling, settle) = mpsc::unbounded_channel();
         let (died, mut deaths) = mpsc::unbounded_channel();
-        let settler = run_settling(settle, self.progress.settling.clone());
-        let settling_task = tokio::spawn(vital(died.clone(), settler));
+        let tasks = TaskTracker::new();
+        let settler = Settlements {
+            settling: settle,
+            progress: self.progress.settling.clone(),
+            publisher: Arc::clone(&self.publisher),
+            tasks: tasks.clone(),
+        };
+        let settling_task = tokio::spawn(vital(died.clone(), settler.run()));
         let (state, bus) = watch::channel(BusState::default());
         let watching = tokio::spawn(watch_bus(self.publisher.bus(), state));
         let _watching = AbortOnDropHandle::new(watching);
@@ -104,7 +117,7 @@ impl Driver {
             died,
             inputs,
             settling,
-            tasks: TaskTracker::new(),
+            tasks,
             unsettled: HashMap::new(),
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
@@ -253,7 +266,22 @@ impl Driver {
                     }
                 });
             }
-            Output::Ack(deliveries) => under_way.ack(&deliveries),
+            Output::Ack(deliveries) => {
+                let (settled, _) = under_way.settled(&deliveries);
+                under_way.settle(Settling::Ack(settled));
+            }
+            Output::Refuse {
+                deliveries,
+                answers,
+            } => {
+                // What came by a subscription that has ended comes again.
+                let (settled, are_all) = under_way.settled(&deliveries);
+                under_way.settle(if are_all {
+                    Settling::Refuse(settled, answers)
+                } else {
+                    Settling::Ack(settled)
+                });
+            }
             Output::Subscribe(subscription, partition) => {
                 self.subscribe(subscription, partition, under_way);
             }
@@ -261,10 +289,8 @@ impl Driver {
                 under_way
                     .unsettled
                     .retain(|_, (of, ..)| *of != subscription);
-                if let Some(token) = under_way.subscriptions.remove(&subscription)
-                    && under_way.settling.send(Settling::End(token)).is_err()
-                {
-                    tracing::error!("nobody settles messages any more");
+                if let Some(token) = under_way.subscriptions.remove(&subscription) {
+                    under_way.settle(Settling::End(token));
                 }
             }
             Output::Noted(decided) => self.records.committed(std::slice::from_ref(&decided)),
@@ -331,25 +357,30 @@ impl Driver {
 }
 
 impl UnderWay {
-    /// Acknowledges what is done with, in the order in which it was delivered.
-    fn ack(&mut self, deliveries: &[DeliveryId]) {
-        let mut acks: Vec<(Settler, Vec<DeliveryTag>)> = Vec::new();
+    /// What settles these deliveries, in the order in which they were delivered; and whether
+    /// nothing is missing.
+    fn settled(&mut self, deliveries: &[DeliveryId]) -> (Settled, bool) {
+        let mut settled: Settled = Vec::new();
+        let mut are_all = true;
         for delivery in deliveries {
             let Some((_, settler, tag)) = self.unsettled.remove(delivery) else {
+                are_all = false;
                 continue;
             };
-            match acks
+            match settled
                 .iter_mut()
                 .find(|(known, _)| Arc::ptr_eq(known, &settler))
             {
                 Some((_, tags)) => tags.push(tag),
-                None => acks.push((settler, vec![tag])),
+                None => settled.push((settler, vec![tag])),
             }
         }
-        for (settler, tags) in acks {
-            if self.settling.send(Settling::Ack(settler, tags)).is_err() {
-                tracing::error!("nobody settles messages any more");
-            }
+        (settled, are_all)
+    }
+
+    fn settle(&self, settling: Settling) {
+        if self.settling.send(settling).is_err() {
+            tracing::error!("nobody settles messages any more");
         }
     }
 }
@@ -413,17 +444,47 @@ fn panic_words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Settles messages in order, so that a subscription ends after what it delivered is settled.
-async fn run_settling(mut settling: mpsc::UnboundedReceiver<Settling>, progress: Progress) {
-    loop {
-        progress.rest();
-        let Some(next) = settling.recv().await else {
-            return;
-        };
-        progress.stamp();
-        match next {
-            Settling::Ack(settler, tags) => settler.ack(&tags).await,
-            Settling::End(subscription) => subscription.cancel(),
+struct Settlements {
+    settling: mpsc::UnboundedReceiver<Settling>,
+    progress: Progress,
+    publisher: Arc<Publisher>,
+    tasks: TaskTracker,
+}
+
+impl Settlements {
+    async fn run(mut self) {
+        loop {
+            self.progress.rest();
+            let Some(next) = self.settling.recv().await else {
+                return;
+            };
+            self.progress.stamp();
+            match next {
+                Settling::Ack(settled) => {
+                    for (settler, tags) in settled {
+                        settler.ack(&tags).await;
+                    }
+                }
+                Settling::Refuse(settled, answers) => self.refuse(settled, answers).await,
+                Settling::End(subscription) => subscription.cancel(),
+            }
         }
+    }
+
+    /// Acknowledges, and leaves to a task of its own to wait until the broker has taken it.
+    async fn refuse(&self, settled: Settled, answers: Vec<(Arc<str>, Answer)>) {
+        let mut confirmations = Vec::new();
+        for (settler, tags) in settled {
+            confirmations.push(settler.ack_confirmed(&tags).await);
+        }
+        let publisher = Arc::clone(&self.publisher);
+        self.tasks.spawn(async move {
+            if try_join_all(confirmations).await.is_ok() {
+                publisher.send(owner::Send::Answers(answers), || {});
+            } else {
+                tracing::debug!("refusals are not told: their messages may come again");
+            }
+        });
     }
 }
 

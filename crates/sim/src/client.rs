@@ -232,10 +232,14 @@ impl World {
         }
     }
 
-    pub(crate) fn answered(&mut self, number: usize) {
+    pub(crate) fn answered(&mut self, number: usize, is_refused: bool) {
         self.note(Note::Answered(number));
         let ask = &mut self.asks[number];
         ask.done = true;
+        if is_refused && matches!(ask.body, Body::Submit(_)) {
+            let request = ask.request_id;
+            return self.heard_refusal(request);
+        }
         if let Some((action, version)) = ask.limit {
             self.oracle.said.told(action, version);
         }

@@ -20,6 +20,7 @@ mod lasting;
 mod oracle;
 mod owner;
 mod plan;
+mod refusals;
 mod results;
 mod rng;
 mod routing;

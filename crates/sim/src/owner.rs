@@ -31,6 +31,8 @@ use crate::world::{Ev, StoreCall, StoreReply, Word, World, Written};
 const PREFETCH: usize = 10;
 /// The subscriptions of an owner that has no way to the broker.
 const NOWHERE: [u64; 2] = [0, 0];
+/// How long before its acknowledgement a refusal is told when that bug is planted.
+const REFUSED_BEFORE: Time = 500;
 /// How many dispatches wait for a pool that takes none: so few that some find no room.
 const POOL_LINE: usize = 3;
 /// How many executions an owner loads at a time, and how many it compares with the store.
@@ -226,6 +228,10 @@ impl World {
                 }
                 Some(Input::Answered(CallId(number), *reply))
             }
+            Word::Taken(answers) => {
+                self.send(o, Send::Answers(answers));
+                None
+            }
             Word::Published(id, published) => Some(Input::Published(id, published)),
             Word::Unsubscribed(subscription) => Some(Input::Unsubscribed(subscription)),
             Word::HandedOver(partition) => Some(Input::HandedOver(vec![partition])),
@@ -331,11 +337,26 @@ impl World {
             Output::Dispatch { id, dispatches, .. } => self.dispatch(o, id, &dispatches),
             Output::Send(send) => self.send(o, send),
             Output::Ack(deliveries) => {
-                for delivery in deliveries {
-                    for kept in self.owners[o].stale.values_mut() {
-                        kept.remove(&delivery);
+                let acks: Vec<(u64, u64)> = self.settled(o, deliveries).collect();
+                if self.has_bus(o) {
+                    for (subscription, place) in acks {
+                        self.soon(Ev::Ack(subscription, place));
                     }
-                    self.ack(o, delivery);
+                }
+            }
+            Output::Refuse {
+                deliveries,
+                answers,
+            } => {
+                let acks = self.settled(o, deliveries).collect();
+                let is_told = self.has(Plant::RefuseFirst);
+                let wait = if is_told { REFUSED_BEFORE } else { 0 };
+                if is_told {
+                    self.send(o, Send::Answers(answers.clone()));
+                }
+                if self.has_bus(o) {
+                    let at = self.now + wait + self.delay();
+                    self.push(at, Ev::Refuse(party, acks, answers));
                 }
             }
             Output::Subscribe(subscription, partition) => {
@@ -369,19 +390,25 @@ impl World {
         }
     }
 
-    fn ack(&mut self, o: usize, delivery: DeliveryId) {
+    /// These deliveries are done with; which they are at the broker.
+    fn settled(
+        &mut self,
+        o: usize,
+        deliveries: Vec<DeliveryId>,
+    ) -> impl Iterator<Item = (u64, u64)> {
         let owner = &mut self.owners[o];
-        let Some(((sub, place), requests)) = owner.deliveries.remove(&delivery) else {
-            return;
-        };
-        for request in requests {
-            if let Some(places) = owner.places.get_mut(&request) {
-                places.remove(&(place, delivery));
+        deliveries.into_iter().filter_map(|delivery| {
+            for kept in owner.stale.values_mut() {
+                kept.remove(&delivery);
             }
-        }
-        if self.has_bus(o) {
-            self.soon(Ev::Ack(sub, place));
-        }
+            let ((subscription, place), requests) = owner.deliveries.remove(&delivery)?;
+            for request in requests {
+                if let Some(places) = owner.places.get_mut(&request) {
+                    places.remove(&(place, delivery));
+                }
+            }
+            Some((subscription, place))
+        })
     }
 
     /// Whether an owner has a way to the broker.

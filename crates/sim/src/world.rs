@@ -15,7 +15,7 @@ use attune_core::{
 use attune_executor::owner::{
     Call, Delivered, Failure, Looked, PublishId, Published, Reply, SubscriptionId,
 };
-use attune_executor::partition::Completion;
+use attune_executor::partition::{Answer, Completion};
 use attune_executor::round::Commit;
 use uuid::Uuid;
 
@@ -26,6 +26,7 @@ use crate::lasting::Lasting;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
+use crate::refusals::Refusals;
 use crate::results::Reports;
 use crate::rng::Rng;
 use crate::routing::{Routing, RoutingEv};
@@ -81,6 +82,8 @@ pub(crate) struct World {
     /// When the last message of each client reaches the broker: a channel keeps its order.
     pub(crate) client_at: BTreeMap<usize, Time>,
     pub(crate) confirmed: BTreeSet<RequestId>,
+    /// What clients were told is refused.
+    pub(crate) refusals: Refusals,
     pub(crate) completions: Vec<Arc<Completion>>,
     /// What workers have said of runs.
     pub(crate) reports: Reports,
@@ -162,6 +165,7 @@ impl World {
             asks: Vec::new(),
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
+            refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
             lasting: Lasting::new(plan.pools),
@@ -296,6 +300,7 @@ impl World {
                     self.pump(name);
                 }
             }
+            Ev::Refuse(party, acks, answers) => self.refuse(party, &acks, answers),
             Ev::BusIsBack(owner) => self.find_bus(owner),
             Ev::Silent(party) => {
                 if self.stands_still(party).is_some() || self.is_without_bus(party) {
@@ -308,7 +313,7 @@ impl World {
                 let reply = self.perform(party, call, fate);
                 self.push(reply_at, Ev::To(party, Word::Reply(number, reply)));
             }
-            Ev::Answer(ask) => self.answered(ask),
+            Ev::Answer(ask, is_refused) => self.answered(ask, is_refused),
             Ev::Ask(ask) => self.ask(ask),
             Ev::Watch => self.watch_flow(),
             Ev::Restart(party) => self.restart(party),
@@ -402,6 +407,7 @@ impl World {
     /// A message comes to a queue.
     pub(crate) fn arrive_at(&mut self, name: Name, body: Body) {
         self.note_arrival(name, &body);
+        self.refusals.arrived(&body);
         let place = self.bus.arrive(name, body);
         self.note(Note::Arrived(name, place));
         self.routing.note_place(name, place, self.now);

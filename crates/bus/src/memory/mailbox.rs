@@ -169,7 +169,7 @@ impl Mailbox {
     }
 
     /// The messages with these numbers are done with; unknown numbers are skipped.
-    pub(super) fn settle(&self, generation: u64, numbers: impl Iterator<Item = u64>) {
+    pub(super) fn settle(&self, generation: u64, numbers: impl Iterator<Item = u64>) -> bool {
         let mut state = self.lock();
         let state = &mut *state;
         let Some(receiver) = state
@@ -177,7 +177,7 @@ impl Mailbox {
             .iter_mut()
             .find(|r| r.generation == generation)
         else {
-            return;
+            return false;
         };
         for number in numbers {
             if let Some(kept) = receiver.unsettled.remove(&number) {
@@ -186,6 +186,7 @@ impl Mailbox {
             }
         }
         state.deliver(self.sharing);
+        true
     }
 
     /// Bounds it anew; what is kept already stays.

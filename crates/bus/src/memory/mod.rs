@@ -20,10 +20,11 @@ use crate::sync::{Arc, PoisonError, RwLock};
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use tokio::sync::oneshot;
 
 use crate::port::{
-    Bus, BusError, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle, Subscriber,
-    Subscription, Topic,
+    Bus, BusError, Confirmation, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
+    Subscriber, Subscription, Topic,
 };
 use mailbox::{Mailbox, Overflow, Sharing};
 
@@ -378,5 +379,18 @@ impl Settle for MemorySettler {
             .filter(|tag| tag.generation == self.generation)
             .map(|tag| tag.number);
         self.mailbox.settle(self.generation, numbers);
+    }
+
+    async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> Confirmation {
+        let (taken, confirmation) = oneshot::channel();
+        let is_current = |tag: &DeliveryTag| tag.generation == self.generation;
+        let numbers = tags.iter().filter(|tag| is_current(tag));
+        let is_taken = self
+            .mailbox
+            .settle(self.generation, numbers.map(|tag| tag.number));
+        if is_taken && tags.iter().all(is_current) {
+            taken.send(()).ok();
+        }
+        confirmation
     }
 }

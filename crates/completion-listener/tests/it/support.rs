@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use attune_bus::memory::MemoryBus;
 use attune_bus::port::{DEAD_LETTER_REASON, DEAD_LETTER_TOPIC};
 use attune_bus::{
-    Bus, BusError, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle, Settler,
-    Subscriber, Subscription, Topic,
+    Bus, BusError, Confirmation, DeliveryTag, Outgoing, PublishError, Refusal, Refused, Settle,
+    Settler, Subscriber, Subscription, Topic,
 };
 use attune_completion_listener::{CompletionListener, ListenerHandle, ListenerOptions};
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, PartitionId, Seq, Status};
@@ -233,6 +233,10 @@ impl Settle for SeenSettler {
         self.inner.ack(tags).await;
         self.seen
             .send_modify(|events| events.push(Event::Acked(tags.len())));
+    }
+
+    async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> Confirmation {
+        self.inner.ack_confirmed(tags).await
     }
 }
 

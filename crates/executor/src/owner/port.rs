@@ -130,6 +130,16 @@ pub enum Output {
     Send(Send),
     /// These messages are done with.
     Ack(Vec<DeliveryId>),
+    /// Likewise, and requests in them are refused, which their askers are told only when the
+    /// broker has taken the acknowledgement: nothing is stored of a refusal, so whoever got the
+    /// message again would decide anew, and might accept what the asker believes refused. When
+    /// that is not known, nobody is told: who hears nothing asks again.
+    Refuse {
+        /// The messages.
+        deliveries: Vec<DeliveryId>,
+        /// The refusals.
+        answers: Vec<(Arc<str>, Answer)>,
+    },
     /// Receive the topics of a partition from now on, however long that takes to begin.
     Subscribe(SubscriptionId, PartitionId),
     /// Receive no more, and give back what is not acknowledged; [`Input::Unsubscribed`] follows.

@@ -1,5 +1,5 @@
 //! Says what was committed: dispatches to the workers, answers to the askers, snapshots of the
-//! queues; then acknowledges.
+//! queues; then acknowledges; then says what is refused, of which nothing is stored.
 //!
 //! A dispatch is a doorbell: the grant is stored, and whoever takes over, or the reconciler, rings
 //! again. So nothing here ever holds the owner up. Each pool has a line of its own, bounded
@@ -19,7 +19,7 @@ use super::pools::{Pool, pack_of};
 use super::snapshots::Snapshots;
 use super::{Dispatch, Notice, Output, Owner, PublishId, Published, Send, Stage};
 use crate::counters::Counter;
-use crate::partition::Event;
+use crate::partition::{Answer, Event};
 use crate::queue::Millis;
 use crate::round::Round;
 use crate::stored::Body;
@@ -118,6 +118,7 @@ impl Owner {
             }
         }
         let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut refusals, mut refused) = (Vec::new(), Vec::new());
         for (id, tell) in tells {
             let counts = tell.counts.into_iter();
             self.out
@@ -135,9 +136,16 @@ impl Owner {
             }
             let again = tell.redispatches.into_iter().map(|grantee| (id, grantee));
             self.telling.again.extend(again);
-            answers.extend(tell.answers);
             cancels.extend(tell.cancels);
-            acks.extend(tell.acks);
+            let is_refusal = |(_, answer): &(_, Answer)| answer.outcome.is_err();
+            let (no, yes): (Vec<_>, Vec<_>) = tell.answers.into_iter().partition(is_refusal);
+            answers.extend(yes);
+            if no.is_empty() {
+                acks.extend(tell.acks);
+            } else {
+                refusals.extend(no);
+                refused.extend(tell.acks);
+            }
         }
         if !answers.is_empty() {
             self.out.push(Output::Send(Send::Answers(answers)));
@@ -149,6 +157,12 @@ impl Owner {
         // Last of all: what it led to is stored, and told or found again by whoever comes next.
         if !acks.is_empty() {
             self.out.push(Output::Ack(acks));
+        }
+        if !refusals.is_empty() {
+            self.out.push(Output::Refuse {
+                deliveries: refused,
+                answers: refusals,
+            });
         }
     }
 

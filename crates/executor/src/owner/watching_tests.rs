@@ -217,6 +217,7 @@ impl World {
                     }
                     Output::Notice(notice) => self.notices.push(notice),
                     Output::Ack(ids) => self.acked.extend(ids),
+                    Output::Refuse { deliveries, .. } => self.acked.extend(deliveries),
                     Output::Dispatch { id, dispatches, .. } => {
                         let ids = dispatches.iter().map(|it| it.grantee.execution_id);
                         self.dispatched.push((id, ids.collect()));

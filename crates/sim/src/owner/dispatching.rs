@@ -50,7 +50,7 @@ impl World {
                     }
                     let Ok(ask) = reply_to.parse() else { continue };
                     if !self.rng.chance(self.noise.lost) {
-                        self.soon(Ev::Answer(ask));
+                        self.soon(Ev::Answer(ask, answer.outcome.is_err()));
                     }
                 }
             }

@@ -13,6 +13,8 @@ pub enum Plant {
     AckFirst,
     /// The broker gives back what was not acknowledged behind what waits.
     RequeueLast,
+    /// Owners say that something is refused before the broker has their acknowledgement.
+    RefuseFirst,
     /// Owners tell before they have committed.
     TellFirst,
     /// An owner that takes a partition again goes on with what it had received in its last epoch.
@@ -28,12 +30,13 @@ pub enum Plant {
 
 impl Plant {
     /// All of them, by the names they have on the command line.
-    pub const ALL: [(&'static str, Self); 10] = [
+    pub const ALL: [(&'static str, Self); 11] = [
         ("no-fence", Self::NoFence),
         ("no-claim", Self::NoClaim),
         ("counter", Self::Counter),
         ("ack-first", Self::AckFirst),
         ("nack-requeue", Self::RequeueLast),
+        ("refuse-first", Self::RefuseFirst),
         ("tell-first", Self::TellFirst),
         ("stale-inbox", Self::StaleInbox),
         ("same-epoch", Self::SameEpoch),

@@ -254,6 +254,7 @@ impl World {
                     self.oracle
                         .committed(self.now, store, batch, &odd, &shadows, &written.places);
                     self.judge_results(batch);
+                    self.judge_refusals(batch);
                     self.granted_now(batch);
                 }
                 let granted = batch.changes.iter();

@@ -106,6 +106,8 @@ pub(crate) enum Word {
     /// As if it had been delivered.
     Bring(Box<Delivered>),
     Reply(u64, StoreReply),
+    /// The broker has taken acknowledgements: these refusals can be told.
+    Taken(Vec<(Arc<str>, Answer)>),
     /// What came of something that was published.
     Published(PublishId, Published),
     Unsubscribed(SubscriptionId),
@@ -137,12 +139,15 @@ pub(crate) enum Ev {
     /// A message reaches the broker; the client is told of it when there is one.
     Arrive(Name, Body, Option<usize>),
     Ack(u64, u64),
+    /// Acknowledgements reach the broker; then what they refuse is told.
+    Refuse(Party, Vec<(u64, u64)>, Vec<(Arc<str>, Answer)>),
     /// The broker has not heard of this party for too long.
     Silent(Party),
     /// This owner has a way to the broker again.
     BusIsBack(usize),
     Store(Party, u64, StoreCall, Fate, Time),
-    Answer(usize),
+    /// A client is answered; whether it was refused.
+    Answer(usize, bool),
     Ask(usize),
     /// See whether things go on.
     Watch,

@@ -119,6 +119,11 @@ fn acknowledging_first_loses_executions_and_slots() {
 }
 
 #[test]
+fn refusing_before_the_broker_knows_makes_executions_of_what_was_refused() {
+    is_found(Plant::RefuseFirst, Promise::I1, 400);
+}
+
+#[test]
 fn giving_back_out_of_order_breaks_the_order() {
     is_found(Plant::RequeueLast, Promise::I3, 200);
 }
