@@ -254,6 +254,7 @@ impl ActionSpec {
                 "`description` contains a NUL character",
             ));
         }
+        self.check_size()?;
         if let Some(schema) = &self.parameters {
             input::check_json_object("parameters", &schema.to_string())?;
         }
@@ -297,6 +298,33 @@ impl ActionSpec {
             }
         }
         self.check_built_in()
+    }
+
+    /// An executor keeps the definitions of all actions of its partitions. Schemas have a bound of
+    /// their own, where they are compiled.
+    fn check_size(&self) -> Result<(), Reject> {
+        fn bytes(value: &impl Serialize) -> usize {
+            serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
+        }
+        let parts = [
+            ("description", bytes(&self.description)),
+            ("run", bytes(&self.run)),
+            ("env", bytes(&self.env)),
+        ];
+        let all = parts
+            .iter()
+            .fold(0_usize, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        match parts.into_iter().max_by_key(|(_, bytes)| *bytes) {
+            Some((field, bytes)) if all > MAX_DEFINITION_BYTES => Err(Reject::field(
+                field,
+                format!(
+                    "`{field}` takes {bytes} bytes as JSON; `description`, `run` and `env` may take \
+                     {MAX_DEFINITION_BYTES} together: put what is large into a file that the \
+                     program reads"
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Whoever submits `core.echo` relies on what it does; its limits are everybody's to set.
@@ -381,6 +409,10 @@ pub fn check_pool(name: &str) -> Result<(), Reject> {
     ))
 }
 
+/// How many bytes the description, the command and the environment of an action may take together,
+/// as JSON.
+const MAX_DEFINITION_BYTES: usize = 64 * 1024;
+
 /// The largest limit or count that a policy can name.
 const MAX_COUNT: u32 = i32::MAX as u32;
 
@@ -452,5 +484,20 @@ mod tests {
         }
         spec.pool = "a".repeat(64);
         assert_eq!(spec.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_definition_is_bounded_and_its_largest_part_named() {
+        let mut spec = ActionSpec::core_pack().remove(0);
+        spec.description = "x".repeat(MAX_DEFINITION_BYTES - 100);
+        assert_eq!(spec.check(), Ok(()));
+        spec.env.insert("PAD".to_owned(), "x".repeat(100));
+        let reject = spec.check().unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("description"));
+        assert!(reject.message.contains("65536 together"), "{reject}");
+        spec.description.clear();
+        spec.env.insert("PAD".to_owned(), "\n".repeat(33_000));
+        let reject = spec.check().unwrap_err();
+        assert_eq!(reject.field.as_deref(), Some("env"), "as it is stored");
     }
 }

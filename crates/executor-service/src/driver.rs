@@ -16,10 +16,10 @@ use attune_executor::owner::{
 };
 use attune_executor::partition::Answer;
 use attune_executor::queue::Millis;
-use attune_executor::{Decided, Input, Notice, Output, Owner};
+use attune_executor::{Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
-use attune_runtime::{LogPace, Progress};
+use attune_runtime::Progress;
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
 use tokio::sync::{mpsc, watch};
@@ -30,7 +30,7 @@ use crate::calls::Calls;
 use crate::convert::duration;
 use crate::counters::Counters;
 use crate::feed::{Feed, Inbound};
-use crate::notices;
+use crate::notices::Notices;
 use crate::progress::ExecutorProgress;
 use crate::publisher::Publisher;
 use crate::records::Records;
@@ -90,8 +90,7 @@ struct UnderWay {
     subscriptions: HashMap<SubscriptionId, CancellationToken>,
     /// What the rounds that are being written decided.
     decided: HashMap<CallId, Vec<Decided>>,
-    /// One message may hold thousands of submissions that become dead letters.
-    letters_log: LogPace,
+    notices: Notices,
     bus: watch::Receiver<BusState>,
     ended: bool,
 }
@@ -121,7 +120,7 @@ impl Driver {
             unsettled: HashMap::new(),
             subscriptions: HashMap::new(),
             decided: HashMap::new(),
-            letters_log: LogPace::default(),
+            notices: Notices::default(),
             bus,
             ended: false,
         };
@@ -296,13 +295,7 @@ impl Driver {
             Output::Noted(decided) => self.records.committed(std::slice::from_ref(&decided)),
             Output::Loaded(decided) => self.records.loaded(decided),
             Output::Count(counter, times) => self.counters.add(counter, times),
-            Output::Notice(Notice::LetterKept { action_ref, reason }) => {
-                if under_way.letters_log.is_due() {
-                    let times = under_way.letters_log.tries();
-                    notices::letter_kept(&action_ref, &reason, times);
-                }
-            }
-            Output::Notice(notice) => notices::log(&notice),
+            Output::Notice(notice) => under_way.notices.say(&notice),
             Output::Ended => under_way.ended = true,
         }
     }

@@ -1,9 +1,50 @@
 //! Writes into the log what an owner has to say to people.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
 use attune_executor::{Notice, Violation};
+use attune_runtime::LogPace;
+
+/// A store call that has not failed for so long has worked since: its next failure is news.
+const WORKED: Duration = Duration::from_mins(3);
+
+/// The log of an owner. What it says again and again is written ever more rarely.
+#[derive(Default)]
+pub(crate) struct Notices {
+    /// One message may hold thousands of submissions that become dead letters.
+    letters: LogPace,
+    /// Failures of the store by what was asked, and when the last one was.
+    store: HashMap<&'static str, (LogPace, Option<Instant>)>,
+}
+
+impl Notices {
+    /// Writes a line, if it is time for one.
+    pub(crate) fn say(&mut self, notice: &Notice) {
+        match notice {
+            Notice::LetterKept { action_ref, reason } => {
+                if self.letters.is_due() {
+                    letter_kept(action_ref, reason, self.letters.tries());
+                }
+            }
+            Notice::StoreFailed { call, failure } => {
+                let (pace, last) = self.store.entry(call).or_default();
+                let now = Instant::now();
+                if last.is_some_and(|last| now.duration_since(last) > WORKED) {
+                    pace.reset();
+                }
+                *last = Some(now);
+                if pace.is_due() {
+                    store_failed(call, &failure.words, pace.tries());
+                }
+            }
+            _ => log(notice),
+        }
+    }
+}
 
 /// Writes one line.
-pub(crate) fn log(notice: &Notice) {
+fn log(notice: &Notice) {
     match notice {
         Notice::TakenOver {
             partition,
@@ -55,13 +96,7 @@ pub(crate) fn log(notice: &Notice) {
                 "whether a round is stored is unknown; its partitions are loaded again"
             );
         }
-        Notice::StoreFailed { call, failure } => {
-            tracing::warn!(
-                store.call = call,
-                error = failure.words,
-                "the store does not do what is asked; trying again"
-            );
-        }
+        Notice::StoreFailed { call, failure } => store_failed(call, &failure.words, 1),
         Notice::EpochUsedUp(partition) => {
             tracing::info!(partition.id = %partition, "the epoch of a partition is used up");
         }
@@ -143,8 +178,18 @@ pub(crate) fn log(notice: &Notice) {
     }
 }
 
+/// A call failed, so many times by now.
+fn store_failed(call: &str, words: &str, tries: u64) {
+    tracing::warn!(
+        store.call = call,
+        error = words,
+        tries,
+        "the store does not do what is asked; trying again"
+    );
+}
+
 /// So many submissions became dead letters since the start; this is one of them.
-pub(crate) fn letter_kept(action_ref: &str, reason: &str, times: u64) {
+fn letter_kept(action_ref: &str, reason: &str, times: u64) {
     tracing::warn!(
         "action.ref" = action_ref,
         reason,
