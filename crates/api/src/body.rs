@@ -213,7 +213,14 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
         match error.inner().classify() {
             // It says so as well where one of several words is expected and a number stands.
             Category::Syntax if is_json(text) => {
-                wrong_form(&path, "a text or an object is expected here")
+                let problem = error.inner().to_string();
+                wrong_form(
+                    &path,
+                    match problem.starts_with("number out of range") {
+                        true => "the number is out of range",
+                        false => "a text, or an object with one member, is expected here",
+                    },
+                )
             }
             _ => explain(&path, error.inner()),
         }
@@ -262,7 +269,7 @@ fn wrong_form(field: &str, problem: &str) -> ApiError {
 }
 
 fn is_json(text: &[u8]) -> bool {
-    serde_json::from_slice::<IgnoredAny>(text).is_ok()
+    std::str::from_utf8(text).is_ok() && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
 /// The place of a problem: where the parser stood, and the field it missed or did not know there.

@@ -18,7 +18,9 @@ const PATTERN_CACHE_BYTES: usize = 256 * 1024;
 /// of the parameters. At the worst some milliseconds.
 const LIGHT_WORK: usize = 1024 * 1024;
 /// How much of an explanation is shown, in characters: it can quote all of the parameters.
-const MAX_EXPLANATION: usize = 1000;
+const MAX_EXPLANATION: usize = 500;
+/// How much of the name of a place is shown, in characters.
+const MAX_PLACE: usize = 200;
 
 /// The compiled schema of an action's parameters.
 pub(crate) struct ParameterSchema {
@@ -75,8 +77,9 @@ impl ParameterSchema {
         if self.explains()
             && let Err(first) = self.validator.validate(parameters)
         {
-            let place = path("parameters", &place_of(&first));
-            let message = format!("`{place}`: {}", cut(&first.to_string()));
+            // What is missing or unexpected names itself, however long its name is.
+            let place = cut(&path("parameters", &place_of(&first)), MAX_PLACE);
+            let message = format!("`{place}`: {}", cut(&first.to_string(), MAX_EXPLANATION));
             return Err(Reject::field(place, message));
         }
         Err(Reject::field(
@@ -102,14 +105,14 @@ fn broken_schema(error: &ValidationError<'_>) -> Reject {
             false => found,
         };
         let place = path("parameters", pointer);
-        let (pattern, problem) = (cut(pattern), problem_of(pattern));
+        let (pattern, problem) = (cut(pattern, MAX_EXPLANATION), problem_of(pattern));
         return Reject::field(
             &*place,
             format!("`{place}`: the pattern `{pattern}` {problem}"),
         );
     }
     let place = path("parameters", error.instance_path().as_str());
-    let error = cut(&error.to_string());
+    let error = cut(&error.to_string(), MAX_EXPLANATION);
     Reject::field(&*place, format!("`{place}` is not a JSON schema: {error}"))
 }
 
@@ -160,8 +163,8 @@ fn unsupported(pattern: &str) -> Option<&'static str> {
 }
 
 /// The beginning of a text that may quote what was sent.
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(MAX_EXPLANATION) {
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         Some((end, _)) => format!("{} …", &text[..end]),
         None => text.to_owned(),
     }

@@ -310,7 +310,7 @@ impl SubscriptionTask {
             End::Lost(cause) => Some(cause),
             End::Stopped => {
                 let closing = async {
-                    self.tell(channel).await?;
+                    self.tell(life, channel).await?;
                     close(channel).await.map_err(|cause| cause.to_string())
                 };
                 match timeout(CLOSE_TIMEOUT, closing).await {
@@ -399,7 +399,7 @@ impl SubscriptionTask {
                 is_waiting = false;
                 tokio::select! {
                     cause = life.failed() => return End::Lost(cause),
-                    told = self.tell(channel) => if let Err(cause) = told {
+                    told = self.tell(life, channel) => if let Err(cause) = told {
                         return End::Lost(cause);
                     },
                 }
@@ -409,7 +409,7 @@ impl SubscriptionTask {
 
     /// Acknowledges what is noted. On the channel itself and not by lapin's `Acker`, which
     /// answers a successful `false` when it has not acknowledged, and sends in no certain order.
-    async fn tell(&self, channel: &Channel) -> Result<(), String> {
+    async fn tell(&self, life: &Life, channel: &Channel) -> Result<(), String> {
         let (acks, hearers) = self
             .acknowledger
             .with(|books| (books.ledger.take(), std::mem::take(&mut books.hearers)));
@@ -425,9 +425,10 @@ impl SubscriptionTask {
         if !hearers.is_empty() {
             // Acknowledgements have no answer. This has one, says what holds anyway, and a channel
             // does one thing after the other.
-            self.bound(channel)
+            let asking = async { self.bound(channel).await.map_err(|error| Cause::of(&error)) };
+            within(life, self.setup_timeout, asking)
                 .await
-                .map_err(|error| error.to_string())?;
+                .map_err(|cause| cause.to_string())?;
         }
         for hearer in hearers {
             hearer.send(()).ok();

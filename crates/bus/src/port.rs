@@ -245,9 +245,10 @@ pub trait Settle: Send + Sync {
     async fn ack(&self, tags: &[DeliveryTag]);
 
     /// Likewise, at once, and says when the broker has taken it: the messages come no more then,
-    /// whatever becomes of this process. An error means that nobody knows: some may come again.
+    /// although this process may end. An error means that nobody knows: some may come again.
     ///
-    /// A broker that ends within milliseconds of taking it may have forgotten it all the same.
+    /// A broker that loses its queue's leader, or ends, before it has written that down may have
+    /// forgotten it all the same.
     async fn ack_confirmed(&self, tags: &[DeliveryTag]) -> Confirmation;
 }
 

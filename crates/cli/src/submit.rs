@@ -97,6 +97,9 @@ pub(super) async fn execute(http: &Http, arguments: SubmitArguments) -> Result<O
     if let Some(key) = &arguments.key {
         attune_core::input::check_text("--key", key)
             .map_err(|reject| Failure::usage(reject.message))?;
+        if !key.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
+            return Err(Failure::usage("`--key` takes visible ASCII characters"));
+        }
     }
     if let Some(file) = &arguments.file {
         let options = batch::BatchOptions {

@@ -192,12 +192,14 @@ impl<S: DeadLetterStore + ?Sized + 'static> Collecting<S> {
             }
         }
         self.say(None);
-        for letter in letters.iter() {
+        // The others are in the table; there may be thousands.
+        if let Some(letter) = letters.first() {
             tracing::warn!(
                 message.id = %letter.message_id,
                 bus.topic = letter.source,
                 reason = letter.reason,
-                "a message that nobody can use is kept as a dead letter"
+                letters = letters.len(),
+                "messages that nobody can use are kept as dead letters; this is the first of them"
             );
         }
         self.counters.kept.add(tags.len());

@@ -58,6 +58,7 @@ pub struct Driver<R: Rules, O> {
     log: LogPace,
     /// Of what people must know while it lasts.
     trouble_log: LogPace,
+    buried_log: LogPace,
 }
 
 impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
@@ -86,6 +87,7 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             trouble: None,
             log: LogPace::default(),
             trouble_log: LogPace::default(),
+            buried_log: LogPace::default(),
         }
     }
 
@@ -181,7 +183,11 @@ impl<R: Rules, O: Observer<R::Note>> Driver<R, O> {
             Output::Forwarded(notes) => self.observer.forwarded(notes),
             Output::Buried { reason } => {
                 let topic = &self.topics.source;
-                tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it is among the dead letters");
+                // One message may hold thousands of items that nobody can use.
+                if self.buried_log.is_due() {
+                    let times = self.buried_log.tries();
+                    tracing::warn!(bus.topic = %topic, reason, times, "a message cannot be used; it is among the dead letters");
+                }
                 self.observer.buried(reason);
             }
             Output::Ack(deliveries) => {

@@ -1,7 +1,7 @@
 //! What clients were told is refused: a message whose sender knows that comes to nothing, however
 //! often the broker brings it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attune_core::{Promise, RequestId, Status};
@@ -18,8 +18,8 @@ use crate::world::{Ev, Word, World};
 pub(crate) struct Refusals {
     /// How many messages of each request the broker was given: every one may be decided anew.
     messages: BTreeMap<RequestId, u32>,
-    /// Requests whose clients were told that they are refused.
-    told: BTreeSet<RequestId>,
+    /// How many refusals of each request its client has heard: one of each message at most.
+    told: BTreeMap<RequestId, u32>,
 }
 
 impl Refusals {
@@ -30,9 +30,12 @@ impl Refusals {
         }
     }
 
-    /// Whether the one message of this request was refused, as its client knows.
+    /// Whether every message of this request was refused, as its client knows.
     fn is_final(&self, request: RequestId) -> bool {
-        self.told.contains(&request) && self.messages.get(&request) == Some(&1)
+        let messages = self.messages.get(&request).copied().unwrap_or(0);
+        self.told
+            .get(&request)
+            .is_some_and(|told| *told >= messages)
     }
 }
 
@@ -59,7 +62,7 @@ impl World {
 
     /// A client hears that its request is refused; it does not ask again.
     pub(crate) fn heard_refusal(&mut self, request: RequestId) {
-        self.refusals.told.insert(request);
+        *self.refusals.told.entry(request).or_default() += 1;
         if self.store.requests.contains_key(&request) {
             self.judge_refusal(request);
         }

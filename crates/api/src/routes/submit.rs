@@ -64,6 +64,9 @@ pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<R
     Ok((status, [(header::LOCATION, location)], Json(submitted)).into_response())
 }
 
+/// How many bytes of the answer to a batch one item takes at most, as a rule.
+const ANSWER_BYTES: usize = 2048;
+
 /// Each item is accepted or refused by itself; the answer has as many items as the request.
 async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<Response, ApiError> {
     let items = body::parse_list(text)?;
@@ -77,6 +80,8 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
         )
         .into());
     }
+    // Before anything is sent: whoever cannot be answered shall not have asked.
+    let memory = app.memory.reserve(items.len() * ANSWER_BYTES).await?;
     let deadline = app.check_deadline();
     let (mut prepared, mut wanted) = (Vec::with_capacity(items.len()), Vec::new());
     for (index, item) in items.iter().enumerate() {
@@ -107,7 +112,7 @@ async fn submit_batch(app: App, key: Option<RequestId>, text: &[u8]) -> Result<R
             }
         })
         .collect();
-    Ok(Json(results).into_response())
+    Ok(memory.json(&results))
 }
 
 async fn prepare_item(

@@ -153,3 +153,22 @@ async fn what_is_parsed_at_once_is_bounded() {
     }
     assert!(peak_memory() < 512 * 1024, "{} KiB", peak_memory());
 }
+
+/// What a schema demands names itself in the answer, and a batch has as many answers as items.
+#[tokio::test]
+async fn a_long_name_in_a_schema_is_cut_in_what_is_answered() {
+    let name = "\"".repeat(30_000);
+    let api = api(&json!({"required": [name]})).await;
+    let item = json!({"action_ref": "demo.build", "parameters": {"a": 1}});
+    let items = Value::from(vec![item; 1000]);
+    let answer = api.post(SUBMIT, items.to_string()).await;
+    assert_eq!(answer.status.as_u16(), 200);
+    let bytes = answer.body.to_string().len();
+    assert!(bytes < 3_500_000, "{bytes} bytes for 1000 items");
+    let first = &answer.body[0]["error"];
+    assert_eq!(first["code"], "INVALID_INPUT");
+    assert!(
+        first["field"].as_str().unwrap().starts_with("parameters."),
+        "{first}"
+    );
+}

@@ -220,6 +220,9 @@ async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
             if !pack.iter().any(Command::is_wanted) {
                 return None;
             }
+            for command in pack {
+                shared.pending.copied(command.request_id);
+            }
             tracing::warn!(
                 partition = partition.0,
                 commands = pack.len(),

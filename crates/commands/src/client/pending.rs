@@ -31,9 +31,14 @@ pub(super) struct Pending {
 type Table = HashMap<RequestId, Entry>;
 
 /// Callers that repeat a request while it is under way have one entry together: as their bodies
-/// are equal, whichever answer comes first is right for all of them.
+/// are equal, whichever answer comes first is right for all of them. A refusal is right only when
+/// no copy of the request is left that its owner may accept.
 struct Entry {
     item: Arc<RawValue>,
+    /// How often it was sent, or may have been.
+    copies: u32,
+    /// How many of them are refused.
+    refused: u32,
     waiters: Vec<(Arc<Ticket>, oneshot::Sender<Outcome>)>,
 }
 
@@ -68,11 +73,14 @@ impl Pending {
             let mut table = lock(&self.table);
             let entry = table.entry(command.request_id).or_insert_with(|| Entry {
                 item: Arc::clone(&command.item),
+                copies: 0,
+                refused: 0,
                 waiters: Vec::with_capacity(1),
             });
             if entry.item.get() != command.item.get() {
                 return None;
             }
+            entry.copies += 1;
             entry.waiters.push((Arc::clone(&command.ticket), sender));
         }
         let table = Arc::clone(&self.table);
@@ -84,9 +92,28 @@ impl Pending {
         })
     }
 
-    /// Ends the wait of everyone under this request id; `false` when nobody waits.
+    /// One more copy of a command may be with its owner, who decides about each by itself.
+    pub(super) fn copied(&self, request_id: RequestId) {
+        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
+            entry.copies += 1;
+        }
+    }
+
+    /// Ends the wait of everyone under this request id, unless a copy may still be accepted;
+    /// `false` when nobody waits.
     pub(super) fn answer(&self, request_id: RequestId, outcome: &AnswerOutcome) -> bool {
-        let Some(entry) = lock(&self.table).remove(&request_id) else {
+        let entry = {
+            let mut table = lock(&self.table);
+            if let (Some(entry), AnswerOutcome::Rejected(_)) = (table.get_mut(&request_id), outcome)
+            {
+                entry.refused += 1;
+                if entry.refused < entry.copies {
+                    return true;
+                }
+            }
+            table.remove(&request_id)
+        };
+        let Some(entry) = entry else {
             return false;
         };
         for (index, (_, waiter)) in entry.waiters.into_iter().enumerate() {

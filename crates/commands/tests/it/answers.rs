@@ -148,6 +148,33 @@ async fn a_lost_answer_is_given_again() {
     assert_eq!(client.stats().unmatched_answers, 0);
 }
 
+/// Its owner decides about each copy by itself: the second may be accepted when the first is not.
+#[tokio::test]
+async fn a_refusal_of_one_copy_is_not_the_last_word() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 5);
+    let (first, second) = (owner.next().await, owner.next().await);
+    owner.answer(&first, |_| rejected()).await;
+    owner.answer(&second, |_| accepted(5)).await;
+    assert_eq!(id_of(task.await.unwrap()), 5);
+
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 5);
+    let (first, second) = (owner.next().await, owner.next().await);
+    owner.answer(&first, |_| rejected()).await;
+    owner.answer(&second, |_| rejected()).await;
+    let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
+    assert_eq!(task.await.unwrap(), refused);
+
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 2);
+    let first = owner.next().await;
+    owner.next().await;
+    owner.answer(&first, |_| rejected()).await;
+    let unknown = matches!(task.await.unwrap(), Err(ClientError::NotConfirmed { .. }));
+    assert!(unknown, "nobody knows what becomes of the other");
+}
+
 #[tokio::test]
 async fn a_partition_without_owner_takes_nothing() {
     let bus = memory_bus();

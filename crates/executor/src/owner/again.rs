@@ -191,9 +191,14 @@ impl Owner {
             }
         }
         // The store ends an answer where it grows too large: what lies behind may be there.
-        let mut behind: Vec<Whom> = reading.into_values().collect();
-        behind.retain(|(_, grantee)| last.is_some_and(|last| grantee.execution_id > last));
-        self.telling.again.put_first(behind);
+        let is_behind = |(_, grantee): &Whom| last.is_some_and(|last| grantee.execution_id > last);
+        let (behind, gone): (Vec<Whom>, _) = reading.into_values().partition(is_behind);
+        let again = &mut self.telling.again;
+        again.put_first(behind);
+        // The others have ended, or the comparison finds out what became of them.
+        for (_, grantee) in gone {
+            again.unread.remove(&grantee.execution_id);
+        }
     }
 
     fn bodies_failed(&mut self, now: Millis, reading: HashMap<ExecutionId, Whom>, words: &str) {

@@ -177,6 +177,20 @@ fn a_body_that_cannot_be_read_holds_up_its_execution_alone() {
     assert_eq!(world.owner.trouble(world.now), None);
 }
 
+/// Somebody has deleted its row, or it has ended: that no answer names it is no trouble that lasts.
+#[test]
+fn a_body_that_could_not_be_read_and_is_gone_is_no_trouble() {
+    let mut world = World::new().free();
+    world.slots = vec![(granted(1), true)];
+    world.refuses = Some(|call| matches!(call, Call::LoadBodies(_)));
+    world.pass(8_000, true);
+    assert_eq!(world.owner.partly_unread(world.now).count(), 1);
+    (world.refuses, world.are_gone) = (None, true);
+    world.pass(3_000, true);
+    assert_eq!(world.owner.partly_unread(world.now).count(), 0);
+    assert_eq!(world.owner.trouble(world.now), None);
+}
+
 /// Nothing is freed of lost workers, and nothing compared, while the store refuses to be read: that is
 /// told, for all partitions, and over when it is.
 #[test]

@@ -356,7 +356,9 @@ impl Owner {
         let current = lost.iter().filter(|id| self.is_current(round, **id));
         let lost: Vec<PartitionId> = current.copied().collect();
         self.count(Counter::Fenced);
-        self.say(Notice::Fenced(lost.clone()));
+        if !lost.is_empty() {
+            self.say(Notice::Fenced(lost.clone()));
+        }
         for partition in lost {
             if let Some(epoch) = self.places.get(&partition).map(|place| place.epoch) {
                 self.note(partition, epoch, Fact::Fenced);

@@ -118,7 +118,7 @@ impl Owner {
             }
         }
         let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut refusals, mut refused) = (Vec::new(), Vec::new());
+        let mut refusals = Vec::new();
         for (id, tell) in tells {
             let counts = tell.counts.into_iter();
             self.out
@@ -143,8 +143,11 @@ impl Owner {
             if no.is_empty() {
                 acks.extend(tell.acks);
             } else {
-                refusals.extend(no);
-                refused.extend(tell.acks);
+                // By itself: nobody is told when a message of it comes again.
+                refusals.push(Output::Refuse {
+                    deliveries: tell.acks,
+                    answers: no,
+                });
             }
         }
         if !answers.is_empty() {
@@ -158,12 +161,7 @@ impl Owner {
         if !acks.is_empty() {
             self.out.push(Output::Ack(acks));
         }
-        if !refusals.is_empty() {
-            self.out.push(Output::Refuse {
-                deliveries: refused,
-                answers: refusals,
-            });
-        }
+        self.out.extend(refusals);
     }
 
     /// Puts a dispatch into the line of its pool.

@@ -114,3 +114,71 @@ fn many_dispatches_are_shared_out() {
     assert_eq!(pack_of(1_000, None, 64), 32);
     assert_eq!(pack_of(1_000, None, 8), 8);
 }
+
+/// A message that is given back to another owner, because its partition is lost, keeps nobody of
+/// another partition from being told.
+#[test]
+fn what_is_refused_is_told_by_partition_after_what_is_accepted() {
+    use crate::owner::DeliveryId;
+    use crate::round::{Commit, Tell};
+    use crate::stored::Batch;
+    let answer = |outcome| {
+        let request_id = attune_core::RequestId::fresh();
+        let to: Arc<str> = Arc::from("somebody");
+        (
+            to,
+            Answer {
+                request_id,
+                outcome,
+            },
+        )
+    };
+    let refusal = || answer(Err(attune_core::Reject::queue_full(1)));
+    let accepted = answer(Ok(crate::partition::Accepted {
+        execution_id: None,
+        status: None,
+        position: None,
+        repeated: false,
+    }));
+    let tell = |answers, acks: &[u64]| Tell {
+        answers,
+        acks: acks.iter().copied().map(DeliveryId).collect(),
+        ..Tell::default()
+    };
+    let tells = [
+        (PartitionId(0), tell(vec![refusal(), accepted], &[1])),
+        (PartitionId(1), tell(vec![refusal()], &[2, 3])),
+        (PartitionId(2), tell(vec![], &[4])),
+    ];
+    let batch = Batch::new(OwnerId(uuid::Uuid::nil()), 0);
+    let commit = Arc::new(Commit {
+        batch,
+        decided: Vec::new(),
+    });
+    let round = Round {
+        commit,
+        tells: BTreeMap::from(tells),
+    };
+    let mut owner = owner();
+    owner.tell_round(0, round, Vec::new());
+    let said: Vec<String> = owner
+        .out
+        .iter()
+        .filter_map(|output| match output {
+            Output::Send(Send::Answers(answers)) => Some(format!("{} accepted", answers.len())),
+            Output::Ack(ids) => Some(format!("done {ids:?}")),
+            Output::Refuse {
+                deliveries,
+                answers,
+            } => Some(format!("done {deliveries:?}, {} refused", answers.len())),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        "1 accepted",
+        "done [DeliveryId(4)]",
+        "done [DeliveryId(1)], 1 refused",
+        "done [DeliveryId(2), DeliveryId(3)], 1 refused",
+    ];
+    assert_eq!(said, expected);
+}

@@ -42,6 +42,8 @@ struct World {
     held_back: Vec<(CallId, Reply)>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
+    /// The rows of what is dispatched once more are gone.
+    are_gone: bool,
     /// How many bodies were read each time.
     read: Vec<usize>,
     /// What was dispatched, together each time, and is not confirmed yet.
@@ -128,6 +130,7 @@ impl World {
             refuses_takes: false,
             held_back: Vec::new(),
             body_bytes: 0,
+            are_gone: false,
             read: Vec::new(),
             dispatched: Vec::new(),
             taken: Vec::new(),
@@ -332,7 +335,8 @@ impl World {
                 self.read.push(ids.len());
                 let text = format!("\"{}\"", "x".repeat(self.body_bytes));
                 let parameters = attune_core::RawValue::from_string(text).unwrap();
-                let bodies = ids.into_iter().map(|id| Body {
+                let found = ids.into_iter().filter(|_| !self.are_gone);
+                let bodies = found.map(|id| Body {
                     id,
                     parameters: parameters.clone(),
                     timeout_seconds: None,
