@@ -146,6 +146,16 @@ async fn killed(system: &System) -> anyhow::Result<()> {
     again(system, &mut gate, id).await
 }
 
+/// Waits for a line of a log: a thread of the process writes it, by and by.
+async fn says(system: &System, words: &str) -> anyhow::Result<()> {
+    wait_for("a line of a log", async || {
+        let logs = system.logs().await;
+        ensure!(logs.contains(words), "nobody says: {words}");
+        Ok(())
+    })
+    .await
+}
+
 async fn paused(system: &System) -> anyhow::Result<()> {
     let mut gate = Gate::open().await?;
     let (id, program, name) = begin(system, &mut gate).await?;
@@ -171,12 +181,7 @@ async fn paused(system: &System) -> anyhow::Result<()> {
             outlived < LEASE + GRACE,
             "it may wake up after {outlived:?}"
         );
-        ensure!(
-            system
-                .logs()
-                .await
-                .contains("the worker stands still beyond its lease")
-        );
+        says(system, "the worker stands still beyond its lease").await?;
         system.start_again(&name).await?;
     } else {
         // It stands still with its executor, so that nobody else begins anything.
@@ -195,10 +200,7 @@ async fn replaced(system: &System) -> anyhow::Result<()> {
     let first = guard_of(worker, None).await?;
     kill_process(first, Signal::KILL)?;
     let second = guard_of(worker, Some(first)).await?;
-    ensure!(
-        system.logs().await.contains("the worker's guard has ended"),
-        "nobody says so"
-    );
+    says(system, "the worker's guard has ended").await?;
     // What a service manager sends to every process of a service does not concern it.
     kill_process(second, Signal::TERM)?;
     system.kill(&name).await?;
