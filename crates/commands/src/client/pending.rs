@@ -1,7 +1,8 @@
 //! Who waits for which answer.
 
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use attune_core::{PartitionId, RequestId};
 use attune_messages::v1::AnswerOutcome;
@@ -10,6 +11,12 @@ use tokio::sync::oneshot;
 
 use super::lane::{Command, Ticket};
 use attune_bus::port::Refusal;
+
+/// How long it is remembered of a request that nobody waits for any more how many of its copies are
+/// not answered: whoever repeats it must not take their refusals for that of the last one.
+const REMEMBERED: Duration = Duration::from_mins(1);
+/// How many such requests are remembered at most.
+const MAX_REMEMBERED: usize = 100_000;
 
 /// How the wait for a command ends.
 #[derive(Debug, Clone)]
@@ -28,13 +35,20 @@ pub(super) struct Pending {
     table: Arc<Mutex<Table>>,
 }
 
-type Table = HashMap<RequestId, Entry>;
+/// What is under way, and what was a moment ago.
+#[derive(Default)]
+struct Table {
+    entries: HashMap<RequestId, Entry>,
+    /// Requests that were left with copies that are not answered, the oldest first.
+    left: VecDeque<(RequestId, Instant)>,
+}
 
 /// Callers that repeat a request while it is under way have one entry together: as their bodies
 /// are equal, whichever answer comes first is right for all of them. A refusal is right only when
 /// no copy of the request is left that its owner may accept.
 struct Entry {
-    item: Arc<RawValue>,
+    /// What is asked for, while somebody waits.
+    item: Option<Arc<RawValue>>,
     /// How often it was sent, or may have been.
     copies: u32,
     /// How many of them are refused.
@@ -53,16 +67,34 @@ fn remove(
     ticket: &Arc<Ticket>,
 ) -> Option<oneshot::Sender<Outcome>> {
     let mut table = lock(table);
-    let entry = table.get_mut(&request_id)?;
+    let entry = table.entries.get_mut(&request_id)?;
     let index = entry
         .waiters
         .iter()
         .position(|(other, _)| Arc::ptr_eq(other, ticket))?;
     let (_, sender) = entry.waiters.remove(index);
     if entry.waiters.is_empty() {
-        table.remove(&request_id);
+        entry.item = None;
+        table.leave(request_id);
     }
     Some(sender)
+}
+
+impl Table {
+    /// Nobody waits for a request any more.
+    fn leave(&mut self, request_id: RequestId) {
+        let now = Instant::now();
+        self.left.push_back((request_id, now));
+        while let Some((oldest, since)) = self.left.front().copied()
+            && (self.left.len() > MAX_REMEMBERED || now.duration_since(since) > REMEMBERED)
+        {
+            self.left.pop_front();
+            let is_left = |entry: &Entry| entry.waiters.is_empty();
+            if self.entries.get(&oldest).is_some_and(is_left) {
+                self.entries.remove(&oldest);
+            }
+        }
+    }
 }
 
 impl Pending {
@@ -71,13 +103,15 @@ impl Pending {
         let (sender, receiver) = oneshot::channel();
         {
             let mut table = lock(&self.table);
-            let entry = table.entry(command.request_id).or_insert_with(|| Entry {
-                item: Arc::clone(&command.item),
+            let entry = table.entries.entry(command.request_id);
+            let entry = entry.or_insert_with(|| Entry {
+                item: None,
                 copies: 0,
                 refused: 0,
                 waiters: Vec::with_capacity(1),
             });
-            if entry.item.get() != command.item.get() {
+            let item = entry.item.get_or_insert_with(|| Arc::clone(&command.item));
+            if item.get() != command.item.get() {
                 return None;
             }
             entry.copies += 1;
@@ -94,7 +128,7 @@ impl Pending {
 
     /// One more copy of a command may be with its owner, who decides about each by itself.
     pub(super) fn copied(&self, request_id: RequestId) {
-        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
+        if let Some(entry) = lock(&self.table).entries.get_mut(&request_id) {
             entry.copies += 1;
         }
     }
@@ -103,17 +137,18 @@ impl Pending {
     /// `false` when nobody waits.
     pub(super) fn answer(&self, request_id: RequestId, outcome: &AnswerOutcome) -> bool {
         let entry = {
-            let mut table = lock(&self.table);
-            if let (Some(entry), AnswerOutcome::Rejected(_)) = (table.get_mut(&request_id), outcome)
+            let entries = &mut lock(&self.table).entries;
+            if let (Some(entry), AnswerOutcome::Rejected(_)) =
+                (entries.get_mut(&request_id), outcome)
             {
                 entry.refused += 1;
                 if entry.refused < entry.copies {
-                    return true;
+                    return !entry.waiters.is_empty();
                 }
             }
-            table.remove(&request_id)
+            entries.remove(&request_id)
         };
-        let Some(entry) = entry else {
+        let Some(entry) = entry.filter(|entry| !entry.waiters.is_empty()) else {
             return false;
         };
         for (index, (_, waiter)) in entry.waiters.into_iter().enumerate() {
@@ -129,14 +164,24 @@ impl Pending {
 
     /// Ends the wait for one command, if someone still waits for it.
     pub(super) fn fail(&self, command: &Command, outcome: Outcome) {
+        if let Outcome::Refused(_) = outcome {
+            self.not_sent(command.request_id);
+        }
         if let Some(waiter) = remove(&self.table, command.request_id, &command.ticket) {
             drop(waiter.send(outcome));
         }
     }
 
+    /// The bus has not taken a copy.
+    fn not_sent(&self, request_id: RequestId) {
+        if let Some(entry) = lock(&self.table).entries.get_mut(&request_id) {
+            entry.copies = entry.copies.saturating_sub(1);
+        }
+    }
+
     /// Ends the wait of everyone.
     pub(super) fn fail_all(&self, outcome: &Outcome) {
-        let all = std::mem::take(&mut *lock(&self.table));
+        let all = std::mem::take(&mut lock(&self.table).entries);
         for (_, waiter) in all.into_values().flat_map(|entry| entry.waiters) {
             drop(waiter.send(outcome.clone()));
         }

@@ -175,6 +175,35 @@ async fn a_refusal_of_one_copy_is_not_the_last_word() {
     assert!(unknown, "nobody knows what becomes of the other");
 }
 
+/// The answers to its first two copies come late: they say nothing of the third.
+#[tokio::test]
+async fn a_late_refusal_is_not_that_of_a_request_made_again() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let request_id = RequestId::fresh();
+    let task = submit(&client, request("core.echo", request_id), SHORT);
+    let (first, second) = (owner.next().await, owner.next().await);
+    let unknown = task.await.unwrap();
+    assert!(
+        matches!(unknown, Err(ClientError::NotConfirmed { .. })),
+        "{unknown:?}"
+    );
+
+    let task = submit(&client, request("core.echo", request_id), LONG);
+    let third = owner.next().await;
+    owner.answer(&first, |_| rejected()).await;
+    owner.answer(&second, |_| rejected()).await;
+    owner.answer(&third, |_| accepted(5)).await;
+    assert_eq!(id_of(task.await.unwrap()), 5);
+    // With nothing on its way, a refusal is one at once.
+    let task = submit(&client, request("core.echo", request_id), LONG);
+    let pack = owner.next().await;
+    owner.answer(&pack, |_| rejected()).await;
+    let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
+    assert_eq!(task.await.unwrap(), refused);
+}
+
 #[tokio::test]
 async fn a_partition_without_owner_takes_nothing() {
     let bus = memory_bus();
