@@ -33,15 +33,15 @@ impl<K: Ord, C: PartialEq> Watch<K, C> {
     /// Takes what was read at some moment from `asked` to `answered`: each counter, and for how
     /// long it counts as having stood still when it is seen for the first time.
     ///
-    /// Of a time without looks only `longest` counts: the store did not answer, so nobody could
-    /// raise a counter either, or nobody watched.
+    /// Of the time from one question to the next only `longest` counts: the store did not answer,
+    /// so nobody could raise a counter either, or nobody watched.
     pub(super) fn look(
         &mut self,
         (asked, answered): (Millis, Millis),
         longest: Millis,
         counters: impl Iterator<Item = (K, C, Millis)>,
     ) {
-        let gap = self.last.map_or(0, |(_, before)| asked - before);
+        let gap = self.last.map_or(0, |(before, _)| asked - before);
         let unseen = (gap - longest).max(0);
         let mut before = std::mem::take(&mut self.seen);
         let seen = counters.map(|(key, counter, at_first)| {
@@ -127,9 +127,21 @@ mod tests {
         let mut watch = Watch::default();
         look(&mut watch, 0, &[(1, 7)]);
         look(&mut watch, 500, &[(1, 7)]);
-        look(&mut watch, 40_510, &[(1, 7)]);
-        assert_eq!(watch.still_for(&1), Some(1_500));
-        look(&mut watch, 41_010, &[(1, 7)]);
-        assert_eq!(watch.still_for(&1), Some(2_000));
+        look(&mut watch, 40_500, &[(1, 7)]);
+        assert_eq!(watch.still_for(&1), Some(1_490));
+        look(&mut watch, 41_000, &[(1, 7)]);
+        assert_eq!(watch.still_for(&1), Some(1_990));
+    }
+
+    /// A question that is answered late is such a time as well: the store stood still, or the clock.
+    #[test]
+    fn the_time_that_an_answer_takes_does_not_count_either() {
+        let mut watch = Watch::default();
+        look(&mut watch, 0, &[(1, 7)]);
+        let late = [(1, 7, 0)].into_iter();
+        watch.look((500, 40_500), LONGEST, late);
+        assert_eq!(watch.still_for(&1), Some(490));
+        look(&mut watch, 40_500, &[(1, 7)]);
+        assert_eq!(watch.still_for(&1), Some(1_490));
     }
 }
