@@ -12,7 +12,6 @@ use attune_executor::stored::Batch;
 
 use crate::oracle::{Key, Rule, Violation};
 use crate::plan::Time;
-use crate::ways::MAKING_WAY;
 use crate::world::{Ev, StoreCall, WALL, World};
 
 /// How long a free slot may wait for somebody who may have it when nothing is wrong.
@@ -197,7 +196,7 @@ impl World {
         let lease = &self.store.leases[usize::from(partition.0)];
         let owner = lease.owner.filter(|_| lease.is_live(self.now));
         let owner = owner.and_then(|id| self.owner_of(id));
-        let owner = owner.filter(|owner| self.could_have_bus(*owner));
+        let owner = owner.filter(|owner| self.could_have_bus(*owner, partition));
         let owner = owner.map(|owner| &self.owners[owner]);
         // Who cannot know the time starts what is delayed late rather than early.
         owner.is_some_and(|owner| owner.is_alive() && !self.lasting.is_in_doubt(owner.id()))
@@ -207,13 +206,11 @@ impl World {
                 .is_open(self.plan.actions[number].pool, self.now)
     }
 
-    /// Whether messages reach this owner, or should reach another one by now.
-    fn could_have_bus(&self, owner: usize) -> bool {
-        let Some((since, _)) = self.lasting.without_bus(owner, self.now) else {
-            return true;
-        };
-        let mut others = (0..self.owners.len()).filter(|other| *other != owner);
-        others.any(|other| self.could_serve(other)) && self.now - since > MAKING_WAY
+    /// Whether messages reach this owner, or should reach another one by now: the time for that
+    /// begins when there is another one who could serve.
+    fn could_have_bus(&self, owner: usize, partition: PartitionId) -> bool {
+        self.lasting.without_bus(owner, self.now).is_none()
+            || self.ways.should_have_gone(partition, self.now)
     }
 
     /// How many runs of an action hold a slot although the broker has their ends.

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use attune_core::PartitionId;
+
 use crate::bus::{Name, Party};
 use crate::flow::BOUND;
 use crate::oracle::{Rule, Violation};
@@ -13,7 +15,7 @@ use crate::world::World;
 /// in which everybody says whether they have a way, a lease for which a partition is kept at least, one
 /// for which the other must have been seen with a way (it may have come just now, or its word was late),
 /// and what handing over takes.
-pub(crate) const MAKING_WAY: Time = 2_000 + 3 * OWNER_TTL + BOUND;
+const MAKING_WAY: Time = 2_000 + 3 * OWNER_TTL + BOUND;
 
 /// Since when somebody sits on the partitions, by their numbers.
 #[derive(Debug, Default)]
@@ -22,6 +24,14 @@ pub(crate) struct Ways {
     messages: BTreeMap<u16, Time>,
     /// The owner has no way to the broker, and somebody else has one.
     leases: BTreeMap<u16, Time>,
+}
+
+impl Ways {
+    /// Whether a partition should have gone to somebody with a way to the broker by now.
+    pub(crate) fn should_have_gone(&self, partition: PartitionId, now: Time) -> bool {
+        let since = self.leases.get(&partition.0);
+        since.is_some_and(|since| now - since > MAKING_WAY)
+    }
 }
 
 impl World {
