@@ -61,6 +61,7 @@ impl Parts {
                 partitions,
             });
         }
+        agree_on_bus(store.as_ref(), settings, role).await?;
         let bus = rabbit(settings, role, shutdown).await?;
         Ok(Self {
             store,
@@ -162,6 +163,23 @@ async fn rabbit(
         })
     });
     Ok(Arc::new(opened.await??))
+}
+
+/// Whoever spoke under another prefix or in another virtual host than the rest of its cluster would
+/// wait for messages that never come, and every probe would be green.
+async fn agree_on_bus(store: &dyn Store, settings: &Settings, role: &str) -> anyhow::Result<()> {
+    let name = rabbit_options(settings, role).room()?;
+    let noted = store.agree_on_bus(&name).await;
+    let noted = noted.context("which bus the cluster uses cannot be read")?;
+    match noted {
+        Some(noted) if noted != name => bail!(
+            "broker.url and broker.prefix lead to {name}, but all others of this cluster (database.url) \
+             meet in {noted}, where nobody would hear of this process: set them alike. If the whole \
+             system moves, end every process of it first, and run in the database: \
+             UPDATE attune.cluster SET bus = NULL"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// How to reach the broker that the settings name.

@@ -36,6 +36,12 @@ struct Books {
     hearers: Vec<oneshot::Sender<()>>,
 }
 
+impl Books {
+    fn must_tell(&self, window: usize) -> bool {
+        self.ledger.must_tell(window) || !self.hearers.is_empty()
+    }
+}
+
 /// Takes acknowledgements; a task of its own tells the broker, so that callers never wait for a
 /// connection that is blocked or gone. What is noted here is bounded by the prefetch.
 #[derive(Default)]
@@ -60,7 +66,12 @@ impl Acknowledger {
 
     /// Whether the broker must be told now, of a window of so many.
     fn must_tell(&self, window: usize) -> bool {
-        self.with(|books| books.ledger.must_tell(window) || !books.hearers.is_empty())
+        self.with(|books| books.must_tell(window))
+    }
+
+    /// Notes what the broker delivered; answers its tag, and whether the broker must be told now.
+    fn delivered(&self, number: u64, window: usize) -> (DeliveryTag, bool) {
+        self.with(|books| (books.ledger.delivered(number), books.must_tell(window)))
     }
 }
 
@@ -99,6 +110,8 @@ pub(crate) enum Declaration {
     Whole,
     /// The binding of a queue that exists.
     Binding,
+    /// Nothing: whether answers may be sent.
+    Answers,
 }
 
 /// Declares what a topic needs, on a channel of its own: a refusal closes the channel it was
@@ -116,6 +129,7 @@ pub(crate) async fn declare(
             match how {
                 Declaration::Whole => topology.declare(&channel, topic).await.map(drop),
                 Declaration::Binding => topology.bind_existing(&channel, topic).await,
+                Declaration::Answers => topology.may_answer(&channel).await,
             }
         };
         let declared = within(life, limit, declaring).await;
@@ -377,9 +391,9 @@ impl SubscriptionTask {
                 },
                 item = consumer.next(), if held.is_none() => match item {
                     Some(Ok(delivery)) => {
-                        let number = delivery.delivery_tag;
-                        let tag = self.acknowledger.with(|books| books.ledger.delivered(number));
-                        is_due = self.acknowledger.must_tell(window);
+                        let (tag, must_tell) =
+                            self.acknowledger.delivered(delivery.delivery_tag, window);
+                        is_due = must_tell;
                         match self.deliveries.try_send(received(delivery, tag)) {
                             Ok(()) => {}
                             Err(TrySendError::Full(delivery)) => held = Some(delivery),

@@ -315,15 +315,19 @@ impl Bus for RabbitBus {
         if self.closed() {
             return Err(BusError::Closed);
         }
-        if !Topology::keeps(topic) {
+        let how = match topic {
+            Topic::Reply(_) => Declaration::Answers,
             // Nothing can be kept before somebody is there.
-            return Ok(());
-        }
+            _ if !Topology::keeps(topic) => return Ok(()),
+            _ => Declaration::Whole,
+        };
         match timeout(self.connect_timeout, self.consuming.life_after(0)).await {
             Ok(Some(life)) => {
-                let (limit, whole) = (self.connect_timeout, Declaration::Whole);
-                consumer::declare(&life, &self.topology, topic, whole, limit).await?;
-                self.rebinding.note_declared(topic);
+                let limit = self.connect_timeout;
+                consumer::declare(&life, &self.topology, topic, how, limit).await?;
+                if Topology::keeps(topic) {
+                    self.rebinding.note_declared(topic);
+                }
                 Ok(())
             }
             Ok(None) => Err(BusError::Closed),

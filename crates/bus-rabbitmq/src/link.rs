@@ -46,12 +46,69 @@ pub(crate) struct Life {
 /// What is known of a life when it begins.
 #[derive(Debug, Clone, Default)]
 struct Past {
-    /// How many connections were lost before it, since one that lasted.
-    relapses: u32,
+    /// Connections on which the broker answered no more: it cannot be reached well.
+    silent: Losses,
+    /// Connections on which it still answered. The way was not what was wrong, but something that this
+    /// process does, or a queue that confirms nothing; that would go with a partition to its next owner.
+    answering: Losses,
+}
+
+impl Past {
+    /// Notes the end of a life.
+    fn add(&mut self, answers: bool, loss: Loss) {
+        if loss.has_lasted() {
+            self.silent.count = 0;
+            self.answering.count = 0;
+        }
+        let of_its_kind = if answers {
+            &mut self.answering
+        } else {
+            &mut self.silent
+        };
+        of_its_kind.add(loss);
+    }
+}
+
+/// The end of a life.
+struct Loss {
+    /// How long it lasted, and how long it should have.
+    lasted: Duration,
+    lasting: Duration,
+    cause: String,
+}
+
+impl Loss {
+    fn has_lasted(&self) -> bool {
+        self.lasted >= self.lasting
+    }
+}
+
+/// Connections that were lost in one of two ways, since one that lasted.
+#[derive(Debug, Clone, Default)]
+struct Losses {
+    count: u32,
     /// Why the last of them ended.
     cause: String,
-    /// Until then it may end like those.
+    /// Until then the next one may end like those.
     doubted_until: Option<Instant>,
+}
+
+impl Losses {
+    fn add(&mut self, loss: Loss) {
+        self.count += 1;
+        self.cause = loss.cause;
+        self.doubted_until = Some(Instant::now() + loss.lasting);
+    }
+
+    /// Why the next one may not last.
+    fn doubt(&self) -> Option<String> {
+        let is_young = self
+            .doubted_until
+            .is_some_and(|until| Instant::now() < until);
+        let Self { count, cause, .. } = self;
+        (*count >= RELAPSES && is_young)
+            .then(|| format!("it was lost {count} times in a row, the last time because: {cause}"))
+    }
 }
 
 impl Life {
@@ -94,17 +151,14 @@ impl Life {
         cause.clone().unwrap_or_else(|| "unknown".to_owned())
     }
 
-    /// Why it may not last, if the lives before it did not.
+    /// Why the broker may not be reached on it for long.
     fn doubt(&self) -> Option<String> {
-        let Past {
-            relapses,
-            cause,
-            doubted_until,
-        } = &self.past;
-        let is_young = doubted_until.is_some_and(|until| Instant::now() < until);
-        (*relapses >= RELAPSES && is_young).then(|| {
-            format!("it was lost {relapses} times in a row, the last time because: {cause}")
-        })
+        self.past.silent.doubt()
+    }
+
+    /// Why it is of little use at the moment: the broker takes nothing, or it is lost again and again.
+    fn objection(&self) -> Option<String> {
+        self.blocked().or_else(|| self.past.answering.doubt())
     }
 
     /// Why the broker takes nothing from this connection at the moment, if so. It says it only
@@ -191,7 +245,7 @@ impl Link {
 
     /// Whether the connection can be used right now, and if not, why.
     pub(crate) fn check(&self) -> Result<(), BusError> {
-        self.look(Life::blocked)
+        self.look(Life::objection)
     }
 
     /// Whether there is a life, and `objection` has nothing against it.
@@ -244,25 +298,19 @@ impl Supervisor {
             if ended.is_none() {
                 break;
             }
-            if born.elapsed() >= STABLE {
+            let lasted = born.elapsed();
+            if lasted >= STABLE {
                 self.backoff.reset();
-            }
-            let lasting = self.dialer.heartbeat() * LASTING;
-            // Where the broker still answers, the connection was not what was wrong, but a queue that
-            // confirms nothing, or a subscription: that would go with a partition to its next owner.
-            if born.elapsed() >= lasting {
-                past.relapses = 0;
-            }
-            if !answers {
-                past.relapses += 1;
-                past.cause = life.cause();
             }
             let Some(dialed) = self.dial().await else {
                 break;
             };
-            if !answers {
-                past.doubted_until = Some(Instant::now() + lasting);
-            }
+            let loss = Loss {
+                lasted,
+                lasting: self.dialer.heartbeat() * LASTING,
+                cause: life.cause(),
+            };
+            past.add(answers, loss);
             life = Arc::new(Life::new(life.generation + 1, dialed, past.clone()));
             tracing::info!(
                 bus.connection = %self.dialer.name,

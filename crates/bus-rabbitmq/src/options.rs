@@ -59,6 +59,20 @@ impl RabbitOptions {
             allow_plaintext: false,
         }
     }
+
+    /// Where on a broker messages meet: the virtual host and the prefix, in words. Those of one
+    /// system must be equal; which broker it is cannot be told from a URL, since the nodes of one have
+    /// many names.
+    ///
+    /// # Errors
+    /// [`BusError::Refused`] when the URL cannot be used.
+    pub fn room(&self) -> Result<String, BusError> {
+        let vhost = Endpoint::of(self)?.uri.vhost;
+        Ok(match self.prefix.as_str() {
+            "" => format!("virtual host `{vhost}` without a prefix"),
+            prefix => format!("virtual host `{vhost}` under the prefix `{prefix}`"),
+        })
+    }
 }
 
 /// The type of the durable queues.
@@ -171,6 +185,23 @@ mod tests {
             assert_eq!(endpoint.uri.vhost, vhost);
             assert_eq!(endpoint.uri.query.heartbeat, Some(10));
         }
+    }
+
+    #[test]
+    fn a_room_is_the_same_for_all_nodes_of_a_broker() {
+        let room = |url: &str, prefix: &str| {
+            let mut options = RabbitOptions::new(url);
+            options.prefix = prefix.to_owned();
+            options.room().unwrap()
+        };
+        let expected = "virtual host `a/b` under the prefix `t.`";
+        for url in ["amqp://u:p@localhost:7/a%2Fb", "amqps://v:q@node-2/a%2Fb"] {
+            assert_eq!(room(url, "t."), expected);
+        }
+        assert_eq!(
+            room("amqp://127.0.0.1", ""),
+            "virtual host `/` without a prefix"
+        );
     }
 
     #[test]

@@ -9,9 +9,12 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use attune_bus::Topic;
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicPublishOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{Channel, ExchangeKind};
+use lapin::{BasicProperties, Channel, ExchangeKind};
 use uuid::Uuid;
 
 use crate::cause::Cause;
@@ -124,6 +127,24 @@ impl Topology {
         let name = plan.name.clone();
         self.declare_queue(channel, plan).await?;
         Ok(name)
+    }
+
+    /// Finds out whether answers may be sent: sends one that nobody gets. The right to publish through
+    /// the default exchange is one of its own, and who lacks it loses its connection with every answer.
+    pub(crate) async fn may_answer(&self, channel: &Channel) -> Result<(), Cause> {
+        let nobody = Topic::Reply(format!("attune.reply.nobody-{}", Uuid::now_v7()));
+        let (exchange, key) = self.route(&nobody)?;
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        let asking = async {
+            channel
+                .basic_publish(exchange, key, options, &[], properties)
+                .await?;
+            // That has no answer, this has one: a channel does one thing after the other.
+            channel.basic_qos(1, BasicQosOptions::default()).await
+        };
+        asking
+            .await
+            .map_err(|error| Cause::of(&error).during("sending answers (write on `amq.default`)"))
     }
 
     /// The names of what [`declare`](Self::declare) leaves behind for these topics.

@@ -313,7 +313,8 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`BusError`]. Once it has succeeded, the adapter reconnects by itself.
     async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError>;
 
-    /// Declares what the topic needs without receiving, so that messages are kept from now on.
+    /// Declares what the topic needs without receiving, so that messages are kept from now on. Of
+    /// answers none are kept; that they may be sent is made sure of.
     ///
     /// # Errors
     /// See [`BusError`].

@@ -259,6 +259,8 @@ async fn declare(
     bus.declare(&Topic::DeadLetters).await?;
     // Snapshots wait for the first stats persister, so that none of its figures are missing.
     bus.declare(&Topic::QueueStats).await?;
+    // Without the right to answer it would decide, and nobody would hear of it.
+    bus.declare(&Topic::Reply(String::new())).await?;
     let firings = Subscription {
         topic: Topic::Enforcements,
         prefetch: firings_at_once(options),

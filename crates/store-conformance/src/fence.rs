@@ -106,6 +106,15 @@ pub async fn fences_are_checked_without_anything_to_write(store: Arc<dyn Store>)
     assert_eq!(fenced(store.commit(&world.batch()).await), vec![0]);
 }
 
+/// Whoever starts first says through which bus a cluster speaks, and all others hear of it.
+pub async fn the_first_says_which_bus_it_is(store: Arc<dyn Store>) {
+    assert_eq!(store.agree_on_bus("one").await.unwrap(), None);
+    store.ensure_partitions(PARTITIONS).await.unwrap();
+    let one = Some("one".to_owned());
+    assert_eq!(store.agree_on_bus("one").await.unwrap(), one);
+    assert_eq!(store.agree_on_bus("other").await.unwrap(), one);
+}
+
 /// After a restore nobody who was there before writes, renews or claims, and the ids go on far
 /// from where they may have been.
 pub async fn a_restore_fences_everybody_off(store: Arc<dyn Store>) {

@@ -104,6 +104,7 @@ cases! { ($)
     fence::an_expired_lease_that_nobody_took_still_writes,
     fence::a_restore_fences_everybody_off,
     fence::fences_are_checked_without_anything_to_write,
+    fence::the_first_says_which_bus_it_is,
     commits::inserts_load_in_order_and_in_pages,
     commits::a_grant_returns_the_body,
     commits::a_repeated_batch_changes_nothing,

@@ -84,6 +84,18 @@ impl Store for PostgresStore {
             .await
     }
 
+    async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let note = sqlx::query(sql::NOTE_BUS).bind(text::text(name).into_owned());
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                note.execute(&pool).await?;
+                let noted = sqlx::query_scalar::<_, Option<String>>(sql::CLUSTER_BUS);
+                Ok(noted.fetch_optional(&pool).await?.flatten())
+            })
+            .await
+    }
+
     async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RESTORE_FENCE)
             .bind(FENCE_JUMP)

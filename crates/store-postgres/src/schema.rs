@@ -81,6 +81,11 @@ fn migrations() -> Vec<Migration> {
             "additive_cut_off",
             include_str!("../../../migrations/postgres/0013_additive_cut_off.sql"),
         ),
+        (
+            14,
+            "additive_cluster_bus",
+            include_str!("../../../migrations/postgres/0014_additive_cluster_bus.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

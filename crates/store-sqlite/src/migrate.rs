@@ -65,6 +65,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_cut_off",
         include_str!("../../../migrations/sqlite/0011_additive_cut_off.sql"),
     ),
+    (
+        12,
+        "additive_cluster_bus",
+        include_str!("../../../migrations/sqlite/0012_additive_cluster_bus.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -202,6 +202,27 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let name = name.to_owned();
+        self.task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .run(move |connection| {
+                    Box::pin(async move {
+                        let note = sqlx::query(sql::NOTE_BUS).bind(name);
+                        note.execute(&mut *connection).await?;
+                        let noted = sqlx::query_as::<_, (Option<String>,)>(sql::CLUSTER_BUS);
+                        Ok(noted
+                            .fetch_optional(connection)
+                            .await?
+                            .and_then(|(bus,)| bus))
+                    })
+                })
+                .await
+        })
+        .await
+    }
+
     async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
         let who = who.to_owned();
         self.task(async move |inner: Arc<Inner>| {

@@ -85,6 +85,13 @@ pub trait Store:
     /// When the store fails.
     async fn partition_count(&self) -> Result<Option<u16>, StoreError>;
 
+    /// Through which bus the messages of the cluster go: `name`, if none was noted before, or what
+    /// was; `None` when no cluster has been made yet.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError>;
+
     /// To be called once after the store was set back to an earlier state (a backup was restored,
     /// a standby took over without the last commits), before anything else starts: makes the
     /// epochs of all partitions jump by [`FENCE_JUMP`], so that no id of an execution is given a

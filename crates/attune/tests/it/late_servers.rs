@@ -63,6 +63,38 @@ impl Servers {
         ensure!(migrate.end().await?.success(), "{}", migrate.tail());
         Ok(())
     }
+
+    /// Starts a role that cannot work; gives what it says.
+    async fn refused(&self, role: &str, settings: &[(&str, &str)]) -> anyhow::Result<String> {
+        let mut launch = self.launch(role);
+        for (key, value) in settings {
+            launch.env.insert(variable(key), (*value).to_owned());
+        }
+        let mut process = Process::spawn(launch)?;
+        let end = process.end().await?;
+        let log = process.log();
+        ensure!(!end.success(), "{role} {settings:?} ends well: {log}");
+        Ok(log)
+    }
+}
+
+/// A process that speaks where nobody of its cluster listens does not start, whichever role it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_process_under_another_prefix_is_refused() -> anyhow::Result<()> {
+    let servers = Servers::create().await?;
+    servers.migrate().await?;
+    let mut executor = Process::start(servers.launch("executor")).await?;
+    for role in ["executor", "worker", "completion-listener", "stats", "api"] {
+        let log = servers
+            .refused(role, &[("broker.prefix", "elsewhere.")])
+            .await?;
+        let words = ["under the prefix `elsewhere.`", "set them alike"];
+        ensure!(
+            words.iter().all(|words| log.contains(words)),
+            "{role}: {log}"
+        );
+    }
+    executor.stop().await
 }
 
 /// A daemon waits for each server and for the schema, says for which, and goes on when it comes.

@@ -8,7 +8,8 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 
 use crate::support::{
-    Prefix, connect, number, numbered, receive, subscribe, url, url_of_vhost, within,
+    Prefix, Vhost, connect, number, numbered, receive, services, subscribe, until_reached, url,
+    url_of_vhost, within,
 };
 
 async fn connecting(url: &str) -> BusError {
@@ -296,4 +297,49 @@ async fn a_message_that_is_too_large() {
         "the other one was sent"
     );
     bus.close().await;
+}
+
+/// The right to answer is one of its own: that it lacks is said before anything is decided, and a bus
+/// that loses it later is not well, although it reaches the broker.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_right_to_answer() {
+    let vhost = Vhost::new().await;
+    let bus = connect(vhost.options()).await;
+    let answers = Topic::Reply(String::new());
+    bus.declare(&answers).await.expect("it may answer");
+    let user = url::Url::parse(&url()).unwrap().username().to_owned();
+    let (own, all) = ("^attune[.]", ".*");
+    services(&[
+        "rabbitmqctl",
+        "set_permissions",
+        "-p",
+        &vhost.0,
+        &user,
+        own,
+        own,
+        all,
+    ])
+    .await;
+    let text = refusal(bus.declare(&answers).await.unwrap_err());
+    for part in ["sending answers", "amq.default", "permission"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let answer = Topic::Reply("attune.reply.somebody".to_owned());
+    let trouble = within("trouble", async {
+        loop {
+            let told = bus.publish(vec![numbered(answer.clone(), 0)]).await;
+            assert!(told.is_err(), "it was sent");
+            until_reached(&*bus).await;
+            match bus.check().await {
+                Err(BusError::Unavailable(trouble)) if trouble.contains("in a row") => {
+                    break trouble;
+                }
+                _ => {}
+            }
+        }
+    })
+    .await;
+    assert!(trouble.contains("amq.default"), "{trouble}");
+    bus.close().await;
+    vhost.delete().await;
 }

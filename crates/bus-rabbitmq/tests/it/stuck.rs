@@ -96,6 +96,8 @@ async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
         }
     };
     within("the calls", lives).await;
+    let trouble = bus.check().await.unwrap_err().to_string();
+    assert!(trouble.contains("times in a row"), "{trouble}");
     process(&vhost, "attune.requested.default", "resume").await;
     publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
     bus.close().await;

@@ -1,0 +1,1 @@
+SELECT bus FROM cluster

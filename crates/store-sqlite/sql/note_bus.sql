@@ -1,0 +1,1 @@
+UPDATE cluster SET bus = ?1 WHERE bus IS NULL
