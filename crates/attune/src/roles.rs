@@ -119,8 +119,11 @@ pub(crate) async fn serve(
     if settings.wiring == attune_config::Wiring::Embedded {
         apply_core_pack(parts.store.as_ref(), settings).await?;
     }
+    // They outlive the stop: a worker may let what it runs go on for hours.
+    let probes = Shutdown::new();
     if let Some(listen) = ops_listen(settings, roles) {
-        ops_server(listen, metrics.clone(), health.clone(), &shutdown).await?;
+        ops_server(listen, metrics.clone(), health.clone(), &probes).await?;
+        shutdown.spawn("probes", until_either(probes.clone(), shutdown.clone()));
     }
     let running = match start(settings, roles, &parts, &health, &metrics, &shutdown).await {
         Ok(running) => running,
@@ -138,6 +141,8 @@ pub(crate) async fn serve(
         println!("Attune listens on http://{address}");
     }
     tracing::info!(role = name, "ready");
+    shutdown.cancelled().await;
+    health.stopping();
     let stopped = shutdown.wait(DRAIN + settings.worker.drain()).await;
     systemd::stopping();
     // What a server that does not answer is still asked may take for ever.
@@ -147,8 +152,18 @@ pub(crate) async fn serve(
             CLOSE.as_secs()
         );
     }
-    stopped?;
+    probes.cancel();
+    let probed = probes.wait(CLOSE).await;
+    stopped.and(probed)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends with the first of two: too early where that is the probes, and then the process ends.
+async fn until_either(probes: Shutdown, stop: Shutdown) {
+    tokio::select! {
+        () = probes.cancelled() => {}
+        () = stop.cancelled() => {}
+    }
 }
 
 /// Where a process without the API serves its probes and metrics. The API asks the store and the

@@ -1,7 +1,7 @@
 //! What operators read with SQL while the system works.
 
 use anyhow::{Context as _, ensure};
-use attune_testkit::{Gate, System, Wiring};
+use attune_testkit::{Api, Gate, System, Wiring, wait_for};
 use serde_json::json;
 use sqlx::postgres::types::PgInterval;
 use sqlx::types::chrono::{DateTime, Utc};
@@ -121,4 +121,34 @@ async fn slots(sql: &mut PgConnection, action: i64) -> anyhow::Result<Vec<i64>> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_monitoring_queries() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), queries).await
+}
+
+/// A worker that is told to end and waits for what it runs says so, and is measured, until it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_worker_that_drains_is_seen() -> anyhow::Result<()> {
+    let system = System::start(setup(Wiring::Cluster).workers(1)).await?;
+    let mut gate = Gate::open().await?;
+    system
+        .api
+        .apply(&limited("it.long", &gate.run(), 1))
+        .await?;
+    system.api.submit("it.long", json!({})).await?;
+    let visitor = gate.next().await?;
+    let mark = "serving /healthz, /readyz and /metrics server.address=";
+    let address = system.announced("worker-1", mark).await;
+    let probes = Api::new(format!("http://{}", address.context("no probes")?))?;
+    let looking = async {
+        wait_for("a worker that says that it stops", async || {
+            let answer = probes.get("/readyz").await?.expect(503)?;
+            ensure!(answer["stopping"] == true, "{answer}");
+            Ok(())
+        })
+        .await?;
+        probes.metric("worker_slots_busy").await?;
+        visitor.leave(0).await
+    };
+    tokio::try_join!(system.halt("worker-1"), looking)?;
+    system.start_again("worker-1").await?;
+    system.api.until_idle("it.long").await?;
+    system.stop().await
 }
