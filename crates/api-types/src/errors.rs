@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use attune_core::foreign::cut;
 use attune_core::{Reject, RequestId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -33,14 +34,32 @@ pub struct ErrorDetail {
     pub request_id: Option<RequestId>,
 }
 
+/// How many bytes of JSON an error may have: its words, and the name of a field. Both may quote what
+/// was sent.
+const MOST_WORDS: usize = 1_200;
+const MOST_NAME: usize = 300;
+
+impl ErrorDetail {
+    /// A code and words, which are cut where they are too long.
+    #[must_use]
+    pub fn new(code: &'static str, message: &str) -> Self {
+        Self {
+            code: Cow::Borrowed(code),
+            message: cut(message, MOST_WORDS).into_owned(),
+            field: None,
+            retry_after_seconds: None,
+            request_id: None,
+        }
+    }
+}
+
 impl From<Reject> for ErrorDetail {
     fn from(reject: Reject) -> Self {
+        let field = reject.field.as_deref();
         Self {
-            code: Cow::Borrowed(reject.code.as_str()),
-            message: reject.message,
-            field: reject.field,
+            field: field.map(|field| cut(field, MOST_NAME).into_owned()),
             retry_after_seconds: reject.retry_after_seconds,
-            request_id: None,
+            ..Self::new(reject.code.as_str(), &reject.message)
         }
     }
 }

@@ -15,8 +15,12 @@ use tracing::error;
 
 use crate::error::ApiError;
 
-/// All answers that are being put together or wait to be read may have so many bytes.
-const MEMORY: usize = 96 * 1024 * 1024;
+/// All large answers that are being put together or wait to be read may have so many bytes.
+const MEMORY: usize = 64 * 1024 * 1024;
+/// And all others, which wait for none of those.
+const MEMORY_OF_SMALL: usize = 32 * 1024 * 1024;
+/// An answer of so many bytes is a small one: that to a batch of 1,000, or an execution.
+const SMALL: usize = 2 * 1024 * 1024;
 /// Semaphores count in units of this many bytes.
 const UNIT: usize = 1024;
 /// How many pages with long parts are put together at once: their rows need several times the
@@ -28,6 +32,7 @@ const WAIT: Duration = Duration::from_secs(5);
 /// The memory that is left.
 pub(crate) struct AnswerMemory {
     units: Arc<Semaphore>,
+    units_of_small: Arc<Semaphore>,
     builders: Semaphore,
 }
 
@@ -38,6 +43,7 @@ impl AnswerMemory {
     pub(crate) fn new() -> Self {
         Self {
             units: Arc::new(Semaphore::new(MEMORY / UNIT)),
+            units_of_small: Arc::new(Semaphore::new(MEMORY_OF_SMALL / UNIT)),
             builders: Semaphore::new(BUILDERS),
         }
     }
@@ -48,7 +54,11 @@ impl AnswerMemory {
     /// 503 when too many answers wait to be read.
     pub(crate) async fn reserve(&self, bytes: usize) -> Result<Reserved, ApiError> {
         let units = u32::try_from(bytes.min(MEMORY).div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.units).acquire_many_owned(units);
+        let all = match bytes <= SMALL {
+            true => &self.units_of_small,
+            false => &self.units,
+        };
+        let permit = Arc::clone(all).acquire_many_owned(units);
         match tokio::time::timeout(WAIT, permit).await {
             Ok(permit) => Ok(Reserved(permit.expect("nobody closes this semaphore"))),
             Err(_) => Err(overloaded()),
@@ -75,7 +85,19 @@ fn overloaded() -> ApiError {
 }
 
 impl Reserved {
-    /// The answer, which keeps as much memory as it has bytes.
+    /// Keeps so many units; `false` when so many are not there.
+    fn resize(&mut self, units: usize) -> bool {
+        if let Some(kept) = self.0.split(units) {
+            self.0 = kept;
+            return true;
+        }
+        let missing = u32::try_from(units - self.0.num_permits()).unwrap_or(u32::MAX);
+        let more = Arc::clone(self.0.semaphore()).try_acquire_many_owned(missing);
+        more.map(|more| self.0.merge(more)).is_ok()
+    }
+
+    /// The answer, which keeps as much memory as it has bytes; 503 where it has more than was reserved,
+    /// and too many others wait to be read.
     pub(crate) fn json(mut self, value: &impl Serialize) -> Response {
         let json = match serde_json::to_vec(value) {
             Ok(json) => json,
@@ -84,8 +106,8 @@ impl Reserved {
                 return ApiError::internal().into_response();
             }
         };
-        if let Some(kept) = self.0.split(json.len().div_ceil(UNIT)) {
-            self.0 = kept;
+        if !self.resize(json.len().div_ceil(UNIT)) {
+            return overloaded().into_response();
         }
         let bytes = Bytes::from_owner(Held {
             json,
@@ -165,12 +187,45 @@ mod tests {
     async fn memory_comes_back_when_an_answer_is_read() {
         let memory = AnswerMemory::new();
         let all = memory.reserve(MEMORY).await.ok().unwrap();
-        assert!(memory.reserve(1).await.is_err());
-        let answer = all.json(&"x".repeat(10 * UNIT));
-        let rest = memory.reserve(MEMORY - 11 * UNIT).await.ok();
+        assert!(memory.reserve(SMALL + 1).await.is_err());
+        let answer = all.json(&"x".repeat(3 * SMALL));
+        let rest = memory.reserve(MEMORY - 3 * SMALL - UNIT).await.ok();
         assert!(rest.is_some());
-        assert!(memory.reserve(UNIT).await.is_err());
+        assert!(memory.reserve(SMALL + UNIT).await.is_err());
         drop(answer);
-        assert!(memory.reserve(11 * UNIT).await.is_ok());
+        assert!(memory.reserve(3 * SMALL + UNIT).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_larger_than_it_was_to_be_counts_as_a_whole() {
+        let memory = AnswerMemory::new();
+        let half = MEMORY_OF_SMALL / 2;
+        let large = || async {
+            memory
+                .reserve(UNIT)
+                .await
+                .ok()
+                .unwrap()
+                .json(&"x".repeat(half))
+        };
+        let answer = large().await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(large().await.status(), 503);
+        drop(answer);
+        assert_eq!(large().await.status(), 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_answer_waits_for_no_large_one() {
+        let memory = AnswerMemory::new();
+        let _all = memory.reserve(MEMORY).await.ok().unwrap();
+        let waits = memory.reserve(MEMORY);
+        let small = async {
+            let asked = tokio::time::Instant::now();
+            assert!(memory.reserve(SMALL).await.is_ok());
+            asked.elapsed()
+        };
+        let (refused, waited) = tokio::join!(waits, small);
+        assert!(refused.is_err() && waited.is_zero(), "{waited:?}");
     }
 }

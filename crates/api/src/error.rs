@@ -1,7 +1,5 @@
 //! Refusals and how they are told.
 
-use std::borrow::Cow;
-
 use attune_commands::ClientError;
 use attune_core::{Reject, RejectCode, RequestId};
 use attune_store::StoreError;
@@ -34,13 +32,7 @@ impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
-            detail: ErrorDetail {
-                code: Cow::Borrowed(code),
-                message: message.into(),
-                field: None,
-                retry_after_seconds: None,
-                request_id: None,
-            },
+            detail: ErrorDetail::new(code, &message.into()),
             closes: false,
         }
     }

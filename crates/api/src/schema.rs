@@ -1,6 +1,7 @@
 //! Parameter schemas: JSON Schema, compiled once per version of an action.
 
 use attune_core::Reject;
+use attune_core::foreign::cut;
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
@@ -78,9 +79,9 @@ impl ParameterSchema {
             && let Err(first) = self.validator.validate(parameters)
         {
             // What is missing or unexpected names itself, however long its name is.
-            let place = cut(&path("parameters", &place_of(&first)), MAX_PLACE);
-            let message = format!("`{place}`: {}", cut(&first.to_string(), MAX_EXPLANATION));
-            return Err(Reject::field(place, message));
+            let (place, problem) = (path("parameters", &place_of(&first)), first.to_string());
+            let (place, problem) = (cut(&place, MAX_PLACE), cut(&problem, MAX_EXPLANATION));
+            return Err(Reject::field(&*place, format!("`{place}`: {problem}")));
         }
         Err(Reject::field(
             "parameters",
@@ -112,8 +113,12 @@ fn broken_schema(error: &ValidationError<'_>) -> Reject {
         );
     }
     let place = path("parameters", error.instance_path().as_str());
-    let error = cut(&error.to_string(), MAX_EXPLANATION);
-    Reject::field(&*place, format!("`{place}` is not a JSON schema: {error}"))
+    let problem = error.to_string();
+    let (place, problem) = (cut(&place, MAX_PLACE), cut(&problem, MAX_EXPLANATION));
+    Reject::field(
+        &*place,
+        format!("`{place}` is not a JSON schema: {problem}"),
+    )
 }
 
 /// What keeps a pattern from being used, and what to do.
@@ -160,14 +165,6 @@ fn unsupported(pattern: &str) -> Option<&'static str> {
         rest = after;
     }
     None
-}
-
-/// The beginning of a text that may quote what was sent.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{} …", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// Where an error is, as a JSON pointer; a missing or unexpected property counts as the place.

@@ -83,7 +83,12 @@ fn print_all(text: &str) -> anyhow::Result<ExitCode> {
 fn tell(error: &anyhow::Error) {
     let text = attune_config::redact_urls(&format!("{error:#}"));
     // To nobody, where stderr is a full disk or a pipe without a reader; that is no reason to panic.
-    writeln!(std::io::stderr(), "attune: {}", attune_cli::shown(&text)).ok();
+    writeln!(
+        std::io::stderr(),
+        "attune: {}",
+        attune_core::foreign::shown(&text)
+    )
+    .ok();
 }
 
 /// Without a runtime of threads: it only waits, and there is one for each worker.

@@ -29,8 +29,6 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-pub use self::render::shown;
-
 use self::action::ActionArguments;
 use self::cluster::ClusterArguments;
 use self::dead_letters::DeadLettersArguments;
@@ -194,7 +192,7 @@ pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
         Err(failure) => Output::text("").with(failure.exit, vec![failure.message]),
     };
     for problem in &output.problems {
-        eprintln!("attune: {}", render::shown(problem));
+        eprintln!("attune: {}", attune_core::foreign::shown(problem));
     }
     render::to_stdout(&output.text)?;
     Ok(ExitCode::from(output.exit as u8))

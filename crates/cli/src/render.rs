@@ -1,8 +1,8 @@
 //! Tables and times for people.
 
-use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write};
 
+use attune_core::foreign::shown;
 use chrono::TimeDelta;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -39,30 +39,6 @@ pub(super) fn table(columns: &[Column], rows: Vec<Vec<String>>) -> String {
 /// A text that somebody else wrote, for one line: a line break in it would look like a line of ours.
 pub(super) fn one_line(text: &str) -> String {
     shown(&text.replace(['\n', '\r', '\t'], " ")).into_owned()
-}
-
-/// What a terminal may be shown of a text that somebody else may have written: what would steer it
-/// (control characters, among them those that begin its commands) or turn the direction of what
-/// follows stands there as JSON writes it, `\u001b`. So JSON stays the JSON that it was.
-pub fn shown(text: &str) -> Cow<'_, str> {
-    if !text.contains(steers) {
-        return text.into();
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        if steers(letter) {
-            shown.push_str(&format!("\\u{:04x}", u32::from(letter)));
-        } else {
-            shown.push(letter);
-        }
-    }
-    shown.into()
-}
-
-fn steers(letter: char) -> bool {
-    let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let breaks = matches!(letter, '\u{2028}' | '\u{2029}');
-    turns || breaks || (letter.is_control() && !matches!(letter, '\n' | '\t'))
 }
 
 /// A duration in the two largest units that say something: `2d 3h`, `4m 5s`, `6.7s`, `89ms`.
@@ -145,16 +121,6 @@ mod tests {
         let rows = vec![vec!["a\u{1b}]0;t\u{7}\r\nb".to_owned()]];
         let text = table(&[Column::Words("reason")], rows);
         assert_eq!(text, "reason\na\\u001b]0;t\\u0007  b");
-        // One-character forms of the same commands, a deletion, a line that is written over, and
-        // letters that read from right to left.
-        let text = shown("\u{61c}\u{2028}");
-        assert_eq!(text, "\\u061c\\u2028");
-        let text = shown("\u{9b}2J\u{7f}x\ry\u{202e}z");
-        assert_eq!(text, "\\u009b2J\\u007fx\\u000dy\\u202ez");
-        assert!(matches!(shown("Grüße\n\t"), Cow::Borrowed(_)));
-        let json = serde_json::to_string_pretty(&["\u{9b}\u{202e}"]).unwrap();
-        let back: Vec<String> = serde_json::from_str(&shown(&json)).unwrap();
-        assert_eq!(back, ["\u{9b}\u{202e}"]);
     }
 
     #[test]

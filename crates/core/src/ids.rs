@@ -163,12 +163,21 @@ impl RequestId {
         Self(Uuid::new_v5(&self.0, index.to_string().as_bytes()))
     }
 
+    /// The id under which an ended execution is run again, once, however often that is asked for. No
+    /// client's key leads to it by accident.
+    #[must_use]
+    pub fn of_rerun(id: ExecutionId) -> Self {
+        Self(Uuid::new_v5(&AGAIN, id.to_string().as_bytes()))
+    }
+
     /// The id for a client's free-form key: the key itself where it is a UUID, else a hash of it.
     pub fn from_key(key: &str) -> Self {
         Self(Uuid::parse_str(key).unwrap_or_else(|_| Uuid::new_v5(&NAMESPACE, key.as_bytes())))
     }
 }
 
+/// The name space of request ids for what is run again.
+const AGAIN: Uuid = Uuid::from_u128(0x0c3b_7d52_94e1_4f0e_8a6b_2f57_d1c9_03a8);
 /// The name space of request ids that are made from clients' own keys.
 const NAMESPACE: Uuid = Uuid::from_u128(0x5f1d_6c0e_37a4_4b7b_9d52_61c1_0a77_5e0d);
 

@@ -4,6 +4,7 @@
 //! none of it reads a clock, a socket or a file.
 
 pub mod action;
+pub mod foreign;
 pub mod ids;
 pub mod input;
 pub mod outcome;

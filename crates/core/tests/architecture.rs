@@ -12,7 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("core", &[]),
     ("messages", &["core"]),
     ("config", &["core"]),
-    ("runtime", &["config"]),
+    ("runtime", &["config", "core"]),
     ("store", &["core"]),
     ("store-conformance", &["store", "core"]),
     ("store-postgres", &["store", "core"]),

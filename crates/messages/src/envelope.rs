@@ -1,5 +1,6 @@
 //! The frame around every message.
 
+use attune_core::foreign::cut;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,7 @@ pub enum DecodeError {
     },
     /// It is not an envelope.
     #[error("not a message envelope: {0}")]
-    Envelope(serde_json::Error),
+    Envelope(String),
     /// Its type does not belong here.
     #[error("message type `{found}` is not one of those expected here: {expected}")]
     Type {
@@ -73,16 +74,31 @@ pub enum DecodeError {
         known: u32,
     },
     /// Its payload does not fit its type.
-    #[error("the payload is not a `{message_type}`: {source}")]
+    #[error("the payload is not a `{message_type}`: {why}")]
     Payload {
         /// The message's type.
         message_type: &'static str,
         /// What is wrong.
-        source: serde_json::Error,
+        why: String,
     },
     /// Its payload has no item.
     #[error("the payload is an empty batch")]
     Empty,
+}
+
+/// What is wrong with JSON, in words that may quote it: never more than a few hundred bytes of it, since
+/// they go into logs, dead letters and the health of queues.
+pub fn words(error: &serde_json::Error) -> String {
+    const MOST: usize = 500;
+    let words = error.to_string();
+    let begins = cut(&words, MOST);
+    match error.line() {
+        // The place stands at the end of the words.
+        line if begins.len() < words.len() => {
+            format!("{begins} at line {line} column {}", error.column())
+        }
+        _ => begins.into_owned(),
+    }
 }
 
 impl DecodeError {
@@ -104,7 +120,7 @@ impl<'a> Envelope<'a> {
                 max: max_bytes,
             });
         }
-        serde_json::from_slice(body).map_err(DecodeError::Envelope)
+        serde_json::from_slice(body).map_err(|error| DecodeError::Envelope(words(&error)))
     }
 
     /// Whether it holds items of this type, of whatever version.
@@ -145,9 +161,9 @@ impl<'a> Envelope<'a> {
         } else {
             serde_json::from_str(text).map(|item| vec![item])
         };
-        let items: Vec<M> = items.map_err(|source| DecodeError::Payload {
+        let items: Vec<M> = items.map_err(|error| DecodeError::Payload {
             message_type: M::TYPE,
-            source,
+            why: words(&error),
         })?;
         if items.is_empty() {
             Err(DecodeError::Empty)

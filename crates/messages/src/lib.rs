@@ -11,6 +11,8 @@ pub mod reply;
 pub mod v1;
 
 pub use copies::{Copies, Headers, MessageCopy, TIMES_BACK, lasting_id};
-pub use envelope::{DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw};
+pub use envelope::{
+    DecodeError, Envelope, Message, decode, decode_batch, encode, encode_raw, words,
+};
 pub use pack::{ItemTooLarge, Pack, PackBounds, PackSize, Packer, message_bytes};
 pub use reply::reply_address;

@@ -29,6 +29,7 @@ mod failing;
 mod health;
 pub mod http;
 mod in_task;
+mod log_lines;
 mod log_pace;
 mod metrics;
 mod ops;

@@ -16,9 +16,11 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::counters::Counter;
+use crate::log_lines::{Form, Lines};
 
-/// So many lines wait at most for whoever reads the log: a few megabytes.
-const LINES_WAITING: usize = 10_000;
+/// So many lines wait at most for whoever reads the log: a megabyte as a rule, 64 where all are as long
+/// as a line may be.
+const LINES_WAITING: usize = 4_000;
 /// How long the end of a process waits for its last lines to be read.
 const LAST_LINES: Duration = Duration::from_millis(1_200);
 
@@ -137,11 +139,13 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 pub fn init_plain(level: &str) -> Result<Log, TelemetryError> {
     let filter = filter(level)?;
     let (writer, log) = Log::start();
+    let colours = io::stderr().is_terminal();
+    let form = Form::Text { colours };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .log_internal_errors(false)
-        .with_writer(writer)
-        .with_ansi(io::stderr().is_terminal())
+        .with_writer(Lines { form, writer })
+        .with_ansi(colours)
         .with_target(false)
         .without_time()
         .finish()
@@ -179,15 +183,19 @@ fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
+    let form = match format {
+        LogFormat::Json => Form::Json,
+        LogFormat::Text | LogFormat::Auto => Form::Text { colours },
+    };
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         // A line that cannot be written is lost. To complain of it on stderr, as is usual, is a panic
         // in the middle of whatever was logged when that is a full disk or a pipe without a reader.
         .log_internal_errors(false)
-        .with_writer(writer);
-    match format {
-        LogFormat::Json => Box::new(lines.json().flatten_event(true).finish()),
-        LogFormat::Text | LogFormat::Auto => Box::new(lines.with_ansi(colours).finish()),
+        .with_writer(Lines { form, writer });
+    match form {
+        Form::Json => Box::new(lines.json().flatten_event(true).finish()),
+        Form::Text { colours } => Box::new(lines.with_ansi(colours).finish()),
     }
 }
 

@@ -398,9 +398,8 @@ fn is_dispatch_of(item: &ExecutionRequested, record: &ExecutionRecord) -> bool {
 /// What was asked for, once more. Its request id follows from the old execution, so that however
 /// many letters name it, it is run again once.
 fn submission(record: ExecutionRecord, dispatched: ExecutionRequested) -> Submission {
-    let key = format!("attune: execution {} is run again", record.id);
     Submission {
-        request_id: Some(RequestId::from_key(&key)),
+        request_id: Some(RequestId::of_rerun(record.id)),
         // As they were written: the record has them as values.
         parameters: dispatched.parameters,
         priority: record.priority,

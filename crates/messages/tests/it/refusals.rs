@@ -200,12 +200,9 @@ fn a_misspelt_field_is_refused_by_name() {
         (r#"[{"action_ref":"core.echo"},{"action_ref":7}]"#, "string"),
     ] {
         match enforcement(payload) {
-            Err(DecodeError::Payload {
-                message_type,
-                source,
-            }) => {
+            Err(DecodeError::Payload { message_type, why }) => {
                 assert_eq!(message_type, "enforcement.created");
-                assert!(source.to_string().contains(word), "{payload}: {source}");
+                assert!(why.contains(word), "{payload}: {why}");
             }
             other => panic!("{payload}: {other:?}"),
         }

@@ -11,7 +11,7 @@ mod tests;
 
 use attune_core::{Attempt, ExecutionId, PartitionId, Status};
 use attune_messages::v1::{Completion, ExecutionCompleted, SlotRelease};
-use attune_messages::{DecodeError, Envelope, message_bytes};
+use attune_messages::{DecodeError, Envelope, message_bytes, words};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::port::Arrived;
@@ -140,7 +140,7 @@ fn read_item(item: Box<RawValue>) -> Completed {
     match serde_json::from_str(item.get()) {
         Ok(ExecutionCompleted(completion)) => Ok(completion),
         Err(error) => {
-            let reason = format!("the item is not a completion: {error}");
+            let reason = format!("the item is not a completion: {}", words(&error));
             Err(Unreadable { item, reason })
         }
     }

@@ -53,6 +53,9 @@ fn check_origin(method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), F
             .get(name)
             .map(|value: &HeaderValue| value.to_str().unwrap_or(""))
     };
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(Foreign::Machine("Host"));
+    }
     // A request without any host (HTTP/1.0) cannot come from a browser.
     let host = text(header::HOST).or_else(|| uri.authority().map(Authority::as_str));
     if host.is_some_and(|host| !names_loopback(host)) {
@@ -81,6 +84,9 @@ fn names_loopback(authority: &str) -> bool {
     let Ok(authority) = authority.parse::<Authority>() else {
         return false;
     };
+    if authority.as_str().contains('@') {
+        return false;
+    }
     let host = authority
         .host()
         .trim_matches(['[', ']'])
@@ -124,6 +130,12 @@ mod tests {
         }
         assert!(may(&Method::GET, &other));
         assert!(may(&Method::POST, &[("host", "localhost:8080")]));
+    }
+
+    #[test]
+    fn a_host_is_named_once_and_without_a_user() {
+        assert!(!allowed(&[("host", "localhost"), ("host", "localhost")]));
+        assert!(!allowed(&[("host", "evil.example@localhost")]));
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(crate) struct Pending {
     aside_log: LogPace,
     /// Of dispatches that only a newer worker can read.
     newer_log: LogPace,
+    /// Of messages that cannot be used.
+    poison_log: LogPace,
     /// When everything of a life that is over must be gone.
     alarm_at: Option<Instant>,
     /// Ended by us; its lease is still kept.
@@ -286,10 +288,13 @@ impl Service {
 
     /// Puts a message that cannot be used among the dead letters, in a task of its own that
     /// tries until it can or the worker stops.
-    fn refuse(&self, topic: Topic, delivery: Delivery, error: &DecodeError) {
+    fn refuse(&mut self, topic: Topic, delivery: Delivery, error: &DecodeError) {
         self.counters.dead_letters.add(1);
         let reason = error.to_string();
-        tracing::warn!(%topic, reason, "a message goes to the dead letters");
+        if self.pending.poison_log.is_due() {
+            let times = self.pending.poison_log.tries();
+            tracing::warn!(%topic, reason, times, "a message goes to the dead letters");
+        }
         let subscriber = if topic == Topic::Cancel {
             self.cancels.as_ref()
         } else {
