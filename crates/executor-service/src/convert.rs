@@ -20,6 +20,7 @@ use attune_store as store;
 use attune_store::audit::what;
 use chrono::{DateTime, Utc};
 use serde_json::json;
+use uuid::Uuid;
 
 /// A length of time in whole milliseconds.
 pub(crate) fn span(time: Duration) -> Millis {
@@ -300,7 +301,7 @@ pub(crate) fn force_release(item: v1::ForceRelease) -> ForceRelease {
     }
 }
 
-pub(crate) fn answer(answer: Answer) -> v1::Answer {
+pub(crate) fn answer(message_id: Uuid, answer: Answer) -> v1::Answer {
     let accepted = |accepted: Accepted| v1::Accepted {
         execution_id: accepted.execution_id,
         status: accepted.status,
@@ -309,6 +310,7 @@ pub(crate) fn answer(answer: Answer) -> v1::Answer {
     };
     v1::Answer {
         request_id: answer.request_id,
+        message_id: Some(message_id),
         outcome: match answer.outcome {
             Ok(it) => v1::AnswerOutcome::Accepted(accepted(it)),
             Err(reject) => v1::AnswerOutcome::Rejected(reject),

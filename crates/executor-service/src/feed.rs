@@ -16,7 +16,9 @@ use attune_messages::{DecodeError, Envelope, Message};
 use attune_runtime::{Backoff, LogPace};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use crate::asker::asker;
 use crate::convert;
 use crate::driver::boot_now;
 use crate::newer::Newer;
@@ -71,7 +73,7 @@ impl Feed {
         };
         let (settler, inbox) = (subscriber.settler(), self.inbox(&topic));
         let shelf = self.shelf(&topic, &settler, stop);
-        let mut newer_log = LogPace::default();
+        let (mut newer_log, mut poison_log) = (LogPace::default(), LogPace::default());
         loop {
             let delivery = tokio::select! {
                 () = stop.cancelled() => return,
@@ -82,8 +84,8 @@ impl Feed {
             if Bug::AckFirst.is_planted() {
                 settler.ack(&[delivery.tag]).await;
             }
-            let work = match decode(&topic, &delivery, self.max_message_bytes) {
-                Ok(work) => work,
+            let (message_id, work) = match decode(&topic, &delivery, self.max_message_bytes) {
+                Ok(understood) => understood,
                 Err(Unusable::Newer(reason)) => {
                     self.newer.came(boot_now());
                     if newer_log.is_due() {
@@ -94,6 +96,10 @@ impl Feed {
                     continue;
                 }
                 Err(Unusable::Poison(reason)) => {
+                    if poison_log.is_due() {
+                        let times = poison_log.tries();
+                        tracing::warn!(bus.topic = %topic, reason, times, "a message cannot be used; it goes to the dead letters");
+                    }
                     self.bury(&topic, (&settler, &shelf), delivery, reason, stop);
                     continue;
                 }
@@ -107,7 +113,10 @@ impl Feed {
                     subscription,
                     partition,
                     bytes: delivery.body.len(),
-                    reply_to: delivery.reply_to.as_deref().map(Arc::from),
+                    reply_to: delivery
+                        .reply_to
+                        .as_deref()
+                        .map(|address| asker(message_id, address)),
                     work,
                 },
             };
@@ -181,7 +190,6 @@ impl Feed {
         stop: &CancellationToken,
     ) {
         self.poisoned.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(bus.topic = %topic, reason, "a message cannot be used; it goes to the dead letters");
         let (bus, topic, shelf) = (Arc::clone(&self.bus), topic.clone(), shelf.clone());
         let (settler, stop) = (Arc::clone(settler), stop.clone());
         tokio::spawn(async move {
@@ -217,11 +225,15 @@ enum Unusable {
     Poison(String),
 }
 
-fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, Unusable> {
+fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<(Uuid, Work), Unusable> {
     if let Some(reply_to) = &delivery.reply_to {
         reply_address(reply_to).map_err(|reject| Unusable::Poison(reject.to_string()))?;
     }
-    work(topic, delivery, max_bytes).map_err(|error| {
+    let read = || {
+        let envelope = Envelope::parse(&delivery.body, max_bytes)?;
+        Ok((envelope.message_id, work(topic, &envelope)?))
+    };
+    read().map_err(|error: DecodeError| {
         if error.is_newer() {
             Unusable::Newer(error.to_string())
         } else {
@@ -230,8 +242,7 @@ fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, 
     })
 }
 
-fn work(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<Work, DecodeError> {
-    let envelope = Envelope::parse(&delivery.body, max_bytes)?;
+fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
     match topic {
         Topic::Control(_) => {
             let items = envelope.items::<SlotRelease>()?.into_iter();

@@ -7,6 +7,7 @@
 //! messages. `intake` routes rule firings to the partitions; `progress` shows which loops go on;
 //! `refusals` writes down which partitions wait for the store.
 
+mod asker;
 mod calls;
 mod convert;
 mod counters;

@@ -13,6 +13,7 @@ use chrono::Utc;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+use crate::asker::parts;
 use crate::convert;
 use crate::progress::SideBySide;
 
@@ -143,15 +144,16 @@ impl Publisher {
     fn once(&self, send: Send) -> Vec<Outgoing> {
         match send {
             Send::Answers(answers) => {
-                let mut askers: BTreeMap<Arc<str>, Vec<Answer>> = BTreeMap::new();
-                for (reply_to, answer) in answers {
-                    askers
-                        .entry(reply_to)
-                        .or_default()
-                        .push(convert::answer(answer));
+                let mut askers: BTreeMap<&str, Vec<Answer>> = BTreeMap::new();
+                for (asker, answer) in &answers {
+                    // Its feed has made it.
+                    if let Some((message_id, address)) = parts(asker) {
+                        let answer = convert::answer(message_id, answer.clone());
+                        askers.entry(address).or_default().push(answer);
+                    }
                 }
-                let packed = askers.into_iter().flat_map(|(reply_to, answers)| {
-                    self.messages(&Topic::Reply(reply_to.to_string()), answers)
+                let packed = askers.into_iter().flat_map(|(address, answers)| {
+                    self.messages(&Topic::Reply(address.to_owned()), answers)
                 });
                 packed.collect()
             }

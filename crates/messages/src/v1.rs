@@ -7,6 +7,7 @@ use attune_core::{
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use crate::envelope::Message;
 
@@ -100,6 +101,10 @@ message!(ActionChanged = "partition.action_changed");
 pub struct Answer {
     /// The command's request id.
     pub request_id: RequestId,
+    /// The message that held the command. A partition's commands are decided in their order, so a
+    /// refusal of the last copy of a request is its end. Executors of an earlier release leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<Uuid>,
     /// What became of it.
     pub outcome: AnswerOutcome,
 }

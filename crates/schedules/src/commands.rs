@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use attune_core::{ExecutionId, PartitionId, Seq};
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Cancel};
-use attune_messages::{decode_batch, encode};
+use attune_messages::{decode, encode};
 use chrono::Utc;
 use shuttle::future::{block_on, spawn};
 use shuttle::sync::Arc;
@@ -33,11 +33,12 @@ async fn answer_all(bus: MemoryBus) -> usize {
     let mut answered = 0;
     while let Some(delivery) = commands.next().await {
         let reply_to = delivery.reply_to.clone().unwrap();
-        let answers: Vec<_> = decode_batch::<Cancel>(&delivery.body, 1 << 20)
-            .unwrap()
+        let (message_id, commands) = decode::<Cancel>(&delivery.body, 1 << 20).unwrap();
+        let answers: Vec<_> = commands
             .into_iter()
             .map(|command| Answer {
                 request_id: command.request_id,
+                message_id: Some(message_id),
                 outcome: AnswerOutcome::Accepted(Accepted {
                     execution_id: Some(command.execution_id),
                     status: None,

@@ -50,7 +50,7 @@ pub(crate) enum Body {
 }
 
 /// A submission on its way.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Submit {
     /// Names the request.
     pub(crate) request_id: RequestId,

@@ -30,6 +30,25 @@ pub(crate) struct Ask {
     pub(crate) done: bool,
 }
 
+/// Who waits for an answer, and to which copy of what it asks.
+pub(crate) fn asker(reply_to: &str) -> Option<(usize, u32)> {
+    let (number, copy) = reply_to.split_once('.').unwrap_or((reply_to, "0"));
+    Some((number.parse().ok()?, copy.parse().ok()?))
+}
+
+impl Ask {
+    /// The message that is sent this time. Copies of a submission can be told apart.
+    fn copy(&self, number: usize) -> Body {
+        match &self.body {
+            Body::Submit(submit) if submit.reply_to.is_some() => Body::Submit(Arc::new(Submit {
+                reply_to: Some(format!("{number}.{}", self.tries).into()),
+                ..Submit::clone(submit)
+            })),
+            body => body.clone(),
+        }
+    }
+}
+
 impl World {
     /// The request id of a planned submission: the same, however often it is sent.
     fn request_of(&self, id: usize) -> RequestId {
@@ -190,19 +209,24 @@ impl World {
         }
         let delay = self.delay();
         let ask = &self.asks[number];
-        let (name, body, confirm_only) = (ask.name, ask.body.clone(), ask.confirm_only);
+        let (name, body, confirm_only) = (ask.name, ask.copy(number), ask.confirm_only);
+        let client = ask.client;
         let last = self.client_at.entry(ask.client).or_insert(0);
         *last = (*last).max(self.now + delay);
         let at = *last;
         // A message that does not arrive is one whose confirm the client never sees.
         if !self.rng.chance(self.noise.lost) {
+            self.refusals.sent(&body);
             self.push(
                 at,
                 Ev::Arrive(name, body.clone(), confirm_only.then_some(number)),
             );
         }
         if self.rng.chance(self.noise.doubled) {
+            self.refusals.sent(&body);
             self.push(at + 1, Ev::Arrive(name, body, None));
+            // What comes next on the same connection comes after it.
+            self.client_at.insert(client, at + 1);
         }
         let tries = &mut self.asks[number].tries;
         let wait = ASK_AGAIN << (*tries).min(3);
@@ -220,10 +244,7 @@ impl World {
 
     /// An owner says which execution a request has led to.
     pub(crate) fn told(&mut self, reply_to: &str, id: ExecutionId) {
-        let ask = reply_to
-            .parse::<usize>()
-            .ok()
-            .and_then(|n| self.asks.get(n));
+        let ask = asker(reply_to).and_then(|(number, _)| self.asks.get(number));
         if let Some(ask) = ask
             && matches!(ask.body, Body::Submit(_))
         {
@@ -232,13 +253,14 @@ impl World {
         }
     }
 
-    pub(crate) fn answered(&mut self, number: usize, is_refused: bool) {
+    /// An owner has answered this copy of a command.
+    pub(crate) fn answered(&mut self, number: usize, copy: u32, is_refused: bool) {
         self.note(Note::Answered(number));
         let ask = &mut self.asks[number];
         ask.done = true;
         if is_refused && matches!(ask.body, Body::Submit(_)) {
             let request = ask.request_id;
-            return self.heard_refusal(request);
+            return self.heard_refusal(request, (number, copy));
         }
         if let Some((action, version)) = ask.limit {
             self.oracle.said.told(action, version);

@@ -9,33 +9,74 @@ use attune_executor::partition::Answer;
 use attune_executor::stored::Batch;
 
 use crate::bus::{Body, Party};
+use crate::client::asker;
 use crate::oracle::Violation;
 use crate::plan::Plant;
 use crate::world::{Ev, Word, World};
 
+/// One copy of a submission: who asks, and for the how manieth time.
+type Copy = (usize, u32);
+
 /// What is remembered of it.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
-    /// How many messages of each request the broker was given: every one may be decided anew.
-    messages: BTreeMap<RequestId, u32>,
-    /// How many refusals of each request its client has heard: one of each message at most.
-    told: BTreeMap<RequestId, u32>,
+pub(crate) struct Refusals(BTreeMap<RequestId, Copies>);
+
+/// The copies of one submission. Its owner decides about them in the order in which the broker was
+/// given them: when the last is refused, so was each before it.
+#[derive(Debug, Default)]
+struct Copies {
+    /// So many are on their way to the broker.
+    under_way: u32,
+    /// How often the broker was given each, and the last that it was given.
+    given: BTreeMap<Copy, u32>,
+    last: Option<Copy>,
+    /// How many refusals of each its client has heard.
+    told: BTreeMap<Copy, u32>,
+}
+
+impl Copies {
+    /// Whether nothing is left that an owner may accept, as the client knows.
+    fn is_final(&self) -> bool {
+        let times = |of: &BTreeMap<Copy, u32>, copy| of.get(copy).copied().unwrap_or(0);
+        let is_refused = |copy| times(&self.told, copy) >= times(&self.given, copy);
+        self.under_way == 0 && self.last.as_ref().is_some_and(is_refused)
+    }
 }
 
 impl Refusals {
-    /// The broker is given a message.
-    pub(crate) fn arrived(&mut self, body: &Body) {
-        if let Body::Submit(submit) = body {
-            *self.messages.entry(submit.request_id).or_default() += 1;
+    fn of(&mut self, body: &Body) -> Option<(&mut Copies, Option<Copy>)> {
+        let Body::Submit(submit) = body else {
+            return None;
+        };
+        let copies = self.0.entry(submit.request_id).or_default();
+        Some((copies, submit.reply_to.as_deref().and_then(asker)))
+    }
+
+    /// A client sends a message.
+    pub(crate) fn sent(&mut self, body: &Body) {
+        if let Some((copies, _)) = self.of(body) {
+            copies.under_way += 1;
         }
     }
 
-    /// Whether every message of this request was refused, as its client knows.
+    /// It is on its way no more, whatever the broker does with it.
+    pub(crate) fn came(&mut self, body: &Body) {
+        if let Some((copies, _)) = self.of(body) {
+            copies.under_way = copies.under_way.saturating_sub(1);
+        }
+    }
+
+    /// The broker is given a message. One that nobody waits for is a copy that nobody refuses.
+    pub(crate) fn arrived(&mut self, body: &Body) {
+        if let Some((copies, copy)) = self.of(body) {
+            let copy = copy.unwrap_or((usize::MAX, 0));
+            *copies.given.entry(copy).or_default() += 1;
+            copies.last = Some(copy);
+        }
+    }
+
     fn is_final(&self, request: RequestId) -> bool {
-        let messages = self.messages.get(&request).copied().unwrap_or(0);
-        self.told
-            .get(&request)
-            .is_some_and(|told| *told >= messages)
+        self.0.get(&request).is_some_and(Copies::is_final)
     }
 }
 
@@ -60,9 +101,10 @@ impl World {
         }
     }
 
-    /// A client hears that its request is refused; it does not ask again.
-    pub(crate) fn heard_refusal(&mut self, request: RequestId) {
-        *self.refusals.told.entry(request).or_default() += 1;
+    /// A client hears that a copy of its request is refused; it does not ask again.
+    pub(crate) fn heard_refusal(&mut self, request: RequestId, copy: Copy) {
+        let copies = self.refusals.0.entry(request).or_default();
+        *copies.told.entry(copy).or_default() += 1;
         if self.store.requests.contains_key(&request) {
             self.judge_refusal(request);
         }

@@ -313,7 +313,7 @@ impl World {
                 let reply = self.perform(party, call, fate);
                 self.push(reply_at, Ev::To(party, Word::Reply(number, reply)));
             }
-            Ev::Answer(ask, is_refused) => self.answered(ask, is_refused),
+            Ev::Answer(ask, copy, is_refused) => self.answered(ask, copy, is_refused),
             Ev::Ask(ask) => self.ask(ask),
             Ev::Watch => self.watch_flow(),
             Ev::Restart(party) => self.restart(party),
@@ -399,6 +399,7 @@ impl World {
         if let Some(ask) = ask {
             self.confirm(ask);
         }
+        self.refusals.came(&body);
         if let Some((name, body)) = self.by_relays(name, body) {
             self.arrive_at(name, body);
         }

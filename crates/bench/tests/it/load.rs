@@ -11,7 +11,7 @@ use attune_bus::{Bus, Outgoing, Subscription, Topic};
 use attune_commands::{ClientOptions, CommandClient};
 use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status};
 use attune_messages::v1::{Accepted, Answer, AnswerOutcome, Submit};
-use attune_messages::{decode_batch, encode};
+use attune_messages::{decode, encode};
 use attune_record::{Record, now_ns};
 use chrono::Utc;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,8 @@ async fn own(bus: Arc<dyn Bus>, seen: Seen, answers: Answers) {
     while let Some(delivery) = commands.next().await {
         commands.settler().ack(&[delivery.tag]).await;
         let mut replies = Vec::new();
-        for command in decode_batch::<Submit>(&delivery.body, 1 << 20).unwrap() {
+        let (message_id, commands) = decode::<Submit>(&delivery.body, 1 << 20).unwrap();
+        for command in commands {
             n += 1;
             let request_id = command.submission.request_id.unwrap();
             let mut seen = seen.lock().unwrap();
@@ -55,6 +56,7 @@ async fn own(bus: Arc<dyn Bus>, seen: Seen, answers: Answers) {
                 .1 += 1;
             replies.extend(answers(n).map(|outcome| Answer {
                 request_id,
+                message_id: Some(message_id),
                 outcome,
             }));
         }

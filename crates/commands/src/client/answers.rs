@@ -36,8 +36,11 @@ pub(super) async fn listen(shared: Arc<Shared>, mut answers: Subscriber, stop: C
         let mut next = first;
         while let Some(delivery) = next {
             if let Err(error) = take(&shared, &delivery) {
-                shared.unreadable_answers.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%error, "a message at the reply address is not an answer");
+                let times = shared.unreadable_answers.fetch_add(1, Ordering::Relaxed) + 1;
+                // Whoever may write there shall not fill the log.
+                if times.is_power_of_two() {
+                    tracing::warn!(%error, times, "a message at the reply address is not an answer");
+                }
             }
             tags.push(delivery.tag);
             next = if tags.len() < ANSWERS_AT_ONCE {
@@ -53,7 +56,7 @@ pub(super) async fn listen(shared: Arc<Shared>, mut answers: Subscriber, stop: C
 
 fn take(shared: &Shared, delivery: &Delivery) -> Result<(), DecodeError> {
     for answer in decode_batch::<Answer>(&delivery.body, MAX_BYTES)? {
-        if !shared.pending.answer(answer.request_id, &answer.outcome) {
+        if !shared.pending.answer(&answer) {
             shared.unmatched_answers.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(request.id = %answer.request_id, "nobody waits for this answer");
         }

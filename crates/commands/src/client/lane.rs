@@ -116,6 +116,10 @@ impl Command {
         }
     }
 
+    pub(super) fn is_submission(&self) -> bool {
+        self.kind == Kind::Submit
+    }
+
     fn is_wanted(&self) -> bool {
         !self.ticket.abandoned.load(Ordering::Acquire)
     }
@@ -193,15 +197,19 @@ async fn send_all(shared: Arc<Shared>, partition: PartitionId) {
         max_bytes: shared.options.max_message_bytes,
     };
     while let Some(pack) = lane.take_pack(bounds) {
-        send(&shared, partition, &pack).await;
+        send(&shared, partition, pack).await;
     }
 }
 
 /// Publishes one pack until it is confirmed or refused, or until nobody waits for it. Later
 /// commands stay behind it, so that order holds when the broker was away.
-async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
-    let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
+async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
     let message_id = Uuid::now_v7();
+    pack.retain(|command| shared.pending.sending(command, message_id));
+    if pack.is_empty() {
+        return;
+    }
+    let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
     let mut message = Outgoing::new(
         Topic::Commands(partition),
         message_id,
@@ -220,8 +228,9 @@ async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
             if !pack.iter().any(Command::is_wanted) {
                 return None;
             }
-            for command in pack {
-                shared.pending.copied(command.request_id);
+            for command in &pack {
+                let request_id = command.request_id;
+                shared.pending.sending_again(request_id, message_id);
             }
             tracing::warn!(
                 partition = partition.0,
@@ -236,7 +245,7 @@ async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
     )
     .await;
     if published.is_all() {
-        for command in pack {
+        for command in &pack {
             command.ticket.confirmed.store(true, Ordering::Release);
         }
         return;
@@ -251,7 +260,12 @@ async fn send(shared: &Shared, partition: PartitionId, pack: &[Command]) {
         // Nobody waits for it any more.
         None => return,
     };
-    for command in pack.iter().filter(|command| !command.again) {
-        shared.pending.fail(command, failure.clone());
+    for command in &pack {
+        if let Outcome::Refused(_) = failure {
+            shared.pending.not_sent(command.request_id, message_id);
+        }
+        if !command.again {
+            shared.pending.fail(command, failure.clone());
+        }
     }
 }

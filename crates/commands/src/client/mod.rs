@@ -357,7 +357,6 @@ impl CommandClient {
                 && waiter.is_confirmed()
             {
                 tracing::debug!(request.id = %waiter.request_id(), "no answer yet; sending again");
-                self.shared.pending.copied(waiter.request_id());
                 lane::push(&self.shared, waiter.partition(), vec![waiter.command()]);
             }
         }

@@ -1,22 +1,16 @@
 //! Who waits for which answer.
 
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
 
 use attune_core::{PartitionId, RequestId};
-use attune_messages::v1::AnswerOutcome;
+use attune_messages::v1::{Answer, AnswerOutcome};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::lane::{Command, Ticket};
 use attune_bus::port::Refusal;
-
-/// How long it is remembered of a request that nobody waits for any more how many of its copies are
-/// not answered: whoever repeats it must not take their refusals for that of the last one.
-const REMEMBERED: Duration = Duration::from_mins(1);
-/// How many such requests are remembered at most.
-const MAX_REMEMBERED: usize = 100_000;
 
 /// How the wait for a command ends.
 #[derive(Debug, Clone)]
@@ -35,66 +29,86 @@ pub(super) struct Pending {
     table: Arc<Mutex<Table>>,
 }
 
-/// What is under way, and what was a moment ago.
-#[derive(Default)]
-struct Table {
-    entries: HashMap<RequestId, Entry>,
-    /// Requests that were left with copies that are not answered, the oldest first.
-    left: VecDeque<(RequestId, Instant)>,
-}
+type Table = HashMap<RequestId, Entry>;
 
 /// Callers that repeat a request while it is under way have one entry together: as their bodies
 /// are equal, whichever answer comes first is right for all of them. A refusal is right only when
 /// no copy of the request is left that its owner may accept.
 struct Entry {
-    /// What is asked for, while somebody waits.
-    item: Option<Arc<RawValue>>,
-    /// How often it was sent, or may have been.
-    copies: u32,
-    /// How many of them are refused.
-    refused: u32,
+    /// What is asked for.
+    item: Arc<RawValue>,
+    is_submission: bool,
+    /// The messages that hold it, the last one last; its owner decides about each by itself, in this
+    /// order.
+    copies: Vec<MessageCopy>,
     waiters: Vec<(Arc<Ticket>, oneshot::Sender<Outcome>)>,
+}
+
+/// One message with a command.
+struct MessageCopy {
+    message_id: Uuid,
+    /// How often it was sent: without a confirm the broker may have it twice.
+    attempts: u32,
+    /// How often it was refused.
+    refused: u32,
+}
+
+impl MessageCopy {
+    /// Whether every attempt that the broker may have is refused.
+    fn is_refused(&self) -> bool {
+        self.refused >= self.attempts
+    }
+}
+
+impl Entry {
+    /// Notes the refusal of a copy; whether it is the last word.
+    ///
+    /// Of a submission that is the refusal of its last copy: those before it are decided by then, and
+    /// had one of them been accepted, so would this one have been. What else is asked for is done once,
+    /// so that its second copy is refused when the first has done it: there all copies count, as they
+    /// do for an owner of an earlier release, which does not say what it refuses.
+    fn is_refused(&mut self, message_id: Option<Uuid>) -> bool {
+        let is_it = |copy: &&mut MessageCopy| match message_id {
+            Some(message_id) => copy.message_id == message_id,
+            None => !copy.is_refused(),
+        };
+        if let Some(copy) = self.copies.iter_mut().find(is_it) {
+            copy.refused += 1;
+        }
+        if self.is_submission && message_id.is_some() {
+            self.copies.last().is_some_and(MessageCopy::is_refused)
+        } else {
+            self.copies.iter().all(MessageCopy::is_refused)
+        }
+    }
+
+    /// Whether it has sent this message.
+    fn knows(&self, message_id: Uuid) -> bool {
+        self.copies.iter().any(|copy| copy.message_id == message_id)
+    }
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the waiter with this ticket out of the table, if it is still there.
+/// Takes the waiter with this ticket out of the table, if it is still there; with the last waiter
+/// goes the entry.
 fn remove(
-    table: &Mutex<Table>,
+    table: &mut Table,
     request_id: RequestId,
     ticket: &Arc<Ticket>,
 ) -> Option<oneshot::Sender<Outcome>> {
-    let mut table = lock(table);
-    let entry = table.entries.get_mut(&request_id)?;
+    let entry = table.get_mut(&request_id)?;
     let index = entry
         .waiters
         .iter()
         .position(|(other, _)| Arc::ptr_eq(other, ticket))?;
     let (_, sender) = entry.waiters.remove(index);
     if entry.waiters.is_empty() {
-        entry.item = None;
-        table.leave(request_id);
+        table.remove(&request_id);
     }
     Some(sender)
-}
-
-impl Table {
-    /// Nobody waits for a request any more.
-    fn leave(&mut self, request_id: RequestId) {
-        let now = Instant::now();
-        self.left.push_back((request_id, now));
-        while let Some((oldest, since)) = self.left.front().copied()
-            && (self.left.len() > MAX_REMEMBERED || now.duration_since(since) > REMEMBERED)
-        {
-            self.left.pop_front();
-            let is_left = |entry: &Entry| entry.waiters.is_empty();
-            if self.entries.get(&oldest).is_some_and(is_left) {
-                self.entries.remove(&oldest);
-            }
-        }
-    }
 }
 
 impl Pending {
@@ -103,18 +117,15 @@ impl Pending {
         let (sender, receiver) = oneshot::channel();
         {
             let mut table = lock(&self.table);
-            let entry = table.entries.entry(command.request_id);
-            let entry = entry.or_insert_with(|| Entry {
-                item: None,
-                copies: 0,
-                refused: 0,
+            let entry = table.entry(command.request_id).or_insert_with(|| Entry {
+                item: Arc::clone(&command.item),
+                is_submission: command.is_submission(),
+                copies: Vec::with_capacity(1),
                 waiters: Vec::with_capacity(1),
             });
-            let item = entry.item.get_or_insert_with(|| Arc::clone(&command.item));
-            if item.get() != command.item.get() {
+            if entry.item.get() != command.item.get() {
                 return None;
             }
-            entry.copies += 1;
             entry.waiters.push((Arc::clone(&command.ticket), sender));
         }
         let table = Arc::clone(&self.table);
@@ -126,33 +137,64 @@ impl Pending {
         })
     }
 
-    /// One more copy of a command may be with its owner, who decides about each by itself.
-    pub(super) fn copied(&self, request_id: RequestId) {
-        if let Some(entry) = lock(&self.table).entries.get_mut(&request_id) {
-            entry.copies += 1;
+    /// A command is about to be sent in this message; `false` when nobody waits for it any more, and
+    /// then it must not be: its refusal may have been told.
+    pub(super) fn sending(&self, command: &Command, message_id: Uuid) -> bool {
+        let mut table = lock(&self.table);
+        let entry = table.get_mut(&command.request_id);
+        let waits = |entry: &&mut Entry| {
+            let mut tickets = entry.waiters.iter().map(|(ticket, _)| ticket);
+            tickets.any(|ticket| Arc::ptr_eq(ticket, &command.ticket))
+        };
+        let Some(entry) = entry.filter(waits) else {
+            return false;
+        };
+        entry.copies.push(MessageCopy {
+            message_id,
+            attempts: 1,
+            refused: 0,
+        });
+        true
+    }
+
+    /// The message is sent once more: the broker may have it already.
+    pub(super) fn sending_again(&self, request_id: RequestId, message_id: Uuid) {
+        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
+            let mut copies = entry.copies.iter_mut();
+            if let Some(copy) = copies.find(|copy| copy.message_id == message_id) {
+                copy.attempts += 1;
+            }
+        }
+    }
+
+    /// The bus has not taken the message, in none of its attempts.
+    pub(super) fn not_sent(&self, request_id: RequestId, message_id: Uuid) {
+        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
+            entry.copies.retain(|copy| copy.message_id != message_id);
         }
     }
 
     /// Ends the wait of everyone under this request id, unless a copy may still be accepted;
-    /// `false` when nobody waits.
-    pub(super) fn answer(&self, request_id: RequestId, outcome: &AnswerOutcome) -> bool {
+    /// `false` when nobody waits for it.
+    pub(super) fn answer(&self, answer: &Answer) -> bool {
         let entry = {
-            let entries = &mut lock(&self.table).entries;
-            if let (Some(entry), AnswerOutcome::Rejected(_)) =
-                (entries.get_mut(&request_id), outcome)
-            {
-                entry.refused += 1;
-                if entry.refused < entry.copies {
-                    return !entry.waiters.is_empty();
-                }
+            let mut table = lock(&self.table);
+            let Some(entry) = table.get_mut(&answer.request_id) else {
+                return false;
+            };
+            // To a message of somebody who has given up, maybe with another body.
+            if answer.message_id.is_some_and(|id| !entry.knows(id)) {
+                return false;
             }
-            entries.remove(&request_id)
+            let is_refusal = matches!(answer.outcome, AnswerOutcome::Rejected(_));
+            if is_refusal && !entry.is_refused(answer.message_id) {
+                return true;
+            }
+            table.remove(&answer.request_id)
         };
-        let Some(entry) = entry.filter(|entry| !entry.waiters.is_empty()) else {
-            return false;
-        };
-        for (index, (_, waiter)) in entry.waiters.into_iter().enumerate() {
-            let mut outcome = outcome.clone();
+        let waiters = entry.into_iter().flat_map(|entry| entry.waiters);
+        for (index, (_, waiter)) in waiters.enumerate() {
+            let mut outcome = answer.outcome.clone();
             if let (1.., AnswerOutcome::Accepted(accepted)) = (index, &mut outcome) {
                 accepted.repeated = true;
             }
@@ -162,26 +204,28 @@ impl Pending {
         true
     }
 
-    /// Ends the wait for one command, if someone still waits for it.
+    /// Ends the wait for one command, if someone still waits for it. A refusal by the bus says nothing
+    /// of the copies that it took.
     pub(super) fn fail(&self, command: &Command, outcome: Outcome) {
-        if let Outcome::Refused(_) = outcome {
-            self.not_sent(command.request_id);
-        }
-        if let Some(waiter) = remove(&self.table, command.request_id, &command.ticket) {
+        let mut table = lock(&self.table);
+        let entry = table.get(&command.request_id);
+        let is_with_owner = entry.is_some_and(|entry| !entry.copies.is_empty());
+        let outcome = match outcome {
+            Outcome::Refused(_) if is_with_owner => {
+                Outcome::Unknown("the bus refused one copy of it, and has another")
+            }
+            outcome => outcome,
+        };
+        let waiter = remove(&mut table, command.request_id, &command.ticket);
+        drop(table);
+        if let Some(waiter) = waiter {
             drop(waiter.send(outcome));
-        }
-    }
-
-    /// The bus has not taken a copy.
-    fn not_sent(&self, request_id: RequestId) {
-        if let Some(entry) = lock(&self.table).entries.get_mut(&request_id) {
-            entry.copies = entry.copies.saturating_sub(1);
         }
     }
 
     /// Ends the wait of everyone.
     pub(super) fn fail_all(&self, outcome: &Outcome) {
-        let all = std::mem::take(&mut lock(&self.table).entries);
+        let all = std::mem::take(&mut *lock(&self.table));
         for (_, waiter) in all.into_values().flat_map(|entry| entry.waiters) {
             drop(waiter.send(outcome.clone()));
         }
@@ -229,7 +273,7 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         self.command.ticket.abandon();
         drop(remove(
-            &self.table,
+            &mut lock(&self.table),
             self.command.request_id,
             &self.command.ticket,
         ));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use attune_bus::{Bus, Outgoing, Topic};
 use attune_commands::{ClientError, ClientOptions, CommandClient};
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
+use attune_messages::v1::AnswerOutcome;
 use uuid::Uuid;
 
 use crate::support::{
@@ -200,6 +201,78 @@ async fn a_late_refusal_is_not_that_of_a_request_made_again() {
     let task = submit(&client, request("core.echo", request_id), LONG);
     let pack = owner.next().await;
     owner.answer(&pack, |_| rejected()).await;
+    let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
+    assert_eq!(task.await.unwrap(), refused);
+}
+
+/// What is on its way under a request id is told to nobody who asks for something else under it.
+#[tokio::test]
+async fn a_late_answer_is_not_that_to_another_body() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let request_id = RequestId::fresh();
+    let task = submit(&client, request("core.echo", request_id), SHORT);
+    let (first, _second) = (owner.next().await, owner.next().await);
+    let unknown = task.await.unwrap();
+    assert!(
+        matches!(unknown, Err(ClientError::NotConfirmed { .. })),
+        "{unknown:?}"
+    );
+
+    let mut other = request("core.echo", request_id);
+    other.requested_by = Some("somebody".to_owned());
+    let task = submit(&client, other, LONG);
+    let third = owner.next().await;
+    owner.answer(&first, |_| accepted(5)).await;
+    let conflict = Reject::new(RejectCode::Conflict, "used before");
+    owner
+        .answer(&third, |_| AnswerOutcome::Rejected(conflict.clone()))
+        .await;
+    let refused = Err(ClientError::Rejected(conflict.clone()));
+    assert_eq!(task.await.unwrap(), refused);
+    assert_eq!(client.stats().unmatched_answers, 1);
+}
+
+/// Copies are decided in their order: the refusal of the last is the last word, whatever became of
+/// the answers to those before it; but what is done once is refused when it is done already.
+#[tokio::test]
+async fn the_refusal_of_the_last_copy_is_the_last_word() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 5);
+    let (_first, second) = (owner.next().await, owner.next().await);
+    owner.answer(&second, |_| rejected()).await;
+    let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
+    assert_eq!(task.await.unwrap(), refused);
+
+    const EXECUTION: ExecutionId = ExecutionId(0x100);
+    let cancelling = client.clone();
+    let cancel = async move { cancelling.cancel(EXECUTION, SHORT * 2).await };
+    let task = tokio::spawn(cancel);
+    let (_first, second) = (owner.next().await, owner.next().await);
+    owner.answer(&second, |_| rejected()).await;
+    let unknown = matches!(task.await.unwrap(), Err(ClientError::NotConfirmed { .. }));
+    assert!(unknown, "the first may have done it");
+}
+
+/// An owner of an earlier release does not say which copy it refuses: all must be.
+#[tokio::test]
+async fn refusals_by_an_earlier_release_are_counted() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 5);
+    let (first, second) = (owner.next().await, owner.next().await);
+    owner.answer_as_before(&second, |_| rejected()).await;
+    owner.answer_as_before(&first, |_| accepted(5)).await;
+    assert_eq!(id_of(task.await.unwrap()), 5);
+
+    let task = submit(&client, Submission::new("core.echo"), SHORT * 5);
+    let (first, second) = (owner.next().await, owner.next().await);
+    owner.answer_as_before(&first, |_| rejected()).await;
+    owner.answer_as_before(&second, |_| rejected()).await;
     let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
     assert_eq!(task.await.unwrap(), refused);
 }

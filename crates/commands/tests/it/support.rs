@@ -156,12 +156,31 @@ impl Owner {
     }
 
     pub(crate) async fn answer(&self, pack: &Pack, outcome: impl Fn(usize) -> AnswerOutcome) {
+        self.tell(pack, Some(pack.message_id), outcome).await;
+    }
+
+    /// Answers as owners of an earlier release do.
+    pub(crate) async fn answer_as_before(
+        &self,
+        pack: &Pack,
+        outcome: impl Fn(usize) -> AnswerOutcome,
+    ) {
+        self.tell(pack, None, outcome).await;
+    }
+
+    async fn tell(
+        &self,
+        pack: &Pack,
+        message_id: Option<Uuid>,
+        outcome: impl Fn(usize) -> AnswerOutcome,
+    ) {
         let answers: Vec<_> = pack
             .request_ids
             .iter()
             .enumerate()
             .map(|(index, &request_id)| Answer {
                 request_id,
+                message_id,
                 outcome: outcome(index),
             })
             .collect();

@@ -72,7 +72,7 @@ pub struct Delivered {
     pub partition: PartitionId,
     /// How many bytes it had.
     pub bytes: usize,
-    /// Who waits for answers.
+    /// Who waits for answers, in whatever words the driver has for it: they come back as they are.
     pub reply_to: Option<Arc<str>>,
     /// Its items.
     pub work: Work,

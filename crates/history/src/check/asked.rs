@@ -20,7 +20,8 @@ use attune_core::{ActionId, ExecutionId, RequestId};
 use attune_record::Record;
 use uuid::Uuid;
 
-use super::facts::{Facts, Request};
+use super::facts::Facts;
+use super::request::Request;
 use super::{FinalRow, Judged, Promise, Violation, violation};
 
 /// A change of a limit.

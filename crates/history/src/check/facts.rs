@@ -8,6 +8,7 @@ use attune_core::{
 
 use super::asked::Asked;
 use super::processes::Processes;
+use super::request::Request;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
 use attune_record::{FaultPhase, Record};
@@ -67,33 +68,6 @@ pub(super) struct Execution {
     pub(super) ended: Option<(Attempt, Status, u32)>,
     /// A record shows how it left the queue for the first time.
     pub(super) leaves: bool,
-}
-
-/// What is known of a request.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Request {
-    /// When it was first made, and the record.
-    pub(super) invoked: Option<(i64, u32)>,
-    pub(super) invokes: u32,
-    pub(super) oks: u32,
-    pub(super) fails: u32,
-    /// How often its client did not learn what became of it.
-    pub(super) infos: u32,
-    pub(super) failed: Option<u32>,
-    /// How often the API knew that it stores nothing for it, the last record, and whether it
-    /// ever answered in another way.
-    pub(super) refusals: u32,
-    pub(super) refused: Option<u32>,
-    pub(super) answered_otherwise: bool,
-    pub(super) queue: Option<(u32, Priority)>,
-    /// Whether it was made to be held up.
-    pub(super) delayed: bool,
-    /// Whether it was not the same each time that it was made.
-    pub(super) differs: bool,
-    /// When it was first known to be accepted, and the record.
-    pub(super) ok: Option<(i64, u32)>,
-    /// What it became, and the record that says so.
-    pub(super) execution: Option<(ExecutionId, u32)>,
 }
 
 /// A slot that was granted: the number of the grant and the limit then.
@@ -256,6 +230,7 @@ impl Facts {
                 let action_ref = self.intern(action_ref);
                 let request = self.requests.entry(*request_id).or_default();
                 request.invokes += 1;
+                request.last_invoked = request.last_invoked.max(Some(*t_ns));
                 let queue = (action_ref, *priority);
                 request.differs |= request.queue.is_some_and(|first| first != queue)
                     || (request.invokes > 1 && request.delayed != *delayed);
@@ -276,24 +251,20 @@ impl Facts {
                 request_id,
                 http_status,
                 execution_id,
+                code,
                 t_ns,
-                ..
             } => {
                 if let Some(execution_id) = execution_id {
                     self.answers += 1;
                     self.tell(*request_id, *execution_id, *t_ns, number);
                 }
                 let request = self.requests.entry(*request_id).or_default();
-                // A conflict is one with something that is stored.
-                if (400..500).contains(http_status) && *http_status != 409 {
-                    request.refusals += 1;
-                    request.refused = Some(number);
-                } else {
-                    request.answered_otherwise = true;
-                }
+                request.answered((*t_ns, number), *http_status, code.as_deref());
             }
-            Record::SubmitInfo { request_id, .. } => {
-                self.requests.entry(*request_id).or_default().infos += 1;
+            Record::SubmitInfo { request_id, t_ns } => {
+                let request = self.requests.entry(*request_id).or_default();
+                request.infos += 1;
+                request.last_given_up = request.last_given_up.max(Some(*t_ns));
             }
             Record::SubmitFail { request_id, .. } => {
                 let request = self.requests.entry(*request_id).or_default();

@@ -22,6 +22,7 @@ mod programs;
 mod queue;
 #[cfg(test)]
 mod random;
+mod request;
 mod rounds;
 mod submissions;
 #[cfg(test)]

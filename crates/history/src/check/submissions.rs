@@ -17,7 +17,8 @@ use std::collections::{HashMap, HashSet};
 
 use attune_core::{ExecutionId, Priority, RequestId, Status};
 
-use super::facts::{Facts, Request};
+use super::facts::Facts;
+use super::request::Request;
 use super::{FinalRow, Judged, Promise, Violation, violation};
 
 pub(super) fn judge(
@@ -136,7 +137,22 @@ fn judge_ends(facts: &Facts, broken: &mut Vec<Violation>) {
 /// Whether every time that a request was made, it was refused.
 fn is_refused(request: &Request) -> bool {
     let told = request.fails > 0 && request.fails >= request.invokes;
-    told || is_refused_by_api(request)
+    told || is_refused_by_api(request) || is_refused_at_last(request)
+}
+
+/// Whether an owner had no room for it when it was made for the last time. Copies are decided in the
+/// order in which they were sent, so that those whose outcome was unknown were refused before.
+fn is_refused_at_last(request: &Request) -> bool {
+    let last = request
+        .last_answered
+        .filter(|(_, had_no_room)| *had_no_room);
+    last.is_some_and(|(t_ns, _)| {
+        let has_asked_since = request.last_invoked.is_none_or(|asked| asked > t_ns);
+        let may_have_asked = request
+            .last_given_up
+            .is_some_and(|given_up| given_up > t_ns);
+        !has_asked_since && !may_have_asked
+    })
 }
 
 /// The same as the API knew it, whatever its client was told.

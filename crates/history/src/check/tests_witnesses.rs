@@ -119,6 +119,41 @@ fn i1_what_the_api_refused_is_stored() {
     assert_clean(&world);
 }
 
+/// Copies of a request are decided in their order: the refusal of the last says that those before it
+/// came to nothing, whatever was known of them.
+#[test]
+fn i1_what_was_unknown_and_then_refused_is_stored() {
+    let (mut world, ids) = whole(2);
+    let other = RequestId(Uuid::from_u128(99));
+    world.invoke(other, NORMAL);
+    world.answer(other, 503, None);
+    world.push(|t_ns| Record::SubmitInfo {
+        request_id: other,
+        t_ns,
+    });
+    let mut row = world.rows[&ids[0]].clone();
+    row.id = ExecutionId(i64::from(u32::MAX) << 20);
+    row.request_id = Some(other);
+    world.rows.insert(row.id, row);
+    assert_clean(&world);
+    world.invoke(other, NORMAL);
+    world.push(|t_ns| Record::Answered {
+        request_id: other,
+        http_status: 429,
+        execution_id: None,
+        code: Some("QUEUE_FULL".to_owned()),
+        t_ns,
+    });
+    let refused = world.records.clone();
+    assert_breaks(&world, Promise::I1);
+    // Asked for once more, it may be from then.
+    world.invoke(other, NORMAL);
+    assert_clean(&world);
+    world.records = refused;
+    world.answer(other, 503, None);
+    assert_clean(&world);
+}
+
 #[test]
 fn i2_the_end_of_a_process_that_had_the_number_of_a_program_before() {
     let mut world = World::new(1);

@@ -1,6 +1,8 @@
 //! What an owner tells the workers and those who ask.
 
 use super::*;
+use crate::client::asker;
+use attune_core::RejectCode;
 
 impl World {
     pub(super) fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
@@ -48,9 +50,14 @@ impl World {
                     {
                         self.told(&reply_to, id);
                     }
-                    let Ok(ask) = reply_to.parse() else { continue };
+                    let Some((ask, copy)) = asker(&reply_to) else {
+                        continue;
+                    };
+                    // A conflict is one with something that is an execution.
+                    let refusal = answer.outcome.as_ref().err();
+                    let is_refused = refusal.is_some_and(|it| it.code != RejectCode::Conflict);
                     if !self.rng.chance(self.noise.lost) {
-                        self.soon(Ev::Answer(ask, answer.outcome.is_err()));
+                        self.soon(Ev::Answer(ask, copy, is_refused));
                     }
                 }
             }

@@ -147,7 +147,7 @@ pub(crate) enum Ev {
     BusIsBack(usize),
     Store(Party, u64, StoreCall, Fate, Time),
     /// A client is answered; whether it was refused.
-    Answer(usize, bool),
+    Answer(usize, u32, bool),
     Ask(usize),
     /// See whether things go on.
     Watch,
