@@ -84,6 +84,7 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
             oldest.unwrap_or_else(|| "-".to_owned()),
             queue.total_enqueued.to_string(),
             queue.total_completed.to_string(),
+            queue.total_cancelled.to_string(),
             queue.total_expired.to_string(),
             queue.age_ms.map_or_else(|| "-".to_owned(), as_of),
             health(queue),
@@ -94,9 +95,10 @@ fn queue_table(queues: &[QueueView], now: DateTime<Utc>) -> String {
         Column::Figures("waiting"),
         Column::Figures("active"),
         Column::Figures("limit"),
-        Column::Figures("oldest wait"),
+        Column::Figures("oldest"),
         Column::Figures("enqueued"),
         Column::Figures("completed"),
+        Column::Figures("cancelled"),
         Column::Figures("expired"),
         Column::Figures("as of"),
         Column::Words("health"),
@@ -158,13 +160,14 @@ mod tests {
                 "1m 5s",
                 "20",
                 "6",
+                "1",
                 "3",
                 "1.2s ago",
                 "degraded: a tenth full or more: 12 of 100"
             ]
         );
         let width = row.find("degraded").unwrap() + "healthy".len();
-        assert!(width <= 100, "{width} columns while it is well");
+        assert!(width <= 105, "{width} columns while it is well");
         assert_eq!(
             ended(&queue),
             "ended: 6 completed (succeeded, failed, timed out or abandoned), 1 cancelled, 3 expired \

@@ -196,7 +196,7 @@ impl Reminder {
             message.id = %letter.message.message_id,
             lost_count,
             "completions were confirmed, but their executions still count as running; they are \
-             told again"
+             told again (does a completion listener run?)"
         );
         if let Err(error) = self.bus.publish(vec![letter.message.clone()]).await {
             tracing::debug!(%error, "not now; it is tried again");

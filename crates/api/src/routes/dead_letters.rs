@@ -233,6 +233,7 @@ async fn put_letter_back(
     let (letter, body) = found.ok_or_else(|| no_letter(id))?;
     if let Some(at) = letter.requeued_at {
         let by = letter.requeued_by.unwrap_or_default();
+        let at = at.to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
         let message = format!("{by} put it back at {at}; if it is still of no use, it comes again");
         return Err(conflict("ALREADY_REQUEUED", message));
     }

@@ -134,7 +134,8 @@ async fn not_found() -> impl IntoResponse {
     ApiError::new(
         StatusCode::NOT_FOUND,
         "NOT_FOUND",
-        "there is nothing at this path; /docs describes what there is",
+        "there is nothing at this path; /docs at the address of the API (api.listen) describes \
+         what there is",
     )
 }
 

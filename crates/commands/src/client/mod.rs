@@ -88,7 +88,8 @@ pub enum ClientError {
         reason: String,
     },
     /// No executor has ever served this partition, or it holds as many commands as it may.
-    /// Nothing was stored; trying again later is right.
+    /// Nothing was stored by this call; one before it under the same id, of which nothing is known, may
+    /// have. Trying again later is right.
     #[error("partition {0} takes no commands now: no executor has started, or it is full")]
     Unroutable(PartitionId),
     /// This client has as many commands without an answer as it may. Nothing was sent.
