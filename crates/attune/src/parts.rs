@@ -61,8 +61,9 @@ impl Parts {
                 partitions,
             });
         }
-        agree_on_bus(store.as_ref(), settings, role).await?;
         let bus = rabbit(settings, role, shutdown).await?;
+        // Not before: what cannot be reached is nobody's place to meet.
+        agree_on_bus(store.as_ref(), settings, role).await?;
         Ok(Self {
             store,
             bus,

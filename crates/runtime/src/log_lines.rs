@@ -74,7 +74,13 @@ fn line(form: Form, text: &str) -> Cow<'_, str> {
                 .into()
         }
         Form::Json => text.into(),
-        Form::Text { colours } if is_long => tame(&cut(text, LEFT), colours).into_owned().into(),
+        Form::Text { colours } if is_long => {
+            let mut begins = tame(&cut(text, LEFT), colours).into_owned();
+            if colours {
+                begins.push_str("\u{1b}[0m");
+            }
+            begins.into()
+        }
         Form::Text { colours } => tame(text, colours),
     }
 }

@@ -204,19 +204,37 @@ async fn send_all(shared: Arc<Shared>, partition: PartitionId) {
 /// Publishes one pack until it is confirmed or refused, or until nobody waits for it. Later
 /// commands stay behind it, so that order holds when the broker was away.
 async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
-    let message_id = Uuid::now_v7();
-    pack.retain(|command| shared.pending.sending(command, message_id));
-    if pack.is_empty() {
-        return;
-    }
-    let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
-    let mut message = Outgoing::new(
-        Topic::Commands(partition),
-        message_id,
-        pack[0].kind.encode(message_id, &items),
-    );
-    message.reply_to = Some(shared.reply_address.clone());
     let mut pause = FIRST_PAUSE;
+    while let Some(rest) = send_message(shared, partition, pack, &mut pause).await {
+        tokio::time::sleep(next(&mut pause)).await;
+        pack = rest;
+    }
+}
+
+/// The pause now; the next one is longer.
+fn next(pause: &mut Duration) -> Duration {
+    let now = *pause;
+    *pause = LONGEST_PAUSE.min(now * 2);
+    now
+}
+
+/// Publishes one message until it is confirmed or refused, or until it must not be sent once more
+/// because somebody waits for a part of it no longer: then gives the rest, which needs a message of
+/// its own.
+async fn send_message(
+    shared: &Shared,
+    partition: PartitionId,
+    pack: Vec<Command>,
+    pause: &mut Duration,
+) -> Option<Vec<Command>> {
+    let message_id = Uuid::now_v7();
+    let pack = shared.pending.sending(pack, message_id);
+    let kind = pack.first()?.kind;
+    let items: Vec<_> = pack.iter().map(|command| &*command.item).collect();
+    let body = kind.encode(message_id, &items);
+    let mut message = Outgoing::new(Topic::Commands(partition), message_id, body);
+    message.reply_to = Some(shared.reply_address.clone());
+    let mut attempts = 1;
     // Nobody stops it but those who wait for it.
     let never = CancellationToken::new();
     let published = publish_until_confirmed(
@@ -225,30 +243,26 @@ async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
         Patience::Refusals(1),
         &never,
         |error, _| {
-            if !pack.iter().any(Command::is_wanted) {
+            if !shared.pending.sending_again(&pack, message_id) {
                 return None;
             }
-            for command in &pack {
-                let request_id = command.request_id;
-                shared.pending.sending_again(request_id, message_id);
-            }
+            attempts += 1;
             tracing::warn!(
                 partition = partition.0,
                 commands = pack.len(),
                 %error,
                 "commands were not confirmed; sending them again"
             );
-            let wait = pause;
-            pause = LONGEST_PAUSE.min(pause * 2);
-            Some(wait)
+            Some(next(pause))
         },
     )
     .await;
     if published.is_all() {
+        shared.pending.confirmed(&pack, message_id, attempts);
         for command in &pack {
             command.ticket.confirmed.store(true, Ordering::Release);
         }
-        return;
+        return None;
     }
     let failure = match published.refused.into_iter().next() {
         // A refusal says nothing about an attempt before it.
@@ -257,8 +271,7 @@ async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
         }
         Some(gone) => Outcome::Refused(gone.why),
         None if published.closed => Outcome::Unknown("the bus was closed"),
-        // Nobody waits for it any more.
-        None => return,
+        None => return Some(pack),
     };
     for command in &pack {
         if let Outcome::Refused(_) = failure {
@@ -268,4 +281,5 @@ async fn send(shared: &Shared, partition: PartitionId, mut pack: Vec<Command>) {
             shared.pending.fail(command, failure.clone());
         }
     }
+    None
 }

@@ -14,6 +14,7 @@
 //! the owner says so (with `repeated`, even though this caller has not seen the first answer).
 
 mod answers;
+mod copies;
 mod lane;
 mod pending;
 

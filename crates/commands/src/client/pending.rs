@@ -1,14 +1,16 @@
 //! Who waits for which answer.
 
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
-use attune_core::{PartitionId, RequestId};
+use attune_core::{PartitionId, Reject, RequestId};
 use attune_messages::v1::{Answer, AnswerOutcome};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::copies::Copies;
 use super::lane::{Command, Ticket};
 use attune_bus::port::Refusal;
 
@@ -23,13 +25,26 @@ pub(super) enum Outcome {
     Unknown(&'static str),
 }
 
+/// How long it is remembered that a call has left a message that may still come: far longer than a
+/// broker or a network holds one back.
+const STRAYS_FOR: Duration = Duration::from_mins(10);
+/// How many such requests are remembered at most.
+const MAX_STRAYS: usize = 100_000;
+
 /// All commands that someone waits for.
 #[derive(Default)]
 pub(super) struct Pending {
     table: Arc<Mutex<Table>>,
 }
 
-type Table = HashMap<RequestId, Entry>;
+#[derive(Default)]
+struct Table {
+    entries: HashMap<RequestId, Entry>,
+    /// Requests of which a message may still come, and when that was noted last.
+    strays: HashMap<RequestId, Instant>,
+    /// The same in the order in which they were noted.
+    noted: VecDeque<(RequestId, Instant)>,
+}
 
 /// Callers that repeat a request while it is under way have one entry together: as their bodies
 /// are equal, whichever answer comes first is right for all of them. A refusal is right only when
@@ -38,77 +53,96 @@ struct Entry {
     /// What is asked for.
     item: Arc<RawValue>,
     is_submission: bool,
-    /// The messages that hold it, the last one last; its owner decides about each by itself, in this
-    /// order.
-    copies: Vec<MessageCopy>,
+    copies: Copies,
     waiters: Vec<(Arc<Ticket>, oneshot::Sender<Outcome>)>,
 }
 
-/// One message with a command.
-struct MessageCopy {
-    message_id: Uuid,
-    /// How often it was sent: without a confirm the broker may have it twice.
-    attempts: u32,
-    /// How often it was refused.
-    refused: u32,
-}
-
-impl MessageCopy {
-    /// Whether every attempt that the broker may have is refused.
-    fn is_refused(&self) -> bool {
-        self.refused >= self.attempts
-    }
-}
-
 impl Entry {
-    /// Notes the refusal of a copy; whether it is the last word.
-    ///
-    /// Of a submission that is the refusal of its last copy: those before it are decided by then, and
-    /// had one of them been accepted, so would this one have been. What else is asked for is done once,
-    /// so that its second copy is refused when the first has done it: there all copies count, as they
-    /// do for an owner of an earlier release, which does not say what it refuses.
-    fn is_refused(&mut self, message_id: Option<Uuid>) -> bool {
-        let is_it = |copy: &&mut MessageCopy| match message_id {
-            Some(message_id) => copy.message_id == message_id,
-            None => !copy.is_refused(),
-        };
-        if let Some(copy) = self.copies.iter_mut().find(is_it) {
-            copy.refused += 1;
+    /// Whether somebody waits for this very command.
+    fn awaits(&self, command: &Command) -> bool {
+        let mut tickets = self.waiters.iter().map(|(ticket, _)| ticket);
+        tickets.any(|ticket| Arc::ptr_eq(ticket, &command.ticket))
+    }
+
+    /// Ends the wait of everyone.
+    fn tell(self, outcome: &AnswerOutcome) {
+        for (index, (_, waiter)) in self.waiters.into_iter().enumerate() {
+            let mut outcome = outcome.clone();
+            if let (1.., AnswerOutcome::Accepted(accepted)) = (index, &mut outcome) {
+                accepted.repeated = true;
+            }
+            // One that has just given up needs no answer.
+            drop(waiter.send(Outcome::Answered(outcome)));
         }
-        if self.is_submission && message_id.is_some() {
-            self.copies.last().is_some_and(MessageCopy::is_refused)
-        } else {
-            self.copies.iter().all(MessageCopy::is_refused)
+    }
+}
+
+impl Table {
+    /// The entry of a command that somebody waits for.
+    fn awaited(&mut self, command: &Command) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&command.request_id)?;
+        entry.awaits(command).then_some(entry)
+    }
+
+    /// Takes the waiter with this ticket out, if it is still there; with the last waiter goes the
+    /// entry.
+    fn remove(
+        &mut self,
+        request_id: RequestId,
+        ticket: &Arc<Ticket>,
+    ) -> Option<oneshot::Sender<Outcome>> {
+        let entry = self.entries.get_mut(&request_id)?;
+        let index = entry
+            .waiters
+            .iter()
+            .position(|(other, _)| Arc::ptr_eq(other, ticket))?;
+        let (_, sender) = entry.waiters.remove(index);
+        if entry.waiters.is_empty()
+            && let Some(entry) = self.entries.remove(&request_id)
+            && entry.is_submission
+            && entry.copies.leaves_stray()
+        {
+            self.note_stray(request_id);
+        }
+        Some(sender)
+    }
+
+    fn note_stray(&mut self, request_id: RequestId) {
+        let now = Instant::now();
+        self.strays.insert(request_id, now);
+        self.noted.push_back((request_id, now));
+        self.forget_strays(now);
+    }
+
+    /// Forgets what was noted too long ago, and the oldest where there are too many.
+    fn forget_strays(&mut self, now: Instant) {
+        while let Some((request_id, noted)) = self.noted.front().copied()
+            && (self.noted.len() > MAX_STRAYS || now.duration_since(noted) > STRAYS_FOR)
+        {
+            self.noted.pop_front();
+            // It may have been noted again since.
+            if self.strays.get(&request_id) == Some(&noted) {
+                self.strays.remove(&request_id);
+            }
         }
     }
 
-    /// Whether it has sent this message.
-    fn knows(&self, message_id: Uuid) -> bool {
-        self.copies.iter().any(|copy| copy.message_id == message_id)
+    /// Whether an earlier call has left a message that may still come.
+    fn has_stray(&mut self, request_id: RequestId) -> bool {
+        self.forget_strays(Instant::now());
+        self.strays.contains_key(&request_id)
+    }
+
+    /// The entry, when all that is left of it is a refusal to be told.
+    fn take_refused(&mut self, request_id: RequestId) -> Option<(Entry, Reject)> {
+        let entry = self.entries.get(&request_id)?;
+        let reject = entry.copies.last_word(entry.is_submission)?.clone();
+        Some((self.entries.remove(&request_id)?, reject))
     }
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the waiter with this ticket out of the table, if it is still there; with the last waiter
-/// goes the entry.
-fn remove(
-    table: &mut Table,
-    request_id: RequestId,
-    ticket: &Arc<Ticket>,
-) -> Option<oneshot::Sender<Outcome>> {
-    let entry = table.get_mut(&request_id)?;
-    let index = entry
-        .waiters
-        .iter()
-        .position(|(other, _)| Arc::ptr_eq(other, ticket))?;
-    let (_, sender) = entry.waiters.remove(index);
-    if entry.waiters.is_empty() {
-        table.remove(&request_id);
-    }
-    Some(sender)
 }
 
 impl Pending {
@@ -117,12 +151,17 @@ impl Pending {
         let (sender, receiver) = oneshot::channel();
         {
             let mut table = lock(&self.table);
-            let entry = table.entry(command.request_id).or_insert_with(|| Entry {
-                item: Arc::clone(&command.item),
-                is_submission: command.is_submission(),
-                copies: Vec::with_capacity(1),
-                waiters: Vec::with_capacity(1),
-            });
+            if !table.entries.contains_key(&command.request_id) {
+                let has_stray = table.has_stray(command.request_id);
+                let entry = Entry {
+                    item: Arc::clone(&command.item),
+                    is_submission: command.is_submission(),
+                    copies: Copies::new(has_stray),
+                    waiters: Vec::with_capacity(1),
+                };
+                table.entries.insert(command.request_id, entry);
+            }
+            let entry = table.entries.get_mut(&command.request_id)?;
             if entry.item.get() != command.item.get() {
                 return None;
             }
@@ -137,69 +176,81 @@ impl Pending {
         })
     }
 
-    /// A command is about to be sent in this message; `false` when nobody waits for it any more, and
-    /// then it must not be: its refusal may have been told.
-    pub(super) fn sending(&self, command: &Command, message_id: Uuid) -> bool {
+    /// Commands are about to be sent in this message; gives those that somebody still waits for. The
+    /// others must not be: their refusal may have been told.
+    pub(super) fn sending(&self, mut pack: Vec<Command>, message_id: Uuid) -> Vec<Command> {
         let mut table = lock(&self.table);
-        let entry = table.get_mut(&command.request_id);
-        let waits = |entry: &&mut Entry| {
-            let mut tickets = entry.waiters.iter().map(|(ticket, _)| ticket);
-            tickets.any(|ticket| Arc::ptr_eq(ticket, &command.ticket))
-        };
-        let Some(entry) = entry.filter(waits) else {
-            return false;
-        };
-        entry.copies.push(MessageCopy {
-            message_id,
-            attempts: 1,
-            refused: 0,
+        pack.retain(|command| {
+            let entry = table.awaited(command);
+            entry
+                .map(|entry| entry.copies.sending(message_id))
+                .is_some()
         });
+        pack
+    }
+
+    /// The message is to be sent once more, of which the broker may have the first attempt; `false`
+    /// when somebody waits no more, and then it must not be.
+    pub(super) fn sending_again(&self, pack: &[Command], message_id: Uuid) -> bool {
+        let mut table = lock(&self.table);
+        if !pack.iter().all(|command| table.awaited(command).is_some()) {
+            return false;
+        }
+        for command in pack {
+            if let Some(entry) = table.awaited(command) {
+                entry.copies.sending(message_id);
+            }
+        }
         true
     }
 
-    /// The message is sent once more: the broker may have it already.
-    pub(super) fn sending_again(&self, request_id: RequestId, message_id: Uuid) {
-        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
-            let mut copies = entry.copies.iter_mut();
-            if let Some(copy) = copies.find(|copy| copy.message_id == message_id) {
-                copy.attempts += 1;
+    /// The bus has confirmed the message, after so many attempts.
+    pub(super) fn confirmed(&self, pack: &[Command], message_id: Uuid, attempts: u32) {
+        let mut table = lock(&self.table);
+        for command in pack {
+            if let Some(entry) = table.entries.get_mut(&command.request_id) {
+                entry.copies.confirmed(message_id, attempts);
             }
         }
     }
 
     /// The bus has not taken the message, in none of its attempts.
     pub(super) fn not_sent(&self, request_id: RequestId, message_id: Uuid) {
-        if let Some(entry) = lock(&self.table).get_mut(&request_id) {
-            entry.copies.retain(|copy| copy.message_id != message_id);
+        let over = {
+            let mut table = lock(&self.table);
+            if let Some(entry) = table.entries.get_mut(&request_id) {
+                entry.copies.not_sent(message_id);
+            }
+            table.take_refused(request_id)
+        };
+        if let Some((entry, reject)) = over {
+            entry.tell(&AnswerOutcome::Rejected(reject));
         }
     }
 
     /// Ends the wait of everyone under this request id, unless a copy may still be accepted;
     /// `false` when nobody waits for it.
     pub(super) fn answer(&self, answer: &Answer) -> bool {
-        let entry = {
+        let over = {
             let mut table = lock(&self.table);
-            let Some(entry) = table.get_mut(&answer.request_id) else {
+            let Some(entry) = table.entries.get_mut(&answer.request_id) else {
                 return false;
             };
             // To a message of somebody who has given up, maybe with another body.
-            if answer.message_id.is_some_and(|id| !entry.knows(id)) {
+            if answer.message_id.is_some_and(|id| !entry.copies.knows(id)) {
                 return false;
             }
-            let is_refusal = matches!(answer.outcome, AnswerOutcome::Rejected(_));
-            if is_refusal && !entry.is_refused(answer.message_id) {
-                return true;
+            match &answer.outcome {
+                AnswerOutcome::Accepted(_) => table.entries.remove(&answer.request_id),
+                AnswerOutcome::Rejected(reject) => {
+                    entry.copies.refused(answer.message_id, reject);
+                    let over = table.take_refused(answer.request_id);
+                    over.map(|(entry, _)| entry)
+                }
             }
-            table.remove(&answer.request_id)
         };
-        let waiters = entry.into_iter().flat_map(|entry| entry.waiters);
-        for (index, (_, waiter)) in waiters.enumerate() {
-            let mut outcome = answer.outcome.clone();
-            if let (1.., AnswerOutcome::Accepted(accepted)) = (index, &mut outcome) {
-                accepted.repeated = true;
-            }
-            // One that has just given up needs no answer.
-            drop(waiter.send(Outcome::Answered(outcome)));
+        if let Some(entry) = over {
+            entry.tell(&answer.outcome);
         }
         true
     }
@@ -208,7 +259,7 @@ impl Pending {
     /// of the copies that it took.
     pub(super) fn fail(&self, command: &Command, outcome: Outcome) {
         let mut table = lock(&self.table);
-        let entry = table.get(&command.request_id);
+        let entry = table.entries.get(&command.request_id);
         let is_with_owner = entry.is_some_and(|entry| !entry.copies.is_empty());
         let outcome = match outcome {
             Outcome::Refused(_) if is_with_owner => {
@@ -216,7 +267,7 @@ impl Pending {
             }
             outcome => outcome,
         };
-        let waiter = remove(&mut table, command.request_id, &command.ticket);
+        let waiter = table.remove(command.request_id, &command.ticket);
         drop(table);
         if let Some(waiter) = waiter {
             drop(waiter.send(outcome));
@@ -225,7 +276,7 @@ impl Pending {
 
     /// Ends the wait of everyone.
     pub(super) fn fail_all(&self, outcome: &Outcome) {
-        let all = std::mem::take(&mut *lock(&self.table));
+        let all = std::mem::take(&mut lock(&self.table).entries);
         for (_, waiter) in all.into_values().flat_map(|entry| entry.waiters) {
             drop(waiter.send(outcome.clone()));
         }
@@ -272,10 +323,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.command.ticket.abandon();
-        drop(remove(
-            &mut lock(&self.table),
-            self.command.request_id,
-            &self.command.ticket,
-        ));
+        let (request_id, ticket) = (self.command.request_id, &self.command.ticket);
+        drop(lock(&self.table).remove(request_id, ticket));
     }
 }

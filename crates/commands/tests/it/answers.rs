@@ -302,6 +302,86 @@ async fn an_unconfirmed_message_is_sent_again_under_its_id() {
     assert_eq!(id_of(task.await.unwrap()), 1);
 }
 
+/// A message that is not confirmed is sent again without what was refused meanwhile: its owner could
+/// accept that now.
+#[tokio::test]
+async fn what_was_refused_is_not_sent_once_more() {
+    let (gated, _arrivals) = GatedBus::new(1);
+    let bus: Arc<dyn Bus> = Arc::clone(&gated) as _;
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    gated.fates([Fate::KeptLongUnconfirmed]);
+    let (refused, waiting) = (RequestId::fresh(), RequestId::fresh());
+    let submissions = vec![request("core.echo", refused), request("core.echo", waiting)];
+    let asking = client.clone();
+    let task = tokio::spawn(async move { asking.submit_many(submissions, LONG).await });
+    let mut pack = owner.next().await;
+    assert_eq!(pack.request_ids, [refused, waiting]);
+    pack.request_ids = vec![refused];
+    owner.answer(&pack, |_| rejected()).await;
+    pack.request_ids = vec![RequestId::fresh()];
+    owner.answer(&pack, |_| rejected()).await;
+    within("the refusal has come", async {
+        while client.stats().unmatched_answers == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    gated.open(10);
+    let again = owner.next().await;
+    assert_eq!(again.request_ids, [waiting]);
+    assert_ne!(again.message_id, pack.message_id);
+    owner.answer(&again, |_| accepted(5)).await;
+    let mut outcomes = task.await.unwrap().into_iter();
+    let told = outcomes.next().unwrap();
+    assert_eq!(told, Err(ClientError::Rejected(Reject::queue_full(100))));
+    assert_eq!(id_of(outcomes.next().unwrap()), 5);
+}
+
+/// Whoever asks twice for the same in one go has two refusals of one message.
+#[tokio::test]
+async fn one_request_twice_in_a_message_is_refused_at_once() {
+    let bus = memory_bus();
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let one = request("core.echo", RequestId::fresh());
+    let asking = client.clone();
+    let task = tokio::spawn(async move { asking.submit_many(vec![one.clone(), one], LONG).await });
+    let pack = owner.next().await;
+    assert_eq!(pack.request_ids.len(), 2);
+    owner.answer(&pack, |_| rejected()).await;
+    let refused = Err(ClientError::Rejected(Reject::queue_full(100)));
+    let outcomes = within("both are told long before the deadline", task).await;
+    assert_eq!(outcomes.unwrap(), [refused.clone(), refused]);
+    assert_eq!(client.stats().unmatched_answers, 0);
+}
+
+/// A message of a call that is over, which the broker may still get, comes after what is sent later:
+/// a refusal says nothing of it.
+#[tokio::test]
+async fn a_stray_message_leaves_a_refusal_open() {
+    let (gated, _arrivals) = GatedBus::new(0);
+    let bus: Arc<dyn Bus> = Arc::clone(&gated) as _;
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let request_id = RequestId::fresh();
+    let task = submit(&client, request("core.echo", request_id), SHORT);
+    let unknown = task.await.unwrap();
+    assert!(
+        matches!(unknown, Err(ClientError::NotConfirmed { .. })),
+        "{unknown:?}"
+    );
+    gated.open(100);
+    let task = submit(&client, request("core.echo", request_id), SHORT * 5);
+    let (_stray, second) = (owner.next().await, owner.next().await);
+    owner.answer(&second, |_| rejected()).await;
+    let unknown = task.await.unwrap();
+    assert!(
+        matches!(unknown, Err(ClientError::NotConfirmed { .. })),
+        "{unknown:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_refusal_after_an_unconfirmed_attempt_is_not_taken_for_certain() {
     let (gated, _arrivals) = GatedBus::new(100);

@@ -222,6 +222,8 @@ pub(crate) enum Fate {
     Lost,
     /// It is kept, but the confirm is lost.
     KeptUnconfirmed,
+    /// The same, and that is known only with one more permit.
+    KeptLongUnconfirmed,
     /// It is refused.
     Refused,
 }
@@ -271,6 +273,11 @@ impl Bus for GatedBus {
             Some(Fate::Lost) => Err(unconfirmed()),
             Some(Fate::KeptUnconfirmed) => {
                 self.inner.publish(messages).await?;
+                Err(unconfirmed())
+            }
+            Some(Fate::KeptLongUnconfirmed) => {
+                self.inner.publish(messages).await?;
+                self.gate.acquire().await.unwrap().forget();
                 Err(unconfirmed())
             }
             Some(Fate::Refused) => {

@@ -13,6 +13,8 @@ pub(super) struct Request {
     /// How often its client did not learn what became of it.
     pub(super) infos: u32,
     pub(super) failed: Option<u32>,
+    /// How often the API has answered.
+    pub(super) answers: u32,
     /// How often the API knew that it stores nothing for it, the last record, and whether it
     /// ever answered in another way.
     pub(super) refusals: u32,
@@ -42,6 +44,7 @@ impl Request {
         http_status: u16,
         code: Option<&str>,
     ) {
+        self.answers += 1;
         let had_no_room = http_status == 429 && code == Some(RejectCode::QueueFull.as_str());
         self.last_answered = self.last_answered.max(Some((t_ns, had_no_room)));
         // A conflict is one with something that is stored.

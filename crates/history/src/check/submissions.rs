@@ -141,18 +141,21 @@ fn is_refused(request: &Request) -> bool {
 }
 
 /// Whether an owner had no room for it when it was made for the last time. Copies are decided in the
-/// order in which they were sent, so that those whose outcome was unknown were refused before.
+/// order in which the broker got them, so that those whose outcome was unknown were refused before.
+/// Not judged where a call may have been under way beside the last one, or somebody was told of an
+/// execution.
 fn is_refused_at_last(request: &Request) -> bool {
     let last = request
         .last_answered
         .filter(|(_, had_no_room)| *had_no_room);
-    last.is_some_and(|(t_ns, _)| {
+    let is_last = last.is_some_and(|(t_ns, _)| {
         let has_asked_since = request.last_invoked.is_none_or(|asked| asked > t_ns);
         let may_have_asked = request
             .last_given_up
             .is_some_and(|given_up| given_up > t_ns);
         !has_asked_since && !may_have_asked
-    })
+    });
+    is_last && request.ok.is_none() && request.answers >= request.invokes
 }
 
 /// The same as the API knew it, whatever its client was told.
