@@ -169,7 +169,7 @@ async fn rabbit(
 /// Whoever spoke under another prefix or in another virtual host than the rest of its cluster would
 /// wait for messages that never come, and every probe would be green.
 async fn agree_on_bus(store: &dyn Store, settings: &Settings, role: &str) -> anyhow::Result<()> {
-    let name = rabbit_options(settings, role).room()?;
+    let name = rabbit_options(settings, role).bus_name()?;
     let noted = store.agree_on_bus(&name).await;
     let noted = noted.context("which bus the cluster uses cannot be read")?;
     match noted {

@@ -158,7 +158,8 @@ pub(crate) async fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends with the first of two: too early where that is the probes, and then the process ends.
+/// Ends when the process is to stop, or when its probes have died: as a task that ends before the stop,
+/// it then takes the process with it.
 async fn until_either(probes: Shutdown, stop: Shutdown) {
     tokio::select! {
         () = probes.cancelled() => {}

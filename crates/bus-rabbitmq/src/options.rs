@@ -66,7 +66,7 @@ impl RabbitOptions {
     ///
     /// # Errors
     /// [`BusError::Refused`] when the URL cannot be used.
-    pub fn room(&self) -> Result<String, BusError> {
+    pub fn bus_name(&self) -> Result<String, BusError> {
         let vhost = Endpoint::of(self)?.uri.vhost;
         Ok(match self.prefix.as_str() {
             "" => format!("virtual host `{vhost}` without a prefix"),
@@ -188,18 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn a_room_is_the_same_for_all_nodes_of_a_broker() {
-        let room = |url: &str, prefix: &str| {
+    fn a_bus_has_one_name_for_all_nodes_of_a_broker() {
+        let name = |url: &str, prefix: &str| {
             let mut options = RabbitOptions::new(url);
             options.prefix = prefix.to_owned();
-            options.room().unwrap()
+            options.bus_name().unwrap()
         };
         let expected = "virtual host `a/b` under the prefix `t.`";
         for url in ["amqp://u:p@localhost:7/a%2Fb", "amqps://v:q@node-2/a%2Fb"] {
-            assert_eq!(room(url, "t."), expected);
+            assert_eq!(name(url, "t."), expected);
         }
         assert_eq!(
-            room("amqp://127.0.0.1", ""),
+            name("amqp://127.0.0.1", ""),
             "virtual host `/` without a prefix"
         );
     }

@@ -21,12 +21,18 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         if steers(letter) {
-            shown.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            shown.push_str(&written_out(letter));
         } else {
             shown.push(letter);
         }
     }
     shown.into()
+}
+
+/// A letter as JSON may write it: `\u001b`.
+#[must_use]
+pub fn written_out(letter: char) -> String {
+    format!("\\u{:04x}", u32::from(letter))
 }
 
 /// The beginning of a text: as much as takes `most` bytes when JSON writes it. An answer or a log

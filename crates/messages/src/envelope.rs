@@ -92,13 +92,12 @@ pub fn words(error: &serde_json::Error) -> String {
     const MOST: usize = 500;
     let words = error.to_string();
     let begins = cut(&words, MOST);
-    match error.line() {
-        // The place stands at the end of the words.
-        line if begins.len() < words.len() => {
-            format!("{begins} at line {line} column {}", error.column())
-        }
-        _ => begins.into_owned(),
+    if begins.len() == words.len() {
+        return words;
     }
+    // The place stands at the end of the words.
+    let (line, column) = (error.line(), error.column());
+    format!("{begins} at line {line} column {column}")
 }
 
 impl DecodeError {

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use attune_core::foreign::{cut, steers};
+use attune_core::foreign::{cut, steers, written_out};
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -103,9 +103,7 @@ fn tame(text: &str, colours: bool) -> Cow<'_, str> {
         }
         match letter {
             '\n' => tamed.push_str("\\n"),
-            letter if steers(letter) => {
-                tamed.push_str(&format!("\\u{:04x}", u32::from(letter)));
-            }
+            letter if steers(letter) => tamed.push_str(&written_out(letter)),
             letter => tamed.push(letter),
         }
         rest = &rest[letter.len_utf8()..];

@@ -14,7 +14,7 @@ use crate::oracle::Violation;
 use crate::plan::Plant;
 use crate::world::{Ev, Word, World};
 
-/// One copy of a submission: who asks, and for the how manieth time.
+/// One copy of a submission: who asks, and which of his tries it is.
 type Copy = (usize, u32);
 
 /// What is remembered of it.
