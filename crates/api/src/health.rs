@@ -102,6 +102,10 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
     } else if words.starts_with(LeaseTrouble::PARTLY_UNREAD) {
         let some = "not every slot may have been freed, nor every dispatch sent again";
         (HealthState::Degraded, some)
+    } else if words.starts_with(LeaseTrouble::NOT_KEPT) {
+        let some =
+            "not every slot that was taken back has been confirmed, nor everything refused kept";
+        (HealthState::Degraded, some)
     } else if words.starts_with(LeaseTrouble::BROKER_ILL) {
         let some = "not everything may have been received or dispatched";
         (HealthState::Degraded, some)

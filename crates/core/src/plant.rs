@@ -33,11 +33,13 @@ pub enum Bug {
     StopTheWorld,
     /// An owner's time follows a clock that steps.
     WallClock,
+    /// What stands beside the executions of a round is written with them or not at all.
+    WriteTogether,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -51,6 +53,7 @@ impl Bug {
         Self::ReadTogether,
         Self::StopTheWorld,
         Self::WallClock,
+        Self::WriteTogether,
     ];
 
     /// Its name in `scripts/plants` and in `ATTUNE_PLANT`.
@@ -69,6 +72,7 @@ impl Bug {
             Self::ReadTogether => "read-together",
             Self::StopTheWorld => "stop-the-world",
             Self::WallClock => "wall-clock",
+            Self::WriteTogether => "write-together",
         }
     }
 

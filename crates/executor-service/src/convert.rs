@@ -88,6 +88,21 @@ fn audit(audit: &Audit) -> store::NewAudit {
             })),
             after: Some(json!({"status": status})),
         },
+        Audit::ReleaseRefused {
+            request_id,
+            who,
+            reason,
+            execution_id,
+            attempt,
+        } => store::NewAudit {
+            request_id: *request_id,
+            who: who.clone(),
+            what: what::FORCE_RELEASE,
+            target: execution_id.to_string(),
+            reason: Some(reason.clone()),
+            before: Some(json!({"attempt": attempt})),
+            after: Some(json!({"refused": "the attempt held no slot"})),
+        },
         Audit::Violation(violation) => violation_audit(violation),
     }
 }

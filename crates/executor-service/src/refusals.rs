@@ -91,7 +91,9 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     }
     let partly = owner.partly_unread(now);
     let partly = partly.map(|it| headed(LeaseTrouble::PARTLY_UNREAD, it));
-    for (partition, refusal) in worth_telling(now, partly) {
+    let aside = owner.set_aside_since(now);
+    let aside = aside.map(|it| headed(LeaseTrouble::NOT_KEPT, it));
+    for (partition, refusal) in worth_telling(now, partly.chain(aside)) {
         told.entry(partition).or_insert(refusal);
     }
     told

@@ -37,11 +37,33 @@ pub struct Tell {
     pub touched: BTreeSet<ActionId>,
     /// Deliveries that are done with, last of all.
     pub acks: Vec<DeliveryId>,
+    /// What follows from letters and entries of the audit log: nothing of it is told before they
+    /// are stored, which may be later than the executions of the round.
+    pub beside: Option<Box<Tell>>,
 }
 
 impl Tell {
     fn count(&mut self, counter: Counter) {
         *self.counts.entry(counter).or_default() += 1;
+    }
+
+    /// What follows from what stands beside the executions.
+    fn beside(&mut self) -> &mut Self {
+        self.beside.get_or_insert_default()
+    }
+
+    /// What follows when all of it is stored.
+    pub(crate) fn whole(mut self) -> Self {
+        let Some(beside) = self.beside.take() else {
+            return self;
+        };
+        for (counter, times) in beside.counts {
+            *self.counts.entry(counter).or_default() += times;
+        }
+        self.notices.extend(beside.notices);
+        self.answers.extend(beside.answers);
+        self.acks.extend(beside.acks);
+        self
     }
 }
 
@@ -94,10 +116,29 @@ impl Draft {
         })
     }
 
-    /// Adds a delivery that is done with when the round is committed.
-    pub fn add_ack(&mut self, partition: PartitionId, delivery: DeliveryId) {
-        let acks = &mut self.partitions.entry(partition).or_default().tell.acks;
-        acks.push(delivery);
+    /// Adds the effects of a delivery, which is done with when they are stored.
+    pub fn add_delivery(
+        &mut self,
+        partition: PartitionId,
+        delivery: DeliveryId,
+        effects: Vec<Effect>,
+    ) {
+        let draft = self.partitions.entry(partition).or_default();
+        let stands_beside = effects.iter().any(Effect::stands_beside);
+        for effect in effects {
+            match effect {
+                Effect::Answer { reply_to, answer } if stands_beside => {
+                    draft.tell.beside().answers.push((reply_to, answer));
+                }
+                effect => draft.add(effect),
+            }
+        }
+        let tell = if stands_beside {
+            draft.tell.beside()
+        } else {
+            &mut draft.tell
+        };
+        tell.acks.push(delivery);
     }
 
     /// The round, folded; `at` is the time that is written down for it.
@@ -213,8 +254,35 @@ impl Round {
     /// Whether it changes nothing and acknowledges nothing. Acknowledging alone is checked by a
     /// commit too: an owner that lost its partition must not make messages vanish.
     pub fn is_empty(&self) -> bool {
-        let silent = self.tells.values().all(|tell| tell.acks.is_empty());
+        let silent = self
+            .tells
+            .values()
+            .all(|tell| tell.acks.is_empty() && tell.beside.is_none());
         self.commit.batch.is_empty() && silent
+    }
+
+    /// Takes what stands beside the executions of a partition, and what follows from it, into a
+    /// round of its own. Memory knows nothing of it, so the rest can be written without it.
+    pub(crate) fn take_beside(&mut self, of: PartitionId) -> Option<Self> {
+        let tell = self.tells.get_mut(&of)?.beside.take()?;
+        let commit = Arc::make_mut(&mut self.commit);
+        let mut batch = Batch::new(commit.batch.owner, commit.batch.at);
+        let fences = commit.batch.fences.iter().copied();
+        batch.fences = fences.filter(|(partition, _)| *partition == of).collect();
+        let audit = commit.batch.audit.iter().cloned();
+        (batch.audit, commit.batch.audit) =
+            audit.partition(|audit| audit.partition().is_none_or(|partition| partition == of));
+        let letters = commit.batch.letters.iter().cloned();
+        (batch.letters, commit.batch.letters) =
+            letters.partition(|(partition, _)| *partition == of);
+        let commit = Arc::new(Commit {
+            batch,
+            decided: Vec::new(),
+        });
+        Some(Self {
+            commit,
+            tells: BTreeMap::from([(of, *tell)]),
+        })
     }
 
     /// What it says about one partition alone.
@@ -253,7 +321,10 @@ impl PartitionDraft {
             }
             Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
             Effect::DeadLetter(letter) => self.dead_letter(letter),
-            Effect::Audit(entry) => self.audit.push(entry),
+            Effect::Audit(entry) => {
+                self.tell.beside();
+                self.audit.push(entry);
+            }
             Effect::Notice(notice) => self.tell.notices.push(notice),
             Effect::Touched(action_id) => {
                 self.tell.touched.insert(action_id);
@@ -266,11 +337,12 @@ impl PartitionDraft {
     }
 
     fn dead_letter(&mut self, letter: Letter) {
-        self.tell.count(Counter::LetterKept);
+        let tell = self.tell.beside();
+        tell.count(Counter::LetterKept);
         // Whoever wrote it chose how long it is.
         let action_ref = &letter.submission.action_ref;
         let shown = action_ref.floor_char_boundary(ActionRef::MAX_BYTES);
-        self.tell.notices.push(Notice::LetterKept {
+        tell.notices.push(Notice::LetterKept {
             action_ref: action_ref[..shown].to_owned(),
             reason: letter.reject.to_string(),
         });

@@ -140,6 +140,19 @@ pub enum Audit {
         /// Where it stands from now on.
         status: Status,
     },
+    /// An operator tried to take a slot back that the attempt did not hold.
+    ReleaseRefused {
+        /// Names the command.
+        request_id: RequestId,
+        /// Who tried.
+        who: String,
+        /// Why.
+        reason: String,
+        /// Whose slot it was to be.
+        execution_id: ExecutionId,
+        /// Which attempt was to lose it.
+        attempt: Attempt,
+    },
     /// The detector found that a promise was broken.
     Violation(Box<crate::detector::Violation>),
 }
@@ -148,7 +161,9 @@ impl Audit {
     /// The partition that it is about.
     pub(crate) fn partition(&self) -> Option<PartitionId> {
         match self {
-            Self::ForceRelease { execution_id, .. } => Some(execution_id.partition()),
+            Self::ForceRelease { execution_id, .. } | Self::ReleaseRefused { execution_id, .. } => {
+                Some(execution_id.partition())
+            }
             Self::Violation(violation) => violation.executions.first().map(|id| id.partition()),
         }
     }

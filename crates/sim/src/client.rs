@@ -20,7 +20,7 @@ const ASK_AGAIN: Time = 2_500;
 pub(crate) struct Ask {
     client: usize,
     name: Name,
-    body: Body,
+    pub(crate) body: Body,
     pub(crate) request_id: RequestId,
     /// The broker's word is enough: nobody waits for an answer.
     pub(crate) confirm_only: bool,
@@ -240,6 +240,8 @@ impl World {
         let ask = &mut self.asks[number];
         self.confirmed.insert(ask.request_id);
         ask.done = !lost;
+        let body = ask.body.clone();
+        self.promise(&body);
     }
 
     /// An owner says which execution a request has led to.

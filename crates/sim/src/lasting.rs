@@ -169,6 +169,7 @@ impl World {
         let pools = self.plan.pools;
         match *fault {
             Fault::RefuseLong { refuse } => self.refuse_until = now + refuse,
+            Fault::RefuseBeside { refuse } => self.beside.refused_until = now + refuse,
             Fault::FailReads { reads, fail } => {
                 self.lasting.reads.insert(reads, now + fail);
             }

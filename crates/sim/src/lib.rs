@@ -11,6 +11,7 @@
 //! One seed is one run, the same to the bit whenever it is repeated. [`shrink`] makes a failing
 //! run short. Bugs can be planted ([`Plant`]) to see that they are found.
 
+mod beside;
 mod bus;
 mod check;
 mod client;

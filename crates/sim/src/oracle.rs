@@ -40,6 +40,8 @@ pub enum Rule {
     Restraint,
     /// The time of an owner is the store's, and steps of no clock change it.
     Clock,
+    /// What an operator does is in the audit log.
+    Audit,
 }
 
 impl From<Promise> for Rule {
@@ -62,6 +64,7 @@ impl Rule {
             Self::Pause,
             Self::Restraint,
             Self::Clock,
+            Self::Audit,
         ])
     }
 
@@ -78,6 +81,7 @@ impl Rule {
             Self::Pause => "pause",
             Self::Restraint => "restraint",
             Self::Clock => "clock",
+            Self::Audit => "audit",
         }
     }
 }
@@ -255,7 +259,9 @@ impl Oracle {
         for (id, request, place) in places {
             let last = self.last_place.entry(id.partition()).or_insert(0);
             if *place < *last && !self.refused.contains(request) {
-                let words = format!("{id} came before others that are stored already");
+                let words = format!(
+                    "{id} came at place {place}, before others that are stored already, up to {last}"
+                );
                 self.say(now, Promise::I3, words);
             } else {
                 *last = (*last).max(*place);

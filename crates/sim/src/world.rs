@@ -19,6 +19,7 @@ use attune_executor::partition::{Answer, Completion};
 use attune_executor::round::Commit;
 use uuid::Uuid;
 
+use crate::beside::Beside;
 use crate::bus::{Body, Bus, Delivery, Name, Party};
 use crate::client::Ask;
 use crate::flow::Flow;
@@ -82,6 +83,8 @@ pub(crate) struct World {
     /// When the last message of each client reaches the broker: a channel keeps its order.
     pub(crate) client_at: BTreeMap<usize, Time>,
     pub(crate) confirmed: BTreeSet<RequestId>,
+    /// What is stored beside the executions.
+    pub(crate) beside: Beside,
     /// What clients were told is refused.
     pub(crate) refusals: Refusals,
     pub(crate) completions: Vec<Arc<Completion>>,
@@ -165,6 +168,7 @@ impl World {
             asks: Vec::new(),
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
+            beside: Beside::default(),
             refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
@@ -265,6 +269,7 @@ impl World {
         self.oracle
             .end(self.now, &self.store, &self.confirmed, &unanswered);
         self.end_routing();
+        self.end_beside();
         if !self.bus.is_empty() {
             let words = "the broker still keeps messages".to_owned();
             self.oracle
@@ -455,6 +460,7 @@ impl World {
         self.healed = true;
         self.noise = self.noise.healed();
         (self.store_down_until, self.refuse_until) = (0, 0);
+        self.beside.refused_until = 0;
         self.store.hidden.clear();
         self.lasting.heal();
         self.heal_routing();

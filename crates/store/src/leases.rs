@@ -51,6 +51,9 @@ impl LeaseTrouble {
     /// How the words of an owner begin that cannot read some of what it needs beside its decisions: what
     /// was granted may not be dispatched again, and slots of lost workers may stay taken.
     pub const PARTLY_UNREAD: &str = "its executor cannot read all of its store";
+    /// How the words of an owner begin that cannot store dead letters or entries of the audit log; all
+    /// else goes on.
+    pub const NOT_KEPT: &str = "dead letters or entries of the audit log cannot be stored";
     /// How the words of an owner begin that reaches the broker, which refuses or holds back some of
     /// what it does there.
     pub const BROKER_ILL: &str = "its executor has trouble with the message broker";

@@ -73,6 +73,7 @@ impl Owner {
                     partition.step_down();
                 }
                 self.rewrites.remove(&id);
+                self.beside.forget(id);
                 self.pending.retain(|(partition, _)| *partition != id);
                 self.leave_partition(now, id);
             }

@@ -10,12 +10,14 @@
 //! - `cut_off` makes way for others when the bus cannot be reached.
 //! - `loading` rebuilds the queues of partitions that were taken.
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
+//! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
 mod again;
 mod backoff;
+mod beside;
 mod clock;
 mod cut_off;
 mod keeper;
@@ -45,6 +47,7 @@ use crate::notice::Notice;
 use crate::partition::{ClusterBounds, Event, Partition, ReconcileBounds};
 use crate::queue::{ExecutionQueueManager, Millis, QueueConfig, QueuesView};
 use backoff::Chance;
+use beside::Beside;
 use clock::StoreClock;
 use cut_off::BusReach;
 use keeper::Keeper;
@@ -174,6 +177,7 @@ enum Purpose {
     Load(PartitionId, Epoch),
     Round,
     Rewrite(PartitionId, Epoch),
+    Beside(PartitionId, Epoch),
     Sweep(sweep::Asked),
     Workers,
     EndWorkers,
@@ -197,6 +201,8 @@ pub struct Owner {
     look_ups: LookUps,
     /// Rounds that the store refused, by partition; nothing else is decided about these.
     rewrites: BTreeMap<PartitionId, Rewrite>,
+    /// What the store refused of them that is no execution; everything else is decided.
+    beside: Beside,
     /// What must be decided in the next round and was not delivered.
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
@@ -223,6 +229,7 @@ impl Owner {
             rounds: Rounds::default(),
             look_ups: LookUps::default(),
             rewrites: BTreeMap::new(),
+            beside: Beside::default(),
             pending: VecDeque::new(),
             telling: Telling::default(),
             sweep: Sweep::default(),
@@ -284,6 +291,7 @@ impl Owner {
         self.go_on_watching(now);
         self.go_on_sweeping(now);
         self.go_on_rewriting(now);
+        self.go_on_with_beside(now);
         self.go_on_telling(now);
         self.begin_round(now);
         std::mem::take(&mut self.out)
@@ -305,6 +313,7 @@ impl Owner {
         for rewrite in self.rewrites.values() {
             by(rewrite.wake_at());
         }
+        by(self.beside_at());
         let may_begin = self.may_begin() && self.is_trusted(now);
         if may_begin && !self.telling.is_full() {
             by(self.look_up_at());
@@ -382,6 +391,7 @@ impl Owner {
             Purpose::Load(partition, epoch) => self.loaded(now, partition, epoch, reply),
             Purpose::Round => self.round_answered(now, reply),
             Purpose::Rewrite(partition, epoch) => self.rewritten(now, partition, epoch, reply),
+            Purpose::Beside(partition, epoch) => self.beside_written(now, partition, epoch, reply),
             Purpose::Sweep(asked) => self.swept(now, asked, reply),
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),
@@ -437,6 +447,7 @@ impl Owner {
             _ => {}
         }
         self.rewrites.remove(&id);
+        self.beside.forget(id);
         self.pending.retain(|(partition, _)| *partition != id);
         self.telling.forget(id);
         self.sweep.forget(id);

@@ -10,7 +10,8 @@
 //! - *fenced*: the lost partitions are dropped, and the rest is written at once.
 //! - *refused*: nothing was written. The same is written again, each partition by itself, after a
 //!   pause that grows; meanwhile nothing else is decided about it, and its messages stay where
-//!   they are. No new epoch is needed, because nothing of it can come late.
+//!   they are. No new epoch is needed, because nothing of it can come late. What stands beside
+//!   the executions is taken out first, and holds nothing up (`beside.rs`).
 //! - *unknown*: the first try may still be on its way. The partitions are loaded again in a new
 //!   epoch, so that it finds a fence when it comes.
 
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 use attune_core::{Action, Bug, Epoch, PartitionId, RequestId};
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Chance};
 use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -70,13 +71,46 @@ impl Rounds {
 pub(super) struct Rewrite {
     round: Box<Round>,
     /// When, unless it is being written.
-    at: Option<Millis>,
+    pub(super) at: Option<Millis>,
     backoff: Backoff,
     pub(super) since: Millis,
     pub(super) why: String,
 }
 
 impl Rewrite {
+    /// A round that is to be written at once, and why it was not.
+    pub(super) fn new(now: Millis, round: Round, why: String) -> Self {
+        Self {
+            round: Box::new(round),
+            at: Some(now),
+            backoff: Backoff::new(100, 2_000),
+            since: now,
+            why,
+        }
+    }
+
+    /// It was refused: it is to be written again in so many milliseconds.
+    pub(super) fn put_off(
+        &mut self,
+        now: Millis,
+        failure: &Failure,
+        chance: &mut Chance,
+    ) -> Millis {
+        let again_in = self.backoff.next_delay(chance);
+        self.at = Some(now + again_in);
+        self.why.clone_from(&failure.words);
+        again_in
+    }
+
+    /// What is written.
+    pub(super) fn commit(&self) -> Arc<Commit> {
+        Arc::clone(&self.round.commit)
+    }
+
+    pub(super) fn into_round(self) -> Round {
+        *self.round
+    }
+
     pub(super) fn wake_at(&self) -> Option<Millis> {
         self.at
     }
@@ -291,21 +325,25 @@ impl Owner {
                 }
             }
         }
-        draft.add(id, effects);
-        draft.add_ack(id, delivered.id);
+        draft.add_delivery(id, delivered.id, effects);
     }
 
-    fn write(&mut self, now: Millis, round: Round) {
+    fn write(&mut self, now: Millis, mut round: Round) {
+        self.beside.take_from(now, &mut round);
         if round.is_empty() {
-            let decided = round.commit.decided.iter().cloned();
-            self.out.extend(decided.map(Output::Noted));
-            self.tell(now, round, Vec::new());
-            return;
+            return self.tell_unwritten(now, round);
         }
         self.sweep.note(round.commit.executions());
         let call = Call::Commit(Arc::clone(&round.commit));
         self.rounds.step = Step::Committing(Box::new(round));
         self.call(Purpose::Round, call);
+    }
+
+    /// There is nothing in a round for the store.
+    fn tell_unwritten(&mut self, now: Millis, round: Round) {
+        let decided = round.commit.decided.iter().cloned();
+        self.out.extend(decided.map(Output::Noted));
+        self.tell(now, round, Vec::new());
     }
 
     /// The store has answered the round.
@@ -352,7 +390,7 @@ impl Owner {
     }
 
     /// Somebody else owns these, or did when the round came.
-    fn fenced(&mut self, round: &Round, lost: &[PartitionId]) {
+    pub(super) fn fenced(&mut self, round: &Round, lost: &[PartitionId]) {
         let current = lost.iter().filter(|id| self.is_current(round, **id));
         let lost: Vec<PartitionId> = current.copied().collect();
         self.count(Counter::Fenced);
@@ -373,26 +411,29 @@ impl Owner {
         if Bug::ReloadStorm.is_planted() {
             return self.unknown(now, &round, Reply::Failed(failure.clone()));
         }
-        for round in round.split() {
+        let mut unwritten = Vec::new();
+        for mut round in round.split() {
             let partition = round.tells.keys().next().copied();
             let Some(partition) = partition.filter(|id| self.is_current(&round, *id)) else {
                 continue;
             };
-            let mut backoff = Backoff::new(100, 2_000);
-            let again_in = backoff.next_delay(&mut self.chance);
+            self.set_aside(now, partition, &mut round, failure);
+            if round.is_empty() {
+                unwritten.push(round);
+                continue;
+            }
+            let mut rewrite = Rewrite::new(now, round, String::new());
+            let again_in = rewrite.put_off(now, failure, &mut self.chance);
             self.say(Notice::CommitRefused {
                 partitions: vec![partition],
                 failure: failure.clone(),
                 again_in,
             });
-            let rewrite = Rewrite {
-                round: Box::new(round),
-                at: Some(now + again_in),
-                backoff,
-                since: now,
-                why: failure.words.clone(),
-            };
             self.rewrites.insert(partition, rewrite);
+        }
+        // Only now: whoever tells must know of which partitions nothing may be told.
+        for round in unwritten {
+            self.tell_unwritten(now, round);
         }
     }
 
@@ -412,7 +453,7 @@ impl Owner {
                 && let Some((partition, epoch)) = rewrite.fence()
             {
                 rewrite.at = None;
-                let call = Call::Commit(Arc::clone(&rewrite.round.commit));
+                let call = Call::Commit(rewrite.commit());
                 self.call(Purpose::Rewrite(partition, epoch), call);
             }
         }
@@ -442,9 +483,7 @@ impl Owner {
             Reply::Fenced(lost) => self.fenced(&rewrite.round, &lost),
             Reply::Failed(failure) if failure.refused => {
                 self.count(Counter::CommitRefused);
-                let again_in = rewrite.backoff.next_delay(&mut self.chance);
-                rewrite.at = Some(now + again_in);
-                rewrite.why = failure.words.clone();
+                let again_in = rewrite.put_off(now, &failure, &mut self.chance);
                 self.say(Notice::CommitRefused {
                     partitions: vec![partition],
                     failure,
@@ -457,7 +496,7 @@ impl Owner {
     }
 
     /// Memory is ahead of the store now, or not: only loading again, in a new epoch, tells.
-    fn unknown(&mut self, now: Millis, round: &Round, reply: Reply) {
+    pub(super) fn unknown(&mut self, now: Millis, round: &Round, reply: Reply) {
         self.count(Counter::CommitUnknown);
         let partitions: Vec<PartitionId> = round.tells.keys().copied().collect();
         if let Reply::Failed(failure) = reply {

@@ -120,6 +120,7 @@ impl Owner {
         let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
         let mut refusals = Vec::new();
         for (id, tell) in tells {
+            let tell = tell.whole();
             let counts = tell.counts.into_iter();
             self.out
                 .extend(counts.map(|(counter, times)| Output::Count(counter, times)));

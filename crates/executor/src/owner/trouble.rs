@@ -64,11 +64,22 @@ impl Owner {
                 .to_owned(),
         });
         let bodies = self.unread_bodies(now).map(|(.., trouble)| trouble);
+        let aside = self
+            .set_aside_since(now)
+            .map(|(partition, _, trouble)| Trouble {
+                words: format!(
+                    "dead letters or entries of the audit log of partition {partition} cannot be \
+                 stored: {}",
+                    trouble.words
+                ),
+                ..trouble
+            });
         refused
             .chain(unread)
             .chain(untrusted)
             .chain(cut_off)
             .chain(bodies)
+            .chain(aside)
             .chain(self.failing_read(now))
             .max_by_key(|trouble| trouble.for_ms)
     }
@@ -114,6 +125,15 @@ impl Owner {
         self.unread_bodies(now).chain(all)
     }
 
+    /// The partitions of which dead letters or entries of the audit log cannot be stored; everything
+    /// else is decided.
+    pub fn set_aside_since(
+        &self,
+        now: Millis,
+    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        self.beside.troubles(now)
+    }
+
     /// The read beside the rounds that has failed for longest.
     fn failing_read(&self, now: Millis) -> Option<Trouble> {
         let failing = self.failing.0.iter().min_by_key(|(_, (since, _))| *since);
@@ -133,7 +153,9 @@ impl Owner {
     ) {
         let is_read = match purpose {
             // Refused and unknown writes are told as such.
-            Purpose::Round | Purpose::Rewrite(..) | Purpose::Nothing => return,
+            Purpose::Round | Purpose::Rewrite(..) | Purpose::Beside(..) | Purpose::Nothing => {
+                return;
+            }
             Purpose::Workers | Purpose::EndWorkers | Purpose::Look => true,
             Purpose::Sweep(asked) => {
                 matches!(asked, sweep::Asked::Slots(_) | sweep::Asked::Slice { .. })

@@ -1,6 +1,8 @@
 //! Tests of how an owner judges the leases of others: by what it sees move and by its own clock,
 //! while the store's clock does what it likes; and of how it compares its slots with the store's.
 
+#[path = "beside_tests.rs"]
+mod beside;
 #[path = "comparing_tests.rs"]
 mod comparing;
 #[path = "cut_off_tests.rs"]
@@ -13,8 +15,12 @@ mod look_ups;
 use super::*;
 use crate::leases::is_over_after;
 use crate::partition::ReconcileBounds;
-use crate::stored::{Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd};
-use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, Seq, Status, WorkerId};
+use crate::stored::{
+    Audit, Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
+};
+use attune_core::{
+    Action, ActionId, Attempt, ExecutionId, Priority, RequestId, Seq, Status, WorkerId,
+};
 
 const TTL: Millis = 15_000;
 const GRACE: Millis = 5_000;
@@ -72,6 +78,9 @@ struct World {
     /// It refuses these calls.
     refuses: Option<fn(&Call) -> bool>,
     acked: Vec<DeliveryId>,
+    /// The requests that entries of the audit log name, and how many dead letters there are.
+    entries: Vec<RequestId>,
+    letters: usize,
 }
 
 impl World {
@@ -145,6 +154,8 @@ impl World {
             unread: None,
             refuses: None,
             acked: Vec::new(),
+            entries: Vec::new(),
+            letters: 0,
         }
     }
 
@@ -236,7 +247,10 @@ impl World {
             return failed("away");
         }
         if self.refuses.is_some_and(|refuses| refuses(&call)) {
-            return failed("permission denied");
+            return Reply::Failed(Failure {
+                refused: true,
+                words: "permission denied".to_owned(),
+            });
         }
         match call {
             Call::Announce { cut_off, .. } => {
@@ -344,6 +358,12 @@ impl World {
                 Reply::Bodies(bodies.collect())
             }
             Call::Commit(commit) => {
+                self.letters += commit.batch.letters.len();
+                for entry in &commit.batch.audit {
+                    if let Audit::ForceRelease { request_id, .. } = entry {
+                        self.entries.push(*request_id);
+                    }
+                }
                 for change in &commit.batch.changes {
                     self.slots.retain(|(slot, _)| slot.id != change.id);
                     self.taken_back.push((change.id, self.now));

@@ -250,6 +250,13 @@ pub enum Effect {
     Mended(ExecutionId),
 }
 
+impl Effect {
+    /// Whether it is stored beside the executions: memory knows nothing of it.
+    pub(crate) fn stands_beside(&self) -> bool {
+        matches!(self, Self::DeadLetter(_) | Self::Audit(_))
+    }
+}
+
 /// An execution that may run.
 #[derive(Debug, Clone)]
 pub struct Grantee {

@@ -36,7 +36,9 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> Result<Accepted, Reject> {
         let mut earlier = self.released.iter();
-        if let Some((_, accepted)) = earlier.find(|(id, _)| *id == command.request_id) {
+        if let Some((_, accepted, entry)) = earlier.find(|(id, ..)| *id == command.request_id) {
+            // The first copy may wait for its entry still: this one may not be done with before it.
+            out.push(Effect::Audit(entry.clone()));
             return Ok(Accepted {
                 repeated: true,
                 ..*accepted
@@ -50,6 +52,15 @@ impl Partition {
                 "attempt {attempt} of execution {execution_id} holds no slot: it has ended, was \
                  released before, or waits"
             );
+            // Also because it may be the second time that the command is decided: the first owner may
+            // have released the slot and died before the entry about it was stored.
+            out.push(Effect::Audit(Audit::ReleaseRefused {
+                request_id: command.request_id,
+                who: command.who,
+                reason: command.reason,
+                execution_id,
+                attempt,
+            }));
             return Err(Reject::new(RejectCode::AlreadyEnded, words));
         };
         let why = format!(
@@ -71,7 +82,7 @@ impl Partition {
             action_ref: action_ref.clone(),
             status,
         }));
-        out.push(Effect::Audit(Audit::ForceRelease {
+        let entry = Audit::ForceRelease {
             request_id: command.request_id,
             who: command.who,
             reason: command.reason,
@@ -81,7 +92,8 @@ impl Partition {
             worker: command.worker,
             cancel_requested: holder.cancel_requested,
             status,
-        }));
+        };
+        out.push(Effect::Audit(entry.clone()));
         let accepted = Accepted {
             execution_id: Some(execution_id),
             status: Some(status),
@@ -91,7 +103,8 @@ impl Partition {
         if self.released.len() == REMEMBERED {
             self.released.pop_front();
         }
-        self.released.push_back((command.request_id, accepted));
+        let remembered = (command.request_id, accepted, entry);
+        self.released.push_back(remembered);
         self.serve(now, action.id, out);
         Ok(accepted)
     }

@@ -27,7 +27,7 @@ use crate::detector::Detector;
 use crate::fact::Fact;
 use crate::policy::limits_of;
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
-use crate::stored::{KnownRequest, StoredExecution};
+use crate::stored::{Audit, KnownRequest, StoredExecution};
 
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
@@ -87,8 +87,8 @@ pub struct Partition {
     logged: u64,
     detector: Detector,
     /// The last slots that operators took back, so that a command that is delivered twice is
-    /// answered as it was the first time.
-    released: VecDeque<(RequestId, Accepted)>,
+    /// answered as it was the first time; and what is written down about each.
+    released: VecDeque<(RequestId, Accepted, Audit)>,
 }
 
 impl Partition {

@@ -112,11 +112,20 @@ fn an_operator_takes_a_slot_back_and_the_execution_keeps_its_place() {
     // The same command again takes nothing, and is answered as it was.
     let effects = world.force_release(taken.clone());
     assert_eq!(world.refused_with(), None);
-    assert!(audits(&effects).is_empty());
+    assert_eq!(audits(&effects), [&written]);
     assert_eq!(world.stored.active[&ids[0]].1, Attempt(2));
     // Neither does another command for the attempt that is over, nor its report.
-    world.force_release(command(ids[0], 1));
+    let late = command(ids[0], 1);
+    let effects = world.force_release(late.clone());
     assert_eq!(world.refused_with(), Some(RejectCode::AlreadyEnded));
+    let tried = Audit::ReleaseRefused {
+        request_id: late.request_id,
+        who: late.who,
+        reason: late.reason,
+        execution_id: ids[0],
+        attempt: Attempt(1),
+    };
+    assert_eq!(audits(&effects), [&tried]);
     world.complete(ids[0], 1);
     assert_eq!(world.count(Counter::StaleCompletion), 1);
     assert_eq!(world.holders(), [ids[0]]);

@@ -57,6 +57,8 @@ pub enum Fault {
     WithoutStore { owner: usize, lost: Time },
     /// The store cannot read what submissions to the partition of an action need.
     Unreadable { action: usize, lasts: Time },
+    /// The store takes no dead letters and no entries of the audit log, nor what is written with them.
+    RefuseBeside { refuse: Time },
 }
 
 /// What owners read from the store, by what they need it for.
@@ -127,6 +129,7 @@ impl Fault {
             Self::WithoutBus { .. } => "without-bus",
             Self::WithoutStore { .. } => "without-store",
             Self::Unreadable { .. } => "unreadable-row",
+            Self::RefuseBeside { .. } => "refuse-beside",
         }
     }
 
@@ -134,6 +137,7 @@ impl Fault {
     pub(crate) fn lasts(&self) -> Time {
         match self {
             Self::RefuseLong { refuse: lasts }
+            | Self::RefuseBeside { refuse: lasts }
             | Self::FailReads { fail: lasts, .. }
             | Self::FullPool { full: lasts, .. }
             | Self::DeadPool { dead: lasts, .. }

@@ -93,7 +93,7 @@ impl Plan {
     fn add_fault(&mut self, rng: &mut Rng) {
         let pool = rng.index(self.pools);
         let long = rng.between(2_000, 20_000);
-        let what = match rng.index(20) {
+        let what = match rng.index(23) {
             0 => Fault::RefuseLong {
                 refuse: rng.between(60_000, 180_000),
             },
@@ -114,6 +114,7 @@ impl Plan {
                 action: rng.index(self.actions.len()),
                 lasts: long,
             },
+            20..=22 => return self.refuse_beside(long, rng),
             15 => Fault::WithoutStore {
                 owner: rng.index(self.owner_skews.len()),
                 lost: rng.between(1_000, 30_000),
@@ -125,6 +126,28 @@ impl Plan {
         };
         let at = rng.between(200, self.heal_at);
         self.plan_fault(at, what);
+    }
+
+    /// Meanwhile an operator takes slots back, and requests that nobody waits for come again with
+    /// other bodies.
+    fn refuse_beside(&mut self, refuse: Time, rng: &mut Rng) {
+        let begins = rng.between(200, self.heal_at);
+        self.plan_fault(begins, Fault::RefuseBeside { refuse });
+        let submits = self.ops.iter().filter(|op| op.at < begins);
+        let submits = submits.filter(|op| matches!(op.what, Op::Submit { asks: false, .. }));
+        let submits: Vec<usize> = submits.map(|op| op.id).collect();
+        for _ in 0..=rng.index(3) {
+            let at = begins + rng.between(0, refuse / 2);
+            let again = rng.chance(500) && !submits.is_empty();
+            let what = if again {
+                let of = rng.pick(&submits);
+                Op::Repeat { of, differs: true }
+            } else {
+                let of = rng.index(16);
+                Op::ForceRelease { of }
+            };
+            self.ask(at, what);
+        }
     }
 
     /// One clock is wrong for a while, in all of a run the same one: with two wrong clocks nobody

@@ -1,6 +1,7 @@
 //! Calls to the store, and what becomes of them.
 
 use super::*;
+use crate::beside::stands_beside;
 use crate::store::{MAX_BODIES, body_of};
 use attune_executor::stored::Batch;
 
@@ -68,6 +69,12 @@ impl World {
             return self.fail(&call, refused);
         }
         if commits && self.now < self.refuse_until {
+            return self.fail(&call, true);
+        }
+        if let StoreCall::Commit(written) = &call
+            && self.refuses_beside(&written.commit.batch)
+        {
+            self.seen.refused_beside += 1;
             return self.fail(&call, true);
         }
         if let StoreCall::Owner(_, read) = &call
@@ -239,13 +246,16 @@ impl World {
         match self.store.commit(written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
+                self.keep_beside(batch);
                 if !again {
                     for (_, violation) in written.found.clone() {
                         self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }
                     let mut shadows = BTreeMap::new();
-                    for fence in &batch.fences {
+                    // What is written beside a round says nothing about executions.
+                    let judged = !stands_beside(&written.commit);
+                    for fence in batch.fences.iter().filter(|_| judged) {
                         if let Some(shadow) = self.shadows.get(fence) {
                             shadows.insert(fence.0, shadow);
                         }

@@ -18,6 +18,7 @@ pub struct Seen {
     pub abandoned: u64,
     pub mended: u64,
     pub refused_commits: u64,
+    pub refused_beside: u64,
     pub refused_dispatches: u64,
     pub dropped_dispatches: u64,
     pub force_released: u64,
@@ -43,6 +44,7 @@ impl Seen {
         self.abandoned += other.abandoned;
         self.mended += other.mended;
         self.refused_commits += other.refused_commits;
+        self.refused_beside += other.refused_beside;
         self.refused_dispatches += other.refused_dispatches;
         self.dropped_dispatches += other.dropped_dispatches;
         self.force_released += other.force_released;
