@@ -31,6 +31,8 @@ pub(crate) struct Lasting {
     reads: BTreeMap<Reads, Time>,
     /// Partitions whose submissions cannot be looked up, and until when.
     unread: BTreeMap<PartitionId, Time>,
+    /// Partitions whose leases cannot be written, and until when.
+    broken_leases: BTreeMap<PartitionId, Time>,
     pools: Vec<Pool>,
     /// What becomes of the next executions that are dispatched for the first time.
     next: Vec<Refusal>,
@@ -64,6 +66,7 @@ impl Lasting {
     pub(crate) fn heal(&mut self) {
         self.reads.clear();
         self.unread.clear();
+        self.broken_leases.clear();
         self.next.clear();
         self.step = (0, 0);
         self.own_steps.clear();
@@ -105,6 +108,23 @@ impl Lasting {
     pub(crate) fn is_unread(&self, partition: PartitionId, now: Time) -> bool {
         let until = self.unread.get(&partition);
         until.is_some_and(|until| now < *until)
+    }
+
+    /// Whether the lease of a partition cannot be written.
+    pub(crate) fn is_broken_lease(&self, partition: PartitionId, now: Time) -> bool {
+        let until = self.broken_leases.get(&partition);
+        until.is_some_and(|until| now < *until)
+    }
+
+    /// Whether a call writes a lease that cannot be written.
+    pub(crate) fn refuses_leases(&self, call: &Call, now: Time) -> bool {
+        let is_broken = |partition: &PartitionId| self.is_broken_lease(*partition, now);
+        match call {
+            Call::Renew(held) | Call::GiveUp(held, _) => held.iter().any(|(it, _)| is_broken(it)),
+            Call::Acquire(wanted) => wanted.iter().any(is_broken),
+            Call::TakeOver(seen) => seen.iter().any(|it| is_broken(&it.partition)),
+            _ => false,
+        }
     }
 
     /// Since when an owner has had no way to the broker, and until when it will have none.
@@ -204,6 +224,10 @@ impl World {
             Fault::WithoutBus { owner, lost } => self.lose_bus(owner, now + lost),
             Fault::WithoutStore { owner, lost } => {
                 self.lasting.without_store.insert(owner, now + lost);
+            }
+            Fault::BrokenLease { action, lasts } => {
+                let partition = self.plan.partition_of(action);
+                self.lasting.broken_leases.insert(partition, now + lasts);
             }
             Fault::Unreadable { action, lasts } => {
                 let partition = self.plan.partition_of(action);

@@ -24,6 +24,8 @@ pub(crate) struct Ways {
     messages: BTreeMap<u16, Time>,
     /// The owner has no way to the broker, and somebody else has one.
     leases: BTreeMap<u16, Time>,
+    /// Nobody has the lease, and somebody could take it.
+    free: BTreeMap<u16, Time>,
 }
 
 impl Ways {
@@ -40,12 +42,22 @@ impl World {
             let messages = self.sits_on_messages(partition);
             let leases = self.sits_on_lease(partition);
             let now = self.now;
+            let mut said = Vec::new();
+            if self.is_left_alone(partition) {
+                let since = *self.ways.free.entry(partition).or_insert(now);
+                if now - since > MAKING_WAY {
+                    said.push(format!(
+                        "nobody takes partition {partition} since {since} ms"
+                    ));
+                }
+            } else {
+                self.ways.free.remove(&partition);
+            }
             let ways = &mut self.ways;
             let kinds = [
                 (&mut ways.messages, messages, BOUND, "the messages"),
                 (&mut ways.leases, leases, MAKING_WAY, "the lease"),
             ];
-            let mut said = Vec::new();
             for (since, sits, bound, what) in kinds {
                 let Some(owner) = sits else {
                     since.remove(&partition);
@@ -97,6 +109,17 @@ impl World {
         (0..self.owners.len())
             .any(|other| other != owner && self.could_serve(other))
             .then_some(owner)
+    }
+
+    /// Whether nobody has the lease of a partition, and somebody could take it.
+    fn is_left_alone(&self, partition: u16) -> bool {
+        let wrong = self.now < self.store_down_until || self.lasting.reads_fail(self.now);
+        let lease = &self.store.leases[usize::from(partition)];
+        let is_live = lease.owner.is_some() && lease.is_live(self.now);
+        let is_broken = self
+            .lasting
+            .is_broken_lease(PartitionId(partition), self.now);
+        !wrong && !is_live && !is_broken && (0..self.owners.len()).any(|it| self.could_serve(it))
     }
 
     /// Whether an owner is there and has its ways.

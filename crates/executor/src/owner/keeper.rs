@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use attune_core::{Bug, Epoch, PartitionId};
 
 use super::leaving::Departure;
-use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Stage, SubscriptionId};
+use super::{Call, Failure, Notice, Output, Owner, Place, Purpose, Reply, Stage, SubscriptionId};
 use crate::leases::{Held, Standing, shares};
 use crate::queue::Millis;
 use crate::stored::ObservedLease;
@@ -21,8 +21,9 @@ pub(super) enum Step {
     /// The time of the next renewal.
     #[default]
     Idle,
+    /// Some leases, or all.
     Renewing {
-        sent: Millis,
+        asked: Vec<(PartitionId, Epoch)>,
     },
     Announcing,
     Acquiring {
@@ -31,11 +32,31 @@ pub(super) enum Step {
     Retiring,
 }
 
+/// One renewal of all leases. As a rule it is one call; where the store refuses that, it is asked for
+/// fewer at a time, until the one is left alone for which it refuses.
+#[derive(Debug, Default)]
+struct Renewal {
+    /// When the first call was sent.
+    sent: Millis,
+    left: Vec<Vec<(PartitionId, Epoch)>>,
+    /// The store has done what one call asked.
+    is_done: bool,
+    renewed: Vec<PartitionId>,
+    /// Those whose rows cannot be written: like one that somebody else has locked, such a lease is this
+    /// owner's as far as can be seen.
+    refused: Vec<PartitionId>,
+}
+
 /// The leases, and what is done about them.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     pub(super) held: BTreeMap<PartitionId, Held>,
     pub(super) step: Step,
+    renewal: Renewal,
+    /// The store has refused every lease the last time.
+    none_renewed: bool,
+    /// Leases that cannot be renewed: since when, and why.
+    unrenewable: BTreeMap<PartitionId, (Millis, String)>,
     /// When the leases are renewed next.
     pub(super) renew_at: Millis,
     trusted_until: Millis,
@@ -48,6 +69,8 @@ pub(super) struct Keeper {
     pub(super) wanted: BTreeMap<PartitionId, Millis>,
     /// Before that nothing is taken: the store has just refused to.
     take_after: Millis,
+    /// Until then one is taken at a time: the store has refused several, and one of them may be why.
+    apart_until: Millis,
     /// Leases that may be taken if they still stand as they were seen.
     pub(super) observed: Vec<ObservedLease>,
     pub(super) departure: Option<Departure>,
@@ -103,6 +126,12 @@ impl Keeper {
 
     pub(super) fn untrusted_for(&self, now: Millis) -> Option<Millis> {
         self.untrusted_since.map(|since| (now - since).max(0))
+    }
+
+    /// The lease that could not be renewed for longest.
+    pub(super) fn unrenewable(&self) -> Option<(PartitionId, Millis, &str)> {
+        let longest = self.unrenewable.iter().min_by_key(|(_, (since, _))| *since);
+        longest.map(|(partition, (since, words))| (*partition, *since, words.as_str()))
     }
 
     pub(super) fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
@@ -170,7 +199,7 @@ impl Owner {
         let held = &self.keeper.held;
         let missing = |seen: &ObservedLease| !held.contains_key(&seen.partition);
         self.keeper.observed.retain(missing);
-        let due: Vec<PartitionId> = self
+        let mut due: Vec<PartitionId> = self
             .keeper
             .wanted
             .iter()
@@ -178,15 +207,32 @@ impl Owner {
             .map(|(partition, _)| *partition)
             .collect();
         let may_take = now >= self.keeper.take_after;
+        let apart = now < self.keeper.apart_until;
+        if apart {
+            due = self.any_of(due);
+        }
         if now >= self.keeper.renew_at {
             self.renew(now);
         } else if may_take && !due.is_empty() {
             self.acquire(now, due);
         } else if may_take && !self.keeper.observed.is_empty() {
             self.keeper.step = Step::Acquiring { sent: now };
-            let observed = std::mem::take(&mut self.keeper.observed);
+            let mut observed = std::mem::take(&mut self.keeper.observed);
+            if apart {
+                observed = self.any_of(observed);
+            }
             self.call(Purpose::Keep, Call::TakeOver(observed));
         }
+    }
+
+    /// One of these by chance, so that none is always behind one that cannot be taken.
+    fn any_of<T>(&mut self, mut some: Vec<T>) -> Vec<T> {
+        let last = Millis::try_from(some.len()).unwrap_or(Millis::MAX) - 1;
+        if last < 1 {
+            return some;
+        }
+        let chosen = self.chance.between(0, last);
+        vec![some.swap_remove(usize::try_from(chosen).unwrap_or(0))]
     }
 
     /// Extends what is held; what cannot be extended is lost.
@@ -194,9 +240,73 @@ impl Owner {
         if self.keeper.held.is_empty() {
             return self.announce(now);
         }
-        self.keeper.step = Step::Renewing { sent: now };
-        let held = self.keeper.epochs();
-        self.call(Purpose::Keep, Call::Renew(held));
+        let all = self.keeper.epochs();
+        let (held, unrenewable) = (&self.keeper.held, &mut self.keeper.unrenewable);
+        unrenewable.retain(|partition, _| held.contains_key(partition));
+        let (apart, together): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|(partition, _)| unrenewable.contains_key(partition));
+        let mut left: Vec<_> = apart.into_iter().map(|lease| vec![lease]).collect();
+        left.push(together);
+        self.keeper.renewal = Renewal {
+            sent: now,
+            left,
+            ..Renewal::default()
+        };
+        self.go_on_renewing(now);
+    }
+
+    fn go_on_renewing(&mut self, now: Millis) {
+        while let Some(asked) = self.keeper.renewal.left.pop() {
+            if !asked.is_empty() {
+                let call = Call::Renew(asked.clone());
+                self.keeper.step = Step::Renewing { asked };
+                return self.call(Purpose::Keep, call);
+            }
+        }
+        let renewal = std::mem::take(&mut self.keeper.renewal);
+        let ttl = self.options.lease_ttl;
+        self.keeper.none_renewed = !renewal.is_done;
+        if self.keeper.none_renewed {
+            self.renew_again(now);
+            if self.keeper.departure.is_none() {
+                // It is there all the same, and may be able to serve what others cannot.
+                self.announce(now);
+            }
+            return;
+        }
+        self.renewed(&[renewal.renewed, renewal.refused].concat());
+        self.trust(renewal.sent);
+        if self.keeper.departure.is_none() {
+            self.announce(now);
+        } else {
+            self.keeper.renew_at = now + ttl / 3;
+        }
+    }
+
+    /// The store refuses to renew these: is it one of them?
+    fn renewal_refused(
+        &mut self,
+        now: Millis,
+        mut asked: Vec<(PartitionId, Epoch)>,
+        failure: &Failure,
+    ) {
+        if let [(partition, _)] = asked[..] {
+            let unrenewable = self.keeper.unrenewable.entry(partition);
+            let (_, words) = unrenewable.or_insert_with(|| (now, String::new()));
+            words.clone_from(&failure.words);
+            self.keeper.renewal.refused.push(partition);
+        } else {
+            let half = asked.split_off(asked.len() / 2);
+            self.keeper.renewal.left.extend([half, asked]);
+        }
+        self.go_on_renewing(now);
+    }
+
+    /// No lease was renewed.
+    fn renew_again(&mut self, now: Millis) {
+        let ttl = self.options.lease_ttl;
+        self.keeper.renew_at = now + self.chance.between(ttl / 20, ttl / 10);
     }
 
     fn announce(&mut self, now: Millis) {
@@ -228,18 +338,24 @@ impl Owner {
     pub(super) fn kept(&mut self, now: Millis, reply: Reply) {
         let step = std::mem::take(&mut self.keeper.step);
         match (step, reply) {
-            (Step::Renewing { sent }, Reply::Renewed(renewed)) => {
-                self.renewed(&renewed);
-                self.trust(sent);
-                if self.keeper.departure.is_none() {
-                    self.announce(now);
-                } else {
-                    self.keeper.renew_at = now + self.options.lease_ttl / 3;
+            (Step::Renewing { asked }, Reply::Renewed(renewed)) => {
+                for (partition, _) in asked {
+                    self.keeper.unrenewable.remove(&partition);
                 }
+                self.keeper.renewal.is_done = true;
+                self.keeper.renewal.renewed.extend(renewed);
+                self.go_on_renewing(now);
+            }
+            (Step::Renewing { asked }, Reply::Failed(failure)) if failure.refused => {
+                self.renewal_refused(now, asked, &failure);
             }
             (Step::Announcing, Reply::Announced) => {
                 let ttl = self.options.lease_ttl;
-                self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
+                if std::mem::take(&mut self.keeper.none_renewed) {
+                    self.renew_again(now);
+                } else {
+                    self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
+                }
                 self.looks.hurry(now);
             }
             (Step::Acquiring { sent }, Reply::Acquired(acquired)) => {
@@ -262,15 +378,15 @@ impl Owner {
                     departure.until = now;
                 }
             }
-            (Step::Acquiring { .. }, _) => {
+            (Step::Acquiring { .. }, reply) => {
                 // What cannot be taken must not keep what is held from being renewed.
                 let ttl = self.options.lease_ttl;
+                if matches!(reply, Reply::Failed(failure) if failure.refused) {
+                    self.keeper.apart_until = now + 4 * ttl;
+                }
                 self.keeper.take_after = now + self.chance.between(ttl / 20, ttl / 10);
             }
-            _ => {
-                let ttl = self.options.lease_ttl;
-                self.keeper.renew_at = now + self.chance.between(ttl / 20, ttl / 10);
-            }
+            _ => self.renew_again(now),
         }
         if matches!(self.keeper.step, Step::Idle) && self.keeper.departure.is_none() {
             self.want_again(now);

@@ -56,6 +56,11 @@ impl Owner {
             for_ms: ttl + for_ms,
             words: "the leases cannot be renewed".to_owned(),
         });
+        let unrenewable = self.keeper.unrenewable();
+        let unrenewable = unrenewable.map(|(partition, since, words)| Trouble {
+            for_ms: now - since,
+            words: format!("the lease of partition {partition} cannot be renewed: {words}"),
+        });
         let cut_off = self.reach.lost_for(now);
         let cut_off = (cut_off > 0).then(|| Trouble {
             for_ms: cut_off,
@@ -77,6 +82,7 @@ impl Owner {
         refused
             .chain(unread)
             .chain(untrusted)
+            .chain(unrenewable)
             .chain(cut_off)
             .chain(bodies)
             .chain(aside)

@@ -59,6 +59,8 @@ pub enum Fault {
     Unreadable { action: usize, lasts: Time },
     /// The store takes no dead letters and no entries of the audit log, nor what is written with them.
     RefuseBeside { refuse: Time },
+    /// The lease of the partition of an action cannot be written.
+    BrokenLease { action: usize, lasts: Time },
 }
 
 /// What owners read from the store, by what they need it for.
@@ -130,6 +132,7 @@ impl Fault {
             Self::WithoutStore { .. } => "without-store",
             Self::Unreadable { .. } => "unreadable-row",
             Self::RefuseBeside { .. } => "refuse-beside",
+            Self::BrokenLease { .. } => "broken-lease",
         }
     }
 
@@ -145,6 +148,7 @@ impl Fault {
             | Self::WithoutBus { lost: lasts, .. }
             | Self::WithoutStore { lost: lasts, .. }
             | Self::Unreadable { lasts, .. }
+            | Self::BrokenLease { lasts, .. }
             | Self::StepStoreClock { lasts, .. }
             | Self::StepOwnerClock { lasts, .. } => *lasts,
             _ => 0,

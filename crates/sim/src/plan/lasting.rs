@@ -93,7 +93,7 @@ impl Plan {
     fn add_fault(&mut self, rng: &mut Rng) {
         let pool = rng.index(self.pools);
         let long = rng.between(2_000, 20_000);
-        let what = match rng.index(23) {
+        let what = match rng.index(26) {
             0 => Fault::RefuseLong {
                 refuse: rng.between(60_000, 180_000),
             },
@@ -113,6 +113,10 @@ impl Plan {
             18 | 19 => Fault::Unreadable {
                 action: rng.index(self.actions.len()),
                 lasts: long,
+            },
+            23..=25 => Fault::BrokenLease {
+                action: rng.index(self.actions.len()),
+                lasts: rng.between(5_000, 60_000),
             },
             20..=22 => return self.refuse_beside(long, rng),
             15 => Fault::WithoutStore {

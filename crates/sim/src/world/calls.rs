@@ -77,6 +77,11 @@ impl World {
             self.seen.refused_beside += 1;
             return self.fail(&call, true);
         }
+        if let StoreCall::Owner(_, call_of_leases) = &call
+            && self.lasting.refuses_leases(call_of_leases, self.now)
+        {
+            return self.fail(&call, true);
+        }
         if let StoreCall::Owner(_, read) = &call
             && (self.lasting.fails(read, self.now) || self.cannot_read(read))
         {
