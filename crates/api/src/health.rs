@@ -106,6 +106,8 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
         let some =
             "not every slot that was taken back has been confirmed, nor everything refused kept";
         (HealthState::Degraded, some)
+    } else if words.starts_with(LeaseTrouble::SLOW) {
+        (HealthState::Degraded, "little has been decided")
     } else if words.starts_with(LeaseTrouble::BROKER_ILL) {
         let some = "not everything may have been received or dispatched";
         (HealthState::Degraded, some)

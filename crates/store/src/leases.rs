@@ -54,6 +54,9 @@ impl LeaseTrouble {
     /// How the words of an owner begin that cannot store dead letters or entries of the audit log; all
     /// else goes on.
     pub const NOT_KEPT: &str = "dead letters or entries of the audit log cannot be stored";
+    /// How the words of an owner begin whose commits and look-ups are made and take long: it decides
+    /// nothing meanwhile.
+    pub const SLOW: &str = "its executor waits for its store";
     /// How the words of an owner begin that reaches the broker, which refuses or holds back some of
     /// what it does there.
     pub const BROKER_ILL: &str = "its executor has trouble with the message broker";

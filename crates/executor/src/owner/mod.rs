@@ -28,6 +28,7 @@ mod looks;
 mod pools;
 mod port;
 mod rounds;
+mod slow;
 mod snapshots;
 mod sweep;
 mod telling;
@@ -55,6 +56,7 @@ use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
 use rounds::{Rewrite, Rounds};
+use slow::Slow;
 use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
@@ -210,6 +212,7 @@ pub struct Owner {
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     failing: FailingReads,
+    slow: Slow,
     numbers: u64,
     out: Vec<Output>,
 }
@@ -236,6 +239,7 @@ impl Owner {
             workers: Workers::default(),
             calls: BTreeMap::new(),
             failing: FailingReads::default(),
+            slow: Slow::default(),
             numbers: 0,
             out: Vec::new(),
             options,

@@ -150,6 +150,7 @@ impl Owner {
         }
         self.rounds.step = Step::LookingUp(work);
         self.look_ups.ask(now);
+        self.slow.asks(now);
         self.call(Purpose::Round, Call::LookUp { requests, actions });
     }
 
@@ -335,6 +336,7 @@ impl Owner {
         }
         self.sweep.note(round.commit.executions());
         let call = Call::Commit(Arc::clone(&round.commit));
+        self.slow.asks(now);
         self.rounds.step = Step::Committing(Box::new(round));
         self.call(Purpose::Round, call);
     }
@@ -348,6 +350,7 @@ impl Owner {
 
     /// The store has answered the round.
     pub(super) fn round_answered(&mut self, now: Millis, reply: Reply) {
+        self.slow.answered(now);
         match (std::mem::take(&mut self.rounds.step), reply) {
             (Step::LookingUp(work), Reply::Known { requests, actions }) => {
                 self.look_ups.answered(&work);

@@ -86,6 +86,7 @@ impl Owner {
             .chain(cut_off)
             .chain(bodies)
             .chain(aside)
+            .chain(self.slow(now))
             .chain(self.failing_read(now))
             .max_by_key(|trouble| trouble.for_ms)
     }
