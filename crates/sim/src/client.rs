@@ -67,7 +67,7 @@ impl World {
                 if let Some(mut what @ Op::Submit { .. }) = first {
                     // Somebody else may want to know what became of it.
                     if let Op::Submit { asks, .. } = &mut what {
-                        *asks |= planned.id % 2 == 0;
+                        *asks |= planned.id.is_multiple_of(2);
                     }
                     self.submit(of, &what, differs);
                 }
