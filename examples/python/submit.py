@@ -4,8 +4,10 @@
     submit.py core.echo message=hi count=3
 
 The parameters are KEY=VALUE; a value is JSON where it can be read as JSON, else text. The answer
-is printed as one line of JSON. Exit codes: 0 accepted, 1 rejected, 3 no answer in time (whether
-it was accepted is then unknown; --message-id repeats it safely).
+is printed as one line of JSON. Exit codes: 0 accepted, 1 rejected (once it is recorded as rejected,
+--message-id repeats the refusal: ask again without), 3 no answer in time, or only one copy of
+several is known to be refused (whether it was accepted is then unknown; --message-id repeats it
+safely).
 
 Needs pika. Written from docs/PROTOCOL.md alone.
 """
@@ -67,9 +69,12 @@ def envelope(message_id, submission):
 
 def publish(url, exchange, message_id, body, reply_to, deadline):
     """Publishes until the broker has confirmed it. A lost confirm leaves the outcome unknown, and
-    a repetition under the same id is harmless: so each failure leads to another try."""
+    a repetition under the same id is harmless: so each failure leads to another try. Returns how many
+    copies the broker may have."""
     ceiling = 0.1
+    copies = 0
     while True:
+        copies += 1
         try:
             connection = pika.BlockingConnection(pika.URLParameters(url))
             try:
@@ -88,7 +93,7 @@ def publish(url, exchange, message_id, body, reply_to, deadline):
                     ),
                     mandatory=True,
                 )
-                return
+                return copies
             finally:
                 if connection.is_open:
                     connection.close()
@@ -138,7 +143,8 @@ def main():
             found.append(told)
 
     answers.basic_consume(address, take)
-    publish(args.amqp, args.prefix + "attune.executions", message_id, body, address, deadline)
+    exchange = args.prefix + "attune.executions"
+    copies = publish(args.amqp, exchange, message_id, body, address, deadline)
     while not found and time.monotonic() < deadline:
         listening.process_data_events(time_limit=min(1.0, max(0.0, deadline - time.monotonic())))
     listening.close()
@@ -146,6 +152,10 @@ def main():
         print(f"no answer; repeat with --message-id {message_id}", file=sys.stderr)
         return 3
     print(json.dumps(found[0]))
+    # All other refusals are stored, so that every copy gets them.
+    if copies > 1 and found[0].get("rejected", {}).get("code") == "UNKNOWN_ACTION":
+        print(f"another copy may be accepted; repeat with --message-id {message_id}", file=sys.stderr)
+        return 3
     return 0 if "accepted" in found[0] else 1
 
 

@@ -118,7 +118,10 @@ impl From<Reject> for ApiError {
                 StatusCode::UNPROCESSABLE_ENTITY
             }
             RejectCode::UnknownExecution => StatusCode::NOT_FOUND,
-            RejectCode::Conflict | RejectCode::AlreadyEnded => StatusCode::CONFLICT,
+            RejectCode::Conflict
+            | RejectCode::AlreadyEnded
+            | RejectCode::AlreadyRejected
+            | RejectCode::Other => StatusCode::CONFLICT,
             // The client did nothing wrong: this server and the cluster disagree on the number of
             // partitions, which only the operator can mend.
             RejectCode::WrongPartition => {

@@ -12,6 +12,10 @@ use attune_history::{Checker, FinalLine, Findings, percentile};
 use attune_record::{Record, read_dir};
 use clap::Args;
 
+const CLIENTS: &str = " (needs the clients' records)";
+const FAULTS: &str = " (needs the records of faults)";
+const CALM: &str = " (needs half a minute of calm)";
+
 /// How many violations of each promise are shown with their records.
 const SHOWN: usize = 3;
 
@@ -21,9 +25,10 @@ const SHOWN: usize = 3;
   1  a promise was broken
   2  the history cannot be read, or there is none")]
 pub(crate) struct CheckHistoryArguments {
-    /// The folder that was `history.dir` while the system ran; folders in it are read as well.
+    /// The folder that was `history.dir` while the system ran, which it is unless given; folders in
+    /// it are read as well.
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
     /// What the store has in the end: a JSON line for each execution, with `id`, `action_id`,
     /// `status`, `attempt` and `request_id`, and one for the totals of each queue, with
     /// `action_id`, `enqueued`, `completed`, `cancelled` and `expired`.
@@ -34,9 +39,9 @@ pub(crate) struct CheckHistoryArguments {
     json: bool,
 }
 
-/// Reads, judges and prints.
-pub(crate) fn run(arguments: &CheckHistoryArguments) -> ExitCode {
-    match report(arguments) {
+/// Reads, judges and prints; `dir` is what the settings say.
+pub(crate) fn run(arguments: &CheckHistoryArguments, dir: Option<&Path>) -> ExitCode {
+    match report(arguments, dir) {
         Ok((text, findings)) => {
             print!("{text}");
             ExitCode::from(u8::from(!findings.violations.is_empty()))
@@ -48,9 +53,14 @@ pub(crate) fn run(arguments: &CheckHistoryArguments) -> ExitCode {
     }
 }
 
-fn report(arguments: &CheckHistoryArguments) -> anyhow::Result<(String, Findings)> {
+fn report(
+    arguments: &CheckHistoryArguments,
+    dir: Option<&Path>,
+) -> anyhow::Result<(String, Findings)> {
+    let dir = arguments.dir.as_deref().or(dir);
+    let dir = dir.context("no history to judge: give its folder as DIR, or set history.dir")?;
     let mut checker = Checker::new();
-    for record in read_dir(&arguments.dir)? {
+    for record in read_dir(dir)? {
         checker.add(&record?);
     }
     if let Some(file) = &arguments.final_rows {
@@ -62,12 +72,12 @@ fn report(arguments: &CheckHistoryArguments) -> anyhow::Result<(String, Findings
     ensure!(
         findings.records > 0,
         "there are no records in {}",
-        arguments.dir.display()
+        dir.display()
     );
     let mut text = String::new();
     if !arguments.json {
         write_figures(&mut text, &findings)?;
-        write_promises(&mut text, &findings, &evidence(&arguments.dir, &findings)?)?;
+        write_promises(&mut text, &findings, &evidence(dir, &findings)?)?;
     }
     writeln!(text, "{}", findings.summary())?;
     Ok((text, findings))
@@ -122,6 +132,7 @@ fn evidence(dir: &Path, findings: &Findings) -> anyhow::Result<BTreeMap<u32, Rec
 }
 
 fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
+    let judged = &findings.judged;
     let figures = [
         ("records", findings.records),
         ("executions", findings.executions),
@@ -133,28 +144,37 @@ fn write_figures(text: &mut String, findings: &Findings) -> std::fmt::Result {
         ("completions dropped", findings.duplicates_dropped),
         ("dead letters of listeners", findings.dead_letters),
         ("faults", findings.faults),
-        ("answers of the API judged", findings.judged.answers),
-        ("refusals of the API judged", findings.judged.refusals),
-        ("reported ends judged", findings.judged.completions),
-        ("confirms of the broker judged", findings.judged.confirms),
-        ("priorities asked for judged", findings.judged.priorities),
-        ("starts judged by limits asked for", findings.judged.limits),
-        ("executions put back judged", findings.judged.retries),
-        ("work judged by its owner's rounds", findings.judged.rounds),
-        ("work judged by how long it waits", findings.judged.waits),
-        (
-            "queues judged by how long slots are free",
-            findings.judged.calms,
-        ),
-        ("written snapshots judged", findings.judged.stats),
-        ("attempts of dead workers judged", findings.judged.deaths),
-        (
-            "partitions judged after the last fault",
-            findings.judged.partitions,
-        ),
     ];
     for (name, figure) in figures {
         writeln!(text, "{figure:>10}  {name}")?;
+    }
+    // Where nothing was judged, what is needed for it that a system does not record by itself.
+    let figures = [
+        ("answers of the API judged", judged.answers, ""),
+        ("refusals of the API judged", judged.refusals, CLIENTS),
+        ("reported ends judged", judged.completions, ""),
+        ("confirms of the broker judged", judged.confirms, CLIENTS),
+        ("priorities asked for judged", judged.priorities, CLIENTS),
+        ("starts judged by limits asked for", judged.limits, CLIENTS),
+        ("executions put back judged", judged.retries, ""),
+        ("work judged by its owner's rounds", judged.rounds, ""),
+        ("work judged by how long it waits", judged.waits, CALM),
+        (
+            "queues judged by how long slots are free",
+            judged.calms,
+            CALM,
+        ),
+        ("written snapshots judged", judged.stats, ""),
+        ("attempts of dead workers judged", judged.deaths, ""),
+        (
+            "partitions judged after the last fault",
+            judged.partitions,
+            FAULTS,
+        ),
+    ];
+    for (name, figure, needs) in figures {
+        let needs = if figure == 0 { needs } else { "" };
+        writeln!(text, "{figure:>10}  {name}{needs}")?;
     }
     write_times(
         text,
@@ -226,11 +246,11 @@ mod tests {
         let file = dir.path().join("final");
         std::fs::write(&file, lines(rows))?;
         let arguments = CheckHistoryArguments {
-            dir: dir.path().to_owned(),
+            dir: Some(dir.path().to_owned()),
             final_rows: (!rows.is_empty()).then_some(file),
             json,
         };
-        let (text, findings) = report(&arguments)?;
+        let (text, findings) = report(&arguments, None)?;
         Ok((text, findings.violations.is_empty()))
     }
 
@@ -243,6 +263,8 @@ mod tests {
                 text.contains("I1  nothing accepted is lost         kept\n"),
                 "{text}"
             );
+            let needs = "0  refusals of the API judged (needs the clients' records)\n";
+            assert!(text.contains(needs), "{text}");
             let last = text.lines().last().unwrap();
             let summary: serde_json::Value = serde_json::from_str(last).unwrap();
             assert_eq!(
@@ -277,10 +299,26 @@ mod tests {
             assert!(check(history, rows, false).is_err());
         }
         let arguments = CheckHistoryArguments {
-            dir: PathBuf::from("/nowhere/at/all"),
+            dir: Some(PathBuf::from("/nowhere/at/all")),
             final_rows: None,
             json: false,
         };
-        assert_eq!(run(&arguments), ExitCode::from(2));
+        assert_eq!(run(&arguments, None), ExitCode::from(2));
+    }
+
+    #[test]
+    fn without_a_folder_it_judges_that_of_the_settings() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("executor.jsonl");
+        std::fs::write(file, format!("{ACCEPTED}\n{ENDED}\n")).unwrap();
+        let arguments = CheckHistoryArguments {
+            dir: None,
+            final_rows: None,
+            json: true,
+        };
+        let (_, findings) = report(&arguments, Some(dir.path())).unwrap();
+        assert_eq!(findings.records, 2);
+        let error = report(&arguments, None).unwrap_err().to_string();
+        assert!(error.contains("history.dir"), "{error}");
     }
 }

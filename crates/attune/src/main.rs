@@ -133,7 +133,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error),
     };
     match cli.command {
-        Command::CheckHistory(arguments) => return Ok(check_history::run(&arguments)),
+        Command::CheckHistory(arguments) => {
+            let dir = loaded.settings.history.dir.as_deref();
+            return Ok(check_history::run(&arguments, dir));
+        }
         Command::Client(command) => return attune_cli::run(command).await,
         _ => {}
     }

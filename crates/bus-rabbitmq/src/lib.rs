@@ -290,6 +290,12 @@ impl Bus for RabbitBus {
         }
         match self.publisher.publish(messages).await {
             Err(PublishError::Refused(refused)) => self.judge(refused, &topics),
+            Ok(()) => {
+                if topics.values().any(Topic::must_route) {
+                    self.rebinding.note_routed();
+                }
+                Ok(())
+            }
             published => published,
         }
     }

@@ -12,6 +12,7 @@
 //! again.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(crate) struct Rebinding {
     state: Mutex<State>,
     /// Wakes the task: a topic has sent something back.
     news: Notify,
+    /// Whether anything has ever reached a queue: before that, nobody may have started who receives.
+    has_routed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -113,6 +116,13 @@ impl Rebinding {
         self.state().subscribed.insert(topic.clone());
     }
 
+    /// Notes that messages which need a queue have reached theirs.
+    pub(crate) fn note_routed(&self) {
+        if !self.has_routed.load(Ordering::Relaxed) {
+            self.has_routed.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Notes that a topic has sent a message back.
     pub(crate) fn note_unroutable(&self, topic: &Topic, now: Instant) {
         let mut state = self.state();
@@ -159,21 +169,43 @@ impl Rebinding {
             return;
         };
         lost.retry_at = started + lost.backoff.next_delay();
+        let has_routed = self.has_routed.load(Ordering::Relaxed);
         match outcome {
             Ok(()) => {
                 lost.mended = Some(started);
-                tracing::warn!(
-                    bus.topic = %topic,
-                    "messages for this topic reached no queue; its queue and binding are declared \
-                     again: somebody has deleted them, or no executor had started yet"
-                );
+                if has_routed {
+                    tracing::warn!(
+                        bus.topic = %topic,
+                        "messages for this topic reached no queue; its queue and binding are \
+                         declared again: somebody has deleted them, or no executor had started yet"
+                    );
+                } else {
+                    tracing::info!(
+                        bus.topic = %topic,
+                        "messages for this topic reached no queue, as before the first start of \
+                         whoever receives them; its queue and binding are declared"
+                    );
+                }
             }
-            Err(cause) if lost.log.is_due() => tracing::warn!(
-                bus.topic = %topic,
-                cause = %cause,
-                tries = lost.log.tries(),
-                "messages for this topic reach no queue; trying to bind it again"
-            ),
+            Err(cause) if lost.log.is_due() => {
+                let tries = lost.log.tries();
+                if has_routed {
+                    tracing::warn!(
+                        bus.topic = %topic,
+                        %cause,
+                        tries,
+                        "messages for this topic reach no queue; trying to bind it again"
+                    );
+                } else {
+                    tracing::info!(
+                        bus.topic = %topic,
+                        %cause,
+                        tries,
+                        "messages for this topic reach no queue yet: whoever receives them has not \
+                         started, as it seems; trying to bind it"
+                    );
+                }
+            }
             Err(_) => {}
         }
     }

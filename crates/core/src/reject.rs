@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ExecutionId;
+
 /// A reason that programs can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -20,6 +22,11 @@ pub enum RejectCode {
     AlreadyEnded,
     /// The message reached a partition that the action does not belong to.
     WrongPartition,
+    /// The same request was refused before, and that is recorded under its request id.
+    AlreadyRejected,
+    /// A reason of a later release. What it says stands in the message.
+    #[serde(other)]
+    Other,
 }
 
 impl RejectCode {
@@ -33,7 +40,14 @@ impl RejectCode {
             Self::Conflict => "CONFLICT",
             Self::AlreadyEnded => "ALREADY_ENDED",
             Self::WrongPartition => "WRONG_PARTITION",
+            Self::AlreadyRejected => "ALREADY_REJECTED",
+            Self::Other => "OTHER",
         }
+    }
+
+    /// Whether the first release can read it: it cannot read a message with another code in it.
+    pub fn is_of_first_release(self) -> bool {
+        !matches!(self, Self::AlreadyRejected | Self::Other)
     }
 }
 
@@ -84,6 +98,16 @@ impl Reject {
         }
     }
 
+    /// The same request was refused before, as this execution records.
+    pub fn already_rejected(execution_id: ExecutionId) -> Self {
+        let words = format!(
+            "the request was refused before, and execution {execution_id} records why \
+             (`attune executions show {execution_id}`): it will not run; to ask again, use a new \
+             request id"
+        );
+        Self::new(RejectCode::AlreadyRejected, words)
+    }
+
     /// No action has this ref.
     pub fn unknown_action(action_ref: &str) -> Self {
         Self {
@@ -93,5 +117,22 @@ impl Reject {
                 format!("there is no action `{action_ref}`"),
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_of_a_later_release_is_read() {
+        let text = r#"{"code":"OF_TOMORROW","message":"no"}"#;
+        let reject: Reject = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (reject.code, reject.message.as_str()),
+            (RejectCode::Other, "no")
+        );
+        let known: RejectCode = serde_json::from_str(r#""ALREADY_REJECTED""#).unwrap();
+        assert_eq!(known, RejectCode::AlreadyRejected);
     }
 }

@@ -144,15 +144,19 @@ impl Publisher {
     fn once(&self, send: Send) -> Vec<Outgoing> {
         match send {
             Send::Answers(answers) => {
-                let mut askers: BTreeMap<&str, Vec<Answer>> = BTreeMap::new();
+                let mut askers: BTreeMap<(&str, bool), Vec<Answer>> = BTreeMap::new();
                 for (asker, answer) in &answers {
                     // Its feed has made it.
                     if let Some((message_id, address)) = parts(asker) {
+                        // What an asker of the first release cannot read keeps no other answer
+                        // from it. They go last, as who repeats something is answered.
+                        let refusal = answer.outcome.as_ref().err();
+                        let is_new = refusal.is_some_and(|it| !it.code.is_of_first_release());
                         let answer = convert::answer(message_id, answer.clone());
-                        askers.entry(address).or_default().push(answer);
+                        askers.entry((address, is_new)).or_default().push(answer);
                     }
                 }
-                let packed = askers.into_iter().flat_map(|(address, answers)| {
+                let packed = askers.into_iter().flat_map(|((address, _), answers)| {
                     self.messages(&Topic::Reply(address.to_owned()), answers)
                 });
                 packed.collect()

@@ -64,7 +64,11 @@ impl World {
             Op::Repeat { of, differs } => {
                 let first = self.plan.ops.iter().find(|op| op.id == of);
                 let first = first.map(|op| op.what.clone());
-                if let Some(what @ Op::Submit { .. }) = first {
+                if let Some(mut what @ Op::Submit { .. }) = first {
+                    // Somebody else may want to know what became of it.
+                    if let Op::Submit { asks, .. } = &mut what {
+                        *asks |= planned.id.is_multiple_of(2);
+                    }
                     self.submit(of, &what, differs);
                 }
             }
@@ -159,6 +163,9 @@ impl World {
         let request_id = self.request_of(id);
         let partition = self.plan.partition_of(action);
         self.oracle.said.submitted(request_id, &submission);
+        if !asks {
+            self.refusals.fired(request_id);
+        }
         let body = |reply_to: Arc<str>| {
             Body::Submit(Arc::new(Submit {
                 request_id,

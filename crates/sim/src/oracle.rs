@@ -396,6 +396,10 @@ impl Oracle {
             let words = format!("{request} is answered with {id}, which is not stored");
             self.say(now, Rule::ToldEarly, words);
         }
+        if store.is_rejected(id) {
+            let words = format!("{request} is told to be accepted, and {id} records its refusal");
+            self.say(now, Promise::I1, words);
+        }
         let first = *self.told.entry(request).or_insert(id);
         if first != id {
             let words = format!("{request} is answered with {first} and with {id}");

@@ -32,6 +32,8 @@ struct Copies {
     last: Option<Copy>,
     /// How many refusals of each its client has heard.
     told: BTreeMap<Copy, u32>,
+    /// Whether it also comes as a firing, which has a way of its own to its owner.
+    is_fired: bool,
 }
 
 impl Copies {
@@ -39,7 +41,7 @@ impl Copies {
     fn is_final(&self) -> bool {
         let times = |of: &BTreeMap<Copy, u32>, copy| of.get(copy).copied().unwrap_or(0);
         let is_refused = |copy| times(&self.told, copy) >= times(&self.given, copy);
-        self.under_way == 0 && self.last.as_ref().is_some_and(is_refused)
+        !self.is_fired && self.under_way == 0 && self.last.as_ref().is_some_and(is_refused)
     }
 }
 
@@ -57,6 +59,11 @@ impl Refusals {
         if let Some((copies, _)) = self.of(body) {
             copies.under_way += 1;
         }
+    }
+
+    /// A client wants it to be recorded, and waits for no answer.
+    pub(crate) fn fired(&mut self, request: RequestId) {
+        self.0.entry(request).or_default().is_fired = true;
     }
 
     /// It is on its way no more, whatever the broker does with it.
@@ -105,7 +112,7 @@ impl World {
     pub(crate) fn heard_refusal(&mut self, request: RequestId, copy: Copy) {
         let copies = self.refusals.0.entry(request).or_default();
         *copies.told.entry(copy).or_default() += 1;
-        if self.store.requests.contains_key(&request) {
+        if self.store.is_execution(request) {
             self.judge_refusal(request);
         }
     }

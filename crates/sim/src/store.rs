@@ -265,6 +265,17 @@ impl Store {
         active.or_else(|| self.history.get(&id).map(|ended| ended.status))
     }
 
+    /// Whether a request has led to an execution that was accepted.
+    pub(crate) fn is_execution(&self, request: RequestId) -> bool {
+        let id = self.requests.get(&request).map(|(id, _)| *id);
+        id.is_some_and(|id| !self.is_rejected(id))
+    }
+
+    /// Whether it only records a refusal.
+    pub(crate) fn is_rejected(&self, id: ExecutionId) -> bool {
+        self.status(id) == Some(Status::Rejected)
+    }
+
     /// What is known of these requests.
     pub(crate) fn look_up(&self, requests: &[RequestId]) -> Vec<KnownRequest> {
         let known = requests.iter().filter_map(|request_id| {

@@ -35,7 +35,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
             headers(("Location" = String, description = "The path of the execution."))),
         (status = 200, description = "It had been accepted before; or the answer to an array, with \
             one item for each submission, in their order.", body = words::SubmitAnswer),
-        (status = 409, description = "`CONFLICT`: the request id was used with a different body.",
+        (status = 409, description = "`CONFLICT`: the request id was used with a different body. \
+            `ALREADY_REJECTED`: it was refused before, as the execution that is named records.",
             body = ErrorBody),
         (status = 422, description = "`INVALID_INPUT` or `UNKNOWN_ACTION`: the body names the \
             field.", body = ErrorBody),

@@ -17,7 +17,7 @@ on_both_wirings! {
 
 const REF: &str = "it.late";
 
-async fn attune(system: &System, code: i32, args: &[&str]) -> anyhow::Result<String> {
+pub(crate) async fn attune(system: &System, code: i32, args: &[&str]) -> anyhow::Result<String> {
     let (found, stdout, stderr) = system.client(args).await?;
     ensure!(
         found == code,
@@ -26,7 +26,7 @@ async fn attune(system: &System, code: i32, args: &[&str]) -> anyhow::Result<Str
     Ok(stdout + &stderr)
 }
 
-async fn list(system: &System, source: &str) -> anyhow::Result<Vec<Value>> {
+pub(crate) async fn list(system: &System, source: &str) -> anyhow::Result<Vec<Value>> {
     let line = ["dead-letters", "list", "--source", source, "--json"];
     let list: Value = serde_json::from_str(&attune(system, 0, &line).await?)?;
     let letters = list["dead_letters"].as_array().context("no letters")?;
@@ -34,7 +34,7 @@ async fn list(system: &System, source: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Puts a message into the store as the collector would.
-async fn keep(system: &System, source: &str, body: &[u8]) -> anyhow::Result<()> {
+pub(crate) async fn keep(system: &System, source: &str, body: &[u8]) -> anyhow::Result<()> {
     let statement = |schema: &str| {
         let insert = format!(
             "INSERT INTO {schema}dead_letter (message_id, reason, source, body, bytes, received_at)

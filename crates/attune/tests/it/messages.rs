@@ -1,11 +1,11 @@
 //! Messages that cannot be used: each goes to the dead letters with the reason, and whoever
 //! received it goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, ensure};
 use attune_bus::{Bus, Outgoing, Subscription, Topic};
-use attune_core::PartitionId;
+use attune_core::{PartitionId, RequestId};
 use attune_testkit::{System, Wiring, within};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -271,6 +271,18 @@ async fn firings(system: &System) -> anyhow::Result<()> {
     let first = &outcomes[&message_id.to_string()];
     ensure!(first[0]["accepted"]["execution_id"] == first[1]["accepted"]["execution_id"]);
     ensure!(first[1]["accepted"]["repeated"] == true, "{first:?}");
+    // What is recorded as refused stays so, and nothing says that it helps to ask again.
+    let third = &outcomes[&RequestId(message_id).of_item(2).to_string()];
+    let codes = third
+        .iter()
+        .map(|outcome| outcome["rejected"]["code"].as_str());
+    let codes: BTreeSet<_> = codes.collect();
+    let expected = [Some("ALREADY_REJECTED"), Some("QUEUE_FULL")];
+    ensure!(codes == BTreeSet::from(expected), "{third:?}");
+    let mut later = third
+        .iter()
+        .map(|outcome| &outcome["rejected"]["retry_after_seconds"]);
+    ensure!(later.all(Value::is_null), "{third:?}");
     gate.next().await?.leave(0).await?;
     gate.next().await?.leave(0).await?;
     let executions = api.until_idle(FULL).await?;

@@ -28,6 +28,7 @@ impl Partition {
         if let Some(known) = known {
             let outcome = repeated(&known, submit.digest, out);
             if let Err(reject) = &outcome
+                && reject.code == RejectCode::Conflict
                 && submit.on_reject == OnReject::Record
             {
                 // It is another one under a request id that is taken: only a letter can keep it.
@@ -35,11 +36,13 @@ impl Partition {
             }
             return answer(reply_to, request_id, outcome, out);
         }
-        let outcome = self.accept(now, &submit, out);
-        if let Err(reject) = &outcome {
+        let mut outcome = self.accept(now, &submit, out);
+        if let Err(reject) = &mut outcome {
             self.note(|| Fact::Refused { request_id });
             out.push(Effect::Count(Counter::Rejected));
             if submit.on_reject == OnReject::Record {
+                // Its request id is taken from now on: asking again under it never helps.
+                reject.retry_after_seconds = None;
                 self.record_rejection(&submit, reject, out);
             }
         }
@@ -231,10 +234,13 @@ impl Partition {
     }
 }
 
-/// The answer to a request that has led to an execution before.
+/// The answer to a request that has led to an execution before, or whose refusal is recorded as one.
 fn repeated(known: &KnownRequest, digest: i64, out: &mut Vec<Effect>) -> Result<Accepted, Reject> {
     if known.digest == digest {
         out.push(Effect::Count(Counter::Repeated));
+        if known.status == Status::Rejected {
+            return Err(Reject::already_rejected(known.execution_id));
+        }
         return Ok(Accepted {
             execution_id: Some(known.execution_id),
             status: Some(known.status),

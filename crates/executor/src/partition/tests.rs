@@ -93,6 +93,7 @@ fn what_is_refused_is_answered_or_recorded_but_never_lost() {
     assert!(world.stored.history.is_empty());
 
     world.round(vec![event(OnReject::Record, "core.noop")]);
+    assert_eq!(world.refused().unwrap().retry_after_seconds, None);
     assert_eq!(
         world.stored.history.values().collect::<Vec<_>>(),
         [&Status::Rejected]
@@ -107,6 +108,41 @@ fn what_is_refused_is_answered_or_recorded_but_never_lost() {
         "{effects:?}"
     );
     assert_eq!(world.stored.totals.enqueued, 2);
+}
+
+#[test]
+fn what_is_recorded_as_rejected_stays_refused_when_it_comes_again() {
+    let mut world = World::new(Some(1), 1);
+    let ids = world.submit(2);
+    let request = RequestId::fresh();
+    let event = |on_reject| submitted(request, Submission::new("core.noop"), on_reject);
+    // Twice in one round, when the store does not know it yet, and again when there is room.
+    world.round(vec![event(OnReject::Record), event(OnReject::Record)]);
+    assert_eq!(world.count(Counter::Rejected), 1);
+    world.complete(ids[0], 1);
+    world.complete(ids[1], 1);
+    let rows = world.stored.history.len();
+    for on_reject in [OnReject::Answer, OnReject::Record] {
+        world.round(vec![event(on_reject)]);
+        let reject = world.refused().unwrap();
+        assert_eq!(reject.code, RejectCode::AlreadyRejected);
+        assert_eq!(reject.retry_after_seconds, None);
+        let (id, _) = world.stored.history.iter().next_back().unwrap();
+        let command = format!("`attune executions show {id}`");
+        assert!(reject.message.contains(&command), "{}", reject.message);
+    }
+    assert_eq!(world.count(Counter::Repeated), 3);
+    assert_eq!(world.count(Counter::Rejected), 1);
+    assert_eq!(world.stored.history.len(), rows);
+    assert_eq!(world.stored.totals.enqueued, 2);
+    let again = world.step(event(OnReject::Record));
+    let is_letter = |effect: &Effect| matches!(effect, Effect::DeadLetter(_));
+    assert!(!again.iter().any(is_letter), "{again:?}");
+    // Another body under that id is still one that only a letter can keep.
+    let mut other = Submission::new("core.noop");
+    other.priority = Priority::High;
+    let other = world.step(submitted(request, other, OnReject::Record));
+    assert!(other.iter().any(is_letter), "{other:?}");
 }
 
 #[test]

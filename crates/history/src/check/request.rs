@@ -47,8 +47,9 @@ impl Request {
         self.answers += 1;
         let had_no_room = http_status == 429 && code == Some(RejectCode::QueueFull.as_str());
         self.last_answered = self.last_answered.max(Some((t_ns, had_no_room)));
-        // A conflict is one with something that is stored.
-        if (400..500).contains(&http_status) && http_status != 409 {
+        // A conflict is one with something that is stored; this one is with its own refusal.
+        let is_recorded = code == Some(RejectCode::AlreadyRejected.as_str());
+        if (400..500).contains(&http_status) && (http_status != 409 || is_recorded) {
             self.refusals += 1;
             self.refused = Some(record);
         } else {

@@ -1,7 +1,7 @@
 //! What clients were told (I1), and the order as they see it (I3).
 //!
 //! *I1.* With the rows of the store: what a client was told is accepted, and what an owner
-//! recorded as accepted, is among them and has ended; what was surely refused is not; nothing is
+//! recorded as accepted, is among them, not as a refusal, and has ended; what was surely refused is not; nothing is
 //! there that nobody asked for (when clients recorded what they asked for). What the API answered
 //! counts as told, also when its client did not wait for it. Without the rows: what was accepted
 //! has an end among the records, unless its partition changed hands, so that the record may be
@@ -68,6 +68,9 @@ fn judge_rows(facts: &Facts, rows: &[FinalRow], broken: &mut Vec<Violation>) {
             // A row that holds a slot in the end is for I4 to tell.
             Some(row) if row.status == Status::Queued => {
                 format!("execution {id} was accepted and still waits in the end")
+            }
+            Some(row) if row.status == Status::Rejected => {
+                format!("execution {id} was accepted and is stored as rejected")
             }
             Some(_) => continue,
         };

@@ -119,6 +119,36 @@ fn i1_what_the_api_refused_is_stored() {
     assert_clean(&world);
 }
 
+/// What is refused and recorded is no lost request, however often it is asked for; told as accepted it
+/// is one.
+#[test]
+fn i1_what_is_recorded_as_rejected_stays_refused() {
+    let (mut world, ids) = whole(2);
+    let other = RequestId(Uuid::from_u128(99));
+    world.invoke(other, NORMAL);
+    let mut row = world.rows[&ids[0]].clone();
+    row.id = ExecutionId(i64::from(u32::MAX) << 20);
+    (row.request_id, row.status) = (Some(other), Status::Rejected);
+    let id = row.id;
+    world.rows.insert(id, row);
+    world.push(|t_ns| Record::Answered {
+        request_id: other,
+        http_status: 409,
+        execution_id: None,
+        code: Some("ALREADY_REJECTED".to_owned()),
+        t_ns,
+    });
+    world.push(|t_ns| Record::SubmitFail {
+        request_id: other,
+        code: "ALREADY_REJECTED".to_owned(),
+        t_ns,
+    });
+    assert_clean(&world);
+    assert_eq!(judged(&world).refusals, 1);
+    world.answer(other, 200, Some(id));
+    assert_breaks(&world, Promise::I1);
+}
+
 /// Copies of a request are decided in their order: the refusal of the last says that those before it
 /// came to nothing, whatever was known of them.
 #[test]

@@ -92,6 +92,7 @@ fn limits_and_codes_on_the_page_are_those_in_force() {
         RejectCode::Conflict,
         RejectCode::AlreadyEnded,
         RejectCode::WrongPartition,
+        RejectCode::AlreadyRejected,
     ] {
         assert!(
             page.contains(&format!("| `{}` |", code.as_str())),

@@ -192,10 +192,7 @@ fn note(shared: &Shared, body: &[u8]) -> anyhow::Result<()> {
     for item in payload.as_array().map_or(one, Vec::as_slice) {
         let request_id: Uuid = item["request_id"].as_str().context("no id")?.parse()?;
         let accepted = &item["outcome"]["accepted"];
-        if accepted["status"] == "rejected" {
-            // Asked for once more, after it was kept as rejected.
-            shared.ledger.unknown(request_id, "kept as rejected")?;
-        } else if let Some(id) = accepted["execution_id"].as_i64() {
+        if let Some(id) = accepted["execution_id"].as_i64() {
             shared.ledger.accepted(request_id, id)?;
         } else {
             // What the broker has confirmed is kept as rejected.

@@ -145,20 +145,16 @@ pub(crate) async fn ask(
             outcomes.push(Outcome::Unknown);
             continue;
         };
-        if item["status"] == "rejected" {
-            // A firing of the same request was kept as rejected.
-            shared.ledger.unknown(request_id, "kept as rejected")?;
-            outcomes.push(Outcome::Unknown);
-            continue;
-        }
         if let Some(execution_id) = item["id"].as_i64() {
             shared.ledger.accepted(request_id, execution_id)?;
             outcomes.push(Outcome::Accepted(execution_id));
             continue;
         }
         let code = item["error"]["code"].as_str().unwrap_or("unreadable");
-        // What is refused after an earlier try may have been accepted in that.
-        if matches!(code, "OUTCOME_UNKNOWN" | "unreadable") || !is_first {
+        // What is refused after an earlier try may have been accepted in that, unless a firing of the
+        // same request is kept as rejected.
+        let is_final = is_first || code == "ALREADY_REJECTED";
+        if matches!(code, "OUTCOME_UNKNOWN" | "unreadable") || !is_final {
             shared.ledger.unknown(request_id, code)?;
             outcomes.push(Outcome::Unknown);
         } else {
