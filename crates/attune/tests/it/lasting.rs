@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use attune_bus::Topic;
-use attune_core::RequestId;
+use attune_core::{PartitionId, RequestId};
 use attune_record::{Record, read_dir};
 use attune_testkit::{Api, System, Wiring, wait_for};
 use serde_json::{Value, json};
@@ -35,6 +35,15 @@ const REFUSE: &str = "
     CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_active
         FOR EACH ROW EXECUTE FUNCTION public.refuse();
     CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_history
+        FOR EACH ROW EXECUTE FUNCTION public.refuse();";
+/// The same for dead letters alone.
+const REFUSE_LETTERS: &str = "
+    CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'could not extend file: No space left on device'
+            USING ERRCODE = '53100';
+    END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON attune.dead_letter
         FOR EACH ROW EXECUTE FUNCTION public.refuse();";
 const TAKE: &str = "
     DROP TRIGGER refuse ON attune.execution_active;
@@ -182,6 +191,54 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
         .await?;
     ensure!(letters == 0, "{letters} messages became dead letters");
     Ok(())
+}
+
+/// No letter can be stored, and firings come that nobody can use: what else their partition has to do
+/// is done, and they are letters in the end.
+async fn refused_letters(system: &System) -> anyhow::Result<()> {
+    const COUNT: usize = 8;
+    system.api.apply(&limited(LIVE, &noop(), 4)).await?;
+    the_rest_goes_on(system).await?;
+    let home = |name: &str| PartitionId::of(name, 4);
+    let mut names = (0..).map(|n| format!("it.nobody{n}"));
+    let nobody = names.find(|name| home(name) == home(LIVE));
+    let nobody = nobody.context("no such name")?;
+    let mut sql = system.database()?.connect().await?;
+    sqlx::raw_sql(REFUSE_LETTERS).execute(&mut sql).await?;
+    let bus = connect(system).await?;
+    for _ in 0..COUNT {
+        publish(&bus, &Topic::Enforcements, firing(&nobody, &json!({}))).await?;
+        the_rest_goes_on(system).await?;
+    }
+    let said = wait_for("a word in the health of the queue", async || {
+        let health = system.api.queue(LIVE).await?["health"].take();
+        let reasons = health["reasons"].to_string();
+        let is_told = reasons.contains("dead letters or entries of the audit log cannot be stored");
+        ensure!(is_told && health["state"] == "degraded", "{health}");
+        Ok(reasons)
+    })
+    .await?;
+    ensure!(said.contains("could not extend file"), "{said}");
+    let letters = async |sql: &mut PgConnection| {
+        let count = "SELECT count(*) FROM attune.dead_letter";
+        anyhow::Ok(sqlx::query_scalar::<_, i64>(count).fetch_one(sql).await?)
+    };
+    ensure!(letters(&mut sql).await? == 0);
+    sqlx::raw_sql("DROP TRIGGER refuse ON attune.dead_letter")
+        .execute(&mut sql)
+        .await?;
+    within(Duration::from_secs(5), "all letters", async || {
+        let found = letters(&mut sql).await?;
+        ensure!(usize::try_from(found)? == COUNT, "{found}");
+        Ok(())
+    })
+    .await?;
+    the_rest_goes_on(system).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_lasting_refused_letters() -> anyhow::Result<()> {
+    run(setup(Wiring::Cluster), refused_letters).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

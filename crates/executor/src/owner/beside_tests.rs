@@ -35,7 +35,7 @@ fn submit(action_ref: String) -> Work {
     let submission = Submission::new(action_ref);
     Work::Submits(vec![Submit::new(
         RequestId::fresh(),
-        submission.into(),
+        submission,
         OnReject::Record,
     )])
 }

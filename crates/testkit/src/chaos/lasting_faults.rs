@@ -1,5 +1,6 @@
 //! Faults that last: of the store, of clocks, of clients.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,6 +57,20 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     fault!(
         Servers,
+        "pg-beside",
+        "dead letters and entries of the audit log are refused for 10 to 30 s",
+        "they are taken again",
+        pg_beside
+    ),
+    fault!(
+        Servers,
+        "pg-lease-row",
+        "the lease of one partition cannot be written for 10 to 30 s",
+        "it can again",
+        pg_lease_row
+    ),
+    fault!(
+        Servers,
         "pg-away",
         "PostgreSQL is killed and away for 40 s",
         "started again",
@@ -99,12 +114,13 @@ pub(crate) const FAULTS: &[Fault] = &[
 ];
 
 /// What a full disk says, for the rows of executions alone.
-const REFUSE: &str = "
+const REFUSING: &str = "
     CREATE OR REPLACE FUNCTION public.chaos_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         RAISE EXCEPTION 'could not extend file: No space left on device'
             USING ERRCODE = '53100';
-    END $$;
+    END $$;";
+const REFUSE: &str = "
     CREATE TRIGGER chaos_refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_active
         FOR EACH ROW EXECUTE FUNCTION public.chaos_refuse();
     CREATE TRIGGER chaos_refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_history
@@ -112,10 +128,22 @@ const REFUSE: &str = "
 const TAKE: &str = "
     DROP TRIGGER IF EXISTS chaos_refuse ON attune.execution_active;
     DROP TRIGGER IF EXISTS chaos_refuse ON attune.execution_history;";
+const REFUSE_BESIDE: &str = "
+    CREATE TRIGGER chaos_refuse BEFORE INSERT ON attune.dead_letter
+        FOR EACH ROW EXECUTE FUNCTION public.chaos_refuse();
+    CREATE TRIGGER chaos_refuse BEFORE INSERT ON attune.audit_log
+        FOR EACH ROW EXECUTE FUNCTION public.chaos_refuse();";
+const TAKE_BESIDE: &str = "
+    DROP TRIGGER IF EXISTS chaos_refuse ON attune.dead_letter;
+    DROP TRIGGER IF EXISTS chaos_refuse ON attune.audit_log;";
+const REFUSE_LEASE: &str = "
+    CREATE TRIGGER chaos_refuse BEFORE UPDATE ON attune.partition_lease
+        FOR EACH ROW WHEN (OLD.partition = 3) EXECUTE FUNCTION public.chaos_refuse();";
+const TAKE_LEASE: &str = "DROP TRIGGER IF EXISTS chaos_refuse ON attune.partition_lease;";
 
 async fn change(rig: &Rig, statements: &'static str) -> anyhow::Result<()> {
     let mut connection = rig.servers.connect().await?;
-    let text = format!("BEGIN; SET LOCAL lock_timeout = '3s'; {statements} COMMIT;");
+    let text = format!("BEGIN; SET LOCAL lock_timeout = '3s'; {REFUSING} {statements} COMMIT;");
     sqlx::raw_sql(sqlx::AssertSqlSafe(text))
         .execute(&mut connection)
         .await?;
@@ -123,16 +151,38 @@ async fn change(rig: &Rig, statements: &'static str) -> anyhow::Result<()> {
 }
 
 async fn pg_refuse(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
-    if let Err(error) = change(rig, REFUSE).await {
+    let rows = ("the rows of executions", REFUSE, TAKE);
+    refuse(rig, random, fault, rows, 20_000..60_000).await
+}
+
+async fn pg_beside(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let rows = ("dead letters and the audit log", REFUSE_BESIDE, TAKE_BESIDE);
+    refuse(rig, random, fault, rows, 10_000..30_000).await
+}
+
+async fn pg_lease_row(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let rows = ("the lease of partition 3", REFUSE_LEASE, TAKE_LEASE);
+    refuse(rig, random, fault, rows, 10_000..30_000).await
+}
+
+/// Rows by their name, how they are refused and how they are taken again; for a time in milliseconds.
+async fn refuse(
+    rig: &Rig,
+    random: &mut StdRng,
+    fault: &Fault,
+    (rows, refuse, take): (&'static str, &'static str, &'static str),
+    time: Range<u64>,
+) -> anyhow::Result<bool> {
+    if let Err(error) = change(rig, refuse).await {
         rig.say.line(&format!("{}: not now: {error:#}", fault.name));
         return Ok(false);
     }
-    let begun = rig.begin(fault, "the rows of executions")?;
+    let begun = rig.begin(fault, rows)?;
     let before = epochs(rig).await?;
-    pass(random, 20_000..60_000).await;
+    pass(random, time).await;
     let after = epochs(rig).await?;
     let healing = Instant::now();
-    while let Err(error) = change(rig, TAKE).await {
+    while let Err(error) = change(rig, take).await {
         ensure!(healing.elapsed() < INSIST, "rows stay refused: {error:#}");
         tokio::time::sleep(Duration::from_millis(200)).await; // poll
     }
@@ -141,7 +191,10 @@ async fn pg_refuse(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Res
         .zip(&after)
         .map(|(before, after)| after - before);
     if let Some(most) = rises.max().filter(|most| *most > EPOCHS) {
-        let text = format!("I6: in one pg-refuse, a partition was loaded {most} times");
+        let text = format!(
+            "I6: in one {}, a partition was loaded {most} times",
+            fault.name
+        );
         rig.say.line(&text);
         rig.fleet.surprises.lock().await.push(text);
     }
