@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
 use crate::failure::{Failure, of_connecting};
 use crate::options::{PostgresOptions, address};
-use crate::sessions::{Lately, Purpose};
+use crate::sessions::{Lately, Outdated, Purpose};
 
 /// How long the first connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ pub(crate) struct Db {
     pub(crate) lease: PgPool,
     pub(crate) general: PgPool,
     pub(crate) letters: Arc<LetterGauge>,
-    /// A session was not allowed to write: it began while the database was read-only, and others may
-    /// have too. None of them ends by itself.
     /// A session was not allowed to write: there may be others that began while the database took
     /// none. Each that is used and may not says so again, until the last of them is closed.
     read_only: Arc<Lately>,
+    /// Somebody has changed a table beneath a prepared statement: there may be others that do not fit.
+    outdated: Arc<Outdated>,
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,
     migrate: PgConnectOptions,
@@ -69,8 +69,9 @@ impl Db {
             Arc::clone(&address),
         )
         .await?;
-        let read_only = Arc::default();
-        let pool = |purpose: Purpose, size| purpose.pool(options, &base, size, &read_only);
+        let (read_only, outdated) = (Arc::default(), Arc::default());
+        let pool =
+            |purpose: Purpose, size| purpose.pool(options, &base, size, &read_only, &outdated);
         Ok(Self {
             commit: pool(Purpose::Commit, options.commit_connections),
             key: pool(Purpose::Key, options.key_connections),
@@ -79,6 +80,7 @@ impl Db {
             general: pool(Purpose::General, options.general_connections),
             letters: Arc::new(LetterGauge::new(options.letters)),
             read_only: Arc::clone(&read_only),
+            outdated: Arc::clone(&outdated),
             duplicates: Arc::default(),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
@@ -104,6 +106,9 @@ impl Db {
             Ok(Err(failure)) => {
                 if failure.is_read_only() {
                     self.read_only.note();
+                }
+                if failure.is_outdated_plan() {
+                    self.outdated.note();
                 }
                 Err(failure.at(&self.address))
             }

@@ -49,6 +49,14 @@ impl Failure {
         }
     }
 
+    /// Whether a prepared statement does not fit the tables any more, or is gone.
+    pub(crate) fn is_outdated_plan(&self) -> bool {
+        match self {
+            Self::Database(error) => matches!(code(error).as_deref(), Some("0A000" | "26000")),
+            Self::Store(_) => false,
+        }
+    }
+
     /// Whether something that may be there once is there already. Nothing was written.
     pub(crate) fn is_duplicate(&self) -> bool {
         match self {

@@ -58,6 +58,39 @@ impl Lately {
     }
 }
 
+/// When a statement turned out not to fit the tables any more: it was prepared before somebody changed
+/// them, and fails for as long as its connection lives.
+#[derive(Debug)]
+pub(crate) struct Outdated {
+    since: Instant,
+    /// So many milliseconds after that, the last time; 0 when never.
+    at: AtomicU64,
+}
+
+impl Default for Outdated {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            at: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Outdated {
+    /// It has happened.
+    pub(crate) fn note(&self) {
+        let at = millis(self.since.elapsed()).max(1);
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    /// Whether a connection of this age may have such statements.
+    fn concerns(&self, age: Duration) -> bool {
+        let at = self.at.load(Ordering::Relaxed);
+        let ago = millis(self.since.elapsed()).saturating_sub(at);
+        at > 0 && millis(age) >= ago
+    }
+}
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -152,22 +185,27 @@ impl Purpose {
     /// A connection that lay idle for a while is checked all the same, when a round trip costs
     /// nothing: whether it is still there, whether it is outside of any transaction, and whether
     /// it may write. While one that may not was `read_only` lately, each is asked before each use, and
-    /// one that may not is closed.
+    /// one that may not is closed. So is one whose statements may be `outdated`.
     pub(crate) fn pool(
         self,
         options: &PostgresOptions,
         base: &PgConnectOptions,
         size: u32,
         read_only: &Arc<Lately>,
+        outdated: &Arc<Outdated>,
     ) -> PgPool {
-        let read_only = Arc::clone(read_only);
+        let (read_only, outdated) = (Arc::clone(read_only), Arc::clone(outdated));
         PgPoolOptions::new()
             .max_connections(size.max(1))
             .acquire_timeout(options.acquire_timeout)
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
                 let is_suspect = read_only.is_recent();
+                let is_outdated = outdated.concerns(meta.age);
                 Box::pin(async move {
+                    if is_outdated {
+                        return Ok(false);
+                    }
                     // One that was just made is as good as any: while the database takes no
                     // writes, not every call makes a new one.
                     let is_new = meta.age < CHECK_AFTER_IDLE;

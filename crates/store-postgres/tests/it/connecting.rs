@@ -292,3 +292,33 @@ async fn a_session_that_may_only_read_is_not_kept() {
     })
     .await;
 }
+
+/// Somebody changes the type of a column beneath statements that were prepared before: each connection
+/// fails once at most, and is replaced.
+#[tokio::test]
+async fn a_statement_that_fits_no_more_is_prepared_again() {
+    on_fresh_db(|db| async move {
+        let store = &db.store;
+        store.ensure_partitions(4).await.unwrap();
+        // The pool for leases has two connections.
+        for _ in 0..4 {
+            let (one, two) = tokio::join!(store.leases(), store.leases());
+            one.and(two).unwrap();
+        }
+        sqlx::raw_sql("ALTER TABLE attune.partition_lease ALTER COLUMN owner_name TYPE varchar")
+            .execute(&db.sql)
+            .await
+            .unwrap();
+        let mut failed = 0;
+        for _ in 0..4 {
+            let (one, two) = tokio::join!(store.leases(), store.leases());
+            failed += [one.is_err(), two.is_err()]
+                .iter()
+                .filter(|it| **it)
+                .count();
+        }
+        assert!((1..=2).contains(&failed), "{failed}");
+        assert_eq!(store.leases().await.unwrap().len(), 4);
+    })
+    .await;
+}
