@@ -11,8 +11,15 @@ pub struct Cluster {
     pub executors: Vec<ExecutorView>,
     /// Every partition, in order.
     pub partitions: Vec<PartitionView>,
-    /// Every worker that was seen within a day, by name.
+    /// The workers that were seen within a day, by name; those that live, where there are too many.
     pub workers: Vec<WorkerView>,
+    /// How many workers are not shown, because there are too many; absent when all are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub workers_left_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// An executor.

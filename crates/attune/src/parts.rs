@@ -64,6 +64,14 @@ impl Parts {
         let bus = rabbit(settings, role, shutdown).await?;
         // Not before: what cannot be reached is nobody's place to meet.
         agree_on_bus(store.as_ref(), settings, role).await?;
+        let system = store.system_id().await;
+        if let Some(system) = system.context("whose database it is cannot be read")? {
+            let marked = retry_until_ready("the mark of this system", shutdown, || async {
+                let marked = bus.leave_mark(system).await;
+                settle(marked, |error| matches!(error, BusError::Unavailable(_)))
+            });
+            marked.await??;
+        }
         Ok(Self {
             store,
             bus,
@@ -155,7 +163,7 @@ async fn rabbit(
     settings: &Settings,
     role: &str,
     shutdown: &Shutdown,
-) -> anyhow::Result<Arc<dyn Bus>> {
+) -> anyhow::Result<Arc<RabbitBus>> {
     let options = rabbit_options(settings, role);
     let what = format!("RabbitMQ at {}", settings.broker.url.endpoint());
     let opened = retry_until_ready(&what, shutdown, || async {

@@ -34,6 +34,7 @@ mod dial;
 mod ledger;
 mod legible;
 mod link;
+mod mark;
 mod message;
 mod options;
 mod pace;
@@ -203,6 +204,17 @@ impl RabbitBus {
         // Now, and not with the first use: what is wrong with them is wrong for good.
         bus.declare(&Topic::DeadLetters).await?;
         Ok(bus)
+    }
+
+    /// Leaves the mark of the system whose messages these are, now and with every connection from now on:
+    /// no other system works where it is.
+    ///
+    /// # Errors
+    /// [`BusError::Refused`] when another system has left its own, which is named with the way out;
+    /// [`BusError::Unavailable`] when the broker cannot be reached.
+    pub async fn leave_mark(&self, system: Uuid) -> Result<(), BusError> {
+        self.topology.belongs_to(system);
+        self.declare(&Topic::DeadLetters).await
     }
 
     fn closed(&self) -> bool {

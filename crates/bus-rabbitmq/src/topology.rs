@@ -6,7 +6,7 @@
 //! because the oldest supported server does not know it: a consumer timeout per queue.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use attune_bus::Topic;
 use lapin::options::{
@@ -18,7 +18,8 @@ use lapin::{BasicProperties, Channel, ExchangeKind};
 use uuid::Uuid;
 
 use crate::cause::Cause;
-use crate::options::{QueueType, RabbitOptions};
+use crate::mark::{self, MARK};
+use crate::options::{Endpoint, QueueType, RabbitOptions};
 
 /// Practically no limit. The broker counts every unacknowledged delivery of a consumer that goes,
 /// the whole prefetch window each time, so an error that lasts (a store that refuses to commit)
@@ -45,6 +46,9 @@ const DEAD_LETTERS: &str = "attune.dead-letters";
 #[derive(Debug)]
 pub(crate) struct Topology {
     prefix: String,
+    vhost: String,
+    /// The id of the system whose messages these are, once it is known.
+    system: OnceLock<Uuid>,
     queue_type: QueueType,
     max_queue_bytes: i64,
     /// Queues that exist with [`OLD_DELIVERY_LIMIT`]: they are used as they are. Added to when
@@ -71,6 +75,8 @@ impl Topology {
     pub(crate) fn of(options: &RabbitOptions) -> Self {
         Self {
             prefix: options.prefix.clone(),
+            vhost: Endpoint::of(options).map_or_else(|_| String::new(), |it| it.uri.vhost),
+            system: OnceLock::new(),
             queue_type: options.queue_type,
             max_queue_bytes: i64::try_from(options.max_queue_bytes).unwrap_or(i64::MAX),
             old: Mutex::default(),
@@ -113,7 +119,31 @@ impl Topology {
                 .map_err(|error| Cause::of(&error).during(&format!("declaring exchange {name}")))?;
         }
         self.declare_queue(channel, self.plan(&Topic::DeadLetters)?)
-            .await
+            .await?;
+        self.leave_mark(channel).await
+    }
+
+    /// From now on whatever is declared says whose it is.
+    pub(crate) fn belongs_to(&self, system: Uuid) {
+        self.system.get_or_init(|| system);
+    }
+
+    /// Says whose messages these are, where that is known.
+    async fn leave_mark(&self, channel: &Channel) -> Result<(), Cause> {
+        let Some(system) = self.system.get().copied() else {
+            return Ok(());
+        };
+        let (dead_letters, _) = self.route(&Topic::DeadLetters)?;
+        let kept = self.plan(&Topic::DeadLetters)?;
+        let name = format!("{}{MARK}", self.prefix);
+        let plan = QueuePlan {
+            name: short(name.clone())?,
+            arguments: mark::arguments(kept.arguments, dead_letters.as_str(), system),
+            binding: None,
+            ..kept
+        };
+        let left = self.declare_queue(channel, plan).await;
+        left.map_err(|cause| mark::refusal(cause, &name, &self.vhost, system))
     }
 
     /// Declares everything that a topic needs; answers the name of the queue to consume from.
@@ -154,6 +184,7 @@ impl Topology {
             .filter(|topic| Self::keeps(topic))
             .chain([&Topic::DeadLetters]);
         let queues = kept.map(|topic| short(self.queue_name(topic)));
+        let queues = queues.chain([short(format!("{}{MARK}", self.prefix))]);
         let exchanges =
             [EXCHANGE, DEAD_LETTERS].map(|name| short(format!("{}{name}", self.prefix)));
         Ok(Declared {

@@ -24,12 +24,17 @@ pub(super) async fn execute(http: &Http, arguments: ClusterArguments) -> Result<
 }
 
 fn tables(cluster: &Cluster) -> String {
-    [
+    let mut tables = [
         executors(&cluster.executors),
         partitions(&cluster.partitions),
         workers(&cluster.workers),
     ]
-    .join("\n\n")
+    .join("\n\n");
+    if cluster.workers_left_out > 0 {
+        let more = cluster.workers_left_out;
+        tables.push_str(&format!("\n{more} more workers are not shown"));
+    }
+    tables
 }
 
 fn executors(executors: &[ExecutorView]) -> String {

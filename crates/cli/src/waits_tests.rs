@@ -27,6 +27,7 @@ fn well(limit: Option<u32>) -> Around {
                 lease_remaining_ms: 9000,
                 seen_ago_ms: Some(10),
             }],
+            workers_left_out: 0,
         }),
         action: Some(Bounds {
             limit,

@@ -385,12 +385,25 @@ impl Layers {
         match value.into_string() {
             // Compose files and shells pass on unset variables as empty ones.
             Ok(value) if value.is_empty() => {}
+            Ok(_) if let Some(other) = self.variable_of(&key) => {
+                let words = format!("it is given by {other} as well: unset one of the two");
+                self.refuse(key, source, words);
+            }
             Ok(value) => self.admit(Entry {
                 key,
                 value: Value::String(value),
                 source,
             }),
             Err(_) => self.refuse(key, source, "the value is not UTF-8".to_owned()),
+        }
+    }
+
+    /// The variable by which a setting was given: the case of its letters does not matter.
+    fn variable_of(&self, key: &str) -> Option<String> {
+        let key = keys::find(key)?;
+        match self.values.get(key.name)? {
+            (_, Source::Variable(name)) => Some(name.clone()),
+            _ => None,
         }
     }
 

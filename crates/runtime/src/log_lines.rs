@@ -1,8 +1,8 @@
 //! Lines of the log: bounded, and harmless on a terminal.
 //!
 //! What a line quotes may come from anybody who can send a message or a request. So one event is one
-//! line, it never has more than [`MOST`] bytes (as many lines wait in memory as nobody reads), and as
-//! text it holds nothing that steers a terminal.
+//! line, it never has more than [`MOST`] bytes (as many lines wait in memory as nobody reads), and it
+//! holds nothing that steers a terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -69,11 +69,12 @@ fn line(form: Form, text: &str) -> Cow<'_, str> {
     match form {
         Form::Json if is_long => {
             let (bytes, begins) = (text.len(), cut(text, LEFT));
-            json!({"message": "a line is too long for the log", "line.bytes": bytes, "line.begins": begins})
-                .to_string()
-                .into()
+            let short = json!({"message": "a line is too long for the log", "line.bytes": bytes, "line.begins": begins})
+                .to_string();
+            tame(&short, false).into_owned().into()
         }
-        Form::Json => text.into(),
+        // Nothing of it stands outside of a string, and in a string it means the same when written out.
+        Form::Json => tame(text, false),
         Form::Text { colours } if is_long => {
             let mut begins = tame(&cut(text, LEFT), colours).into_owned();
             if colours {
@@ -142,6 +143,16 @@ mod tests {
         );
         assert_eq!(line(coloured, "\u{1b}[2J"), "\\u001b[2J");
         assert_eq!(line(plain, "tab\tand ü"), "tab\tand ü");
+    }
+
+    #[test]
+    fn a_line_of_json_steers_nothing_and_says_the_same() {
+        let said = "\u{9b}31m \u{202e} \u{2028} ü";
+        let text = json!({"reason": said}).to_string();
+        let written = line(Form::Json, &text);
+        assert!(!written.contains(steers), "{written}");
+        let read: serde_json::Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(read["reason"], said);
     }
 
     #[test]

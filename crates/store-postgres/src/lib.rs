@@ -96,6 +96,16 @@ impl Store for PostgresStore {
             .await
     }
 
+    async fn system_id(&self) -> Result<Option<uuid::Uuid>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let id = sqlx::query_scalar(sql::SYSTEM_ID);
+                Ok(id.fetch_optional(&pool).await?)
+            })
+            .await
+    }
+
     async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
         let query = sqlx::query(sql::RESTORE_FENCE)
             .bind(FENCE_JUMP)

@@ -86,6 +86,11 @@ fn migrations() -> Vec<Migration> {
             "additive_cluster_bus",
             include_str!("../../../migrations/postgres/0014_additive_cluster_bus.sql"),
         ),
+        (
+            15,
+            "additive_system",
+            include_str!("../../../migrations/postgres/0015_additive_system.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

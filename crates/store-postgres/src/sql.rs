@@ -82,6 +82,7 @@ statements! {
     SCHEMA_VERSION = "schema_version",
     SESSION_IS_SOUND = "session_is_sound",
     SLOT_HOLDERS = "slot_holders",
+    SYSTEM_ID = "system_id",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
     WORKER_ENDS = "worker_ends",

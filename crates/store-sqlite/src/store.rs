@@ -223,6 +223,10 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn system_id(&self) -> Result<Option<uuid::Uuid>, StoreError> {
+        Ok(None)
+    }
+
     async fn restore_fence(&self, who: &str) -> Result<(), StoreError> {
         let who = who.to_owned();
         self.task(async move |inner: Arc<Inner>| {

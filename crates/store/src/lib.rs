@@ -19,6 +19,7 @@ pub mod stats;
 pub mod workers;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 pub use actions::{ActionStore, Applied, PolicyChange};
 pub use audit::{AuditEntry, AuditStore, NewAudit, Violations};
@@ -91,6 +92,13 @@ pub trait Store:
     /// # Errors
     /// When the store fails.
     async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError>;
+
+    /// The id of the system that this store belongs to, by which a broker tells it from others; `None`
+    /// where no other process can use the store.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn system_id(&self) -> Result<Option<Uuid>, StoreError>;
 
     /// To be called once after the store was set back to an earlier state (a backup was restored,
     /// a standby took over without the last commits), before anything else starts: makes the

@@ -121,6 +121,7 @@ async fn delete_prefix(url: &str, prefix: &str) -> anyhow::Result<()> {
         "completed",
         "queue-stats",
         "dead-letters",
+        "cluster",
     ]
     .map(|name| format!("{prefix}attune.{name}"))
     .into();

@@ -97,6 +97,32 @@ async fn cluster_a_process_under_another_prefix_is_refused() -> anyhow::Result<(
     executor.stop().await
 }
 
+/// A process with another database than those whose messages are there does not start, whichever role
+/// it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_process_of_another_system_is_refused() -> anyhow::Result<()> {
+    let servers = Servers::create().await?;
+    servers.migrate().await?;
+    let mut executor = Process::start(servers.launch("executor")).await?;
+    let other = Database::create().await?;
+    let settings = [("database.url", other.url())];
+    let mut migrate = servers.launch("migrate");
+    migrate
+        .env
+        .insert(variable("database.url"), other.url().to_owned());
+    let mut migrate = Process::spawn(migrate)?;
+    ensure!(migrate.end().await?.success(), "{}", migrate.tail());
+    for role in ["executor", "worker", "completion-listener", "stats", "api"] {
+        let log = servers.refused(role, &settings).await?;
+        let words = ["another system with a database of its own", "broker.prefix"];
+        ensure!(
+            words.iter().all(|words| log.contains(words)),
+            "{role}: {log}"
+        );
+    }
+    executor.stop().await
+}
+
 /// A daemon waits for each server and for the schema, says for which, and goes on when it comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_servers_come_late() -> anyhow::Result<()> {

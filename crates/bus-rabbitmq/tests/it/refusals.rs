@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use attune_bus::{BusError, PublishError, Refusal, Refused, Subscription, Topic};
+use attune_bus::{Bus as _, BusError, PublishError, Refusal, Refused, Subscription, Topic};
 use attune_bus_rabbitmq::{QueueType, RabbitBus, RabbitOptions};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
+use uuid::Uuid;
 
 use crate::support::{
     Prefix, Vhost, connect, number, numbered, receive, services, subscribe, until_reached, url,
@@ -172,6 +173,47 @@ async fn a_queue_of_an_earlier_release() {
         ..options
     };
     assert!(RabbitBus::connect(other).await.is_err());
+}
+
+/// Two systems with databases of their own do not meet in one place: the second is told so, whether it
+/// comes to stay or was there before, and gets nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_has_one_system() {
+    let prefix = Prefix::new();
+    let (one, other) = (Uuid::now_v7(), Uuid::now_v7());
+    let bus = RabbitBus::connect(prefix.options()).await.unwrap();
+    bus.leave_mark(one).await.unwrap();
+    let second = RabbitBus::connect(prefix.options()).await.unwrap();
+    second.leave_mark(one).await.unwrap();
+    let stranger = RabbitBus::connect(prefix.options()).await.unwrap();
+    let words = |error: BusError| match error {
+        BusError::Refused(words) => words,
+        error => panic!("{error}"),
+    };
+    let refused = words(stranger.leave_mark(other).await.unwrap_err());
+    let queue = prefix.name("attune.cluster");
+    for part in [
+        queue.as_str(),
+        &other.to_string(),
+        &one.to_string(),
+        "rabbitmqctl",
+    ] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let commands = Topic::Commands(attune_core::PartitionId(3));
+    let asked = Subscription {
+        topic: commands.clone(),
+        prefetch: 4,
+    };
+    let refused = words(stranger.subscribe(asked).await.map(drop).unwrap_err());
+    assert!(refused.contains("another system"), "{refused}");
+    let mut subscriber = subscribe(&bus, commands.clone(), 4).await;
+    let published = second.publish(vec![numbered(commands, 1)]).await;
+    published.unwrap();
+    assert_eq!(number(&receive(&mut subscriber).await), 1);
+    for bus in [bus, second, stranger] {
+        bus.close().await;
+    }
 }
 
 /// A refused subscription leaves the others, on the same connection, alone.

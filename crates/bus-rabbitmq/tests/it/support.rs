@@ -126,6 +126,7 @@ impl Drop for Prefix {
             "completed",
             "queue-stats",
             "dead-letters",
+            "cluster",
         ]
         .map(|name| self.name(&format!("attune.{name}")))
         .into();

@@ -174,6 +174,25 @@ fn later_sources_override_earlier_ones() {
     );
 }
 
+/// Whose order nobody sets.
+#[test]
+fn a_setting_has_one_variable() {
+    let twice = [
+        ("ATTUNE__WORKER__SLOTS", "1"),
+        ("attune__worker__slots", "2"),
+    ];
+    let error = Loader::new().environment(twice).load().unwrap_err();
+    let words = error.to_string();
+    for part in [
+        "worker.slots",
+        "ATTUNE__WORKER__SLOTS",
+        "attune__worker__slots",
+        "unset",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+}
+
 #[test]
 fn values_from_variables_become_what_the_key_takes() {
     let settings = Loader::new()

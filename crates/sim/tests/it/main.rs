@@ -15,7 +15,7 @@ fn options(seeds: u64, plant: Option<Plant>) -> Options {
 
 #[test]
 fn no_promise_is_broken_and_no_run_is_idle() {
-    let report = check(&options(300, None));
+    let report = check(&options(500, None));
     assert!(report.broken.is_empty(), "{:?}", report.broken);
     let seen = report.seen;
     let enough = [
