@@ -158,7 +158,7 @@ mod tests {
             name: format!("w{number:05}"),
             pool: "default".to_owned(),
             slots: 1,
-            remaining: Duration::from_secs(u64::from(number % 20 == 0)),
+            remaining: Duration::from_secs(u64::from(number.is_multiple_of(20))),
             seen_ago: None,
         };
         let (workers, left_out) = shown((0..MAX_WORKERS).map(row).collect());
