@@ -25,24 +25,21 @@ const OTHER: &str = "it.other";
 /// How the health of a queue begins to say that its owner cannot write.
 const UNDECIDED: &str = "nothing has been decided since ";
 
-/// What a full disk says, for the rows of executions alone: leases can be written.
-const REFUSE: &str = "
+/// What a full disk says.
+const REFUSING: &str = "
     CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         RAISE EXCEPTION 'could not extend file: No space left on device'
             USING ERRCODE = '53100';
-    END $$;
+    END $$;";
+/// For the rows of executions alone: leases can be written.
+const REFUSE: &str = "
     CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_active
         FOR EACH ROW EXECUTE FUNCTION public.refuse();
     CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON attune.execution_history
         FOR EACH ROW EXECUTE FUNCTION public.refuse();";
-/// The same for dead letters alone.
+/// For dead letters alone.
 const REFUSE_LETTERS: &str = "
-    CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN
-        RAISE EXCEPTION 'could not extend file: No space left on device'
-            USING ERRCODE = '53100';
-    END $$;
     CREATE TRIGGER refuse BEFORE INSERT ON attune.dead_letter
         FOR EACH ROW EXECUTE FUNCTION public.refuse();";
 const TAKE: &str = "
@@ -110,6 +107,7 @@ async fn refused_commits(system: &System) -> anyhow::Result<()> {
     api.apply(&limited(OTHER, &noop(), 4)).await?;
     the_rest_goes_on(system).await?;
     let mut sql = system.database()?.connect().await?;
+    sqlx::raw_sql(REFUSING).execute(&mut sql).await?;
     sqlx::raw_sql(REFUSE).execute(&mut sql).await?;
     let before = epochs(&mut sql).await?;
     let bus = connect(system).await?;
@@ -204,6 +202,7 @@ async fn refused_letters(system: &System) -> anyhow::Result<()> {
     let nobody = names.find(|name| home(name) == home(LIVE));
     let nobody = nobody.context("no such name")?;
     let mut sql = system.database()?.connect().await?;
+    sqlx::raw_sql(REFUSING).execute(&mut sql).await?;
     sqlx::raw_sql(REFUSE_LETTERS).execute(&mut sql).await?;
     let bus = connect(system).await?;
     for _ in 0..COUNT {

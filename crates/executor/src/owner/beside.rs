@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use attune_core::{Bug, Epoch, PartitionId};
 
-use super::rounds::Rewrite;
+use super::rewriting::Rewrite;
 use super::{Call, Failure, Notice, Owner, Purpose, Reply, Trouble};
 use crate::queue::Millis;
 use crate::round::Round;

@@ -10,6 +10,7 @@
 //! - `cut_off` makes way for others when the bus cannot be reached.
 //! - `loading` rebuilds the queues of partitions that were taken.
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
+//! - `rewriting` writes again what the store refuses.
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
@@ -27,6 +28,7 @@ mod look_ups;
 mod looks;
 mod pools;
 mod port;
+mod rewriting;
 mod rounds;
 mod slow;
 mod snapshots;
@@ -55,7 +57,8 @@ use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
-use rounds::{Rewrite, Rounds};
+use rewriting::Rewrite;
+use rounds::Rounds;
 use slow::Slow;
 use sweep::Sweep;
 use telling::Telling;

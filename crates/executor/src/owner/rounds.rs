@@ -18,10 +18,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, Bug, Epoch, PartitionId, RequestId};
+use attune_core::{Action, PartitionId, RequestId};
 
-use super::backoff::{Backoff, Chance};
-use super::{Call, Delivered, Failure, Notice, Output, Owner, Purpose, Reply, Stage, Work};
+use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::partition::{Accepted, Answer, Effect, Event};
@@ -63,61 +62,6 @@ impl Rounds {
             Step::Committing(round) => round.tells.contains_key(&partition),
             Step::Idle | Step::LookingUp(_) => false,
         }
-    }
-}
-
-/// A round about one partition that the store refused, to be written again.
-#[derive(Debug)]
-pub(super) struct Rewrite {
-    round: Box<Round>,
-    /// When, unless it is being written.
-    pub(super) at: Option<Millis>,
-    backoff: Backoff,
-    pub(super) since: Millis,
-    pub(super) why: String,
-}
-
-impl Rewrite {
-    /// A round that is to be written at once, and why it was not.
-    pub(super) fn new(now: Millis, round: Round, why: String) -> Self {
-        Self {
-            round: Box::new(round),
-            at: Some(now),
-            backoff: Backoff::new(100, 2_000),
-            since: now,
-            why,
-        }
-    }
-
-    /// It was refused: it is to be written again in so many milliseconds.
-    pub(super) fn put_off(
-        &mut self,
-        now: Millis,
-        failure: &Failure,
-        chance: &mut Chance,
-    ) -> Millis {
-        let again_in = self.backoff.next_delay(chance);
-        self.at = Some(now + again_in);
-        self.why.clone_from(&failure.words);
-        again_in
-    }
-
-    /// What is written.
-    pub(super) fn commit(&self) -> Arc<Commit> {
-        Arc::clone(&self.round.commit)
-    }
-
-    pub(super) fn into_round(self) -> Round {
-        *self.round
-    }
-
-    pub(super) fn wake_at(&self) -> Option<Millis> {
-        self.at
-    }
-
-    /// The partition that it writes, and in which epoch.
-    pub(super) fn fence(&self) -> Option<(PartitionId, Epoch)> {
-        self.round.commit.batch.fences.first().copied()
     }
 }
 
@@ -342,7 +286,7 @@ impl Owner {
     }
 
     /// There is nothing in a round for the store.
-    fn tell_unwritten(&mut self, now: Millis, round: Round) {
+    pub(super) fn tell_unwritten(&mut self, now: Millis, round: Round) {
         let decided = round.commit.decided.iter().cloned();
         self.out.extend(decided.map(Output::Noted));
         self.tell(now, round, Vec::new());
@@ -386,7 +330,7 @@ impl Owner {
 
     /// Whether a partition is held in the epoch in which a round decided about it. An answer may come
     /// so late that the partition was lost and taken again meanwhile: then it says nothing about it.
-    fn is_current(&self, round: &Round, id: PartitionId) -> bool {
+    pub(super) fn is_current(&self, round: &Round, id: PartitionId) -> bool {
         let epoch = self.places.get(&id).map(|place| place.epoch);
         let fences = &round.commit.batch.fences;
         epoch.is_some_and(|epoch| fences.contains(&(id, epoch)))
@@ -405,96 +349,6 @@ impl Owner {
                 self.note(partition, epoch, Fact::Fenced);
             }
             self.lose(partition);
-        }
-    }
-
-    /// Nothing of a round was written, for a reason that may last.
-    fn refused(&mut self, now: Millis, round: Round, failure: &Failure) {
-        self.count(Counter::CommitRefused);
-        if Bug::ReloadStorm.is_planted() {
-            return self.unknown(now, &round, Reply::Failed(failure.clone()));
-        }
-        let mut unwritten = Vec::new();
-        for mut round in round.split() {
-            let partition = round.tells.keys().next().copied();
-            let Some(partition) = partition.filter(|id| self.is_current(&round, *id)) else {
-                continue;
-            };
-            self.set_aside(now, partition, &mut round, failure);
-            if round.is_empty() {
-                unwritten.push(round);
-                continue;
-            }
-            let mut rewrite = Rewrite::new(now, round, String::new());
-            let again_in = rewrite.put_off(now, failure, &mut self.chance);
-            self.say(Notice::CommitRefused {
-                partitions: vec![partition],
-                failure: failure.clone(),
-                again_in,
-            });
-            self.rewrites.insert(partition, rewrite);
-        }
-        // Only now: whoever tells must know of which partitions nothing may be told.
-        for round in unwritten {
-            self.tell_unwritten(now, round);
-        }
-    }
-
-    /// Writes again what was refused.
-    pub(super) fn go_on_rewriting(&mut self, now: Millis) {
-        let due: Vec<PartitionId> = self
-            .rewrites
-            .iter()
-            .filter(|(_, rewrite)| rewrite.at.is_some_and(|at| at <= now))
-            .map(|(partition, _)| *partition)
-            .collect();
-        if !self.is_trusted(now) {
-            return;
-        }
-        for partition in due {
-            if let Some(rewrite) = self.rewrites.get_mut(&partition)
-                && let Some((partition, epoch)) = rewrite.fence()
-            {
-                rewrite.at = None;
-                let call = Call::Commit(rewrite.commit());
-                self.call(Purpose::Rewrite(partition, epoch), call);
-            }
-        }
-    }
-
-    /// The store has answered what was written again in an epoch.
-    pub(super) fn rewritten(
-        &mut self,
-        now: Millis,
-        partition: PartitionId,
-        epoch: Epoch,
-        reply: Reply,
-    ) {
-        let rewrite = self.rewrites.get(&partition);
-        // What is written in a later epoch is not what was answered.
-        if rewrite.and_then(Rewrite::fence) != Some((partition, epoch)) {
-            return;
-        }
-        let Some(mut rewrite) = self.rewrites.remove(&partition) else {
-            return;
-        };
-        match reply {
-            Reply::Committed(bodies) => {
-                self.sweep.note(rewrite.round.commit.executions());
-                self.tell(now, *rewrite.round, bodies);
-            }
-            Reply::Fenced(lost) => self.fenced(&rewrite.round, &lost),
-            Reply::Failed(failure) if failure.refused => {
-                self.count(Counter::CommitRefused);
-                let again_in = rewrite.put_off(now, &failure, &mut self.chance);
-                self.say(Notice::CommitRefused {
-                    partitions: vec![partition],
-                    failure,
-                    again_in,
-                });
-                self.rewrites.insert(partition, rewrite);
-            }
-            reply => self.unknown(now, &rewrite.round, reply),
         }
     }
 
@@ -517,7 +371,7 @@ impl Owner {
     }
 
     /// What follows a commit.
-    fn tell(&mut self, now: Millis, round: Round, bodies: Vec<crate::stored::Body>) {
+    pub(super) fn tell(&mut self, now: Millis, round: Round, bodies: Vec<crate::stored::Body>) {
         let exhausted: Vec<PartitionId> = round
             .tells
             .keys()
