@@ -14,6 +14,14 @@ fn stands_beside(call: &Call) -> bool {
     !commit.batch.letters.is_empty() || !commit.batch.audit.is_empty()
 }
 
+/// The request that an entry of the audit log names.
+pub(super) fn request_of(entry: &Audit) -> Option<RequestId> {
+    match entry {
+        Audit::ForceRelease { request_id, .. } => Some(*request_id),
+        _ => None,
+    }
+}
+
 fn release(slot: &StoredSlot) -> ForceRelease {
     ForceRelease {
         request_id: RequestId::from_key("release"),
