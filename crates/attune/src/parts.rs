@@ -62,8 +62,9 @@ impl Parts {
             });
         }
         let bus = rabbit(settings, role, shutdown).await?;
-        // Not before: what cannot be reached is nobody's place to meet.
-        agree_on_bus(store.as_ref(), settings, role).await?;
+        // Whoever is refused here leaves no mark there, and who is refused there notes nothing here.
+        let noted = store.noted_bus().await;
+        is_our_bus(noted, settings, role)?;
         let system = store.system_id().await;
         if let Some(system) = system.context("whose database it is cannot be read")? {
             let marked = retry_until_ready("the mark of this system", shutdown, || async {
@@ -72,6 +73,10 @@ impl Parts {
             });
             marked.await??;
         }
+        // Not before: what cannot be reached is nobody's place to meet.
+        let name = rabbit_options(settings, role).bus_name()?;
+        let noted = store.agree_on_bus(&name).await;
+        is_our_bus(noted, settings, role)?;
         Ok(Self {
             store,
             bus,
@@ -176,9 +181,12 @@ async fn rabbit(
 
 /// Whoever spoke under another prefix or in another virtual host than the rest of its cluster would
 /// wait for messages that never come, and every probe would be green.
-async fn agree_on_bus(store: &dyn Store, settings: &Settings, role: &str) -> anyhow::Result<()> {
+fn is_our_bus(
+    noted: Result<Option<String>, StoreError>,
+    settings: &Settings,
+    role: &str,
+) -> anyhow::Result<()> {
     let name = rabbit_options(settings, role).bus_name()?;
-    let noted = store.agree_on_bus(&name).await;
     let noted = noted.context("which bus the cluster uses cannot be read")?;
     match noted {
         Some(noted) if noted != name => bail!(

@@ -285,6 +285,26 @@ impl Round {
         })
     }
 
+    /// Whether it writes every letter and entry of the audit log that another one writes.
+    pub(crate) fn has_beside_of(&self, other: &Self) -> bool {
+        let (mine, others) = (&self.commit.batch, &other.commit.batch);
+        let same = |one: &Letter, two: &Letter| {
+            (one.request_id, one.digest) == (two.request_id, two.digest)
+        };
+        let has_letter = |letter: &Letter| mine.letters.iter().any(|(_, it)| same(it, letter));
+        others.letters.iter().all(|(_, letter)| has_letter(letter))
+            && others.audit.iter().all(|entry| mine.audit.contains(entry))
+    }
+
+    /// What follows from another one, whose rows it writes itself, follows from this one.
+    pub(crate) fn follow(&mut self, other: Self) {
+        for (partition, tell) in other.tells {
+            let mine = self.tells.entry(partition).or_default();
+            mine.answers.extend(tell.answers);
+            mine.acks.extend(tell.acks);
+        }
+    }
+
     /// What it says about one partition alone.
     pub(crate) fn split(mut self) -> Vec<Self> {
         let tells = std::mem::take(&mut self.tells);

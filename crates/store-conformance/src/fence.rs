@@ -111,7 +111,9 @@ pub async fn the_first_says_which_bus_it_is(store: Arc<dyn Store>) {
     assert_eq!(store.agree_on_bus("one").await.unwrap(), None);
     store.ensure_partitions(PARTITIONS).await.unwrap();
     let one = Some("one".to_owned());
+    assert_eq!(store.noted_bus().await.unwrap(), None);
     assert_eq!(store.agree_on_bus("one").await.unwrap(), one);
+    assert_eq!(store.noted_bus().await.unwrap(), one);
     assert_eq!(store.agree_on_bus("other").await.unwrap(), one);
 }
 

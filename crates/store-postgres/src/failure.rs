@@ -5,6 +5,7 @@ use std::sync::Arc;
 use attune_store::StoreError;
 use attune_store::error::Source;
 use sqlx::migrate::MigrateError;
+use sqlx::postgres::PgDatabaseError;
 
 /// A failure inside a call, before the caller's error is made of it.
 #[derive(Debug)]
@@ -52,7 +53,12 @@ impl Failure {
     /// Whether a prepared statement does not fit the tables any more, or is gone.
     pub(crate) fn is_outdated_plan(&self) -> bool {
         match self {
-            Self::Database(error) => matches!(code(error).as_deref(), Some("0A000" | "26000")),
+            Self::Database(error) => match code(error).as_deref() {
+                Some("26000") => true,
+                // The same code means anything that the server cannot do.
+                Some("0A000") => routine(error) == Some("RevalidateCachedQuery"),
+                _ => false,
+            },
             Self::Store(_) => false,
         }
     }
@@ -110,6 +116,12 @@ pub(crate) fn of_connecting(error: sqlx::Error, address: &Arc<str>) -> StoreErro
         StoreError::Refused(source) if is_setting => StoreError::Statement(source),
         other => other,
     }
+}
+
+/// The function of the server that says it.
+fn routine(error: &sqlx::Error) -> Option<&str> {
+    let said = error.as_database_error()?;
+    said.try_downcast_ref::<PgDatabaseError>()?.routine()
 }
 
 /// What a failed migration means.

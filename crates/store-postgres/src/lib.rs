@@ -84,6 +84,16 @@ impl Store for PostgresStore {
             .await
     }
 
+    async fn noted_bus(&self) -> Result<Option<String>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let noted = sqlx::query_scalar::<_, Option<String>>(sql::CLUSTER_BUS);
+                Ok(noted.fetch_optional(&pool).await?.flatten())
+            })
+            .await
+    }
+
     async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError> {
         let note = sqlx::query(sql::NOTE_BUS).bind(text::text(name).into_owned());
         let pool = self.db.general.clone();

@@ -202,6 +202,16 @@ impl Store for SqliteStore {
         .await
     }
 
+    async fn noted_bus(&self) -> Result<Option<String>, StoreError> {
+        self.task(async |inner: Arc<Inner>| {
+            let noted = sqlx::query_as::<_, (Option<String>,)>(sql::CLUSTER_BUS)
+                .fetch_optional(&mut *inner.reader().await?)
+                .await?;
+            Ok(noted.and_then(|(bus,)| bus))
+        })
+        .await
+    }
+
     async fn agree_on_bus(&self, name: &str) -> Result<Option<String>, StoreError> {
         let name = name.to_owned();
         self.task(async move |inner: Arc<Inner>| {

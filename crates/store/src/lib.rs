@@ -86,6 +86,12 @@ pub trait Store:
     /// When the store fails.
     async fn partition_count(&self) -> Result<Option<u16>, StoreError>;
 
+    /// Through which bus the messages of the cluster go, if that was noted.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn noted_bus(&self) -> Result<Option<String>, StoreError>;
+
     /// Through which bus the messages of the cluster go: `name`, if none was noted before, or what
     /// was; `None` when no cluster has been made yet.
     ///

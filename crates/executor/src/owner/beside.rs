@@ -33,8 +33,7 @@ impl Beside {
     pub(super) fn take_from(&mut self, now: Millis, round: &mut Round) {
         for (partition, aside) in &mut self.0 {
             if let Some(more) = round.take_beside(*partition) {
-                let why = aside.back().map(|last| last.why.clone());
-                aside.push_back(Rewrite::new(now, more, why.unwrap_or_default()));
+                add(aside, now, more);
             }
         }
     }
@@ -54,6 +53,26 @@ impl Beside {
             Some((partition, epoch, trouble))
         })
     }
+}
+
+/// Adds a round to a line. After a lost connection the broker gives back what is not acknowledged, and it
+/// is decided again: what waits already and is written by the new round, too, goes along with that.
+fn add(line: &mut VecDeque<Rewrite>, now: Millis, mut round: Round) {
+    let why = line.back().map(|last| last.why.clone());
+    let since = line.front().map_or(now, |first| first.since);
+    let mut rest = VecDeque::with_capacity(line.len() + 1);
+    for earlier in line.drain(..) {
+        // What is being written stays as it is.
+        if earlier.wake_at().is_some() && round.has_beside_of(earlier.round()) {
+            round.follow(earlier.into_round());
+        } else {
+            rest.push_back(earlier);
+        }
+    }
+    let mut rewrite = Rewrite::new(now, round, why.unwrap_or_default());
+    rewrite.since = since;
+    rest.push_back(rewrite);
+    *line = rest;
 }
 
 impl Owner {
@@ -84,9 +103,23 @@ impl Owner {
 
     /// When something that was set aside is written.
     pub(super) fn beside_at(&self) -> Option<Millis> {
+        self.next_beside().map(|(at, _)| at)
+    }
+
+    /// The partition whose turn it is to have something written, and when. One at a time: a table that
+    /// somebody has locked holds each try up for as long as the store waits for locks, and rounds need
+    /// its connections.
+    fn next_beside(&self) -> Option<(Millis, PartitionId)> {
+        let first = |line: &VecDeque<Rewrite>| line.front().map(Rewrite::wake_at);
+        let mut under_way = self.beside.0.values().filter_map(first);
+        if under_way.any(|at| at.is_none()) {
+            return None;
+        }
         let aside = self.beside.0.iter();
         let aside = aside.filter(|(partition, _)| self.has_written(**partition));
-        aside.filter_map(|(_, line)| line.front()?.wake_at()).min()
+        aside
+            .filter_map(|(partition, line)| Some((line.front()?.wake_at()?, *partition)))
+            .min()
     }
 
     /// Writes what was set aside.
@@ -94,21 +127,16 @@ impl Owner {
         if self.beside.0.is_empty() || !self.is_trusted(now) {
             return;
         }
-        let partitions: Vec<PartitionId> = self.beside.0.keys().copied().collect();
-        for partition in partitions {
-            if !self.has_written(partition) {
-                continue;
-            }
-            let line = self.beside.0.get_mut(&partition);
-            let first = line.and_then(VecDeque::front_mut);
-            let Some(first) = first.filter(|first| first.at.is_some_and(|at| at <= now)) else {
-                continue;
-            };
-            if let Some((partition, epoch)) = first.fence() {
-                first.at = None;
-                let call = Call::Commit(first.commit());
-                self.call(Purpose::Beside(partition, epoch), call);
-            }
+        let Some((_, partition)) = self.next_beside().filter(|(at, _)| *at <= now) else {
+            return;
+        };
+        let line = self.beside.0.get_mut(&partition);
+        if let Some(first) = line.and_then(VecDeque::front_mut)
+            && let Some((partition, epoch)) = first.fence()
+        {
+            first.at = None;
+            let call = Call::Commit(first.commit());
+            self.call(Purpose::Beside(partition, epoch), call);
         }
     }
 

@@ -144,3 +144,48 @@ fn a_message_with_both_waits_for_both() {
     world.pass(2_100, true);
     assert_eq!((world.letters, world.is_acked(1)), (1, true));
 }
+
+/// After a lost connection the same messages come again, and are decided again.
+#[test]
+fn what_comes_again_is_written_once() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(stands_beside);
+    let submit = || {
+        let request = RequestId::from_key("again");
+        let submission = Submission::new("t.nobody".to_owned());
+        Work::Submits(vec![Submit::new(request, submission, OnReject::Record)])
+    };
+    for id in 1..=20 {
+        world.deliver(id, 0, submit());
+        world.pass(300, true);
+    }
+    world.refuses = None;
+    world.pass(2_100, true);
+    assert_eq!(world.letters, 1);
+    assert!((1..=20).all(|id| world.is_acked(id)), "{:?}", world.acked);
+}
+
+/// A locked table holds each try up: they go one after the other, so that rounds have connections.
+#[test]
+fn one_partition_is_written_at_a_time() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(stands_beside);
+    for partition in 0..PARTITIONS {
+        world.deliver(u64::from(partition) + 1, partition, unknown());
+    }
+    world.pass(500, true);
+    world.holds_back = Some(stands_beside);
+    world.pass(30_000, true);
+    assert_eq!(world.held_back.len(), 1);
+    (world.holds_back, world.refuses) = (None, None);
+    let late: VecDeque<Input> = world
+        .held_back
+        .drain(..)
+        .map(|(id, reply)| Input::Answered(id, reply))
+        .collect();
+    world.give(late);
+    world.pass(5_000, true);
+    assert_eq!(world.letters, usize::from(PARTITIONS));
+}

@@ -23,6 +23,7 @@ pub(super) enum Step {
     Idle,
     /// Some leases, or all.
     Renewing {
+        sent: Millis,
         asked: Vec<(PartitionId, Epoch)>,
     },
     Announcing,
@@ -71,10 +72,15 @@ pub(super) struct Keeper {
     take_after: Millis,
     /// Until then one is taken at a time: the store has refused several, and one of them may be why.
     apart_until: Millis,
+    /// Whether what was seen to be over goes first: the store has refused the last of the others.
+    observed_first: bool,
     /// Leases that may be taken if they still stand as they were seen.
     pub(super) observed: Vec<ObservedLease>,
     pub(super) departure: Option<Departure>,
 }
+
+/// A refusal that takes this long is none of a single row, in milliseconds.
+const TOOK_LONG: Millis = 1_000;
 
 /// So long before the end of its leases an owner trusts them no more.
 fn margin(ttl: Millis) -> Millis {
@@ -209,7 +215,10 @@ impl Owner {
         let may_take = now >= self.keeper.take_after;
         let apart = now < self.keeper.apart_until;
         if apart {
-            due = self.any_of(due);
+            due = self.any_of(due).0;
+            if self.keeper.observed_first && !self.keeper.observed.is_empty() {
+                due.clear();
+            }
         }
         if now >= self.keeper.renew_at {
             self.renew(now);
@@ -219,30 +228,31 @@ impl Owner {
             self.keeper.step = Step::Acquiring { sent: now };
             let mut observed = std::mem::take(&mut self.keeper.observed);
             if apart {
-                observed = self.any_of(observed);
+                (observed, self.keeper.observed) = self.any_of(observed);
             }
             self.call(Purpose::Keep, Call::TakeOver(observed));
         }
     }
 
-    /// One of these by chance, so that none is always behind one that cannot be taken.
-    fn any_of<T>(&mut self, mut some: Vec<T>) -> Vec<T> {
+    /// One of these by chance, so that none is always behind one that cannot be taken; and the others.
+    fn any_of<T>(&mut self, mut some: Vec<T>) -> (Vec<T>, Vec<T>) {
         let last = Millis::try_from(some.len()).unwrap_or(Millis::MAX) - 1;
         if last < 1 {
-            return some;
+            return (some, Vec::new());
         }
         let chosen = self.chance.between(0, last);
-        vec![some.swap_remove(usize::try_from(chosen).unwrap_or(0))]
+        let chosen = some.swap_remove(usize::try_from(chosen).unwrap_or(0));
+        (vec![chosen], some)
     }
 
     /// Extends what is held; what cannot be extended is lost.
     pub(super) fn renew(&mut self, now: Millis) {
-        if self.keeper.held.is_empty() {
-            return self.announce(now);
-        }
         let all = self.keeper.epochs();
         let (held, unrenewable) = (&self.keeper.held, &mut self.keeper.unrenewable);
         unrenewable.retain(|partition, _| held.contains_key(partition));
+        if held.is_empty() {
+            return self.announce(now);
+        }
         let (apart, together): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|(partition, _)| unrenewable.contains_key(partition));
@@ -260,7 +270,7 @@ impl Owner {
         while let Some(asked) = self.keeper.renewal.left.pop() {
             if !asked.is_empty() {
                 let call = Call::Renew(asked.clone());
-                self.keeper.step = Step::Renewing { asked };
+                self.keeper.step = Step::Renewing { sent: now, asked };
                 return self.call(Purpose::Keep, call);
             }
         }
@@ -284,13 +294,22 @@ impl Owner {
         }
     }
 
-    /// The store refuses to renew these: is it one of them?
+    /// The store refuses to renew these: is it one of them? It is not where that took long: then
+    /// somebody holds the whole table, and asking for fewer only takes longer.
     fn renewal_refused(
         &mut self,
         now: Millis,
+        sent: Millis,
         mut asked: Vec<(PartitionId, Epoch)>,
         failure: &Failure,
     ) {
+        let all_since = self.keeper.renewal.sent;
+        if now - sent >= TOOK_LONG || now - all_since >= self.options.lease_ttl / 3 {
+            return self.renew_again(now);
+        }
+        if self.is_departing() {
+            return self.renew_again(now);
+        }
         if let [(partition, _)] = asked[..] {
             let unrenewable = self.keeper.unrenewable.entry(partition);
             let (_, words) = unrenewable.or_insert_with(|| (now, String::new()));
@@ -338,7 +357,7 @@ impl Owner {
     pub(super) fn kept(&mut self, now: Millis, reply: Reply) {
         let step = std::mem::take(&mut self.keeper.step);
         match (step, reply) {
-            (Step::Renewing { asked }, Reply::Renewed(renewed)) => {
+            (Step::Renewing { asked, .. }, Reply::Renewed(renewed)) => {
                 for (partition, _) in asked {
                     self.keeper.unrenewable.remove(&partition);
                 }
@@ -346,15 +365,17 @@ impl Owner {
                 self.keeper.renewal.renewed.extend(renewed);
                 self.go_on_renewing(now);
             }
-            (Step::Renewing { asked }, Reply::Failed(failure)) if failure.refused => {
-                self.renewal_refused(now, asked, &failure);
+            (Step::Renewing { sent, asked }, Reply::Failed(failure)) if failure.refused => {
+                self.renewal_refused(now, sent, asked, &failure);
             }
             (Step::Announcing, Reply::Announced) => {
                 let ttl = self.options.lease_ttl;
-                if std::mem::take(&mut self.keeper.none_renewed) {
+                self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
+                // A renewal that took long is trusted for a short time only.
+                let is_short = !self.keeper.held.is_empty()
+                    && self.keeper.renew_at >= self.keeper.trusted_until - ttl / 15;
+                if std::mem::take(&mut self.keeper.none_renewed) || is_short {
                     self.renew_again(now);
-                } else {
-                    self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
                 }
                 self.looks.hurry(now);
             }
@@ -383,6 +404,7 @@ impl Owner {
                 let ttl = self.options.lease_ttl;
                 if matches!(reply, Reply::Failed(failure) if failure.refused) {
                     self.keeper.apart_until = now + 4 * ttl;
+                    self.keeper.observed_first = !self.keeper.observed_first;
                 }
                 self.keeper.take_after = now + self.chance.between(ttl / 20, ttl / 10);
             }

@@ -317,10 +317,12 @@ impl Owner {
         if self.may_begin() {
             by(self.telling.snapshots.wake_at());
         }
-        for rewrite in self.rewrites.values() {
-            by(rewrite.wake_at());
+        if self.is_trusted(now) {
+            for rewrite in self.rewrites.values() {
+                by(rewrite.wake_at());
+            }
+            by(self.beside_at());
         }
-        by(self.beside_at());
         let may_begin = self.may_begin() && self.is_trusted(now);
         if may_begin && !self.telling.is_full() {
             by(self.look_up_at());

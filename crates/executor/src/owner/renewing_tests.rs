@@ -60,3 +60,29 @@ fn while_the_store_is_away_no_lease_runs_out() {
     assert_eq!(world.taken.len(), usize::from(PARTITIONS));
     assert_eq!(world.ended[0].0, worker);
 }
+
+/// A table that somebody has locked is no single row: nobody asks for fewer and fewer leases.
+#[test]
+fn a_refusal_that_takes_long_is_not_taken_apart() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(|call| matches!(call, Call::Renew(_)));
+    world.holds_back = Some(|call| matches!(call, Call::Renew(_)));
+    let mut asked = 0;
+    for _ in 0..10 {
+        while world.held_back.is_empty() {
+            world.pass(100, true);
+        }
+        world.pass(3_000, true);
+        asked += world.held_back.len();
+        let late: VecDeque<Input> = world
+            .held_back
+            .drain(..)
+            .map(|(id, reply)| Input::Answered(id, reply))
+            .collect();
+        world.give(late);
+        let next = world.owner.keeper.unrenewable();
+        assert!(next.is_none(), "{next:?}");
+    }
+    assert_eq!(asked, 10, "all together each time");
+}

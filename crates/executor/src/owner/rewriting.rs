@@ -55,6 +55,10 @@ impl Rewrite {
         Arc::clone(&self.round.commit)
     }
 
+    pub(super) fn round(&self) -> &Round {
+        &self.round
+    }
+
     pub(super) fn into_round(self) -> Round {
         *self.round
     }

@@ -28,6 +28,8 @@ struct Seen {
     last: Millis,
     took: Millis,
     count: u32,
+    /// How long all of them took.
+    total: Millis,
 }
 
 impl Slow {
@@ -48,6 +50,7 @@ impl Slow {
             last: now,
             took,
             count: before.map_or(1, |before| before.count + 1),
+            total: took + before.map_or(0, |before| before.total),
         });
     }
 
@@ -60,8 +63,11 @@ impl Owner {
     /// For how long the store has been slow, while it is.
     pub fn slow(&self, now: Millis) -> Option<Trouble> {
         let seen = self.slow.seen(now)?;
-        (seen.count >= OFTEN).then(|| Trouble {
-            for_ms: now - seen.since,
+        let for_ms = now - seen.since;
+        // One hiccup after the other is none.
+        let most = 2 * seen.total >= for_ms;
+        (seen.count >= OFTEN && most).then(|| Trouble {
+            for_ms,
             words: format!(
                 "the store takes long over what is decided, {}.{} s the last time, and nothing \
                  else is decided meanwhile",
@@ -88,6 +94,7 @@ mod tests {
         }
         let seen = slow.seen(69_000 + 29_999).unwrap();
         assert_eq!((seen.since, seen.took, seen.count), (0, 6_000, 10));
+        assert_eq!(seen.total, 60_000);
         assert!(slow.seen(69_000 + 30_000).is_none());
         slow.asks(200_000);
         slow.answered(203_000);

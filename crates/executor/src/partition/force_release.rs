@@ -47,6 +47,13 @@ impl Partition {
         check_text("who", &command.who)?;
         check_text("reason", &command.reason)?;
         let (execution_id, attempt) = (command.execution_id, command.attempt);
+        if execution_id.partition() != self.id {
+            let words = format!(
+                "execution {execution_id} does not belong to partition {}",
+                self.id
+            );
+            return Err(Reject::new(RejectCode::WrongPartition, words));
+        }
         let Some((action, holder)) = self.holding(&command) else {
             let words = format!(
                 "attempt {attempt} of execution {execution_id} holds no slot: it has ended, was \

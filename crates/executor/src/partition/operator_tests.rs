@@ -190,7 +190,7 @@ fn what_holds_no_slot_or_says_no_reason_is_refused() {
     world.force_release(command(ids[1], 0));
     assert_eq!(world.refused_with(), Some(RejectCode::AlreadyEnded));
     world.force_release(command(ExecutionId(1), 1));
-    assert_eq!(world.refused_with(), Some(RejectCode::AlreadyEnded));
+    assert_eq!(world.refused_with(), Some(RejectCode::WrongPartition));
     let mut silent = command(ids[0], 1);
     silent.reason = String::new();
     world.force_release(silent);
