@@ -64,7 +64,7 @@ impl Parts {
         let bus = rabbit(settings, role, shutdown).await?;
         // Whoever is refused here leaves no mark there, and who is refused there notes nothing here.
         let noted = store.noted_bus().await;
-        is_our_bus(noted, settings, role)?;
+        let is_noted = is_our_bus(noted, settings, role)?;
         let system = store.system_id().await;
         if let Some(system) = system.context("whose database it is cannot be read")? {
             let marked = retry_until_ready("the mark of this system", shutdown, || async {
@@ -73,10 +73,12 @@ impl Parts {
             });
             marked.await??;
         }
-        // Not before: what cannot be reached is nobody's place to meet.
-        let name = rabbit_options(settings, role).bus_name()?;
-        let noted = store.agree_on_bus(&name).await;
-        is_our_bus(noted, settings, role)?;
+        if !is_noted {
+            // Not before: what cannot be reached is nobody's place to meet.
+            let name = rabbit_options(settings, role).bus_name()?;
+            let noted = store.agree_on_bus(&name).await;
+            is_our_bus(noted, settings, role)?;
+        }
         Ok(Self {
             store,
             bus,
@@ -180,12 +182,12 @@ async fn rabbit(
 }
 
 /// Whoever spoke under another prefix or in another virtual host than the rest of its cluster would
-/// wait for messages that never come, and every probe would be green.
+/// wait for messages that never come, and every probe would be green. Whether any bus is noted yet.
 fn is_our_bus(
     noted: Result<Option<String>, StoreError>,
     settings: &Settings,
     role: &str,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let name = rabbit_options(settings, role).bus_name()?;
     let noted = noted.context("which bus the cluster uses cannot be read")?;
     match noted {
@@ -195,7 +197,7 @@ fn is_our_bus(
              system moves, end every process of it first, and run in the database: \
              UPDATE attune.cluster SET bus = NULL"
         ),
-        _ => Ok(()),
+        noted => Ok(noted.is_some()),
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn refusal(cause: Cause, queue: &str, vhost: &str, system: Uuid) -> C
     }
     Cause::refused(format!(
         "another system with a database of its own has its messages in the virtual host `{vhost}` \
-         under this broker.prefix (the queue {queue} is its mark; this database, attune.cluster, has \
+         under this broker.prefix (the queue {queue} is its mark; this database has, in attune.system, \
          the id {system}). Give this one another broker.prefix or virtual host. Only if that system \
          is gone for good, with all that waits there: `rabbitmqctl -p {vhost} delete_queue {queue}` \
          ({cause})"
