@@ -128,6 +128,12 @@ impl Rig {
         *counts.entry(name).or_default() += 1;
     }
 
+    /// How often it was counted.
+    pub(crate) fn counted(&self, name: &'static str) -> u64 {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(name).copied().unwrap_or(0)
+    }
+
     fn disturb_servers(&self, lane: Lane, is_under_way: bool) {
         if lane == Lane::Servers {
             let disturbed = self.servers_disturbed.lock();
