@@ -44,14 +44,7 @@ impl Beside {
         now: Millis,
     ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
         let first = self.0.values().filter_map(VecDeque::front);
-        first.filter_map(move |rewrite| {
-            let (partition, epoch) = rewrite.fence()?;
-            let trouble = Trouble {
-                for_ms: now - rewrite.since,
-                words: rewrite.why.clone(),
-            };
-            Some((partition, epoch, trouble))
-        })
+        first.filter_map(move |rewrite| rewrite.trouble(now))
     }
 }
 

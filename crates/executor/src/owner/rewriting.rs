@@ -9,7 +9,7 @@ use std::sync::Arc;
 use attune_core::{Bug, Epoch, PartitionId};
 
 use super::backoff::{Backoff, Chance};
-use super::{Call, Failure, Notice, Owner, Purpose, Reply};
+use super::{Call, Failure, Notice, Owner, Purpose, Reply, Trouble};
 use crate::counters::Counter;
 use crate::queue::Millis;
 use crate::round::{Commit, Round};
@@ -48,6 +48,16 @@ impl Rewrite {
         self.at = Some(now + again_in);
         self.why.clone_from(&failure.words);
         again_in
+    }
+
+    /// What keeps it from being written, for whoever looks at its partition.
+    pub(super) fn trouble(&self, now: Millis) -> Option<(PartitionId, Epoch, Trouble)> {
+        let (partition, epoch) = self.fence()?;
+        let trouble = Trouble {
+            for_ms: now - self.since,
+            words: self.why.clone(),
+        };
+        Some((partition, epoch, trouble))
     }
 
     /// What is written.

@@ -97,14 +97,8 @@ impl Owner {
         &self,
         now: Millis,
     ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
-        let refused = self.rewrites.values().filter_map(move |rewrite| {
-            let (partition, epoch) = rewrite.fence()?;
-            let trouble = Trouble {
-                for_ms: now - rewrite.since,
-                words: rewrite.why.clone(),
-            };
-            Some((partition, epoch, trouble))
-        });
+        let refused = self.rewrites.values();
+        let refused = refused.filter_map(move |rewrite| rewrite.trouble(now));
         let unloaded = self.places.iter().filter_map(move |(id, place)| {
             let Stage::Loading(load) = &place.stage else {
                 return None;
