@@ -173,7 +173,6 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
             Some(Promise::I5)
         }
         10 => {
-            // Not what an owner has only loaded: it may be anything that was not recorded.
             let counted = |record: &Record| match record {
                 Record::Totals {
                     epoch,
@@ -195,17 +194,21 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
                 .filter(|record| matches!(record, Record::Totals { .. }))
                 .filter_map(counted)
                 .collect();
-            let is_later = |record: &Record| {
+            let last_epoch = totals.iter().map(|(epoch, _)| *epoch).max();
+            // Neither what an owner has only loaded, which may be anything that was not recorded,
+            // nor what it counted last before it was killed: its last record may be lost.
+            let is_sure = |record: &Record| {
                 counted(record).is_some_and(|(epoch, count)| {
-                    totals
-                        .iter()
-                        .any(|(of, first)| *of == epoch && *first < count)
+                    let mut of_it = totals.iter().filter(|(of, _)| *of == epoch);
+                    let is_later = of_it.clone().any(|(_, before)| *before < count);
+                    let ended_well = Some(epoch) == last_epoch;
+                    is_later && (ended_well || of_it.any(|(_, after)| *after > count))
                 })
             };
             for record in world.records.iter_mut().rev() {
-                let is_later = is_later(record);
+                let is_sure = is_sure(record);
                 if let Record::StatsWritten { waiting, .. } = record
-                    && is_later
+                    && is_sure
                 {
                     *waiting += 1;
                     return Some(Promise::I7);
