@@ -25,6 +25,24 @@ struct Pool {
     excused_until: Time,
 }
 
+/// Whether a call writes the lease of a partition.
+fn writes(call: &Call, partition: PartitionId) -> bool {
+    match call {
+        Call::Renew(held) | Call::GiveUp(held, _) => held.iter().any(|(it, _)| *it == partition),
+        Call::Acquire(wanted) => wanted.contains(&partition),
+        Call::TakeOver(seen) => seen.iter().any(|it| it.partition == partition),
+        _ => false,
+    }
+}
+
+/// A lease that cannot be written.
+#[derive(Debug, Clone, Copy)]
+struct Broken {
+    until: Time,
+    /// How long the store takes to say so.
+    after: Time,
+}
+
 /// What lasts.
 #[derive(Debug, Default)]
 pub(crate) struct Lasting {
@@ -32,7 +50,7 @@ pub(crate) struct Lasting {
     /// Partitions whose submissions cannot be looked up, and until when.
     unread: BTreeMap<PartitionId, Time>,
     /// Partitions whose leases cannot be written, and until when.
-    broken_leases: BTreeMap<PartitionId, Time>,
+    broken_leases: BTreeMap<PartitionId, Broken>,
     pools: Vec<Pool>,
     /// What becomes of the next executions that are dispatched for the first time.
     next: Vec<Refusal>,
@@ -112,19 +130,22 @@ impl Lasting {
 
     /// Whether the lease of a partition cannot be written.
     pub(crate) fn is_broken_lease(&self, partition: PartitionId, now: Time) -> bool {
-        let until = self.broken_leases.get(&partition);
-        until.is_some_and(|until| now < *until)
+        let broken = self.broken_leases.get(&partition);
+        broken.is_some_and(|broken| now < broken.until)
+    }
+
+    /// How long the store takes to refuse a call for a lease that cannot be written.
+    pub(crate) fn holds_up(&self, call: &Call, now: Time) -> Time {
+        let broken = self.broken_leases.iter();
+        let named =
+            broken.filter(|(partition, broken)| now < broken.until && writes(call, **partition));
+        named.map(|(_, broken)| broken.after).max().unwrap_or(0)
     }
 
     /// Whether a call writes a lease that cannot be written.
     pub(crate) fn refuses_leases(&self, call: &Call, now: Time) -> bool {
-        let is_broken = |partition: &PartitionId| self.is_broken_lease(*partition, now);
-        match call {
-            Call::Renew(held) | Call::GiveUp(held, _) => held.iter().any(|(it, _)| is_broken(it)),
-            Call::Acquire(wanted) => wanted.iter().any(is_broken),
-            Call::TakeOver(seen) => seen.iter().any(|it| is_broken(&it.partition)),
-            _ => false,
-        }
+        let mut broken = self.broken_leases.iter();
+        broken.any(|(partition, broken)| now < broken.until && writes(call, *partition))
     }
 
     /// Since when an owner has had no way to the broker, and until when it will have none.
@@ -225,9 +246,15 @@ impl World {
             Fault::WithoutStore { owner, lost } => {
                 self.lasting.without_store.insert(owner, now + lost);
             }
-            Fault::BrokenLease { action, lasts } => {
+            Fault::BrokenLease {
+                action,
+                lasts,
+                after,
+            } => {
                 let partition = self.plan.partition_of(action);
-                self.lasting.broken_leases.insert(partition, now + lasts);
+                let until = now + lasts;
+                let broken = Broken { until, after };
+                self.lasting.broken_leases.insert(partition, broken);
             }
             Fault::Unreadable { action, lasts } => {
                 let partition = self.plan.partition_of(action);

@@ -17,6 +17,10 @@ use crate::world::World;
 /// and what handing over takes.
 const MAKING_WAY: Time = 2_000 + 3 * OWNER_TTL + BOUND;
 
+/// How long three answers of the store may be late: a look that is answered late shows nothing, and does
+/// not count for whoever watches a lease.
+const LATE_LOOKS: Time = 3 * 5_000;
+
 /// Since when somebody sits on the partitions, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
@@ -24,8 +28,10 @@ pub(crate) struct Ways {
     messages: BTreeMap<u16, Time>,
     /// The owner has no way to the broker, and somebody else has one.
     leases: BTreeMap<u16, Time>,
-    /// Nobody has the lease, and somebody could take it.
-    free: BTreeMap<u16, Time>,
+    /// Nobody has the lease, and these could take it, each in its life and since when: who has come just
+    /// now has to watch the lease for a while. Whatever the others do, each of them has to take it in the
+    /// end.
+    free: BTreeMap<u16, BTreeMap<(usize, u32), Time>>,
 }
 
 impl Ways {
@@ -44,8 +50,20 @@ impl World {
             let now = self.now;
             let mut said = Vec::new();
             if self.is_left_alone(partition) {
-                let since = *self.ways.free.entry(partition).or_insert(now);
-                if now - since > MAKING_WAY {
+                let able = (0..self.owners.len()).filter(|it| self.could_serve(*it));
+                let able: Vec<_> = able.map(|it| (it, self.owners[it].life())).collect();
+                let free = self.ways.free.entry(partition).or_default();
+                free.retain(|one, _| able.contains(one));
+                for one in able {
+                    free.entry(one).or_insert(now);
+                }
+                let since = free.values().copied().min().unwrap_or(now);
+                let late = if self.noise.stalled > 0 {
+                    LATE_LOOKS
+                } else {
+                    0
+                };
+                if now - since > MAKING_WAY + late {
                     said.push(format!(
                         "nobody takes partition {partition} since {since} ms"
                     ));

@@ -315,6 +315,7 @@ impl World {
                 }
             }
             Ev::Store(party, number, call, fate, reply_at) => {
+                let reply_at = reply_at + self.held_up(&call);
                 let reply = self.perform(party, call, fate);
                 self.push(reply_at, Ev::To(party, Word::Reply(number, reply)));
             }

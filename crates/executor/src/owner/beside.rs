@@ -52,11 +52,12 @@ impl Beside {
 /// is decided again: what waits already and is written by the new round, too, goes along with that.
 fn add(line: &mut VecDeque<Rewrite>, now: Millis, mut round: Round) {
     let why = line.back().map(|last| last.why.clone());
-    let since = line.front().map_or(now, |first| first.since);
+    let mut since = now;
     let mut rest = VecDeque::with_capacity(line.len() + 1);
     for earlier in line.drain(..) {
         // What is being written stays as it is.
         if earlier.wake_at().is_some() && round.has_beside_of(earlier.round()) {
+            since = since.min(earlier.since);
             round.follow(earlier.into_round());
         } else {
             rest.push_back(earlier);
@@ -150,6 +151,8 @@ impl Owner {
         };
         let failure = match reply {
             Reply::Committed(_) => {
+                // What waited behind it has not been refused since.
+                aside.iter_mut().for_each(|next| next.since = now);
                 if aside.is_empty() {
                     self.beside.forget(partition);
                 }

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 
 use attune_core::{Bug, Epoch, PartitionId};
 
+use super::doubts::Doubts;
 use super::leaving::Departure;
-use super::{Call, Failure, Notice, Output, Owner, Place, Purpose, Reply, Stage, SubscriptionId};
+use super::renewing::Renewal;
+use super::{Call, Notice, Output, Owner, Place, Purpose, Reply, Stage, SubscriptionId};
 use crate::leases::{Held, Standing, shares};
 use crate::queue::Millis;
 use crate::stored::ObservedLease;
@@ -29,23 +31,9 @@ pub(super) enum Step {
     Announcing,
     Acquiring {
         sent: Millis,
+        asked: Vec<PartitionId>,
     },
     Retiring,
-}
-
-/// One renewal of all leases. As a rule it is one call; where the store refuses that, it is asked for
-/// fewer at a time, until the one is left alone for which it refuses.
-#[derive(Debug, Default)]
-struct Renewal {
-    /// When the first call was sent.
-    sent: Millis,
-    left: Vec<Vec<(PartitionId, Epoch)>>,
-    /// The store has done what one call asked.
-    is_done: bool,
-    renewed: Vec<PartitionId>,
-    /// Those whose rows cannot be written: like one that somebody else has locked, such a lease is this
-    /// owner's as far as can be seen.
-    refused: Vec<PartitionId>,
 }
 
 /// The leases, and what is done about them.
@@ -53,11 +41,11 @@ struct Renewal {
 pub(super) struct Keeper {
     pub(super) held: BTreeMap<PartitionId, Held>,
     pub(super) step: Step,
-    renewal: Renewal,
-    /// The store has refused every lease the last time.
-    none_renewed: bool,
-    /// Leases that cannot be renewed: since when, and why.
-    unrenewable: BTreeMap<PartitionId, (Millis, String)>,
+    pub(super) renewal: Renewal,
+    /// The store has refused all that it was asked to renew the last time.
+    pub(super) none_renewed: bool,
+    /// Leases that cannot be renewed. Several are suspects only where the store took long to refuse them.
+    pub(super) unrenewable: Doubts,
     /// When the leases are renewed next.
     pub(super) renew_at: Millis,
     trusted_until: Millis,
@@ -70,17 +58,14 @@ pub(super) struct Keeper {
     pub(super) wanted: BTreeMap<PartitionId, Millis>,
     /// Before that nothing is taken: the store has just refused to.
     take_after: Millis,
-    /// Until then one is taken at a time: the store has refused several, and one of them may be why.
-    apart_until: Millis,
+    /// Leases that cannot be taken.
+    pub(super) untakable: Doubts,
     /// Whether what was seen to be over goes first: the store has refused the last of the others.
     observed_first: bool,
     /// Leases that may be taken if they still stand as they were seen.
     pub(super) observed: Vec<ObservedLease>,
     pub(super) departure: Option<Departure>,
 }
-
-/// A refusal that takes this long is none of a single row, in milliseconds.
-const TOOK_LONG: Millis = 1_000;
 
 /// So long before the end of its leases an owner trusts them no more.
 fn margin(ttl: Millis) -> Millis {
@@ -134,16 +119,21 @@ impl Keeper {
         self.untrusted_since.map(|since| (now - since).max(0))
     }
 
-    /// The lease that could not be renewed for longest.
-    pub(super) fn unrenewable(&self) -> Option<(PartitionId, Millis, &str)> {
-        let longest = self.unrenewable.iter().min_by_key(|(_, (since, _))| *since);
-        longest.map(|(partition, (since, words))| (*partition, *since, words.as_str()))
-    }
-
     pub(super) fn epochs(&self) -> Vec<(PartitionId, Epoch)> {
         let held = self.held.iter();
         held.map(|(partition, held)| (*partition, held.epoch))
             .collect()
+    }
+
+    /// Those of these that are taken together next; and the others. What cannot be renewed can hardly be
+    /// taken: it keeps nothing back that nothing is known against.
+    fn likeliest<T>(&self, some: Vec<T>, partition: fn(&T) -> PartitionId) -> (Vec<T>, Vec<T>) {
+        let mut groups = self.untakable.in_turns(some, partition).into_iter();
+        let free = groups.next().unwrap_or_default();
+        let free = self.unrenewable.in_turns(free, partition);
+        let mut turns = free.into_iter().chain(groups);
+        let first = turns.find(|group| !group.is_empty());
+        (first.unwrap_or_default(), turns.flatten().collect())
     }
 
     /// How many partitions are being handed over.
@@ -159,11 +149,16 @@ impl Owner {
         now < self.keeper.trusted_until
     }
 
-    fn trust(&mut self, sent: Millis) {
+    /// The store has done what it was asked at `sent`: the leases are trusted from then on, if that is not
+    /// over already.
+    pub(super) fn trust(&mut self, now: Millis, sent: Millis) {
         let ttl = self.options.lease_ttl;
-        self.keeper.trusted_until = sent + ttl - margin(ttl);
-        self.keeper.untrusted_since = None;
-        self.keeper.gave_back = false;
+        let until = sent + ttl - margin(ttl);
+        if now < until {
+            self.keeper.trusted_until = until;
+            self.keeper.untrusted_since = None;
+            self.keeper.gave_back = false;
+        }
     }
 
     /// Gives back what was received, once others may have taken the partitions over: they get no
@@ -203,8 +198,11 @@ impl Owner {
             return self.go_on_departing(now);
         }
         let held = &self.keeper.held;
-        let missing = |seen: &ObservedLease| !held.contains_key(&seen.partition);
-        self.keeper.observed.retain(missing);
+        let untakable = &self.keeper.untakable;
+        self.keeper.observed.retain(|seen| {
+            let refused_at = untakable.last(seen.partition);
+            !held.contains_key(&seen.partition) && refused_at.is_none_or(|at| now - at >= ttl / 2)
+        });
         let mut due: Vec<PartitionId> = self
             .keeper
             .wanted
@@ -213,122 +211,25 @@ impl Owner {
             .map(|(partition, _)| *partition)
             .collect();
         let may_take = now >= self.keeper.take_after;
-        let apart = now < self.keeper.apart_until;
-        if apart {
-            due = self.any_of(due).0;
-            if self.keeper.observed_first && !self.keeper.observed.is_empty() {
-                due.clear();
-            }
+        if self.keeper.observed_first && !self.keeper.observed.is_empty() {
+            due.clear();
         }
         if now >= self.keeper.renew_at {
             self.renew(now);
         } else if may_take && !due.is_empty() {
-            self.acquire(now, due);
+            let (asked, _) = self.keeper.likeliest(due, |partition| *partition);
+            self.acquire(now, asked);
         } else if may_take && !self.keeper.observed.is_empty() {
-            self.keeper.step = Step::Acquiring { sent: now };
-            let mut observed = std::mem::take(&mut self.keeper.observed);
-            if apart {
-                (observed, self.keeper.observed) = self.any_of(observed);
-            }
+            let observed = std::mem::take(&mut self.keeper.observed);
+            let (observed, others) = self.keeper.likeliest(observed, |seen| seen.partition);
+            self.keeper.observed = others;
+            let asked = observed.iter().map(|seen| seen.partition).collect();
+            self.keeper.step = Step::Acquiring { sent: now, asked };
             self.call(Purpose::Keep, Call::TakeOver(observed));
         }
     }
 
-    /// One of these by chance, so that none is always behind one that cannot be taken; and the others.
-    fn any_of<T>(&mut self, mut some: Vec<T>) -> (Vec<T>, Vec<T>) {
-        let last = Millis::try_from(some.len()).unwrap_or(Millis::MAX) - 1;
-        if last < 1 {
-            return (some, Vec::new());
-        }
-        let chosen = self.chance.between(0, last);
-        let chosen = some.swap_remove(usize::try_from(chosen).unwrap_or(0));
-        (vec![chosen], some)
-    }
-
-    /// Extends what is held; what cannot be extended is lost.
-    pub(super) fn renew(&mut self, now: Millis) {
-        let all = self.keeper.epochs();
-        let (held, unrenewable) = (&self.keeper.held, &mut self.keeper.unrenewable);
-        unrenewable.retain(|partition, _| held.contains_key(partition));
-        if held.is_empty() {
-            return self.announce(now);
-        }
-        let (apart, together): (Vec<_>, Vec<_>) = all
-            .into_iter()
-            .partition(|(partition, _)| unrenewable.contains_key(partition));
-        let mut left: Vec<_> = apart.into_iter().map(|lease| vec![lease]).collect();
-        left.push(together);
-        self.keeper.renewal = Renewal {
-            sent: now,
-            left,
-            ..Renewal::default()
-        };
-        self.go_on_renewing(now);
-    }
-
-    fn go_on_renewing(&mut self, now: Millis) {
-        while let Some(asked) = self.keeper.renewal.left.pop() {
-            if !asked.is_empty() {
-                let call = Call::Renew(asked.clone());
-                self.keeper.step = Step::Renewing { sent: now, asked };
-                return self.call(Purpose::Keep, call);
-            }
-        }
-        let renewal = std::mem::take(&mut self.keeper.renewal);
-        let ttl = self.options.lease_ttl;
-        self.keeper.none_renewed = !renewal.is_done;
-        if self.keeper.none_renewed {
-            self.renew_again(now);
-            if self.keeper.departure.is_none() {
-                // It is there all the same, and may be able to serve what others cannot.
-                self.announce(now);
-            }
-            return;
-        }
-        self.renewed(&[renewal.renewed, renewal.refused].concat());
-        self.trust(renewal.sent);
-        if self.keeper.departure.is_none() {
-            self.announce(now);
-        } else {
-            self.keeper.renew_at = now + ttl / 3;
-        }
-    }
-
-    /// The store refuses to renew these: is it one of them? It is not where that took long: then
-    /// somebody holds the whole table, and asking for fewer only takes longer.
-    fn renewal_refused(
-        &mut self,
-        now: Millis,
-        sent: Millis,
-        mut asked: Vec<(PartitionId, Epoch)>,
-        failure: &Failure,
-    ) {
-        let all_since = self.keeper.renewal.sent;
-        if now - sent >= TOOK_LONG || now - all_since >= self.options.lease_ttl / 3 {
-            return self.renew_again(now);
-        }
-        if self.is_departing() {
-            return self.renew_again(now);
-        }
-        if let [(partition, _)] = asked[..] {
-            let unrenewable = self.keeper.unrenewable.entry(partition);
-            let (_, words) = unrenewable.or_insert_with(|| (now, String::new()));
-            words.clone_from(&failure.words);
-            self.keeper.renewal.refused.push(partition);
-        } else {
-            let half = asked.split_off(asked.len() / 2);
-            self.keeper.renewal.left.extend([half, asked]);
-        }
-        self.go_on_renewing(now);
-    }
-
-    /// No lease was renewed.
-    fn renew_again(&mut self, now: Millis) {
-        let ttl = self.options.lease_ttl;
-        self.keeper.renew_at = now + self.chance.between(ttl / 20, ttl / 10);
-    }
-
-    fn announce(&mut self, now: Millis) {
+    pub(super) fn announce(&mut self, now: Millis) {
         self.keeper.step = Step::Announcing;
         let (ttl, cut_off) = (self.presence_ttl(), self.is_cut_off(now));
         self.call(Purpose::Keep, Call::Announce { ttl, cut_off });
@@ -349,7 +250,8 @@ impl Owner {
         for partition in &partitions {
             self.keeper.wanted.remove(partition);
         }
-        self.keeper.step = Step::Acquiring { sent: now };
+        let asked = partitions.clone();
+        self.keeper.step = Step::Acquiring { sent: now, asked };
         self.call(Purpose::Keep, Call::Acquire(partitions));
     }
 
@@ -358,12 +260,7 @@ impl Owner {
         let step = std::mem::take(&mut self.keeper.step);
         match (step, reply) {
             (Step::Renewing { asked, .. }, Reply::Renewed(renewed)) => {
-                for (partition, _) in asked {
-                    self.keeper.unrenewable.remove(&partition);
-                }
-                self.keeper.renewal.is_done = true;
-                self.keeper.renewal.renewed.extend(renewed);
-                self.go_on_renewing(now);
+                self.renewed(now, asked, &renewed);
             }
             (Step::Renewing { sent, asked }, Reply::Failed(failure)) if failure.refused => {
                 self.renewal_refused(now, sent, asked, &failure);
@@ -371,17 +268,22 @@ impl Owner {
             (Step::Announcing, Reply::Announced) => {
                 let ttl = self.options.lease_ttl;
                 self.keeper.renew_at = now + self.chance.between(ttl * 4 / 15, ttl / 3);
-                // A renewal that took long is trusted for a short time only.
+                // A renewal that took long is trusted for a short time only; and what may be none of the
+                // lease that is refused was not renewed beside it.
                 let is_short = !self.keeper.held.is_empty()
                     && self.keeper.renew_at >= self.keeper.trusted_until - ttl / 15;
-                if std::mem::take(&mut self.keeper.none_renewed) || is_short {
+                let in_doubt = self.keeper.unrenewable.is_in_doubt();
+                if std::mem::take(&mut self.keeper.none_renewed) || is_short || in_doubt {
                     self.renew_again(now);
                 }
                 self.looks.hurry(now);
             }
-            (Step::Acquiring { sent }, Reply::Acquired(acquired)) => {
+            (Step::Acquiring { sent, asked }, Reply::Acquired(acquired)) => {
                 if self.keeper.held.is_empty() && !acquired.is_empty() {
-                    self.trust(sent);
+                    self.trust(now, sent);
+                }
+                for partition in asked {
+                    self.keeper.untakable.is_fine(partition);
                 }
                 for (partition, epoch) in acquired {
                     self.acquired(now, sent, partition, epoch);
@@ -399,11 +301,13 @@ impl Owner {
                     departure.until = now;
                 }
             }
-            (Step::Acquiring { .. }, reply) => {
+            (Step::Acquiring { asked, .. }, reply) => {
                 // What cannot be taken must not keep what is held from being renewed.
                 let ttl = self.options.lease_ttl;
-                if matches!(reply, Reply::Failed(failure) if failure.refused) {
-                    self.keeper.apart_until = now + 4 * ttl;
+                if let Reply::Failed(failure) = reply
+                    && failure.refused
+                {
+                    self.keeper.untakable.refused(now, &asked, &failure.words);
                     self.keeper.observed_first = !self.keeper.observed_first;
                 }
                 self.keeper.take_after = now + self.chance.between(ttl / 20, ttl / 10);
@@ -416,7 +320,8 @@ impl Owner {
     }
 
     /// What is held and neither served nor loaded is wanted in a new epoch, and asking for it
-    /// came to nothing: it is asked for again.
+    /// came to nothing: it is asked for again. Not at once where its row cannot be written, since that
+    /// takes time which the other leases need; and not before it is renewed where not even that works.
     fn want_again(&mut self, now: Millis) {
         let places = &self.places;
         let held = self.keeper.held.iter();
@@ -425,22 +330,13 @@ impl Owner {
             .map(|(id, _)| *id);
         let idle: Vec<PartitionId> = idle.collect();
         for id in idle {
-            let at = now + self.chance.between(100, 1_000);
-            self.keeper.wanted.entry(id).or_insert(at);
+            let refused_at = self.keeper.untakable.last(id);
+            let earliest = refused_at.map_or(now, |at| at + self.options.lease_ttl / 2);
+            let at = earliest.max(now) + self.chance.between(100, 1_000);
+            if self.keeper.unrenewable.last(id).is_none() {
+                self.keeper.wanted.entry(id).or_insert(at);
+            }
         }
-    }
-
-    fn renewed(&mut self, renewed: &[PartitionId]) {
-        let held = self.keeper.held.keys().copied();
-        let lost: Vec<PartitionId> = held.filter(|id| !renewed.contains(id)).collect();
-        if lost.is_empty() {
-            return;
-        }
-        for partition in &lost {
-            self.keeper.held.remove(partition);
-            self.forget(*partition);
-        }
-        self.say(Notice::Lost(lost));
     }
 
     fn acquired(&mut self, now: Millis, sent: Millis, partition: PartitionId, epoch: Epoch) {

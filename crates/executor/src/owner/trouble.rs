@@ -56,7 +56,7 @@ impl Owner {
             for_ms: ttl + for_ms,
             words: "the leases cannot be renewed".to_owned(),
         });
-        let unrenewable = self.keeper.unrenewable();
+        let unrenewable = self.keeper.unrenewable.longest();
         let unrenewable = unrenewable.map(|(partition, since, words)| Trouble {
             for_ms: now - since,
             words: format!("the lease of partition {partition} cannot be renewed: {words}"),

@@ -27,7 +27,7 @@ use attune_core::{
 const TTL: Millis = 15_000;
 const GRACE: Millis = 5_000;
 const TWO_HOURS: Millis = 2 * 3_600_000;
-const PARTITIONS: u16 = 4;
+const PARTITIONS: u16 = 16;
 /// How much later than it could an owner may notice something: the time between two looks, and
 /// some jitter.
 const SLACK: Millis = TTL / 10 + 200;

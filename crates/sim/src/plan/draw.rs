@@ -11,7 +11,7 @@ impl Plan {
     pub fn of(seed: u64, plant: Option<Plant>) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
-        let partitions = rng.pick(&[1, 1, 2, 3]);
+        let partitions = rng.pick(&[1, 1, 1, 1, 2, 2, 3, 12]);
         let span = rng.between(5_000, 25_000);
         let actions: Vec<ActionShape> = (0..rng.between(1, 3)).map(|n| action(n, rng)).collect();
         let owners = rng.pick(&[2, 2, 3]);

@@ -59,8 +59,12 @@ pub enum Fault {
     Unreadable { action: usize, lasts: Time },
     /// The store takes no dead letters and no entries of the audit log, nor what is written with them.
     RefuseBeside { refuse: Time },
-    /// The lease of the partition of an action cannot be written.
-    BrokenLease { action: usize, lasts: Time },
+    /// The lease of the partition of an action cannot be written, which the store says after a while.
+    BrokenLease {
+        action: usize,
+        lasts: Time,
+        after: Time,
+    },
 }
 
 /// What owners read from the store, by what they need it for.

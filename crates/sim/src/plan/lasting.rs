@@ -117,6 +117,7 @@ impl Plan {
             23..=25 => Fault::BrokenLease {
                 action: rng.index(self.actions.len()),
                 lasts: rng.between(5_000, 60_000),
+                after: rng.pick(&[0, 0, 1_200]),
             },
             20..=22 => return self.refuse_beside(long, rng),
             15 => Fault::WithoutStore {

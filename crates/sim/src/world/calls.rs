@@ -54,6 +54,14 @@ impl World {
         self.push(at, Ev::Store(party, number, call, fate, reply_at));
     }
 
+    /// How much longer the store takes over a call than over others.
+    pub(super) fn held_up(&self, call: &StoreCall) -> Time {
+        match call {
+            StoreCall::Owner(_, call) => self.lasting.holds_up(call, self.now),
+            _ => 0,
+        }
+    }
+
     pub(super) fn perform(&mut self, party: Party, call: StoreCall, fate: Fate) -> StoreReply {
         let commits = matches!(call, StoreCall::Commit(_));
         if self.now < self.store_down_until {
