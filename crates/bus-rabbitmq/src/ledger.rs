@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use attune_bus::DeliveryTag;
 
-/// Which share of a window may be done with before the broker is told: it must not run empty.
-const TELL_SHARE: usize = 8;
+/// Which share of a window may be outstanding before the broker is told at once what is done with, and
+/// not a moment later with others: it must not run empty. With a smaller share each acknowledgement of a
+/// lone action is a write of its own to the broker's log, in front of the next message.
+const TELL_SHARE: usize = 3;
 
 /// The books of one subscription. Pure.
 #[derive(Debug, Default)]
@@ -63,11 +65,9 @@ impl Ledger {
         tags.iter().all(|tag| tag.generation == self.generation)
     }
 
-    /// Whether the broker must be told now, of a window of so many: it has nothing left to deliver, or a
-    /// good part of it is done with.
+    /// Whether the broker must be told now, of a window of so many: it could soon deliver nothing more.
     pub(crate) fn must_tell(&self, window: usize) -> bool {
-        let is_full = self.outstanding.len() >= window;
-        !self.done.is_empty() && (is_full || self.done.len() * TELL_SHARE >= window)
+        !self.done.is_empty() && self.outstanding.len() * TELL_SHARE >= window
     }
 
     /// Takes what is to be told. `multiple` settles *everything* up to a number, so it reaches
@@ -187,10 +187,13 @@ mod tests {
             ledger.must_tell(16),
             "the broker has nothing left to deliver"
         );
-        assert!(!ledger.must_tell(17));
-        ledger.settle(&tags[1..3]);
-        assert!(ledger.must_tell(24), "an eighth");
-        assert!(!ledger.must_tell(25));
+        assert!(ledger.must_tell(48), "a third is outstanding");
+        assert!(!ledger.must_tell(49), "there is time to wait for others");
+        ledger.settle(&tags[1..]);
+        assert!(
+            !ledger.must_tell(49),
+            "it goes by what is outstanding, not by what is done with"
+        );
         ledger.take();
         assert!(!ledger.must_tell(1));
     }

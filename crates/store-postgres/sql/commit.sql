@@ -26,7 +26,11 @@
 -- because two actions use one request id at the same moment: whoever runs this as it stands gets a
 -- unique violation then, and nothing is written.
 --
--- What is accepted, granted and ended has the owner's time, $64: this clock may have been set, and a
+-- Most rounds accept nothing, and preparing and ending each part costs as much as its work on one
+-- row. So what stands between ACCEPTS and ACCEPTED is left out then, with its parameters, the last
+-- ones.
+--
+-- What is accepted, granted and ended has the owner's time, $4: this clock may have been set, and a
 -- row of a day that is not its own is dropped with that day, or not found.
 WITH fence AS MATERIALIZED (
     SELECT l.partition
@@ -40,27 +44,28 @@ WITH fence AS MATERIALIZED (
 held AS MATERIALIZED (
     SELECT count(*) = cardinality($2::integer[]) AS fully FROM fence
 ),
+-- ACCEPTS
 -- Again: an id that is there already was written by the first run of this very batch.
 inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
         labels, parameters, requeue_of)
-    SELECT n.id, n.action, $64::timestamptz,
-           CASE WHEN n.status = 'requested' THEN $64::timestamptz END, n.not_before,
+    SELECT n.id, n.action, $4::timestamptz,
+           CASE WHEN n.status = 'requested' THEN $4::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
            n.parameters::json, n.requeue_of
     FROM (
         SELECT
-            unnest($4::bigint[]) AS id, unnest($5::bigint[]) AS action,
-            unnest($6::uuid[]) AS request_id, unnest($8::text[]) AS status,
-            unnest($9::integer[]) AS attempt, unnest($10::bigint[]) AS grant_no,
-            unnest($11::smallint[]) AS priority, unnest($12::text[]) AS action_ref,
-            unnest($13::text[]) AS enforcement_id, unnest($14::text[]) AS requested_by,
-            unnest($15::text[]) AS group_key, unnest($16::text[]) AS labels,
-            unnest($17::text[]) AS parameters, unnest($18::timestamptz[]) AS not_before,
-            unnest($19::integer[]) AS timeout_seconds, unnest($62::bigint[]) AS requeue_of
+            unnest($26::bigint[]) AS id, unnest($27::bigint[]) AS action,
+            unnest($28::uuid[]) AS request_id, unnest($30::text[]) AS status,
+            unnest($31::integer[]) AS attempt, unnest($32::bigint[]) AS grant_no,
+            unnest($33::smallint[]) AS priority, unnest($34::text[]) AS action_ref,
+            unnest($35::text[]) AS enforcement_id, unnest($36::text[]) AS requested_by,
+            unnest($37::text[]) AS group_key, unnest($38::text[]) AS labels,
+            unnest($39::text[]) AS parameters, unnest($40::timestamptz[]) AS not_before,
+            unnest($41::integer[]) AS timeout_seconds, unnest($42::bigint[]) AS requeue_of
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -73,24 +78,23 @@ instant AS (
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
         enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
         requeue_of)
-    SELECT n.id, n.action, $64::timestamptz, $64::timestamptz, n.not_before, n.grant_no,
+    SELECT n.id, n.action, $4::timestamptz, $4::timestamptz, n.not_before, n.grant_no,
            n.request_id, n.attempt, n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
     FROM (
         SELECT
-            unnest($20::bigint[]) AS id, unnest($21::bigint[]) AS action,
-            unnest($22::uuid[]) AS request_id, unnest($24::text[]) AS status,
-            unnest($25::integer[]) AS attempt, unnest($26::bigint[]) AS grant_no,
-            unnest($27::smallint[]) AS priority, unnest($28::text[]) AS action_ref,
-            unnest($29::text[]) AS enforcement_id, unnest($30::text[]) AS requested_by,
-            unnest($31::text[]) AS group_key, unnest($32::text[]) AS labels,
-            unnest($33::text[]) AS parameters, unnest($34::timestamptz[]) AS not_before,
-            unnest($35::integer[]) AS timeout_seconds,
-            unnest($36::text[]) AS final_status, unnest($37::text[]) AS result,
-            unnest($38::text[]) AS error, unnest($39::integer[]) AS exit_code,
-            unnest($40::text[]) AS stdout, unnest($41::text[]) AS stderr,
-            unnest($63::bigint[]) AS requeue_of
+            unnest($43::bigint[]) AS id, unnest($44::bigint[]) AS action,
+            unnest($45::uuid[]) AS request_id, unnest($47::text[]) AS status,
+            unnest($48::integer[]) AS attempt, unnest($49::bigint[]) AS grant_no,
+            unnest($50::smallint[]) AS priority, unnest($51::text[]) AS action_ref,
+            unnest($52::text[]) AS enforcement_id, unnest($53::text[]) AS requested_by,
+            unnest($54::text[]) AS group_key, unnest($55::text[]) AS labels,
+            unnest($56::text[]) AS parameters, unnest($57::timestamptz[]) AS not_before,
+            unnest($58::integer[]) AS timeout_seconds, unnest($59::bigint[]) AS requeue_of,
+            unnest($60::text[]) AS final_status, unnest($61::text[]) AS result,
+            unnest($62::text[]) AS error, unnest($63::integer[]) AS exit_code,
+            unnest($64::text[]) AS stdout, unnest($65::text[]) AS stderr
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -101,16 +105,17 @@ instant AS (
 -- Each day has a unique index of its own, and none spans them, so none can be named here.
 remembered AS (
     INSERT INTO attune.request (request_id, execution_id, digest, created)
-    SELECT r.request_id, r.id, r.digest, $64::timestamptz
+    SELECT r.request_id, r.id, r.digest, $4::timestamptz
     FROM (
         SELECT
-            unnest($6::uuid[] || $22::uuid[]) AS request_id,
-            unnest($4::bigint[] || $20::bigint[]) AS id,
-            unnest($7::bigint[] || $23::bigint[]) AS digest
+            unnest($28::uuid[] || $45::uuid[]) AS request_id,
+            unnest($26::bigint[] || $43::bigint[]) AS id,
+            unnest($29::bigint[] || $46::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT DO NOTHING
 ),
+-- ACCEPTED
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing
 -- changes (and the caller loads the body). A row with a higher attempt is left alone. The
@@ -118,37 +123,37 @@ remembered AS (
 granted AS (
     UPDATE attune.execution_active e SET
         status = 'requested',
-        attempt = ($43::integer[])[width_bucket(e.id, $42::bigint[])],
+        attempt = ($7::integer[])[width_bucket(e.id, $6::bigint[])],
         grant_no = nullif(
-            ($44::bigint[])[width_bucket(e.id, $42::bigint[])], -9223372036854775808),
-        cancel_requested = ($45::boolean[])[width_bucket(e.id, $42::bigint[])],
-        requested_at = $64::timestamptz,
+            ($8::bigint[])[width_bucket(e.id, $6::bigint[])], -9223372036854775808),
+        cancel_requested = ($9::boolean[])[width_bucket(e.id, $6::bigint[])],
+        requested_at = $4::timestamptz,
         worker = NULL,
         started_at = NULL
-    WHERE (SELECT fully FROM held) AND e.id = ANY($42::bigint[])
-      AND e.attempt <= ($43::integer[])[width_bucket(e.id, $42::bigint[])]
+    WHERE (SELECT fully FROM held) AND e.id = ANY($6::bigint[])
+      AND e.attempt <= ($7::integer[])[width_bucket(e.id, $6::bigint[])]
       AND (e.status = 'queued'
-           OR e.attempt < ($43::integer[])[width_bucket(e.id, $42::bigint[])])
+           OR e.attempt < ($7::integer[])[width_bucket(e.id, $6::bigint[])])
     RETURNING e.id, e.parameters::text AS parameters, e.timeout_seconds
 ),
 -- Slots taken back, and marks alone, which change nothing but the mark.
 changed AS (
     UPDATE attune.execution_active e SET
-        cancel_requested = ($49::boolean[])[width_bucket(e.id, $46::bigint[])],
-        status = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+        cancel_requested = ($13::boolean[])[width_bucket(e.id, $10::bigint[])],
+        status = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
             THEN 'queued' ELSE e.status END,
-        attempt = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
-            THEN ($47::integer[])[width_bucket(e.id, $46::bigint[])] ELSE e.attempt END,
-        worker = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+        attempt = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
+            THEN ($11::integer[])[width_bucket(e.id, $10::bigint[])] ELSE e.attempt END,
+        worker = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
             THEN NULL ELSE e.worker END,
-        started_at = CASE WHEN ($48::boolean[])[width_bucket(e.id, $46::bigint[])]
+        started_at = CASE WHEN ($12::boolean[])[width_bucket(e.id, $10::bigint[])]
             THEN NULL ELSE e.started_at END
-    WHERE (SELECT fully FROM held) AND e.id = ANY($46::bigint[])
-      AND e.attempt <= ($47::integer[])[width_bucket(e.id, $46::bigint[])]
+    WHERE (SELECT fully FROM held) AND e.id = ANY($10::bigint[])
+      AND e.attempt <= ($11::integer[])[width_bucket(e.id, $10::bigint[])]
 ),
 gone AS (
     DELETE FROM attune.execution_active e
-    WHERE (SELECT fully FROM held) AND e.id = ANY($50::bigint[])
+    WHERE (SELECT fully FROM held) AND e.id = ANY($14::bigint[])
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
@@ -162,29 +167,29 @@ ended AS (
         error, stdout, stderr, requeue_of)
     SELECT g.id, g.action, g.created, g.requested_at, g.started_at,
            -- A claim has this clock's time, which may be a little ahead of the owner's.
-           CASE WHEN g.started_at > $64::timestamptz
-                 AND g.started_at < $64::timestamptz + interval '5 seconds'
-               THEN g.started_at ELSE $64::timestamptz END, g.not_before,
+           CASE WHEN g.started_at > $4::timestamptz
+                 AND g.started_at < $4::timestamptz + interval '5 seconds'
+               THEN g.started_at ELSE $4::timestamptz END, g.not_before,
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,
            o.stdout, o.stderr, g.requeue_of
     FROM (
         SELECT
-            unnest($50::bigint[]) AS id, unnest($51::text[]) AS final_status,
-            unnest($52::text[]) AS result, unnest($53::text[]) AS error,
-            unnest($54::integer[]) AS exit_code, unnest($55::text[]) AS stdout,
-            unnest($56::text[]) AS stderr
+            unnest($14::bigint[]) AS id, unnest($15::text[]) AS final_status,
+            unnest($16::text[]) AS result, unnest($17::text[]) AS error,
+            unnest($18::integer[]) AS exit_code, unnest($19::text[]) AS stdout,
+            unnest($20::text[]) AS stderr
     ) AS o
     JOIN gone g ON g.id = o.id
 ),
 counted AS (
     UPDATE attune.queue_totals t SET
-        enqueued = ($58::bigint[])[width_bucket(t.action, $57::bigint[])],
-        completed = ($59::bigint[])[width_bucket(t.action, $57::bigint[])],
-        cancelled = ($60::bigint[])[width_bucket(t.action, $57::bigint[])],
-        expired = ($61::bigint[])[width_bucket(t.action, $57::bigint[])]
-    WHERE (SELECT fully FROM held) AND t.action = ANY($57::bigint[])
+        enqueued = ($22::bigint[])[width_bucket(t.action, $21::bigint[])],
+        completed = ($23::bigint[])[width_bucket(t.action, $21::bigint[])],
+        cancelled = ($24::bigint[])[width_bucket(t.action, $21::bigint[])],
+        expired = ($25::bigint[])[width_bucket(t.action, $21::bigint[])]
+    WHERE (SELECT fully FROM held) AND t.action = ANY($21::bigint[])
     RETURNING t.action
 ),
 -- An action's first execution makes its row.
@@ -193,20 +198,20 @@ counted_first AS (
     SELECT n.action, n.enqueued, n.completed, n.cancelled, n.expired
     FROM (
         SELECT
-            unnest($57::bigint[]) AS action, unnest($58::bigint[]) AS enqueued,
-            unnest($59::bigint[]) AS completed, unnest($60::bigint[]) AS cancelled,
-            unnest($61::bigint[]) AS expired
+            unnest($21::bigint[]) AS action, unnest($22::bigint[]) AS enqueued,
+            unnest($23::bigint[]) AS completed, unnest($24::bigint[]) AS cancelled,
+            unnest($25::bigint[]) AS expired
     ) AS n
     WHERE (SELECT fully FROM held)
-      AND (SELECT count(*) FROM counted) < cardinality($57::bigint[])
+      AND (SELECT count(*) FROM counted) < cardinality($21::bigint[])
       AND NOT EXISTS (SELECT FROM counted c WHERE c.action = n.action)
     -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )
 -- One row without an id tells how it went; the others are the bodies of the grants, as far as they
--- have $65 bytes together.
+-- have $5 bytes together.
 SELECT NULL::bigint AS id, NULL::text AS parameters, NULL::integer AS timeout_seconds,
        ARRAY(SELECT partition FROM fence) AS held, (SELECT count(*) FROM gone) AS ended
 UNION ALL
-SELECT id, CASE WHEN sum(octet_length(parameters)) OVER (ORDER BY id) <= $65::bigint THEN parameters END,
+SELECT id, CASE WHEN sum(octet_length(parameters)) OVER (ORDER BY id) <= $5::bigint THEN parameters END,
        timeout_seconds, NULL, NULL
 FROM granted

@@ -79,15 +79,16 @@ impl Db {
     /// Writes a batch. Nothing when something of it is there already, which only the first run finds.
     async fn write(&self, batch: &Batch, run: Run) -> Result<Option<Answer>, StoreError> {
         let parameters = parameters(batch)?;
+        let text = sql::commit(accepts(batch), run == Run::Again);
         let pool = self.commit.clone();
         let beside = beside(batch)?;
         let fences = fences(batch).len();
         let duplicates = Arc::clone(&self.duplicates);
         self.run(async move {
             let written = if beside.is_empty() {
-                execute(&pool, run, parameters).await
+                execute(&pool, text, parameters).await
             } else {
-                execute_with(&pool, run, parameters, beside, fences).await
+                execute_with(&pool, text, parameters, beside, fences).await
             };
             match written {
                 Err(failure) if failure.is_duplicate() && run == Run::First => {
@@ -175,13 +176,13 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
 /// Writes a round and, where every fence holds, what stands beside it.
 async fn execute_with(
     pool: &PgPool,
-    run: Run,
+    text: &'static str,
     parameters: PgArguments,
     beside: Vec<(&'static str, PgArguments)>,
     fences: usize,
 ) -> Result<Answer, Failure> {
     let mut transaction = pool.begin().await?;
-    let answer = execute(&mut *transaction, run, parameters).await?;
+    let answer = execute(&mut *transaction, text, parameters).await?;
     if answer.held.len() == fences {
         for (statement, parameters) in beside {
             sqlx::query_with(statement, parameters)
@@ -195,13 +196,10 @@ async fn execute_with(
 
 async fn execute(
     connection: impl PgExecutor<'_>,
-    run: Run,
+    text: &'static str,
     parameters: PgArguments,
 ) -> Result<Answer, Failure> {
-    let mut statement = sql::COMMIT.into_sql_str();
-    if run == Run::Again {
-        statement = AssertSqlSafe(sql::commit_again()).into_sql_str();
-    }
+    let mut statement = text.into_sql_str();
     if Bug::NoFence.is_planted() {
         // Writes whatever the fence has found.
         let fence = "count(*) = cardinality($2::integer[])";
@@ -259,15 +257,8 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&fences, |(partition, _)| i32::from(partition.0));
     binds.column(&fences, |(_, epoch)| epoch.0);
 
-    let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
-    inserts.sort_unstable_by_key(|new| new.id);
-    add_new(&mut binds, &inserts);
-
-    let instant = batch.instant.iter();
-    let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
-        instant.map(|(new, outcome)| (new, &**outcome)).unzip();
-    add_new(&mut binds, &instant);
-    add_outcomes(&mut binds, &outcomes);
+    binds.value(text::time(batch.at));
+    binds.value(MAX_BODIES_BYTES as i64);
 
     let (mut grants, mut others): (Vec<&Update>, Vec<&Update>) =
         batch.updates.iter().partition(|update| is_grant(update));
@@ -295,12 +286,23 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     binds.column(&totals, |(_, totals)| counter(totals.completed));
     binds.column(&totals, |(_, totals)| counter(totals.cancelled));
     binds.column(&totals, |(_, totals)| counter(totals.expired));
-    for new in [&inserts, &instant] {
-        binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
+
+    if accepts(batch) {
+        let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
+        inserts.sort_unstable_by_key(|new| new.id);
+        add_new(&mut binds, &inserts);
+        let instant = batch.instant.iter();
+        let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
+            instant.map(|(new, outcome)| (new, &**outcome)).unzip();
+        add_new(&mut binds, &instant);
+        add_outcomes(&mut binds, &outcomes);
     }
-    binds.value(text::time(batch.at));
-    binds.value(MAX_BODIES_BYTES as i64);
     binds.finish()
+}
+
+/// Whether there are new executions in a batch.
+fn accepts(batch: &Batch) -> bool {
+    !batch.inserts.is_empty() || !batch.instant.is_empty()
 }
 
 /// Sorted, and each once: `held` compares their number with the number of rows.
@@ -336,6 +338,7 @@ fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| text::json(&new.submission.parameters));
     binds.column(new, |new| new.submission.not_before.map(text::time));
     binds.column(new, |new| new.submission.timeout_seconds.map(number));
+    binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
 }
 
 fn add_outcomes(binds: &mut Binds, outcomes: &[&Outcome]) {

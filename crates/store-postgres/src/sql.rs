@@ -1,6 +1,8 @@
 //! Every statement, each in a file of its own. The session settings that a statement needs are
 //! in the module `sessions`, its locking is explained in its file.
 
+use std::sync::LazyLock;
+
 /// Declares the statements and the list of them.
 macro_rules! statements {
     ($($name:ident = $file:literal,)*) => {
@@ -89,14 +91,51 @@ statements! {
     WORKERS = "workers",
 }
 
-/// [`COMMIT`] for a batch of which something is there already.
-pub fn commit_again() -> String {
-    COMMIT.replace("-- AGAIN: ", "")
+/// The texts of [`COMMIT`] that are run, by [`commit`]'s arguments.
+static COMMITS: LazyLock<[[String; 2]; 2]> = LazyLock::new(|| {
+    let (before, rest) = parted(COMMIT, "\n-- ACCEPTS\n");
+    let (_, after) = parted(rest, "\n-- ACCEPTED\n");
+    let short = format!("{before}\n{after}");
+    [short.as_str(), COMMIT].map(|text| [bare(text), bare(&text.replace("-- AGAIN: ", ""))])
+});
+
+/// The commit for a batch that accepts executions or does not, of which something may be there already
+/// or nothing is.
+pub fn commit(accepts: bool, again: bool) -> &'static str {
+    &COMMITS[usize::from(accepts)][usize::from(again)]
+}
+
+/// What stands before a mark and after it; nothing after it where there is no mark.
+fn parted<'a>(text: &'a str, mark: &str) -> (&'a str, &'a str) {
+    text.split_once(mark).unwrap_or((text, ""))
+}
+
+/// Without the lines that are comments: the driver looks a statement up by its text, every time.
+fn bare(text: &str) -> String {
+    let lines = text.lines();
+    let lines = lines.filter(|line| !line.trim_start().starts_with("--"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ALL;
+    use super::{ALL, commit};
+
+    #[test]
+    fn what_accepts_is_left_out_whole() {
+        let [short, whole] = [false, true].map(|accepts| commit(accepts, true));
+        for (text, inserts, conflicts, parameters) in [(short, 2, 1, 25), (whole, 5, 3, 65)] {
+            assert_eq!(text.matches("INSERT INTO").count(), inserts, "{text}");
+            assert_eq!(text.matches("ON CONFLICT").count(), conflicts, "{text}");
+            for number in 1..=66 {
+                let is_there = text.contains(&format!("${number}::"));
+                assert_eq!(is_there, number <= parameters, "${number} in {text}");
+            }
+        }
+        for accepts in [false, true] {
+            assert!(!commit(accepts, false).contains("ON CONFLICT"));
+        }
+    }
 
     #[test]
     fn every_file_is_declared() {
