@@ -12,8 +12,9 @@
 //! - **The owner decides.** Checks here (parameter schema, known action) spare the owner work and
 //!   give better words; they use a view of the actions that may be a second old.
 //!
-//! There is no authentication yet, so the server listens on loopback only and refuses requests
-//! that a browser sends on behalf of a foreign page ([`attune_runtime::http`]).
+//! There is no authentication yet, so the server serves this machine only, or a private network where
+//! that is said, and refuses requests that a browser sends on behalf of a foreign page
+//! ([`attune_runtime::http`]).
 //!
 //! [`ApiServer`] is the service; [`router`] is the same without a socket, for tests.
 

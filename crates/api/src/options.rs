@@ -3,11 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use attune_core::Network;
+
 /// Settings of the server; see [`ApiOptions::new`] for the defaults.
 #[derive(Debug, Clone)]
 pub struct ApiOptions {
-    /// Where it listens: a loopback address; port 0 takes a free one.
+    /// Where it listens; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Who is served there. It must reach the address to listen on.
+    pub network: Network,
     /// How many partitions the cluster has.
     pub partitions: u16,
     /// Larger request bodies are refused with 413, in bytes.
@@ -36,6 +40,8 @@ pub struct ApiOptions {
     pub write_timeout: Duration,
     /// Where the probes and the metrics are served alone, beside the address of the API.
     pub ops: OpsListen,
+    /// Who is served there. It must reach the address to listen on.
+    pub ops_network: Network,
     /// Requests beyond this number at once are answered with 503 `OVERLOADED`.
     pub max_requests: usize,
 }
@@ -45,9 +51,9 @@ pub struct ApiOptions {
 pub enum OpsListen {
     /// None beside the address of the API.
     Off,
-    /// This loopback address and no other; port 0 takes a free one.
+    /// This address and no other; port 0 takes a free one.
     At(SocketAddr),
-    /// This loopback address, or a free port when somebody has it.
+    /// This address, or a free port when somebody has it.
     Near(SocketAddr),
 }
 
@@ -74,6 +80,7 @@ impl ApiOptions {
     pub fn new(listen: SocketAddr, partitions: u16) -> Self {
         Self {
             listen,
+            network: Network::Loopback,
             partitions,
             max_body_bytes: attune_core::input::DEFAULT_MAX_BYTES,
             submit_timeout: Duration::from_secs(10),
@@ -87,6 +94,7 @@ impl ApiOptions {
             check_timeout: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
             ops: OpsListen::Off,
+            ops_network: Network::Loopback,
             max_requests: 1024,
         }
     }

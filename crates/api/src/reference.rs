@@ -23,7 +23,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style
 const ALWAYS: [(&str, &str); 4] = [
     (
         "403",
-        "`FOREIGN_ORIGIN`: `Host` or `Origin` names another machine.",
+        "`FOREIGN_ORIGIN`: `Host` or `Origin` names another machine, or one outside the network that is served.",
     ),
     (
         "405",

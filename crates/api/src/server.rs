@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use attune_core::Network;
 use attune_runtime::http::{Beyond, Bounds, Door};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -25,12 +26,18 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// The address can be reached from other machines.
+    /// The address can be reached from outside the network that is to be served.
     #[error(
-        "{0} is {1}, which other machines can reach; as long as there is no authentication only \
-         loopback addresses are allowed, such as 127.0.0.1:8080"
+        "{setting} is {listen}, which other machines can reach: as long as there is no authentication \
+         this has to be said by {}, and a public address is refused",
+        setting.replace("listen", "network: private")
     )]
-    NotLoopback(&'static str, SocketAddr),
+    Beyond {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The address.
+        listen: SocketAddr,
+    },
     /// The address cannot be listened on.
     #[error("cannot listen on {setting} {listen}")]
     Listen {
@@ -58,10 +65,12 @@ impl Addresses {
     pub async fn take(options: &ApiOptions) -> Result<Self, BindError> {
         let ops = match options.ops {
             OpsListen::Off => None,
-            OpsListen::At(address) => Some(listen("ops.listen", address).await?),
-            OpsListen::Near(address) => Some(listen_near(address).await?),
+            OpsListen::At(address) => {
+                Some(listen("ops.listen", address, options.ops_network).await?)
+            }
+            OpsListen::Near(address) => Some(listen_near(address, options.ops_network).await?),
         };
-        let api = listen("api.listen", options.listen).await?;
+        let api = listen("api.listen", options.listen, options.network).await?;
         Ok(Self { api, ops })
     }
 }
@@ -100,10 +109,13 @@ impl ApiServer {
             Door::new(listener, counted, bounds)
         };
         let ops = addresses.ops.map(|listener| {
-            let router = ops_routes(ports.clone(), extra.clone());
-            door(listener, router, Bounds::of_probes(options.head_timeout))
+            let network = options.ops_network;
+            let router = ops_routes(network, ports.clone(), extra.clone());
+            let bounds = Bounds::of_probes(network, options.head_timeout);
+            door(listener, router, bounds)
         });
         let bounds = Bounds {
+            network: options.network,
             max_connections: options.max_connections,
             beyond: Beyond::Wait,
             max_per_peer: options.max_connections_per_peer,
@@ -171,9 +183,16 @@ impl ApiServer {
     }
 }
 
-async fn listen(setting: &'static str, address: SocketAddr) -> Result<TcpListener, BindError> {
-    if !address.ip().to_canonical().is_loopback() {
-        return Err(BindError::NotLoopback(setting, address));
+async fn listen(
+    setting: &'static str,
+    address: SocketAddr,
+    network: Network,
+) -> Result<TcpListener, BindError> {
+    if !network.may_listen_on(address.ip()) {
+        return Err(BindError::Beyond {
+            setting,
+            listen: address,
+        });
     }
     TcpListener::bind(address)
         .await
@@ -186,10 +205,10 @@ async fn listen(setting: &'static str, address: SocketAddr) -> Result<TcpListene
 
 /// Nobody chose this address, so another process that has it already must not keep this one from
 /// starting.
-async fn listen_near(address: SocketAddr) -> Result<TcpListener, BindError> {
-    match listen("ops.listen", address).await {
+async fn listen_near(address: SocketAddr, network: Network) -> Result<TcpListener, BindError> {
+    match listen("ops.listen", address, network).await {
         Err(BindError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-            let free = listen("ops.listen", SocketAddr::new(address.ip(), 0)).await?;
+            let free = listen("ops.listen", SocketAddr::new(address.ip(), 0), network).await?;
             warn!(
                 server.address = %address,
                 "the usual address of the probes is in use; set ops.listen to choose one"

@@ -74,6 +74,8 @@ pub(crate) async fn start(
 pub(crate) fn options(settings: &Settings, runs: bool) -> ApiOptions {
     let api = &settings.api;
     let mut options = ApiOptions::new(api.listen, settings.cluster.partitions);
+    options.network = api.network;
+    options.ops_network = settings.ops.network;
     options.max_body_bytes = api.max_body_bytes;
     options.submit_timeout = api.submit_timeout();
     options.max_page_size = clamp(api.max_page_size);

@@ -1,12 +1,13 @@
 //! The command line.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use attune_core::plant::planted;
 use attune_worker::HttpOptions;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::bench::BenchArguments;
 use crate::check_history::CheckHistoryArguments;
@@ -22,19 +23,44 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     })
 });
 
+/// Names the file with settings.
+const CONFIG_VARIABLE: &str = "ATTUNE_CONFIG";
+
 /// Attune decides when each execution of an action may start: in order, within its limits,
 /// losing nothing.
 #[derive(Debug, Parser)]
 #[command(name = "attune", version = VERSION.as_str(), propagate_version = true)]
 pub(crate) struct Cli {
     /// A YAML file with settings; `attune config default` prints one with every key.
-    #[arg(long, global = true, value_name = "FILE", env = "ATTUNE_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = CONFIG_VARIABLE)]
     pub(crate) config: Option<PathBuf>,
     /// One setting, over file and variables: `--set worker.slots=8`.
     #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) set: Vec<(String, String)>,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads the command line of this process, which ends here when it is wrong.
+    pub(crate) fn of_process() -> Self {
+        let variable = std::env::var_os(CONFIG_VARIABLE);
+        let mut command = command(variable.as_deref());
+        let matches = command.get_matches_mut();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+}
+
+/// The command line, where the variable that names the file of settings has this value. An empty one is none:
+/// compose files and shells pass on unset variables like that.
+fn command(config_variable: Option<&OsStr>) -> clap::Command {
+    let command = Cli::command();
+    match config_variable {
+        Some(value) if value.is_empty() => {
+            command.mut_arg("config", |config| config.env(None::<&'static str>))
+        }
+        _ => command,
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,6 +90,19 @@ pub(crate) enum Command {
     /// Look at the settings.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Ask a process of this machine whether it is ready: exit code 0 when it is, else 1.
+    Health(HealthArguments),
+    /// Print what completes this command line in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder; it must exist.
+        folder: PathBuf,
+    },
     #[command(flatten)]
     Client(ClientCommand),
     /// Kill what a worker runs when the worker cannot; started by each worker.
@@ -94,6 +133,20 @@ pub(crate) struct RestoreFenceArguments {
     /// Who does it, for the audit log.
     #[arg(long, env = "USER", value_name = "NAME", default_value = attune_cli::NOBODY)]
     pub(crate) who: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HealthArguments {
+    /// Only whether it answers at all.
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// Where its probes are. Not given: at metrics.listen if that is set, else at ops.listen, else at
+    /// http://127.0.0.1:8081.
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Ask until the answer is yes, for so many seconds at most.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = attune_cli::seconds::<u64>)]
+    pub(crate) wait: u64,
 }
 
 #[derive(Debug, Args)]
@@ -147,4 +200,23 @@ fn key_value(text: &str) -> Result<(String, String), String> {
         .map(|(key, value)| (key.trim().to_owned(), value.to_owned()))
         .filter(|(key, _)| !key.is_empty())
         .ok_or_else(|| format!("`{text}` is not KEY=VALUE, as in worker.slots=8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_names_no_file() {
+        let reads = |variable: Option<&str>| {
+            let command = command(variable.map(OsStr::new));
+            let config = command.get_arguments().find(|it| it.get_id() == "config");
+            config.unwrap().get_env().is_some()
+        };
+        assert!(reads(None) && reads(Some("attune.yaml")));
+        assert!(!reads(Some("")));
+        let given = command(Some(OsStr::new(""))).try_get_matches_from(["attune", "standalone"]);
+        let cli = Cli::from_arg_matches(&given.unwrap()).unwrap();
+        assert_eq!(cli.config, None);
+    }
 }

@@ -5,7 +5,10 @@ mod bench;
 mod check_history;
 mod cli;
 mod demo;
+mod exposure;
 mod fence;
+mod health_command;
+mod manual;
 mod parts;
 mod roles;
 
@@ -15,11 +18,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use attune_config::{Loaded, Loader, LogFormat, Settings, Wiring};
 use attune_runtime::{Shutdown, telemetry};
 use attune_store::{Store, StoreError};
-use clap::Parser as _;
 
 use crate::cli::{Cli, Command, ConfigCommand, GuardArguments, MigrateArguments, RunHttpArguments};
 use crate::roles::Role;
@@ -30,9 +32,11 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The exit code of a client command that was typed or set up wrongly.
 const WRONG_USAGE: u8 = 2;
+/// The exit code of a command that a signal has told to end before it was done, as shells give it.
+const TOLD_TO_END: u8 = 143;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::of_process();
     if let Command::Guard(guarding) = &cli.command {
         return guard(&cli, guarding);
     }
@@ -78,6 +82,12 @@ fn print_all(text: &str) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Prints a line to stdout, to nobody where that is a full disk or a pipe without a reader: what it tells
+/// of is done.
+fn say(line: &str) {
+    writeln!(std::io::stdout(), "{line}").ok();
+}
+
 /// Prints what went wrong, with its causes, without passwords, and without what would steer a terminal:
 /// it may quote what somebody else wrote.
 fn tell(error: &anyhow::Error) {
@@ -120,8 +130,12 @@ fn run_http(fetch: &RunHttpArguments) -> ExitCode {
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let embedded = matches!(cli.command, Command::Standalone | Command::Demo(_));
-    if let Command::DemoProgram(program) = &cli.command {
-        return demo::program::run(program);
+    // Without settings, which may be of no use here.
+    match &cli.command {
+        Command::DemoProgram(program) => return demo::program::run(program),
+        Command::Completions { shell } => return print_all(&manual::completions(*shell)),
+        Command::Man { folder } => return manual::write_pages(folder),
+        _ => {}
     }
     let loaded = match load(&cli, embedded) {
         Ok(loaded) => loaded,
@@ -138,6 +152,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             return Ok(check_history::run(&arguments, dir));
         }
         Command::Client(command) => return attune_cli::run(command).await,
+        Command::Health(arguments) => {
+            return Ok(health_command::run(&loaded.settings, &arguments).await);
+        }
         _ => {}
     }
     let settings = &loaded.settings;
@@ -153,7 +170,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Worker => serve_one(&loaded, Role::Worker, &log).await,
         Command::Standalone => roles::serve(settings, &Role::ALL, &log).await,
         Command::Migrate(arguments) => migrate(settings, &arguments).await,
-        Command::RestoreFence(arguments) => fence::restore_fence(settings, &arguments).await,
+        Command::RestoreFence(arguments) => {
+            let program = fence::program(cli.config.as_deref(), &cli.set);
+            fence::restore_fence(settings, &program, &arguments).await
+        }
         Command::Demo(ref arguments) => demo::run(settings, arguments).await,
         Command::Bench(ref arguments) => bench::run(settings, arguments).await,
         Command::Config(ConfigCommand::Print { json }) => {
@@ -169,6 +189,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         | Command::RunHttp(_)
         | Command::DemoProgram(_)
         | Command::CheckHistory(_)
+        | Command::Health(_)
+        | Command::Completions { .. }
+        | Command::Man { .. }
         | Command::Client(_) => {
             unreachable!("handled above")
         }
@@ -213,54 +236,81 @@ async fn serve_one(loaded: &Loaded, role: Role, log: &telemetry::Log) -> anyhow:
     roles::serve(&loaded.settings, &[role], log).await
 }
 
-/// Opens the store, waiting no longer than it says.
-async fn patient_store(
+/// Opens the store, waiting no longer than it says, and does `work` with it, until a signal says to end:
+/// what the store does then is not cut off here, but by the end of the process, and the store takes it
+/// back.
+async fn with_store<Work>(
     settings: &Settings,
     role: &str,
     arguments: &MigrateArguments,
-) -> anyhow::Result<Arc<dyn Store>> {
+    work: impl FnOnce(Arc<dyn Store>) -> Work,
+) -> anyhow::Result<ExitCode>
+where
+    Work: Future<Output = anyhow::Result<()>>,
+{
     let shutdown = Shutdown::new();
     shutdown.listen_for_signals()?;
     let patience = Duration::from_secs(arguments.give_up_after);
     let mut opening = pin!(parts::store(settings, role, &shutdown));
-    tokio::select! {
+    let opened = tokio::select! {
         biased;
         opened = &mut opening => opened,
         () = tokio::time::sleep(patience) => {
             // Between two tries, so that none is cut off.
             shutdown.cancel();
-            opening.await.with_context(|| {
+            return opening.await.map(|_| ExitCode::FAILURE).with_context(|| {
                 format!("gave up after {} s (--give-up-after)", patience.as_secs())
-            })
+            });
         }
-    }
+    };
+    let done = match opened {
+        Ok(store) => tokio::select! {
+            biased;
+            done = work(store) => Some(done),
+            () = shutdown.cancelled() => None,
+        },
+        Err(_) if shutdown.is_cancelled() => None,
+        Err(error) => Some(Err(error)),
+    };
+    let Some(done) = done else {
+        tell(&anyhow!("told to end before it was done"));
+        return Ok(ExitCode::from(TOLD_TO_END));
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 async fn migrate(settings: &Settings, arguments: &MigrateArguments) -> anyhow::Result<ExitCode> {
-    let store = patient_store(settings, "migrate", arguments).await?;
-    let before = store.check().await;
-    store
-        .migrate()
-        .await
-        .context("the schema could not be brought up to date")?;
-    // Here and not in a role, so that it is done once and before anything starts. Where the core
-    // actions belong follows from the number of partitions, which is fixed first.
-    store
-        .ensure_partitions(settings.cluster.partitions)
-        .await
-        .context("cluster.partitions")?;
-    roles::apply_core_pack(store.as_ref(), settings)
-        .await
-        .context("the core actions could not be applied")?;
-    store.close().await;
-    let done = match before {
-        Ok(()) => ": there was nothing to apply",
-        Err(StoreError::Schema(_)) => ": migrations were applied",
-        // It could not be looked at before.
-        Err(_) => "",
-    };
-    println!("the schema is up to date{done}");
-    Ok(ExitCode::SUCCESS)
+    with_store(settings, "migrate", arguments, async |store| {
+        let before = match store.check().await {
+            // Who cannot look at the schema, because somebody has locked it, would wait for as long as
+            // that, and what starts after this with it.
+            Err(error) if !matches!(error, StoreError::Schema(_)) => {
+                return Err(error).context("the schema cannot be looked at");
+            }
+            before => before,
+        };
+        store
+            .migrate()
+            .await
+            .context("the schema could not be brought up to date")?;
+        // Here and not in a role, so that it is done once and before anything starts. Where the core
+        // actions belong follows from the number of partitions, which is fixed first.
+        store
+            .ensure_partitions(settings.cluster.partitions)
+            .await
+            .context("cluster.partitions")?;
+        roles::apply_core_pack(store.as_ref(), settings)
+            .await
+            .context("the core actions could not be applied")?;
+        store.close().await;
+        let done = match before {
+            Ok(()) => ": there was nothing to apply",
+            Err(_) => ": migrations were applied",
+        };
+        say(&format!("the schema is up to date{done}"));
+        Ok(())
+    })
+    .await
 }
 
 fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
@@ -272,6 +322,9 @@ fn load(cli: &Cli, embedded: bool) -> anyhow::Result<Loaded> {
         .set
         .iter()
         .map(|(key, value)| (key.as_str(), value.as_str()));
+    // Neither needs a secret, and a process whose secrets have changed since it started is well.
+    let leaves_files = matches!(cli.command, Command::Client(_) | Command::Health(_));
+    let loader = loader.leave_files(leaves_files);
     Ok(loader.file(cli.config.clone()).flags(flags).load()?)
 }
 

@@ -1,5 +1,6 @@
 //! Opens the store and the bus that the settings name: the only place that knows the adapters.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -124,7 +125,7 @@ pub(crate) async fn store(
             let folder = &settings.data_dir;
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("data_dir {} cannot be made", folder.display()))?;
-            let path = folder.join("attune.db");
+            let path = database_file(settings);
             let store = SqliteStore::open(SqliteOptions::new(&path))
                 .await
                 .with_context(|| format!("{} cannot be opened", path.display()))?;
@@ -155,6 +156,11 @@ pub(crate) async fn store(
             Ok(Arc::new(store.context("database.url cannot be used")?))
         }
     }
+}
+
+/// Where the embedded wiring has everything.
+pub(crate) fn database_file(settings: &Settings) -> PathBuf {
+    settings.data_dir.join("attune.db")
 }
 
 /// Why no connection can be made, without the words about a statement: none was sent.
@@ -205,6 +211,7 @@ fn is_our_bus(
 pub(crate) fn rabbit_options(settings: &Settings, role: &str) -> RabbitOptions {
     let broker = &settings.broker;
     let mut options = RabbitOptions::new(broker.url.expose());
+    options.network = broker.network;
     options.prefix = broker.prefix.clone();
     options.queue_type = match broker.queue_type {
         attune_config::QueueType::Quorum => QueueType::Quorum,

@@ -21,8 +21,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api_role;
 use crate::parts::Parts;
+use crate::{api_role, exposure};
 use keepers::{start_listener, start_stats};
 
 mod executor;
@@ -106,6 +106,7 @@ pub(crate) async fn serve(
     } else {
         "standalone"
     };
+    exposure::warn_of(settings, roles);
     let health = Health::new();
     let metrics = Metrics::new();
     log.export(&metrics.meter("log"));
@@ -122,7 +123,8 @@ pub(crate) async fn serve(
     // They outlive the stop: a worker may let what it runs go on for hours.
     let probes = Shutdown::new();
     if let Some(listen) = ops_listen(settings, roles) {
-        ops_server(listen, metrics.clone(), health.clone(), &probes).await?;
+        let served = (listen, settings.metrics.network);
+        ops_server(served, metrics.clone(), health.clone(), &probes).await?;
         shutdown.spawn("probes", until_either(probes.clone(), shutdown.clone()));
     }
     let running = match start(settings, roles, &parts, &health, &metrics, &shutdown).await {
@@ -138,12 +140,13 @@ pub(crate) async fn serve(
     systemd::ready();
     systemd::watchdog(&health);
     if let Some(address) = running.api {
-        println!("Attune listens on http://{address}");
+        crate::say(&format!("Attune listens on http://{address}"));
     }
     tracing::info!(role = name, "ready");
     shutdown.cancelled().await;
     health.stopping();
-    let stopped = shutdown.wait(DRAIN + settings.worker.drain()).await;
+    let stopping = shutdown.wait(DRAIN + settings.worker.drain());
+    let stopped = systemd::while_stopping(stopping).await;
     systemd::stopping();
     // What a server that does not answer is still asked may take for ever.
     if tokio::time::timeout(CLOSE, parts.close()).await.is_err() {
@@ -355,14 +358,14 @@ async fn start_worker(
     Ok(())
 }
 
-/// How a worker starts its guard: as another process of this program, which logs as this one does.
+/// How a worker starts its guard: as another process of this very program, also when its file was replaced
+/// by that of another release meanwhile, which logs as this one does.
 /// A process that is nothing but a worker is killed when it stands still beyond its lease.
 fn guard_command(settings: &Settings, roles: &[Role]) -> anyhow::Result<Vec<OsString>> {
-    let program = std::env::current_exe().context("the path of this program is not known")?;
     let log = &settings.log;
     let format = serde_json::to_string(&log.format)?;
     let mut command = vec![
-        program.into(),
+        "/proc/self/exe".into(),
         "--set".into(),
         format!("log.level={}", log.level).into(),
         "--set".into(),

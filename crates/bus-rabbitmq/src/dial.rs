@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::cause::Cause;
 use crate::legible::MAX_FRAME;
-use crate::options::Endpoint;
+use crate::options::{Endpoint, in_the_clear};
 use crate::stream::{self, LegibleStream};
 
 /// How long the broker may take to answer that it has closed a connection.
@@ -56,6 +56,7 @@ impl Dialer {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer in time");
         let socket = Socket::default();
         let (held, limit) = (socket.clone(), self.timeout);
+        let endpoint = self.endpoint.clone();
         // lapin's own recovery stays off (the default): after a closed channel or a half-open
         // connection its consumers can fall silent for good, without an error and without an end.
         let properties = ConnectionProperties::default()
@@ -75,7 +76,14 @@ impl Dialer {
                     AsyncTcpStream::Rustls(tls) => tls.get_ref().0.get_ref().as_fd(),
                     _ => return Err(io::Error::other("an unknown kind of stream").into()),
                 };
-                held.hold(TcpStream::from(socket.try_clone_to_owned()?));
+                let socket = TcpStream::from(socket.try_clone_to_owned()?);
+                if let Some(network) = endpoint.plain_within
+                    && !network.reaches(socket.peer_addr()?.ip())
+                {
+                    let why = in_the_clear(&endpoint.place, network);
+                    return Err(io::Error::other(why).into());
+                }
+                held.hold(socket);
                 // What is encrypted is made legible behind the encryption, so that for lapin every
                 // stream is a plain one.
                 Ok(AsyncTcpStream::Plain(LegibleStream::new(stream, most)))

@@ -1,10 +1,10 @@
 //! What can be set, and where the broker is.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use attune_bus::BusError;
+use attune_core::Network;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use url::{Host, Url};
 
@@ -36,9 +36,8 @@ pub struct RabbitOptions {
     pub max_queue_bytes: u64,
     /// Shown in the broker's list of connections, with ` publish` or ` consume` after it.
     pub connection_name: String,
-    /// Allow `amqp://` (no TLS) to another machine, for example inside a private network. For tests
-    /// and programs of one's own: no setting of the daemons says it.
-    pub allow_plaintext: bool,
+    /// Where `amqp://` (no TLS) may lead.
+    pub network: Network,
 }
 
 impl RabbitOptions {
@@ -56,7 +55,7 @@ impl RabbitOptions {
             max_message_bytes: 1 << 20,
             max_queue_bytes: 1 << 30,
             connection_name: "attune".to_owned(),
-            allow_plaintext: false,
+            network: Network::Loopback,
         }
     }
 
@@ -108,6 +107,8 @@ pub(crate) struct Endpoint {
     pub(crate) uri: AMQPUri,
     /// `HOST:PORT`, for messages.
     pub(crate) place: String,
+    /// Where its address must be, when nothing is encrypted: a name can lead anywhere.
+    pub(crate) plain_within: Option<Network>,
 }
 
 impl Endpoint {
@@ -133,7 +134,7 @@ impl Endpoint {
             true => format!("[{host}]:{}", uri.authority.port),
             false => format!("{host}:{}", uri.authority.port),
         };
-        if !is_loopback(host) {
+        if !Network::Loopback.is_named_by(host) {
             // lapin falls back to guest/guest where the URL names nobody.
             if uri.authority.userinfo.username == "guest" {
                 return Err(refused(format!(
@@ -141,33 +142,41 @@ impl Endpoint {
                      only, not for {place}; use {SHAPE}"
                 )));
             }
-            if uri.scheme == AMQPScheme::AMQP && !options.allow_plaintext {
-                return Err(refused(format!(
-                    "amqp:// would send the password to {place} in the clear; use amqps://"
-                )));
+            if uri.scheme == AMQPScheme::AMQP && !options.network.may_lead_to(host) {
+                return Err(refused(in_the_clear(&place, options.network)));
             }
         }
         // Without this the server's 60 s would hold, and a dead peer be noticed after 2 minutes.
         let heartbeat = options.heartbeat.as_secs().clamp(1, u64::from(u16::MAX));
         uri.query.heartbeat = Some(u16::try_from(heartbeat).expect("it has been clamped"));
-        Ok(Self { uri, place })
+        let plain_within = (uri.scheme == AMQPScheme::AMQP).then_some(options.network);
+        Ok(Self {
+            uri,
+            place,
+            plain_within,
+        })
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    host.eq_ignore_ascii_case("localhost")
-        || host
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.to_canonical().is_loopback())
+/// Why nothing is sent to a place that is beyond the network which plain text may reach.
+pub(crate) fn in_the_clear(place: &str, network: Network) -> String {
+    let way_out = match network {
+        Network::Loopback => "use amqps://, or say `broker.network: private` for a private network",
+        Network::Private => {
+            "its address is public, or at least not private, and only amqps:// goes there, whatever \
+             `broker.network` says"
+        }
+    };
+    format!("amqp:// would send the password to {place} in the clear; {way_out}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn judge(url: &str, allow_plaintext: bool) -> Result<Endpoint, String> {
+    fn judge(url: &str, network: Network) -> Result<Endpoint, String> {
         let mut options = RabbitOptions::new(url);
-        options.allow_plaintext = allow_plaintext;
+        options.network = network;
         Endpoint::of(&options).map_err(|error| error.to_string())
     }
 
@@ -180,7 +189,7 @@ mod tests {
             ("amqps://u:p@broker.example", "broker.example:5671", "/"),
             ("amqps://u:p@[2001:db8::1]/x", "[2001:db8::1]:5671", "x"),
         ] {
-            let endpoint = judge(url, false).unwrap();
+            let endpoint = judge(url, Network::Loopback).unwrap();
             assert_eq!(endpoint.place, place);
             assert_eq!(endpoint.uri.vhost, vhost);
             assert_eq!(endpoint.uri.query.heartbeat, Some(10));
@@ -217,11 +226,27 @@ mod tests {
             ("amqp://u:hunter2@127.0.0.1:port/", "port"),
             ("amqp://u:hunter2@127.0.0.1/?heartbeat=x", "digit"),
         ] {
-            let error = judge(url, false).err().unwrap();
+            let error = judge(url, Network::Loopback).err().unwrap();
             assert!(error.contains(why), "{url}: {error}");
             assert!(!error.contains("hunter2"), "{url}: {error}");
         }
-        assert!(judge("amqp://u:p@10.0.0.1/", true).is_ok());
+        for (url, allowed) in [
+            ("amqp://u:p@10.0.0.1/", true),
+            ("amqp://u:p@broker/", true),
+            ("amqp://u:p@mq.example.com/", true),
+            ("amqp://u:p@1.1.1.1/", false),
+            ("amqp://guest:p@10.0.0.1/", false),
+        ] {
+            assert_eq!(judge(url, Network::Private).is_ok(), allowed, "{url}");
+        }
+        let advice = "say `broker.network: private`";
+        let said = judge("amqp://u:p@1.1.1.1/", Network::Private)
+            .err()
+            .unwrap();
+        assert!(said.contains("only amqps:// goes there"), "{said}");
+        assert!(!said.contains(advice), "{said}");
+        let said = judge("amqp://u:p@10.0.0.1/", Network::Loopback).err();
+        assert!(said.unwrap().contains(advice));
     }
 
     #[test]

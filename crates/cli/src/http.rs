@@ -65,6 +65,15 @@ pub(super) fn said(detail: &ErrorDetail) -> String {
     one_line(&format!("{} [{}]", detail.message, detail.code))
 }
 
+/// What a client needs before it is built, also when it encrypts nothing.
+pub(super) fn install_tls() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // The program's main installs it; tests have no main. Losing a race to another thread that
+        // installs the same is fine.
+        drop(rustls::crypto::ring::default_provider().install_default());
+    }
+}
+
 /// A client of one server; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Http {
@@ -123,11 +132,7 @@ impl Http {
                     without_credentials(url)
                 ))
             })?;
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // The program's main installs it; tests have no main. Losing a race to another
-            // thread that installs the same is fine.
-            drop(rustls::crypto::ring::default_provider().install_default());
-        }
+        install_tls();
         let mut builder = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(CALL_TIMEOUT)
@@ -305,7 +310,7 @@ impl Http {
 
 /// A URL, or what was meant to be one, without what stands before the `@`: it may be a password,
 /// and what is told ends up in logs.
-fn without_credentials(url: &str) -> String {
+pub(crate) fn without_credentials(url: &str) -> String {
     match (url.rsplit_once('@'), url.split_once("://")) {
         (Some((_, rest)), Some((scheme, _))) => format!("{scheme}://***@{rest}"),
         (Some((_, rest)), None) => format!("***@{rest}"),

@@ -16,6 +16,7 @@ mod executions;
 mod holders;
 mod http;
 mod lines;
+mod probe;
 mod queues;
 mod render;
 mod submit;
@@ -36,6 +37,8 @@ use self::executions::ExecutionsArguments;
 use self::http::{CallError, Http};
 use self::queues::QueuesArguments;
 use self::submit::SubmitArguments;
+
+pub use self::probe::probe_for;
 
 /// Shown below the options of every client command.
 const EXIT_CODES: &str = "Exit codes:
@@ -69,6 +72,8 @@ pub(crate) struct Connect {
         long,
         global = true,
         env = "ATTUNE_URL",
+        // It may hold a password, and help ends up in logs and tickets.
+        hide_env_values = true,
         default_value = "http://127.0.0.1:8080",
         value_name = "URL"
     )]

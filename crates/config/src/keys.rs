@@ -6,7 +6,8 @@
 
 use std::net::SocketAddr;
 
-use attune_core::PartitionId;
+use attune_core::network::is_public;
+use attune_core::{Network, PartitionId};
 use serde_json::Value;
 
 use crate::secret::percent_decoded;
@@ -33,7 +34,7 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     /// A URL with one of these schemes; secret.
     Url(&'static [&'static str]),
-    /// `ADDRESS:PORT` on loopback.
+    /// `ADDRESS:PORT`, not on a public address.
     Listen,
     /// The name of a process.
     Name,
@@ -43,6 +44,8 @@ pub(crate) enum Kind {
     Prefix,
     /// A folder.
     Folder,
+    /// A file.
+    File,
     /// Log levels.
     LogDirective,
     /// A list of names of variables.
@@ -53,6 +56,9 @@ const DAY_SECONDS: u64 = 24 * 3600;
 const MIB: u64 = 1024 * 1024;
 /// What RabbitMQ accepts by default, in bytes.
 const BROKER_MAX_MESSAGE: u64 = 128 * MIB;
+
+/// How far something reaches that has no authentication or no encryption.
+const NETWORK: Kind = Kind::Choice(&["loopback", "private"]);
 
 const fn key(name: &'static str, kind: Kind) -> Key {
     Key {
@@ -83,10 +89,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("wiring", Kind::Choice(&["embedded", "postgres-rabbitmq"])),
     key("data_dir", Kind::Folder),
     key("database.url", Kind::Url(&["postgres", "postgresql"])),
+    optional("database.url_file", Kind::File),
     integer("database.max_connections", 1, 1000, "connections"),
     seconds("database.acquire_timeout_seconds", 1, 300),
     seconds("database.statement_timeout_seconds", 1, 3600),
     key("broker.url", Kind::Url(&["amqp", "amqps"])),
+    optional("broker.url_file", Kind::File),
+    key("broker.network", NETWORK),
     key("broker.queue_type", Kind::Choice(&["quorum", "classic"])),
     seconds("broker.heartbeat_seconds", 1, 600),
     seconds("broker.publish_timeout_seconds", 1, 300),
@@ -136,6 +145,7 @@ pub(crate) const KEYS: &[Key] = &[
     integer("worker.http.max_body_bytes", 1, BROKER_MAX_MESSAGE, "bytes"),
     key("worker.env_allow", Kind::VariableNames),
     key("api.listen", Kind::Listen),
+    key("api.network", NETWORK),
     integer("api.max_body_bytes", 1024, BROKER_MAX_MESSAGE, "bytes"),
     integer("api.max_connections_per_peer", 1, 1024, "connections"),
     seconds("api.submit_timeout_seconds", 1, 300),
@@ -145,8 +155,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("log.level", Kind::LogDirective),
     key("log.format", Kind::Choice(&["text", "json", "auto"])),
     optional("metrics.listen", Kind::Listen),
+    key("metrics.network", NETWORK),
     optional("ops.listen", Kind::Listen),
+    key("ops.network", NETWORK),
 ];
+
+/// What the name of a key ends with that names a file with the value of the key without it.
+const IN_A_FILE: &str = "_file";
 
 /// The key of this name.
 pub(crate) fn find(name: &str) -> Option<&'static Key> {
@@ -163,6 +178,19 @@ pub(crate) fn in_section(section: &str) -> impl Iterator<Item = &'static Key> {
 }
 
 impl Key {
+    /// For a key that names a file: the key whose value is in there.
+    pub(crate) fn in_file(&self) -> Option<&'static Self> {
+        match self.kind {
+            Kind::File => find(self.name.strip_suffix(IN_A_FILE)?),
+            _ => None,
+        }
+    }
+
+    /// The key that names a file with the value of this one.
+    pub(crate) fn file_key(&self) -> Option<&'static Self> {
+        find(&format!("{}{IN_A_FILE}", self.name))
+    }
+
     /// Checks a value and brings it into the form that deserialisation takes: texts of numbers
     /// and switches become such, a text of a list becomes one, an empty optional becomes null.
     ///
@@ -192,12 +220,15 @@ impl Kind {
                 format!("a URL that begins with {}://", schemes.join(":// or "))
             }
             Self::Listen => {
-                "ADDRESS:PORT on loopback, such as 127.0.0.1:8080 or [::1]:8080".to_owned()
+                "ADDRESS:PORT, such as 127.0.0.1:8080, [::1]:8080 or, for a private network, \
+                 0.0.0.0:8080"
+                    .to_owned()
             }
             Self::Name => "1 to 128 letters, digits, `.`, `_` and `-`".to_owned(),
             Self::Pool => "1 to 64 lower-case letters, digits, `_` and `-`".to_owned(),
             Self::Prefix => "up to 64 letters, digits, `.`, `_` and `-`".to_owned(),
             Self::Folder => "a folder".to_owned(),
+            Self::File => "a file".to_owned(),
             Self::LogDirective => "off, error, warn, info, debug or trace, or a list such as \
                  info,attune_executor=debug"
                 .to_owned(),
@@ -224,7 +255,7 @@ impl Kind {
             Self::Name => check_text(value, |text| check_word(text, 1..=128, is_name)),
             Self::Pool => check_text(value, |text| check_word(text, 1..=64, is_pool)),
             Self::Prefix => check_text(value, |text| check_word(text, 0..=64, is_name)),
-            Self::Folder => check_text(value, check_folder),
+            Self::Folder | Self::File => check_text(value, check_path),
             Self::LogDirective => check_text(value, check_log_directive),
         }
     }
@@ -298,8 +329,11 @@ fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
     if place.is_empty() {
         return Err("the URL names no host".to_owned());
     }
-    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+    if text.chars().any(char::is_whitespace) {
         return Err("the URL holds white space; write it as %20".to_owned());
+    }
+    if text.chars().any(char::is_control) {
+        return Err("the URL holds a control character, such as NUL".to_owned());
     }
     if schemes.contains(&"postgres") {
         check_postgres_parameters(place)?;
@@ -308,7 +342,7 @@ fn check_url(value: &Value, schemes: &[&str]) -> Result<Value, String> {
 }
 
 /// What the database driver knows; whatever else there is it logs, with the value.
-const POSTGRES_PARAMETERS: [&str; 18] = [
+pub(crate) const POSTGRES_PARAMETERS: [&str; 18] = [
     "application_name",
     "dbname",
     "host",
@@ -361,11 +395,16 @@ fn check_postgres_parameters(place: &str) -> Result<(), String> {
 
 fn check_listen(text: &str) -> Result<(), String> {
     let address: SocketAddr = text.parse().map_err(|_| unfit(text))?;
-    if address.ip().to_canonical().is_loopback() {
+    if Network::Private.may_listen_on(address.ip()) {
         return Ok(());
     }
+    let what = if is_public(address.ip().to_canonical()) {
+        "a public address"
+    } else {
+        "no address of a private network"
+    };
     Err(format!(
-        "{address} can be reached from other machines, which is refused until authentication exists"
+        "{address} is {what}, which is refused until authentication exists"
     ))
 }
 
@@ -389,7 +428,7 @@ fn is_pool(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')
 }
 
-fn check_folder(text: &str) -> Result<(), String> {
+fn check_path(text: &str) -> Result<(), String> {
     if text.is_empty() {
         return Err("it is empty".to_owned());
     }

@@ -21,6 +21,7 @@
 //! What a value may be is in one table (`keys.rs`), which also gives the words of the messages
 //! and of `docs/CONFIGURATION.md`.
 
+mod files;
 mod keys;
 mod loader;
 mod problem;

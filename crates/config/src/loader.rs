@@ -1,21 +1,17 @@
 //! Reads the sources, one after the other, and checks each on its own, so that every message can
 //! name the place where the mistake was made.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Read as _;
+use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 
-use config::{Config, File, FileFormat, Source as _};
-use serde::de::{
-    DeserializeSeed, Deserializer, EnumAccess, IgnoredAny, MapAccess, SeqAccess,
-    VariantAccess as _, Visitor,
-};
+use config::{Config, File, FileFormat};
 use serde_json::Value;
 
-use crate::keys::{self, KEYS};
+use crate::files::{read_file, read_secret};
+use crate::keys::{self, KEYS, Key};
 use crate::problem::{LoadError, Problem, Problems, Source};
 use crate::settings::Settings;
 use crate::{DEFAULT_FILE, suggest};
@@ -24,13 +20,17 @@ use crate::{DEFAULT_FILE, suggest};
 const PREFIX: &str = "ATTUNE__";
 
 /// Variables of Attune that are no settings: what a worker hands to the programs that it runs,
-/// and what tests, scripts and examples use.
-const OTHER_VARIABLES: [&str; 13] = [
+/// and what tests, scripts, examples and `docker/compose.yaml` use.
+const OTHER_VARIABLES: [&str; 18] = [
     "ATTUNE_AMQP_URL",
+    "ATTUNE_API_PORT",
     "ATTUNE_BIN",
     "ATTUNE_CONFIG",
     "ATTUNE_GUARD",
+    "ATTUNE_IMAGE",
     "ATTUNE_PLANTS",
+    "ATTUNE_POSTGRES_IMAGE",
+    "ATTUNE_RABBITMQ_IMAGE",
     "ATTUNE_SCHEDULES",
     "ATTUNE_PLANT",
     "ATTUNE_EXECUTION_ID",
@@ -39,6 +39,7 @@ const OTHER_VARIABLES: [&str; 13] = [
     "ATTUNE_PARAMETERS_FILE",
     "ATTUNE_SERVICES_DIR",
     "ATTUNE_URL",
+    "ATTUNE_WORKER_IMAGE",
 ];
 
 /// Variables of tests, none of them a setting.
@@ -53,6 +54,7 @@ pub struct Loader {
     file: Option<PathBuf>,
     variables: Vec<(OsString, OsString)>,
     flags: Vec<(String, String)>,
+    leaves_files: bool,
 }
 
 /// Settings that were checked, and what to tell the operator about them.
@@ -130,6 +132,14 @@ impl Loader {
         self
     }
 
+    /// Leaves the files alone that hold the values of other keys, such as `database.url_file`: for whoever
+    /// needs none of these, and must not depend on whether they can be read at the moment.
+    #[must_use]
+    pub fn leave_files(mut self, leaves_files: bool) -> Self {
+        self.leaves_files = leaves_files;
+        self
+    }
+
     /// The environment, usually `std::env::vars_os()`.
     #[must_use]
     pub fn environment<K: Into<OsString>, V: Into<OsString>>(
@@ -159,7 +169,10 @@ impl Loader {
     /// [`LoadError::Invalid`] with every problem of every source, also where a later source
     /// overrides the wrong value.
     pub fn load(self) -> Result<Loaded, LoadError> {
-        let mut layers = Layers::default();
+        let mut layers = Layers {
+            leaves_files: self.leaves_files,
+            ..Layers::default()
+        };
         for (key, value) in self.command_defaults {
             layers.admit(Entry {
                 key,
@@ -186,160 +199,12 @@ impl Loader {
     }
 }
 
-/// How large a settings file may be, in bytes: a hundred times one with every key and its
-/// explanation.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
-
-/// Reads the text of a settings file: a device or a pipe may have no end.
-fn read_text(path: &Path) -> std::io::Result<String> {
-    let refused = |problem: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, problem);
-    // Asked before it is opened: opening a pipe waits for who writes.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(refused("it is no regular file".to_owned()));
-    }
-    let mut text = String::new();
-    std::fs::File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(refused(format!(
-            "it has more than {MAX_FILE_BYTES} bytes, which no settings need"
-        )));
-    }
-    Ok(text)
-}
-
-/// How many values and keys a settings file may have, with each alias replaced by what it stands
-/// for.
-const MAX_NODES: usize = 10_000;
-
-/// Counts the values and keys of a YAML document without keeping them.
-#[derive(Clone, Copy)]
-struct Walk<'a>(&'a Cell<usize>);
-
-impl Walk<'_> {
-    fn count<E: serde::de::Error>(self) -> Result<(), E> {
-        self.0.set(self.0.get() + 1);
-        if self.0.get() > MAX_NODES {
-            return Err(E::custom(format_args!(
-                "it has more than {MAX_NODES} values, each alias (`*name`) replaced by what it \
-                 stands for"
-            )));
-        }
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("YAML")
-    }
-
-    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_i128<E: serde::de::Error>(self, _: i128) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_u128<E: serde::de::Error>(self, _: u128) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_none<E: serde::de::Error>(self) -> Result<(), E> {
-        self.count()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        self.deserialize(deserializer)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        self.count()?;
-        while items.next_element_seed(self)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        self.count()?;
-        while members.next_entry_seed(self, self)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_enum<A: EnumAccess<'de>>(self, tagged: A) -> Result<(), A::Error> {
-        let (IgnoredAny, value) = tagged.variant()?;
-        value.newtype_variant_seed(self)
-    }
-}
-
-/// Reads a YAML file as a tree.
-fn read_file(path: &Path) -> Result<Value, LoadError> {
-    let text = read_text(path).map_err(|source| LoadError::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    // Editors of some systems begin a file with this mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    let syntax = |message: String| LoadError::Syntax {
-        path: path.to_owned(),
-        message,
-    };
-    // A file of comments alone is one empty document to YAML, but no mistake.
-    if text
-        .lines()
-        .all(|line| line.trim_start().starts_with('#') || line.trim().is_empty())
-    {
-        return Ok(Value::Null);
-    }
-    // The parser of `config` copies what an alias stands for each time, so that some hundred bytes
-    // of nested aliases would fill all memory. This one follows them without keeping anything.
-    let walked = Walk(&Cell::new(0)).deserialize(yaml_serde::Deserializer::from_str(text));
-    walked.map_err(|error| syntax(error.to_string()))?;
-    // `collect`, not `Config::builder`: the latter takes a key with dots for a path.
-    let keys = File::from_str(text, FileFormat::Yaml)
-        .collect()
-        .map_err(|error| syntax(error.to_string()))?;
-    config::Value::from(keys)
-        .try_deserialize()
-        .map_err(|error| syntax(error.to_string()))
-}
-
 /// The values admitted so far, later sources over earlier ones, and what was wrong.
 #[derive(Default)]
 struct Layers {
     values: BTreeMap<&'static str, (Value, Source)>,
     problems: Vec<Problem>,
+    leaves_files: bool,
 }
 
 impl Layers {
@@ -416,9 +281,7 @@ impl Layers {
         } = entry;
         if let Some(key) = keys::find(&name) {
             match key.check(&value) {
-                Ok(value) => {
-                    self.values.insert(key.name, (value, source));
-                }
+                Ok(value) => self.take(key, value, source),
                 Err(message) => self.refuse(name, source, message),
             }
         } else if keys::in_section(&name).next().is_some() {
@@ -427,6 +290,59 @@ impl Layers {
             let message = unknown(&name, &source);
             self.refuse(name, source, message);
         }
+    }
+
+    /// Takes a value that was checked; that of a key that names a file is read there.
+    fn take(&mut self, key: &'static Key, value: Value, source: Source) {
+        if let Some(content) = key.in_file()
+            && let Some(path) = value.as_str()
+        {
+            if self.is_given(content, &source) && !self.is_given(key, &source) {
+                return self.refuse_both(key, content, source);
+            }
+            let read = (!self.leaves_files).then(|| read_secret(Path::new(path)));
+            match read.map(|read| read.and_then(|text| content.check(&Value::String(text)))) {
+                None => {}
+                Some(Ok(value)) => {
+                    self.values.insert(content.name, (value, source.clone()));
+                }
+                Some(Err(message)) => {
+                    let message = format!("{path}: {message}");
+                    return self.refuse(key.name.to_owned(), source, message);
+                }
+            }
+        }
+        if let Some(file) = key.file_key() {
+            if self.is_given(file, &source) {
+                return self.refuse_both(key, file, source);
+            }
+            // An earlier source named a file, and this one overrides what was in there.
+            self.values.remove(file.name);
+        }
+        self.values.insert(key.name, (value, source));
+    }
+
+    /// Whether a key was set by the same kind of source.
+    fn is_given(&self, key: &Key, source: &Source) -> bool {
+        let given = self.values.get(key.name);
+        given.is_some_and(|(value, other)| {
+            !value.is_null() && discriminant(other) == discriminant(source)
+        })
+    }
+
+    /// The key that named the file which the value of this one was read from, and the file.
+    fn file_with(&self, key: &str) -> Option<(&'static Key, &str)> {
+        let key = keys::find(key)?.file_key()?;
+        let (path, _) = self.values.get(key.name)?;
+        Some((key, path.as_str()?))
+    }
+
+    fn refuse_both(&mut self, key: &Key, other: &Key, source: Source) {
+        let words = format!(
+            "`{}` is given as well: leave out one of the two",
+            other.name
+        );
+        self.refuse(key.name.to_owned(), source, words);
     }
 
     fn refuse_section(&mut self, path: &str, source: Source) {
@@ -463,16 +379,21 @@ impl Layers {
             .and_then(Config::try_deserialize)
             .expect("the default file is complete and checked values fit their types");
 
+        for mut problem in settings.check_relations() {
+            let source = self.values.get(problem.key.as_str());
+            let source = source.map_or(Source::Default, |(_, source)| source.clone());
+            problem.source = Some(source);
+            if let Some((key, path)) = self.file_with(&problem.key) {
+                problem.message = format!("{path}: {}", problem.message);
+                problem.key = key.name.to_owned();
+            }
+            self.problems.push(problem);
+        }
         let sources: BTreeMap<_, _> = self
             .values
             .into_iter()
             .map(|(key, (_, source))| (key, source))
             .collect();
-        for mut problem in settings.check_relations() {
-            let source = sources.get(problem.key.as_str()).cloned();
-            problem.source = Some(source.unwrap_or(Source::Default));
-            self.problems.push(problem);
-        }
         if self.problems.is_empty() {
             Ok(Loaded {
                 settings,

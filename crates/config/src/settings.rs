@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use attune_core::Network;
 use config::{Config, File, FileFormat};
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,8 @@ pub enum Wiring {
 pub struct DatabaseSettings {
     /// `postgres://…`
     pub url: Secret<String>,
+    /// The file that it was read from, if it was.
+    pub url_file: Option<PathBuf>,
     /// Connections of one process, at most.
     pub max_connections: u32,
     /// See [`acquire_timeout`](Self::acquire_timeout).
@@ -89,6 +92,10 @@ impl DatabaseSettings {
 pub struct BrokerSettings {
     /// `amqp://…` or `amqps://…`
     pub url: Secret<String>,
+    /// The file that it was read from, if it was.
+    pub url_file: Option<PathBuf>,
+    /// Where the broker may be when the connection is not encrypted.
+    pub network: Network,
     /// The type of the durable queues.
     pub queue_type: QueueType,
     /// The heartbeat to ask for, in seconds.
@@ -385,8 +392,10 @@ impl WorkerHttpSettings {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiSettings {
-    /// Where to listen; a loopback address.
+    /// Where to listen.
     pub listen: SocketAddr,
+    /// Who may reach that.
+    pub network: Network,
     /// The largest request body, in bytes.
     pub max_body_bytes: usize,
     /// Connections that one address may have.
@@ -449,9 +458,11 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpsSettings {
-    /// Where to serve them, a loopback address; `None`: [`DEFAULT_LISTEN`](Self::DEFAULT_LISTEN),
-    /// or a free port when that one is in use.
+    /// Where to serve them; `None`: [`DEFAULT_LISTEN`](Self::DEFAULT_LISTEN), or a free port when
+    /// that one is in use.
     pub listen: Option<SocketAddr>,
+    /// Who may reach that.
+    pub network: Network,
 }
 
 impl OpsSettings {
@@ -463,8 +474,10 @@ impl OpsSettings {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetricsSettings {
-    /// Where to serve them, a loopback address; `None`: nowhere.
+    /// Where to serve them; `None`: nowhere.
     pub listen: Option<SocketAddr>,
+    /// Who may reach that.
+    pub network: Network,
 }
 
 /// How [`Settings::print`] writes.

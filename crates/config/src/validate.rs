@@ -1,9 +1,11 @@
 //! What can only be judged when all values are known.
 
+use attune_core::Network;
 use serde_json::Value;
 
 use crate::keys::KEYS;
 use crate::problem::{Problem, Problems};
+use crate::secret::shown_host;
 use crate::settings::Settings;
 
 impl Settings {
@@ -76,6 +78,7 @@ impl Settings {
                 ),
             ));
         }
+        self.check_networks(&mut problems);
         if is_remote_guest(self.broker.url.expose()) {
             problems.push(problem(
                 "broker.url",
@@ -85,6 +88,47 @@ impl Settings {
             ));
         }
         problems
+    }
+
+    /// Nothing that has no authentication or no encryption leaves this machine unless somebody said so.
+    fn check_networks(&self, problems: &mut Vec<Problem>) {
+        let listeners = [
+            ("api", Some(self.api.listen), self.api.network),
+            ("metrics", self.metrics.listen, self.metrics.network),
+            ("ops", self.ops.listen, self.ops.network),
+        ];
+        for (section, listen, network) in listeners {
+            if let Some(listen) = listen.filter(|listen| !network.may_listen_on(listen.ip())) {
+                problems.push(problem(
+                    &format!("{section}.listen"),
+                    format!(
+                        "other machines can reach {listen}, and there is no authentication yet: set \
+                         `{section}.network` to private if all that can are trusted, or listen on \
+                         127.0.0.1:{}",
+                        listen.port()
+                    ),
+                ));
+            }
+        }
+        let plain = self.broker.url.expose().strip_prefix("amqp://");
+        if let Some(host) = plain
+            .map(host_of)
+            .filter(|host| !self.broker.network.may_lead_to(host))
+        {
+            let way_out = match Network::Private.may_lead_to(host) {
+                true => {
+                    "use amqps://, or set `broker.network` to private if nobody else can listen on the \
+                     way there"
+                }
+                false => {
+                    "its address is public, or at least not private, and only amqps:// goes there"
+                }
+            };
+            let place = shown_host(self.broker.url.expose());
+            let words =
+                format!("amqp:// would send the password to {place} in the clear: {way_out}");
+            problems.push(problem("broker.url", words));
+        }
     }
 }
 
@@ -101,18 +145,27 @@ fn is_remote_guest(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
         return false;
     };
-    let (user, place) = rest.rsplit_once('@').unwrap_or(("guest", rest));
+    let (user, _) = authority_of(rest)
+        .rsplit_once('@')
+        .unwrap_or(("guest", rest));
     let user = user.split(':').next().unwrap_or_default();
-    let host = place.split(['/', '?']).next().unwrap_or_default();
-    let host = match host.strip_prefix('[') {
+    matches!(user, "" | "guest") && !Network::Loopback.is_named_by(host_of(rest))
+}
+
+/// What the client takes for `USER:PASSWORD@HOST:PORT`, of what follows `scheme://`.
+fn authority_of(rest: &str) -> &str {
+    rest.split(['/', '?', '#']).next().unwrap_or_default()
+}
+
+/// The host of what follows `scheme://`, without the brackets of an IPv6 address. For judging, not for
+/// showing: see [`shown_host`].
+fn host_of(rest: &str) -> &str {
+    let authority = authority_of(rest);
+    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    match place.strip_prefix('[') {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    let loopback = host.eq_ignore_ascii_case("localhost")
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.to_canonical().is_loopback());
-    matches!(user, "" | "guest") && !loopback
+        None => place.split(':').next().unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]
@@ -130,6 +183,7 @@ mod tests {
             ("amqp://guest:pw@10.0.0.1", true),
             ("amqp://:pw@broker", true),
             ("amqp://127.0.0.1.example.org", true),
+            ("amqp://broker/v?auth_mechanism=u:p@127.0.0.1", true),
         ] {
             assert_eq!(is_remote_guest(url), refused, "{url}");
         }

@@ -7,6 +7,7 @@ pub mod action;
 pub mod foreign;
 pub mod ids;
 pub mod input;
+pub mod network;
 pub mod outcome;
 pub mod plain;
 pub mod plant;
@@ -25,6 +26,7 @@ pub use action::{
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
+pub use network::Network;
 pub use outcome::Outcome;
 pub use plant::Bug;
 pub use priority::Priority;

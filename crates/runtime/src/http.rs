@@ -6,4 +6,4 @@ mod door;
 mod origin;
 
 pub use door::{Beyond, Bounds, Door};
-pub use origin::loopback_only;
+pub use origin::refuse_foreign;

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use attune_core::Network;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::middleware;
@@ -15,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::health::Health;
-use crate::http::{Bounds, Door, loopback_only};
+use crate::http::{Bounds, Door, refuse_foreign};
 use crate::metrics::Metrics;
 use crate::shutdown::Shutdown;
 
@@ -37,14 +38,14 @@ pub struct OpsError {
 /// - `/readyz`: the same, but 503 unless all components are ready;
 /// - `/metrics`: Prometheus text.
 ///
-/// Requests for a foreign host or from a foreign page are refused.
-pub fn ops_router(metrics: Metrics, health: Health) -> Router {
+/// Requests for a host outside `network` or from a foreign page are refused.
+pub fn ops_router(network: Network, metrics: Metrics, health: Health) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(health)
         .merge(metrics_router(metrics))
-        .layer(middleware::from_fn(loopback_only))
+        .layer(middleware::from_fn_with_state(network, refuse_foreign))
 }
 
 /// `/metrics` alone, for a server that has probes of its own.
@@ -55,12 +56,12 @@ pub fn metrics_router(metrics: Metrics) -> Router {
 /// Serves [`ops_router`] on `listen` until the stop, in a task of `shutdown`, and returns the
 /// address in use (port 0 takes a free one). For daemons other than the API. It has the bounds of
 /// [`Bounds::of_probes`], so that whoever connects there cannot take the descriptors that the daemon
-/// needs for its work.
+/// needs for its work, and serves nobody outside `network`.
 ///
 /// # Errors
 /// When the address cannot be listened on.
 pub async fn ops_server(
-    listen: SocketAddr,
+    (listen, network): (SocketAddr, Network),
     metrics: Metrics,
     health: Health,
     shutdown: &Shutdown,
@@ -70,8 +71,8 @@ pub async fn ops_server(
     let address = listener.local_addr().map_err(failed)?;
     info!(server.address = %address, "serving /healthz, /readyz and /metrics");
 
-    let bounds = Bounds::of_probes(HEAD_TIMEOUT);
-    let door = Door::new(listener, ops_router(metrics, health), bounds);
+    let bounds = Bounds::of_probes(network, HEAD_TIMEOUT);
+    let door = Door::new(listener, ops_router(network, metrics, health), bounds);
     let stop = shutdown.clone();
     shutdown.spawn("ops-server", async move {
         let connections = TaskTracker::new();

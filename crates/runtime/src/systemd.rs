@@ -2,6 +2,9 @@
 //! and a message that cannot be sent is logged and otherwise ignored, because the daemon itself
 //! works without it.
 
+use std::pin::pin;
+use std::time::Duration;
+
 use sd_notify::NotifyState;
 use tracing::{error, info, warn};
 
@@ -21,6 +24,22 @@ pub fn status(line: &str) {
 /// The stop has begun.
 pub fn stopping() {
     send(&NotifyState::Stopping);
+}
+
+/// How much more time to stop the service manager is asked for at once, in microseconds: a minute.
+const EXTENSION: u32 = 60_000_000;
+
+/// Waits for a stop that may take longer than the service manager knows of (`TimeoutStopSec=`), and asks
+/// it for more time as long as that goes on: what a worker still runs may take hours.
+pub async fn while_stopping<T>(stop: impl Future<Output = T>) -> T {
+    let mut stop = pin!(stop);
+    let step = Duration::from_micros(EXTENSION.into()) / 3;
+    loop {
+        send(&NotifyState::ExtendTimeoutUsec(EXTENSION));
+        if let Ok(stopped) = tokio::time::timeout(step, &mut stop).await {
+            return stopped;
+        }
+    }
 }
 
 /// Tells the watchdog of the service manager (`WatchdogSec=`) that all is well, twice per its

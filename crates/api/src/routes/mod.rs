@@ -12,7 +12,8 @@ mod worker;
 
 use std::sync::Arc;
 
-use attune_runtime::http::loopback_only;
+use attune_core::Network;
+use attune_runtime::http::refuse_foreign;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
@@ -63,6 +64,7 @@ impl Shared {
 pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
     let permits = Arc::new(Semaphore::new(options.max_requests));
     let request_timeout = options.request_timeout();
+    let network = options.network;
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
     let app: App = Arc::new(Shared {
@@ -83,12 +85,12 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
             layers::bound_time,
         ))
         .layer(middleware::from_fn_with_state(permits, layers::bound_load));
-    layered(api.merge(probes).merge(extra))
+    layered(network, api.merge(probes).merge(extra))
 }
 
 /// The probes, and what `extra` adds to them, without the API.
-pub(crate) fn ops_routes(ports: Ports, extra: Router) -> Router {
-    layered(Router::from(probes(ports)).merge(extra))
+pub(crate) fn ops_routes(network: Network, ports: Ports, extra: Router) -> Router {
+    layered(network, Router::from(probes(ports)).merge(extra))
 }
 
 fn probes(ports: Ports) -> OpenApiRouter {
@@ -98,13 +100,13 @@ fn probes(ports: Ports) -> OpenApiRouter {
         .with_state(ports)
 }
 
-/// What stands before every route of every listener.
-fn layered(routes: Router) -> Router {
+/// What stands before every route of a listener that serves a network.
+fn layered(network: Network, routes: Router) -> Router {
     routes
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(layers::on_panic))
-        .layer(middleware::from_fn(loopback_only))
+        .layer(middleware::from_fn_with_state(network, refuse_foreign))
         .layer(middleware::from_fn(layers::observe))
 }
 

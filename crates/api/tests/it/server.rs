@@ -13,16 +13,24 @@ use crate::fakes::Fake;
 use crate::harness::options;
 
 #[tokio::test]
-async fn other_machines_cannot_be_served_yet() {
-    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
+async fn other_machines_are_served_only_where_that_is_said() {
+    use attune_core::Network::{Loopback, Private};
+    for (listen, network) in [
+        ("0.0.0.0:0", Loopback),
+        ("[::]:0", Loopback),
+        ("10.0.0.1:80", Loopback),
+        ("1.1.1.1:80", Private),
+    ] {
         let mut options = options();
+        options.network = network;
         options.listen = listen.parse().unwrap();
         let error = ApiServer::bind(options, Fake::default().ports(), Router::new())
             .await
             .err()
             .unwrap();
-        assert!(matches!(error, BindError::NotLoopback(..)), "{error:?}");
-        assert!(error.to_string().contains("authentication"), "{error}");
+        assert!(matches!(error, BindError::Beyond { .. }), "{error:?}");
+        let words = "authentication this has to be said by api.network: private";
+        assert!(error.to_string().contains(words), "{error}");
     }
 }
 

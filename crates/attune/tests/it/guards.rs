@@ -1,5 +1,6 @@
 //! What a worker runs never outlives its right to run it, whatever becomes of the worker.
 
+use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
@@ -220,4 +221,34 @@ async fn stopped(system: &System) -> anyhow::Result<()> {
     ensure!(test_kill_process(guard).is_err(), "the guard goes on");
     ensure!(gate.uninvited().is_empty());
     Ok(())
+}
+
+/// An upgrade puts another file in the place of the program, and the worker goes on with the old one.
+#[tokio::test]
+async fn a_guard_is_replaced_although_the_file_of_the_program_was() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("attune");
+    std::fs::copy(env!("CARGO_BIN_EXE_attune"), &program)?;
+    let mut worker = tokio::process::Command::new(&program)
+        .arg("standalone")
+        .args([
+            "--set",
+            "api.listen=127.0.0.1:0",
+            "--set",
+            "ops.listen=127.0.0.1:0",
+        ])
+        .env_clear()
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let pid = worker.id().context("it has ended")?;
+    let first = guard_of(pid, None).await?;
+    std::fs::remove_file(&program)?;
+    kill_process(first, Signal::KILL)?;
+    let second = guard_of(pid, Some(first)).await?;
+    worker.kill().await?;
+    is_gone(second).await
 }

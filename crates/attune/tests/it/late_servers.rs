@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use attune_testkit::{Broker, Database, Launch, Process, Proxy, Way, variable, wait_for};
 use futures_util::future::try_join_all;
+use sqlx::Executor as _;
 use tempfile::TempDir;
 
 /// How long a process that is told to end may take: 30 s besides what its programs are given, which is
@@ -18,7 +19,7 @@ struct Servers {
     to_broker: Proxy,
     env: BTreeMap<String, String>,
     folder: TempDir,
-    _database: Database,
+    database: Database,
     _broker: Broker,
 }
 
@@ -43,7 +44,7 @@ impl Servers {
                 .map(|(key, value)| (variable(key), value))
                 .collect(),
             folder: tempfile::Builder::new().prefix("attune-it-").tempdir()?,
-            _database: database,
+            database,
             _broker: broker,
         })
     }
@@ -179,4 +180,39 @@ async fn ends_without(silent: impl Fn(&Servers) -> &Proxy) -> anyhow::Result<()>
     try_join_all(daemons.iter_mut().map(Process::stop)).await?;
     ensure!(told.elapsed() < END, "{:?}", told.elapsed());
     Ok(())
+}
+
+/// Whoever migrates does not wait for as long as somebody holds the list of migrations: what starts after
+/// it would wait as well. And while it waits for something else it ends when it is told to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_a_migration_that_cannot_go_on_ends() -> anyhow::Result<()> {
+    let servers = Servers::create().await?;
+    servers.migrate().await?;
+    let mut lock = servers.database.connect().await?;
+    for (table, ends_by_itself) in [("schema_migration", true), ("cluster", false)] {
+        let locked = format!("BEGIN; LOCK TABLE attune.{table} IN ACCESS EXCLUSIVE MODE");
+        lock.execute(sqlx::AssertSqlSafe(locked)).await?;
+        let mut migrate = Process::spawn(servers.launch("migrate"))?;
+        if ends_by_itself {
+            let ended = migrate.end().await?;
+            ensure!(ended.code() == Some(1), "{ended}");
+            let words = "the schema cannot be looked at";
+            ensure!(migrate.log().contains(words), "{}", migrate.log());
+        } else {
+            let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted
+                         AND relation = 'attune.cluster'::regclass";
+            wait_for("a wait for the table", async || {
+                let waiting: i64 = sqlx::query_scalar(waits).fetch_one(&mut lock).await?;
+                ensure!(waiting > 0, "nobody waits");
+                Ok(())
+            })
+            .await?;
+            let told = Instant::now();
+            let ended = format!("{:#}", migrate.stop().await.expect_err("it was not done"));
+            ensure!(ended.contains("143"), "{ended}");
+            ensure!(told.elapsed() < END, "{:?}", told.elapsed());
+        }
+        lock.execute("ROLLBACK").await?;
+    }
+    servers.migrate().await
 }

@@ -10,7 +10,7 @@ use attune_bus_rabbitmq::{QueueType, RabbitOptions};
 use attune_core::PartitionId;
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::support::{
@@ -21,9 +21,9 @@ use crate::support::{
 const STREAM: Topic = Topic::Commands(PartitionId(5));
 
 /// Messages flow before and while `disturb` goes on: nothing that was confirmed is
-/// lost, and whatever comes for the first time comes in order. Answers how many lives the
-/// subscription had.
-async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>) -> usize {
+/// lost, and whatever comes for the first time comes in order. `disturb` is told how many lives of
+/// the subscription have brought something.
+async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl AsyncFnOnce(watch::Receiver<usize>)) {
     let mut subscriber = subscribe(&**bus, STREAM, 50).await;
     let enough = Arc::new(AtomicBool::new(false));
     let publishing = async {
@@ -37,9 +37,10 @@ async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>
         (next, again)
     };
     let flowing = Notify::new();
+    let (lives, seen_lives) = watch::channel(0);
     let disturbing = async {
         flowing.notified().await;
-        disturb.await;
+        disturb(seen_lives).await;
         enough.store(true, Ordering::SeqCst);
     };
     let publishing = async { tokio::join!(publishing, disturbing).0 };
@@ -55,6 +56,7 @@ async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>
             delivery = within("a delivery", subscriber.next()) => {
                 let delivery = delivery.expect("a subscriber never notices");
                 generations.insert(delivery.tag.generation);
+                lives.send_replace(generations.len());
                 if seen == 50 {
                     flowing.notify_one();
                 }
@@ -77,10 +79,20 @@ async fn a_stream_survives(bus: &Arc<dyn Bus>, disturb: impl Future<Output = ()>
     }
     println!("{seen} seen, {repeated} repeated, generations {generations:?}");
     until_check(&**bus, true).await;
-    generations.len()
 }
 
-/// The broker throws everybody out, several times.
+/// Waits until a life after the first `before` has brought something.
+async fn next_life(lives: &mut watch::Receiver<usize>, before: usize) {
+    within(
+        "a delivery of the next life",
+        lives.wait_for(|&lives| lives > before),
+    )
+    .await
+    .expect("the stream flows until the disturbance is over");
+}
+
+/// The broker throws everybody out, several times; each time from connections that carry
+/// messages, for between two lives there is nobody to throw out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_connections_closed_in_mid_stream() {
     const CLOSINGS: usize = 3;
@@ -93,12 +105,13 @@ async fn all_connections_closed_in_mid_stream() {
         &vhost.0,
         "test",
     ];
-    let disturb = async {
-        for _ in 0..CLOSINGS {
+    a_stream_survives(&bus, async |mut lives| {
+        for closing in 1..=CLOSINGS {
             services(&close).await;
+            next_life(&mut lives, closing).await;
         }
-    };
-    assert!(a_stream_survives(&bus, disturb).await > CLOSINGS);
+    })
+    .await;
     bus.close().await;
     vhost.delete().await;
 }
@@ -120,13 +133,14 @@ async fn a_broker_that_crashes() {
         // that was declared within the last three seconds comes back from a crash without.
         services(&["restart", "rabbitmq"]).await;
         until_check(&*bus, true).await;
-        let disturb = async {
+        a_stream_survives(&bus, async |mut lives| {
             services(&["kill", "rabbitmq"]).await;
             println!("{}", until_check(&*bus, false).await.unwrap());
             services(&["start", "rabbitmq"]).await;
             until_check(&*bus, true).await;
-        };
-        assert!(a_stream_survives(&bus, disturb).await > 1);
+            next_life(&mut lives, 1).await;
+        })
+        .await;
         bus.close().await;
     }
 }

@@ -255,6 +255,11 @@ fn variables_that_look_like_settings_are_warned_about() {
             ("ATTUNE_SERVICES_DIR", "x"),
             ("ATTUNE_URL", "x"),
             ("ATTUNE_AMQP_URL", "x"),
+            ("ATTUNE_IMAGE", "x"),
+            ("ATTUNE_WORKER_IMAGE", "x"),
+            ("ATTUNE_API_PORT", "x"),
+            ("ATTUNE_POSTGRES_IMAGE", "x"),
+            ("ATTUNE_RABBITMQ_IMAGE", "x"),
             ("ATTUNED", "x"),
             ("HOME", "/root"),
         ])

@@ -105,18 +105,18 @@ fn impossible_values_are_refused_with_what_would_be_right() {
         ),
         (
             "ATTUNE__API__LISTEN",
-            "0.0.0.0:8080",
+            "8.8.8.8:8080",
             "refused until authentication exists",
         ),
         (
             "ATTUNE__API__LISTEN",
             "localhost:8080",
-            "expected ADDRESS:PORT on loopback",
+            "expected ADDRESS:PORT, such as",
         ),
         (
             "ATTUNE__METRICS__LISTEN",
             "192.168.1.5:9000",
-            "refused until authentication exists",
+            "set `metrics.network` to private",
         ),
         (
             "ATTUNE__WORKER__POOL",
@@ -157,7 +157,7 @@ fn impossible_values_are_refused_with_what_would_be_right() {
         ),
         (
             "ATTUNE__BROKER__URL",
-            "amqp://broker:5672/x",
+            "amqps://broker:5671/x",
             "name a user of your own",
         ),
         (
@@ -234,6 +234,158 @@ fn all_problems_of_all_sources_are_told_at_once() {
         text.starts_with("the configuration has 4 problems:\n  worker.slots (file "),
         "{text}"
     );
+}
+
+/// What other machines can reach is said, and a public address is refused all the same.
+#[test]
+fn leaving_loopback_has_to_be_said() {
+    for (flags, key, words) in [
+        (
+            &[("api.listen", "0.0.0.0:8080")][..],
+            "api.listen",
+            "set `api.network` to private",
+        ),
+        (
+            &[
+                ("metrics.listen", "10.0.0.1:9100"),
+                ("api.network", "private"),
+            ],
+            "metrics.listen",
+            "set `metrics.network` to private if all that can are trusted, or listen on 127.0.0.1:9100",
+        ),
+        (
+            &[("ops.listen", "8.8.8.8:81"), ("ops.network", "private")],
+            "ops.listen",
+            "8.8.8.8:81 is a public address",
+        ),
+        (
+            &[("ops.listen", "100.64.0.1:81"), ("ops.network", "private")],
+            "ops.listen",
+            "100.64.0.1:81 is no address of a private network",
+        ),
+        (
+            &[("broker.url", "amqp://u:hunter2@mq:5672/v")],
+            "broker.url",
+            "set `broker.network` to private",
+        ),
+        (
+            &[
+                ("broker.url", "amqp://u:hunter2@8.8.8.8:5672/v"),
+                ("broker.network", "private"),
+            ],
+            "broker.url",
+            "in the clear: its address is public, or at least not private, and only amqps:// goes there",
+        ),
+        (
+            &[("broker.network", "public")],
+            "broker.network",
+            "expected one of loopback, private",
+        ),
+    ] {
+        let text = problem(Loader::new().flags(flags.iter().copied()));
+        assert!(text.contains(key) && text.contains(words), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let flags = [
+        ("api.listen", "0.0.0.0:8080"),
+        ("api.network", "private"),
+        ("broker.url", "amqp://u:p@mq.example.com:5672/v"),
+        ("broker.network", "private"),
+    ];
+    Loader::new().flags(flags).load().unwrap();
+}
+
+#[test]
+fn a_url_in_a_file_is_read_and_one_that_is_none_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = file("good", b"postgres://u:hunter2@db/attune\n");
+    let yaml = YamlFile::new(&format!("database: {{url_file: '{good}'}}"));
+    let loaded = Loader::new().file(Some(yaml.path())).load().unwrap();
+    let url = loaded.settings.database.url;
+    assert_eq!(url.expose(), "postgres://u:hunter2@db/attune");
+
+    // Who needs none of it looks into no file.
+    let gone = [("database.url_file", "/nowhere")];
+    let left = Loader::new().flags(gone).leave_files(true).load().unwrap();
+    assert_eq!(left.settings.metrics.listen, None);
+
+    // A later source overrides either by either, and one source says one of them.
+    let other = ("ATTUNE__DATABASE__URL", "postgres://other/attune");
+    let loader = Loader::new().file(Some(yaml.path())).environment([other]);
+    let database = loader.load().unwrap().settings.database;
+    assert_eq!(database.url.expose(), "postgres://other/attune");
+    assert_eq!(database.url_file, None);
+    let named = [("database.url_file", good.as_str())];
+    let loaded = Loader::new().environment([other]).flags(named).load();
+    assert!(
+        loaded
+            .unwrap()
+            .settings
+            .database
+            .url
+            .expose()
+            .contains("hunter2")
+    );
+    for both in [["url", "url_file"], ["url_file", "url"]] {
+        let flags = both.map(|key| match key {
+            "url" => ("database.url", other.1),
+            _ => named[0],
+        });
+        let text = problem(Loader::new().flags(flags));
+        assert!(text.contains("leave out one of the two"), "{text}");
+    }
+
+    let large = vec![b'x'; 20_000];
+    for (path, words) in [
+        (folder.path().join("none").to_str().unwrap(), "No such file"),
+        (folder.path().to_str().unwrap(), "no regular file"),
+        (&file("empty", b""), "the file is empty"),
+        (&file("newline", b"\n"), "the file is empty"),
+        (&file("mark", b"\xef\xbb\xbf\r\n"), "the file is empty"),
+        (
+            &file("blank", b" postgres://u:hunter2@h/d"),
+            "begins with white space",
+        ),
+        (
+            &file("quotes", b"'postgres://u:hunter2@h/d'\n"),
+            "is in quotes",
+        ),
+        (
+            &file("nul", b"postgres://u:hunter2@h/d\0"),
+            "holds a control character, such as NUL",
+        ),
+        (&file("lines", b"postgres://u@h/d\nhunter2"), "white space"),
+        (&file("large", &large), "16384 bytes"),
+        (
+            &file("wrong", b"mysql://u:hunter2@h/d"),
+            "begins with postgres://",
+        ),
+        (&file("bytes", &[0xff, 0xfe]), "UTF-8"),
+    ] {
+        let text = problem(Loader::new().flags([("database.url_file", path)]));
+        assert!(text.contains("database.url_file (flag)"), "{text}");
+        assert!(text.contains(path) && text.contains(words), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let marked = file("marked", b"\xef\xbb\xbfpostgres://u:hunter2@db/attune\r\n");
+    let loader = Loader::new().flags([("database.url_file", marked)]);
+    let url = loader.load().unwrap().settings.database.url;
+    assert_eq!(url.expose(), "postgres://u:hunter2@db/attune");
+
+    // What does not fit to other settings is found later, and is of the same file.
+    let plain = file("plain", b"amqp://u:hunter2@mq:5672/v");
+    let text = problem(Loader::new().flags([("broker.url_file", &plain)]));
+    let expected = format!("broker.url_file (flag): {plain}: amqp:// would send");
+    assert!(text.contains(&expected), "{text}");
+    let environment = [("ATTUNE__BROKER__URL_FILE", plain.as_str())];
+    let over = [("broker.url", "amqp://u:hunter2@other/v")];
+    let text = problem(Loader::new().environment(environment).flags(over));
+    assert!(text.contains("broker.url (flag): amqp://"), "{text}");
 }
 
 #[test]

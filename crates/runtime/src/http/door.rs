@@ -6,8 +6,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use attune_core::Network;
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::log_pace::LogPace;
+
 use super::connections::{Peers, Place, StallBound};
+use super::origin::OwnEnd;
 
 /// What a peer is told whose connection is one too many; nothing was read from it.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
@@ -24,6 +31,12 @@ const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-length: 181\r\n\r\n\
     {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"there are as many \
     connections as there may be, of this address or in all; close some, or use them again\",\"retry_after_seconds\":1}}";
+/// What a peer is told that is not of the network that is served; nothing was read from it.
+const NOT_SERVED: &[u8] = b"HTTP/1.1 403 Forbidden\r\n\
+    content-type: application/json\r\nconnection: close\r\n\
+    content-length: 109\r\n\r\n\
+    {\"error\":{\"code\":\"FOREIGN_ADDRESS\",\"message\":\"only private networks are served until \
+    authentication exists\"}}";
 /// The pause after a connection could not be accepted, mostly because files have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -40,6 +53,9 @@ pub enum Beyond {
 /// What a listener allows.
 #[derive(Debug, Clone)]
 pub struct Bounds {
+    /// The network that is served: who connects from elsewhere, or to an address of this machine that is
+    /// elsewhere, is answered with 403 `FOREIGN_ADDRESS`.
+    pub network: Network,
     /// Connections in all.
     pub max_connections: usize,
     /// What becomes of further ones.
@@ -58,9 +74,10 @@ pub struct Bounds {
 impl Bounds {
     /// Those of a listener for probes and metrics alone: whoever asks there asks seldom, in few
     /// words, and gets a short answer.
-    pub const fn of_probes(head_timeout: Duration) -> Self {
+    pub const fn of_probes(network: Network, head_timeout: Duration) -> Self {
         let answered = head_timeout.saturating_mul(2);
         Self {
+            network,
             max_connections: 32,
             beyond: Beyond::Refused,
             // One address cannot keep the probes of others out.
@@ -104,7 +121,18 @@ impl Door {
     /// Accepts connections until `stop`, and serves each in a task of `connections`. From the stop on
     /// these take no further requests; they are not waited for here.
     pub async fn serve(self, connections: &TaskTracker, stop: &CancellationToken) {
+        let mut foreign = LogPace::default();
         while let Some((stream, peer, permit)) = self.accept(stop).await {
+            if !self.serves(&stream, peer) {
+                if foreign.is_due() {
+                    warn!(
+                        peer.address = %peer, times = foreign.tries(),
+                        "who connects, or the address that it found, is not of a network that is served"
+                    );
+                }
+                drop(stream.try_write(NOT_SERVED));
+                continue;
+            }
             let places = permit.zip(self.peers.enter(peer, self.bounds.max_per_peer));
             let Some(places) = places else {
                 debug!(peer.address = %peer, "there are as many connections as there may be");
@@ -118,6 +146,13 @@ impl Door {
                 connection.await;
             });
         }
+    }
+
+    /// Whether both ends of a connection are of the network that is served.
+    fn serves(&self, stream: &TcpStream, peer: IpAddr) -> bool {
+        let network = self.bounds.network;
+        let own = stream.local_addr();
+        network.reaches(peer) && own.is_ok_and(|own| network.reaches(own.ip()))
     }
 
     /// The next connection, with its permit if there is one; `None` when it is time to stop.
@@ -158,6 +193,14 @@ impl Door {
         if let Err(error) = stream.set_nodelay(true) {
             debug!(error.message = %error, "a connection stays without TCP_NODELAY");
         }
+        let own = stream.local_addr().ok();
+        let router = TowerToHyperService::new(self.router.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            if let Some(own) = own {
+                request.extensions_mut().insert(OwnEnd(own.ip()));
+            }
+            router.call(request)
+        });
         let within = self.bounds.one_request_within;
         let stream = TokioIo::new(StallBound::new(stream, self.bounds.write_timeout));
         // The bound on the head also ends connections on which nothing is asked any more.
@@ -165,7 +208,7 @@ impl Door {
             .timer(TokioTimer::new())
             .header_read_timeout(self.bounds.head_timeout)
             .keep_alive(within.is_none())
-            .serve_connection(stream, TowerToHyperService::new(self.router.clone()));
+            .serve_connection(stream, service);
         let served = async move {
             let mut connection = pin!(connection);
             let served = tokio::select! {
@@ -196,14 +239,19 @@ mod tests {
 
     #[test]
     fn the_refusal_of_a_connection_is_whole() {
-        let text = std::str::from_utf8(TOO_MANY).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.ends_with(&format!("content-length: {}", body.len())),
-            "{}",
-            body.len()
-        );
-        let body: serde_json::Value = serde_json::from_str(body).unwrap();
-        assert_eq!(body["error"]["code"], "TOO_MANY_CONNECTIONS");
+        for (refusal, code) in [
+            (TOO_MANY, "TOO_MANY_CONNECTIONS"),
+            (NOT_SERVED, "FOREIGN_ADDRESS"),
+        ] {
+            let text = std::str::from_utf8(refusal).unwrap();
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(
+                head.ends_with(&format!("content-length: {}", body.len())),
+                "{}",
+                body.len()
+            );
+            let body: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!(body["error"]["code"], code);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use attune_core::Network;
 use attune_runtime::{Health, Metrics, Shutdown, ops_server};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,8 +11,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, timeout};
 
-const LOOPBACK: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+const LOOPBACK: (SocketAddr, Network) = (
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0),
+    Network::Loopback,
+);
 const LONG: Duration = Duration::from_secs(30);
 
 /// The status line, the lower-cased header lines and the body of one answer.
@@ -211,24 +214,69 @@ async fn foreign_pages_are_refused() {
         ("host: example.com", "/elsewhere"),
         ("host: localhost\r\norigin: http://example.com", "/readyz"),
     ] {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\n{header}\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-        let body: Value = serde_json::from_str(body).unwrap();
+        let (status, body) = ask(address, path, header).await;
+        assert_eq!(status, "HTTP/1.1 403 Forbidden");
+        let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(body["error"]["code"], "FOREIGN_ORIGIN");
+    }
+}
+
+/// The status line and the body of an answer to a request with these lines in its head.
+async fn ask(address: SocketAddr, path: &str, header: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\n{header}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.lines().next().unwrap_or_default();
+    (status.to_owned(), body.to_owned())
+}
+
+/// Whoever answers for `evil.local` in the network of a laptop can let it lead to 127.0.0.1.
+#[tokio::test]
+async fn loopback_is_asked_by_its_own_names_also_where_a_private_network_is_served() {
+    let shutdown = Shutdown::new();
+    let all = ("0.0.0.0:0".parse().unwrap(), Network::Private);
+    let port = ops_server(all, Metrics::new(), Health::new(), &shutdown)
+        .await
+        .unwrap()
+        .port();
+    let own = (std::net::Ipv4Addr::LOCALHOST, port).into();
+    for (header, served) in [
+        ("host: localhost", true),
+        ("host: 127.0.0.1:80", true),
+        ("host: evil.local", false),
+        ("host: api", false),
+        ("host: 10.0.0.1", false),
+        ("host: localhost\r\norigin: http://evil.local", false),
+    ] {
+        let (status, body) = ask(own, "/healthz", header).await;
+        assert_eq!(status.ends_with("200 OK"), served, "{header}: {status}");
+        assert_eq!(!body.contains("FOREIGN_ORIGIN"), served, "{body}");
+    }
+    // Another address of this machine, where it has one: nothing is sent for this.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let mine = socket
+        .connect("192.168.255.254:9")
+        .and_then(|()| socket.local_addr());
+    if let Ok(mine) = mine
+        && Network::Private.reaches(mine.ip())
+        && !mine.ip().is_loopback()
+    {
+        let own = (mine.ip(), port).into();
+        for header in ["host: api", "host: attune.internal"] {
+            assert_eq!(ask(own, "/healthz", header).await.0, "HTTP/1.1 200 OK");
+        }
     }
 }
 
 #[tokio::test]
 async fn an_address_in_use_is_named() {
     let shutdown = Shutdown::new();
-    let serve = |listen| ops_server(listen, Metrics::new(), Health::new(), &shutdown);
+    let serve = |served| ops_server(served, Metrics::new(), Health::new(), &shutdown);
     let address = serve(LOOPBACK).await.unwrap();
-    let error = serve(address).await.unwrap_err();
+    let error = serve((address, Network::Loopback)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot listen on metrics.listen {address}")

@@ -132,6 +132,11 @@ fn a_second_signal_ends_the_process_at_once() {
 fn play_service() {
     systemd::ready();
     systemd::status("owns 16\npartitions");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(systemd::while_stopping(async {}));
     systemd::stopping();
 }
 
@@ -152,7 +157,12 @@ fn the_service_manager_is_told() {
         &[("NOTIFY_SOCKET", path.to_str().unwrap())],
     );
     let mut buffer = [0; 256];
-    for expected in ["READY=1\n", "STATUS=owns 16 partitions\n", "STOPPING=1\n"] {
+    for expected in [
+        "READY=1\n",
+        "STATUS=owns 16 partitions\n",
+        "EXTEND_TIMEOUT_USEC=60000000\n",
+        "STOPPING=1\n",
+    ] {
         let length = socket.recv(&mut buffer).unwrap();
         assert_eq!(std::str::from_utf8(&buffer[..length]).unwrap(), expected);
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use attune_core::Outcome;
 use attune_core::input::json_prefix;
+use attune_core::network::is_public;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::redirect::Policy;
@@ -23,7 +24,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::{Host, Url};
 
-use super::address::is_public;
 use super::capture::Capture;
 use crate::options::HttpOptions;
 

@@ -4,7 +4,6 @@
 //! worker may not go on (its lease is lost, or its time to drain is over). After the last of
 //! these nothing is reported: whoever takes the slot back decides what happens next.
 
-mod address;
 mod capture;
 mod fetch;
 mod http;
