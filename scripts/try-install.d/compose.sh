@@ -100,8 +100,8 @@ submit_portions() {
     done
 }
 
-# Although nobody gave them names. The lease of a worker that could not give it back, because PostgreSQL
-# was ended beside it, takes a minute to end.
+# Whether two workers live, each with a name of its own, although nobody gave them any. The lease of
+# one that could not give it back, because PostgreSQL was ended beside it, takes a minute to end.
 are_two_workers() {
     [[ "$(sql "SELECT count(*), count(DISTINCT name) FROM attune.worker_lease WHERE expires_at > now()")" == '2|2' ]]
 }
