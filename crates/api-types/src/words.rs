@@ -224,9 +224,16 @@ pub struct ActionPolicy {
     /// How many may run at once.
     #[serde(default)]
     pub concurrency: Concurrency,
-    /// How many may wait, and how long.
+    /// How many may wait, how long, and in which order.
     #[serde(default)]
     pub queue: QueueBounds,
+    /// What priorities are worth.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub priority: Priorities,
+}
+
+fn is_default(priority: &Priorities) -> bool {
+    *priority == Priorities::default()
 }
 
 /// How many executions of an action may hold a slot at once.
@@ -251,4 +258,29 @@ pub struct QueueBounds {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub timeout_seconds: Option<u32>,
+    /// By what executions stand in line; `priority` unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordering: Option<Ordering>,
+}
+
+/// By what the executions of an action stand in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Ordering {
+    /// A higher priority goes first; within one, first in, first out.
+    #[default]
+    Priority,
+    /// First in, first out, whatever the priority.
+    Fifo,
+}
+
+/// What priorities are worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Priorities {
+    /// After how many seconds of waiting an execution stands where one of the next higher priority
+    /// stands that comes then. Without it a lower priority waits as long as there is a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_678_400)]
+    pub ageing_seconds: Option<u32>,
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::ids::{ActionId, PartitionId};
 use crate::input;
+use crate::policy::{ActionPolicy, check_count};
 use crate::reject::Reject;
 
 /// The name of an action: its pack, a dot, and its name in the pack, as in `core.http.get`.
@@ -125,39 +126,6 @@ pub enum OnWorkerLost {
     Fail,
 }
 
-/// How many executions of an action may hold a slot at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Concurrency {
-    /// The limit; without one it is unlimited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-}
-
-/// Bounds of an action's queue; what is not set follows the executor's settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QueueBounds {
-    /// How many executions may wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_length: Option<u32>,
-    /// How long an execution may wait, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeout_seconds: Option<u32>,
-}
-
-/// The policy of one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ActionPolicy {
-    /// How many may run at once.
-    #[serde(default)]
-    pub concurrency: Concurrency,
-    /// How many may wait, and how long.
-    #[serde(default)]
-    pub queue: QueueBounds,
-}
-
 /// An action as its author writes it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -272,31 +240,8 @@ impl ActionSpec {
                 ));
             }
         }
-        for (field, value, without) in [
-            ("max_attempts", Some(self.max_attempts), "3"),
-            (
-                "policy.concurrency.limit",
-                self.policy.concurrency.limit,
-                "no limit",
-            ),
-            (
-                "policy.queue.max_length",
-                self.policy.queue.max_length,
-                "that of the executor's settings",
-            ),
-            (
-                "policy.queue.timeout_seconds",
-                self.policy.queue.timeout_seconds,
-                "that of the executor's settings",
-            ),
-        ] {
-            if value.is_some_and(|value| value == 0 || value > MAX_COUNT) {
-                return Err(Reject::field(
-                    field,
-                    format!("`{field}` must be from 1 to {MAX_COUNT}; leave it out for {without}"),
-                ));
-            }
-        }
+        check_count("max_attempts", Some(self.max_attempts), "3")?;
+        self.policy.check()?;
         self.check_built_in()
     }
 
@@ -412,9 +357,6 @@ pub fn check_pool(name: &str) -> Result<(), Reject> {
 /// How many bytes the description, the command and the environment of an action may take together,
 /// as JSON.
 const MAX_DEFINITION_BYTES: usize = 64 * 1024;
-
-/// The largest limit or count that a policy can name.
-const MAX_COUNT: u32 = i32::MAX as u32;
 
 /// An action as the system keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ pub mod network;
 pub mod outcome;
 pub mod plain;
 pub mod plant;
+pub mod policy;
 pub mod priority;
 pub mod promise;
 pub mod refusal;
@@ -20,15 +21,14 @@ pub mod stats;
 pub mod status;
 pub mod submission;
 
-pub use action::{
-    Action, ActionPolicy, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool,
-};
+pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
 pub use network::Network;
 pub use outcome::Outcome;
 pub use plant::Bug;
+pub use policy::{ActionPolicy, OrderRule};
 pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;

@@ -15,6 +15,8 @@ pub enum Bug {
     Counter,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
+    /// Priority goes before age, whatever the action says.
+    NoAgeing,
     /// A worker is told that it has won whatever it claims.
     NoClaim,
     /// An owner that was overtaken still writes.
@@ -39,11 +41,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::KeepMessages,
+        Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
         Self::RefusedLoop,
@@ -63,6 +66,7 @@ impl Bug {
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
             Self::KeepMessages => "keep-messages",
+            Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
             Self::RefusedLoop => "refused-loop",

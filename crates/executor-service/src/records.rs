@@ -88,6 +88,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             request_id,
             status,
             not_before,
+            at,
         } => Record::Accepted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -95,6 +96,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             request_id: *request_id,
             status: *status,
             delayed: not_before.is_some(),
+            at: Some(*at),
             epoch,
             round,
             t_ns,
@@ -105,12 +107,14 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt,
             grant_no,
             limit,
+            order,
         } => Record::Granted {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
             grant_no: *grant_no,
             limit: *limit,
+            order: *order,
             epoch,
             round,
             t_ns,
@@ -167,7 +171,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
 
 #[cfg(test)]
 mod tests {
-    use attune_core::ActionId;
+    use attune_core::{ActionId, OrderRule};
     use attune_executor::policy::QueueLimits;
     use attune_record::read_dir;
 
@@ -189,6 +193,7 @@ mod tests {
                     max_concurrent: Some(limit),
                     max_length: 10,
                     timeout_seconds: 60,
+                    order: OrderRule::Priority,
                 },
             }],
         };

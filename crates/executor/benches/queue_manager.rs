@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, QueueTotals, Seq};
+use attune_core::{ActionId, Attempt, ExecutionId, OrderRule, Priority, QueueTotals, Seq};
 use attune_executor::policy::QueueLimits;
 use attune_executor::queue::{ActionQueue, Waiting};
 use attune_executor::{ExecutionQueueManager, QueueConfig};
@@ -119,6 +119,7 @@ fn memory(_: &mut Criterion) {
         max_concurrent: Some(1),
         max_length: u32::MAX,
         timeout_seconds: 3600,
+        order: OrderRule::Priority,
     };
     let mut queue = ActionQueue::new(ACTION, limits, QueueTotals::default());
     for id in 0..=count {
@@ -126,6 +127,7 @@ fn memory(_: &mut Criterion) {
             execution_id: ExecutionId(id),
             seq: Seq(id),
             enqueued_at: id,
+            eligible_at: id,
             attempt: Attempt(0),
             delayed: false,
         };

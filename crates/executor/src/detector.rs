@@ -5,8 +5,8 @@
 //! - **Limit.** After the grant no more executions of the action hold a slot than its policy, as
 //!   it is now, allows. (Slots that were granted under a higher limit drain; nothing is granted
 //!   meanwhile.)
-//! - **Order, forwards.** Nobody waits and is eligible with a higher priority than the granted
-//!   one, or with the same and an earlier place.
+//! - **Order, forwards.** Nobody waits and is eligible who stands before the granted one by the rule of
+//!   the action: by priority, by age, or by both; and then by place.
 //! - **Order, backwards.** Within an epoch the places of first grants rise, per action and
 //!   priority. Exempt is what became eligible later than it was accepted (a delayed start), and
 //!   every attempt but the first: a retry keeps its early place and rightly comes late.
@@ -150,9 +150,12 @@ impl Detector {
                 executions,
             }
         };
-        let passed = queue.heads().find(|(priority, head)| {
-            *priority < holder.priority
-                || (*priority == holder.priority && head.execution_id.seq() < seq)
+        let rule = action.spec.policy.order();
+        let key = |priority, accepted_at, seq| (rule.key(priority, accepted_at), seq);
+        let its = key(holder.priority, holder.enqueued_at, seq);
+        let mut heads = queue.heads();
+        let passed = heads.find(|(priority, head)| {
+            key(*priority, head.enqueued_at, head.execution_id.seq()) < its
         });
         if let Some((priority, head)) = passed {
             let waits = head.execution_id;

@@ -4,7 +4,7 @@
 //! commit of its round: what is never committed is never a fact.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
 };
 
 use crate::policy::QueueLimits;
@@ -48,6 +48,8 @@ pub enum Fact {
         status: Status,
         /// When it may start, if that was later than its acceptance.
         not_before: Option<Millis>,
+        /// When it was accepted.
+        at: Millis,
     },
     /// A request was refused; it may be accepted when it comes again, behind later ones.
     Refused {
@@ -66,6 +68,8 @@ pub enum Fact {
         grant_no: i64,
         /// The limit of the action at that moment.
         limit: Option<u32>,
+        /// The order of the action at that moment.
+        order: OrderRule,
     },
     /// An execution ended.
     Ended {

@@ -1,7 +1,8 @@
 //! What can be recorded.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
+    WorkerId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -77,6 +78,9 @@ pub enum Record {
         action_ref: String,
         /// Its limit; `None` is unlimited.
         limit: Option<u32>,
+        /// By what its executions stand in line.
+        #[serde(default, skip_serializing_if = "OrderRule::is_default")]
+        order: OrderRule,
         /// When.
         t_ns: i64,
     },
@@ -181,6 +185,10 @@ pub enum Record {
         /// Whether it may not start before a time of its own, so that others may overtake it.
         #[serde(default, skip_serializing_if = "is_false")]
         delayed: bool,
+        /// When, in milliseconds since 1970 by the clock of its owner: it stands in line by that where a
+        /// wait counts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -217,6 +225,9 @@ pub enum Record {
         grant_no: i64,
         /// The limit in force; `None` is unlimited.
         limit: Option<u32>,
+        /// The order in force.
+        #[serde(default, skip_serializing_if = "OrderRule::is_default")]
+        order: OrderRule,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

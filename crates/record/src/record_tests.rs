@@ -192,6 +192,7 @@ fn the_form_of_decisions_is_fixed() {
         request_id: REQUEST,
         status: Status::Queued,
         delayed,
+        at: delayed.then_some(1_700_000_000_000),
         epoch,
         round,
         t_ns,
@@ -202,25 +203,26 @@ fn the_form_of_decisions_is_fixed() {
     );
     check(
         &accepted(true),
-        r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","delayed":true,"epoch":4,"round":8,"t_ns":9}"#,
+        r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","delayed":true,"at":1700000000000,"epoch":4,"round":8,"t_ns":9}"#,
     );
-    let granted = |limit| Record::Granted {
+    let granted = |limit, order| Record::Granted {
         execution_id,
         action_id,
         attempt,
         grant_no: 11,
         limit,
+        order,
         epoch,
         round,
         t_ns,
     };
     check(
-        &granted(Some(5)),
+        &granted(Some(5), OrderRule::Priority),
         r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":5,"epoch":4,"round":8,"t_ns":9}"#,
     );
     check(
-        &granted(None),
-        r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":null,"epoch":4,"round":8,"t_ns":9}"#,
+        &granted(None, OrderRule::Ageing { step: 5_000 }),
+        r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":null,"order":{"ageing":{"step":5000}},"epoch":4,"round":8,"t_ns":9}"#,
     );
     let ended = Record::Ended {
         execution_id,
@@ -423,14 +425,19 @@ fn a_commit_gives_its_round_and_time() {
 
 #[test]
 fn the_form_of_changes_is_fixed() {
-    let invoke = Record::ApplyInvoke {
+    let invoke = |order| Record::ApplyInvoke {
         apply_id: Uuid::nil(),
         action_ref: "core.noop".to_owned(),
         limit: Some(3),
+        order,
         t_ns: 1,
     };
     check(
-        &invoke,
+        &invoke(OrderRule::Fifo),
+        r#"{"kind":"apply_invoke","apply_id":"NIL","action_ref":"core.noop","limit":3,"order":"fifo","t_ns":1}"#,
+    );
+    check(
+        &invoke(OrderRule::Priority),
         r#"{"kind":"apply_invoke","apply_id":"NIL","action_ref":"core.noop","limit":3,"t_ns":1}"#,
     );
     let ok = Record::ApplyOk {

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use attune_core::{ActionId, ExecutionId, PartitionId, RequestId, Status, Submission};
+use attune_core::{
+    ActionId, ActionPolicy, ExecutionId, PartitionId, RequestId, Status, Submission,
+};
 use attune_executor::partition::{ForceRelease, OnReject};
 use chrono::DateTime;
 use uuid::Uuid;
 
 use crate::bus::{Body, Name, Submit};
-use crate::plan::{Op, Time};
+use crate::plan::{self, Op, Time};
 use crate::trace::Note;
 use crate::world::{Ev, WALL, World};
 
@@ -88,15 +90,22 @@ impl World {
                     self.force_release(id);
                 }
             }
-            Op::Limit { action, limit } => self.change_limit(action, limit),
+            Op::Limit { action, limit } => {
+                self.change_policy(action, |policy| policy.concurrency.limit = limit);
+            }
+            Op::Order { action, order } => {
+                *self.seen.faults.entry("order").or_default() += 1;
+                self.change_policy(action, |policy| plan::set_order(policy, order));
+            }
         }
     }
 
-    fn change_limit(&mut self, action: usize, limit: Option<u32>) {
+    fn change_policy(&mut self, action: usize, change: impl FnOnce(&mut ActionPolicy)) {
         let Some(stored) = self.store.actions.get_mut(action) else {
             return;
         };
-        stored.spec.policy.concurrency.limit = limit;
+        change(&mut stored.spec.policy);
+        let limit = stored.spec.policy.concurrency.limit;
         stored.version += 1;
         let (id, version) = (stored.id, stored.version);
         let action_ref: Arc<str> = Arc::from(stored.spec.action_ref.as_str());

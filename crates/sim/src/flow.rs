@@ -147,14 +147,15 @@ impl World {
         self.lasting.put_off = put_off;
     }
 
-    /// A limit that is stored holds soon, whether or not its owner was told of it.
+    /// A limit and an order that are stored hold soon, whether or not their owner was told of them.
     fn watch_limit(&mut self, number: usize, excused: bool) {
         let action = &self.store.actions[number];
-        let (id, stored) = (action.id, action.spec.policy.concurrency.limit);
+        let policy = action.spec.policy;
+        let (id, stored) = (action.id, (policy.concurrency.limit, policy.order()));
         let lease = &self.store.leases[usize::from(action.partition.0)];
         let shadow = self.shadows.get(&(action.partition, Epoch(lease.epoch)));
         let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
-        let differs = held_to.is_some_and(|(limit, _)| *limit != stored);
+        let differs = held_to.is_some_and(|held| (held.max_concurrent, held.order) != stored);
         let is_unread = self.lasting.is_unread(action.partition, self.now);
         if excused || is_unread || !differs || !self.is_served(number) {
             self.flow.behind.remove(&id);
@@ -162,7 +163,7 @@ impl World {
         }
         let since = *self.flow.behind.entry(id).or_insert(self.now);
         if self.now - since > BOUND {
-            let words = format!("the limit {stored:?} of {id} does not hold since {since} ms");
+            let words = format!("the policy {stored:?} of {id} does not hold since {since} ms");
             self.oracle
                 .blame(self.now, Violation::of(Rule::Progress, words));
         }

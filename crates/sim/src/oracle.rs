@@ -9,7 +9,7 @@ use attune_executor::stored::Batch;
 
 use crate::plan::Time;
 use crate::said::Said;
-use crate::shadow::Shadow;
+use crate::shadow::{Shadow, longest_wait};
 use crate::store::{Odd, Store};
 use crate::world::WALL;
 
@@ -289,8 +289,7 @@ impl Oracle {
                 continue;
             };
             let shadow = shadows.get(&key.0.partition());
-            let bounds = shadow.and_then(|shadow| shadow.bounds.get(&row.action));
-            let limit = bounds.and_then(|(limit, _)| *limit);
+            let limit = shadow.and_then(|shadow| shadow.limit(row.action));
             self.granted.insert(key, limit);
             let rows = store.active.values();
             let held = rows
@@ -321,7 +320,7 @@ impl Oracle {
             // Timeouts are an action's, and the shortest that could be meant is enough here.
             let shadow = shadows.get(&end.id.partition());
             let bounds = shadow.map(|shadow| shadow.bounds.values());
-            let least = bounds.and_then(|bounds| bounds.map(|(_, most)| *most).min());
+            let least = bounds.and_then(|bounds| bounds.map(longest_wait).min());
             if let (Some(waited), Some(least)) = (waited, least)
                 && waited + WRONG_BY < least
             {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, Promise, Seq, Status};
+use attune_core::{ActionId, Attempt, ExecutionId, OrderRule, Priority, Promise, Status};
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
 use attune_executor::stored::StoredExecution;
@@ -27,7 +27,22 @@ pub(crate) struct Seen {
     not_before: Option<Millis>,
     /// Since when it waits for a slot.
     since: Millis,
+    accepted: Accepted,
 }
+
+/// When an execution was accepted, as its owner knows.
+#[derive(Debug, Clone, Copy)]
+enum Accepted {
+    /// By this owner.
+    Here(Millis),
+    /// As it is written down by another owner, whose clock may have differed a little.
+    Before(Millis),
+    /// What is written down contradicts the order of acceptance: somebody's clock was wrong.
+    Unsure,
+}
+
+/// By how much the clocks of two owners may differ when nobody's is wrong.
+const CLOCKS_DIFFER: Millis = 1_000;
 
 /// What the owners are told by others.
 pub(crate) struct Told<'a> {
@@ -41,8 +56,8 @@ pub(crate) struct Told<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     pub(crate) rows: BTreeMap<ExecutionId, Seen>,
-    /// The limit and the waiting time, in milliseconds, of each action as the owner knows them.
-    pub(crate) bounds: BTreeMap<ActionId, (Option<u32>, Millis)>,
+    /// The bounds of each action as the owner knows them.
+    pub(crate) bounds: BTreeMap<ActionId, QueueLimits>,
     /// The pools that take no dispatches.
     pub(crate) closed: BTreeSet<String>,
     /// The last part of the log that was judged.
@@ -59,14 +74,42 @@ impl Seen {
     }
 }
 
-fn order(id: ExecutionId, seen: &Seen) -> (Priority, Seq) {
-    (seen.priority, id.seq())
+/// How long one may wait, in milliseconds.
+pub(crate) fn longest_wait(limits: &QueueLimits) -> Millis {
+    i64::from(limits.timeout_seconds) * 1000
+}
+
+/// Whether the first surely stands before the second by the rule of their action.
+fn is_before(rule: OrderRule, first: (ExecutionId, &Seen), second: (ExecutionId, &Seen)) -> bool {
+    let ((first_id, first), (second_id, second)) = (first, second);
+    let by_place = first_id.seq() < second_id.seq();
+    if first.priority == second.priority {
+        return by_place;
+    }
+    match rule {
+        OrderRule::Fifo => by_place,
+        OrderRule::Priority => first.priority < second.priority,
+        OrderRule::Ageing { step } => {
+            let aged = |time: Millis, seen: &Seen| time + step * i64::from(seen.priority.rank());
+            let (one, other, slack) = match (first.accepted, second.accepted) {
+                (Accepted::Here(one), Accepted::Here(other)) => (one, other, 0),
+                (
+                    Accepted::Here(one) | Accepted::Before(one),
+                    Accepted::Here(other) | Accepted::Before(other),
+                ) => (one, other, CLOCKS_DIFFER),
+                _ => return false,
+            };
+            let difference = aged(other, second) - aged(one, first);
+            difference > slack || (difference == slack && slack == 0 && by_place)
+        }
+    }
 }
 
 impl Shadow {
     /// Takes in what a new owner has loaded; `since` tells since when each waits.
     pub(crate) fn recover(
         &mut self,
+        now: Millis,
         since: &BTreeMap<ExecutionId, Millis>,
         rows: &[StoredExecution],
     ) {
@@ -81,8 +124,30 @@ impl Shadow {
                 attempt: row.attempt,
                 not_before,
                 since: waits.max(not_before.unwrap_or(Millis::MIN)),
+                accepted: Accepted::Before(row.created),
             };
             self.rows.insert(row.id, seen);
+        }
+        self.doubt_times(now);
+    }
+
+    /// Times that contradict the order of acceptance, or lie ahead, tell nothing.
+    fn doubt_times(&mut self, now: Millis) {
+        let mut latest = BTreeMap::new();
+        let mut wrong = BTreeSet::new();
+        for seen in self.rows.values() {
+            let Accepted::Before(time) = seen.accepted else {
+                continue;
+            };
+            let last = latest.entry(seen.action).or_insert(time);
+            if time < *last || time > now + CLOCKS_DIFFER / 2 {
+                wrong.insert(seen.action);
+            }
+            *last = time.max(*last);
+        }
+        let rows = self.rows.values_mut();
+        for seen in rows.filter(|seen| wrong.contains(&seen.action)) {
+            seen.accepted = Accepted::Unsure;
         }
     }
 
@@ -90,15 +155,14 @@ impl Shadow {
     pub(crate) fn learn(&mut self, facts: &[Fact]) {
         for fact in facts {
             if let Fact::Bounds { action_id, limits } = fact {
-                self.bound(*action_id, *limits);
+                self.bounds.insert(*action_id, *limits);
             }
         }
     }
 
-    fn bound(&mut self, action_id: ActionId, limits: QueueLimits) {
-        let timeout = i64::from(limits.timeout_seconds) * 1000;
-        let bounds = (limits.max_concurrent, timeout);
-        self.bounds.insert(action_id, bounds);
+    /// The limit of an action.
+    pub(crate) fn limit(&self, action: ActionId) -> Option<u32> {
+        self.bounds.get(&action)?.max_concurrent
     }
 
     fn holders(&self, action: ActionId) -> usize {
@@ -108,18 +172,20 @@ impl Shadow {
             .count()
     }
 
-    /// The first in order of those that could be given a slot.
-    fn first_eligible(&self, now: Millis, action: ActionId) -> Option<ExecutionId> {
-        let eligible = self.rows.iter().filter(|(_, seen)| {
+    /// Those that could be given a slot.
+    fn eligible(
+        &self,
+        now: Millis,
+        action: ActionId,
+    ) -> impl Iterator<Item = (ExecutionId, &Seen)> {
+        let rows = self.rows.iter().map(|(id, seen)| (*id, seen));
+        rows.filter(move |(_, seen)| {
             seen.action == action && !seen.holds && seen.not_before.is_none_or(|time| time <= now)
-        });
-        eligible
-            .min_by_key(|(id, seen)| order(**id, seen))
-            .map(|(id, _)| *id)
+        })
     }
 
     fn has_free_slot(&self, action: ActionId) -> bool {
-        let limit = self.bounds.get(&action).and_then(|(limit, _)| *limit);
+        let limit = self.limit(action);
         limit.is_none_or(|limit| self.holders(action) < limit as usize)
     }
 
@@ -133,7 +199,9 @@ impl Shadow {
     ) {
         for fact in facts {
             match fact {
-                Fact::Bounds { action_id, limits } => self.bound(*action_id, *limits),
+                Fact::Bounds { action_id, limits } => {
+                    self.bounds.insert(*action_id, *limits);
+                }
                 Fact::Accepted {
                     execution_id,
                     action_id,
@@ -185,6 +253,7 @@ impl Shadow {
             attempt: Attempt(0),
             not_before,
             since: now.max(not_before.unwrap_or(now)),
+            accepted: Accepted::Here(now),
         };
         let last = self.rows.last_key_value();
         if last.is_some_and(|(last, _)| *last >= id) {
@@ -207,11 +276,19 @@ impl Shadow {
             let words = format!("{id} is granted a slot of {} that is not free", seen.action);
             out.push(Violation::of(Promise::I2, words));
         }
-        let first = self.first_eligible(now, seen.action);
-        if first != Some(id) {
-            let words = format!("{id} is granted a slot before {first:?}");
+        if seen.not_before.is_some_and(|time| time > now) {
+            let words = format!("{id} is granted a slot before its time");
             out.push(Violation::of(Promise::I3, words));
         }
+        let rule = self.bounds.get(&seen.action).map(|limits| limits.order);
+        let rule = rule.unwrap_or_default();
+        let mut eligible = self.eligible(now, seen.action);
+        let passed = eligible.find(|other| is_before(rule, *other, (id, &seen)));
+        if let Some((first, _)) = passed {
+            let words = format!("{id} is granted a slot before {first} by {rule:?}");
+            out.push(Violation::of(Promise::I3, words));
+        }
+        drop(eligible);
         if let Some(seen) = self.rows.get_mut(&id) {
             (seen.holds, seen.attempt) = (true, attempt);
         }
@@ -252,7 +329,7 @@ impl Shadow {
             out.push(Violation::of(Promise::I5, words));
         }
         let waited = now.saturating_sub(seen.since);
-        let most = self.bounds.get(&seen.action).map_or(0, |(_, most)| *most);
+        let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
         if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
             let words = format!("{id} expires after {waited} ms of {most}");
             out.push(Violation::of(Rule::Expiry, words));
@@ -271,7 +348,7 @@ impl Shadow {
             if self.closed.contains(&pool_of(*action)) {
                 continue;
             }
-            if let Some(id) = self.first_eligible(now, *action)
+            if let Some((id, _)) = self.eligible(now, *action).next()
                 && self.has_free_slot(*action)
             {
                 let words = format!(
@@ -285,11 +362,12 @@ impl Shadow {
 
     /// What must be true whenever time has passed: nobody has waited too long.
     pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
-        for (action, (_, most)) in &self.bounds {
+        for (action, limits) in &self.bounds {
+            let most = longest_wait(limits);
             let overdue = self.rows.iter().find(|(_, seen)| {
                 seen.action == *action
                     && seen.may_expire(now)
-                    && seen.since.saturating_add(*most) < now
+                    && seen.since.saturating_add(most) < now
             });
             if let Some((id, seen)) = overdue {
                 let words = format!("{id} waits {} ms of {most}", now - seen.since);

@@ -26,7 +26,7 @@ use crate::flow::Flow;
 use crate::lasting::Lasting;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
-use crate::plan::{Noise, PATIENCE, Plan, Plant, Time};
+use crate::plan::{self, Noise, PATIENCE, Plan, Plant, Time};
 use crate::refusals::Refusals;
 use crate::results::Reports;
 use crate::rng::Rng;
@@ -485,6 +485,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     spec.policy.concurrency.limit = shape.limit;
     spec.policy.queue.max_length = shape.max_length;
     spec.policy.queue.timeout_seconds = shape.timeout_seconds;
+    plan::set_order(&mut spec.policy, shape.order);
     spec.on_worker_lost = shape.on_worker_lost;
     spec.max_attempts = shape.max_attempts;
     spec.pool = pool_name(shape.pool);

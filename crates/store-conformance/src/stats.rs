@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 
 use super::support::World;
@@ -76,6 +76,7 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     let action = world.action(0, "bounded").await;
     let mut spec = action.spec.clone();
     spec.policy.queue = QueueBounds {
+        ordering: None,
         max_length: Some(7),
         timeout_seconds: Some(70),
     };

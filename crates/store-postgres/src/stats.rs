@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use sqlx::Row as _;
@@ -116,6 +116,7 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
         bounds: QueueBounds {
             max_length: bound("max_length")?,
             timeout_seconds: bound("timeout_seconds")?,
+            ..QueueBounds::default()
         },
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use serde::Serialize;
@@ -131,6 +131,7 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
         bounds: QueueBounds {
             max_length: bound("max_length")?,
             timeout_seconds: bound("timeout_seconds")?,
+            ..QueueBounds::default()
         },
     })
 }

@@ -1,7 +1,7 @@
 //! Snapshots of queues for people who look with SQL.
 
 use async_trait::async_trait;
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use chrono::{DateTime, Utc};
 

@@ -50,7 +50,8 @@ fn actions_have_the_same_members() {
         "ref": "a.b", "description": "d", "run": {"program": ["/bin/true"]},
         "parameters": {"type": "object"}, "timeout_seconds": 5, "pool": "p",
         "on_worker_lost": "fail", "max_attempts": 2, "env": {"A": "b"},
-        "policy": {"concurrency": {"limit": 1}, "queue": {"max_length": 2, "timeout_seconds": 3}},
+        "policy": {"concurrency": {"limit": 1}, "queue": {"max_length": 2, "timeout_seconds": 3, "ordering": "priority"},
+                   "priority": {"ageing_seconds": 4}},
     });
     same::<ActionSpec, words::ActionSpec>(&whole);
     for (member, _) in whole.as_object().unwrap() {

@@ -120,6 +120,7 @@ async fn store_and_tell(
         apply_id,
         action_ref: spec.action_ref.to_string(),
         limit: spec.policy.concurrency.limit,
+        order: spec.policy.order(),
         t_ns: now_ns(),
     });
     let applied = app

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, PartitionId, QueueStats, millis};
 use attune_store::{LeaseTrouble, StatsCursor, StoredStats, Violations};
 use axum::Json;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_api::{LiveQueues, router};
-use attune_core::action::QueueBounds;
+use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, Epoch, OwnerId, PartitionId, QueueStats, WorkerId};
 use attune_store::{Lease, LeaseTrouble, StoredStats, WorkerRow};
 use axum::Router;
@@ -51,6 +51,7 @@ fn api() -> Api {
             },
             last_updated: Utc::now(),
             bounds: QueueBounds {
+                ordering: None,
                 max_length: Some(10),
                 timeout_seconds: None,
             },

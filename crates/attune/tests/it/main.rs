@@ -31,6 +31,7 @@ mod messages;
 mod monitoring;
 mod operators;
 mod oracle;
+mod orders;
 mod python;
 mod queues;
 mod requests;

@@ -374,12 +374,17 @@ impl Partition {
 fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     // Who is written down as of the future was accepted while nobody knew the time.
     let (seq, enqueued_at) = (row.id.seq(), row.created.min(now));
+    // The time it was not eligible does not count as waiting for a slot.
+    let eligible_at = row
+        .not_before
+        .map_or(enqueued_at, |time| time.min(now).max(enqueued_at));
     if row.status.holds_slot() {
         let holder = Holder {
             attempt: row.attempt,
             priority: row.priority,
             seq,
             enqueued_at,
+            eligible_at,
             cancel_requested: row.cancel_requested,
         };
         queue.restore_holder(row.id, holder);
@@ -391,8 +396,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     let waiting = Waiting {
         execution_id: row.id,
         seq,
-        // The time it was not eligible does not count as waiting for a slot.
-        enqueued_at: not_before.map_or(enqueued_at, |time| time.max(enqueued_at)),
+        enqueued_at,
+        eligible_at,
         attempt: row.attempt,
         delayed: not_before.is_some(),
     };

@@ -237,6 +237,7 @@ fn entry(execution_id: ExecutionId, seq: Seq) -> Waiting {
         execution_id,
         seq,
         enqueued_at: 0,
+        eligible_at: 0,
         attempt: Attempt(0),
         delayed: false,
     }

@@ -166,6 +166,7 @@ fn who_is_known_and_stands_nowhere_gets_its_place_back() {
         execution_id: ids[2],
         seq: ids[2].seq(),
         enqueued_at: 0,
+        eligible_at: 0,
         attempt: Attempt(0),
         delayed: true,
     };

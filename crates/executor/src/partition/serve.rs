@@ -133,6 +133,7 @@ impl Partition {
             attempt,
             grant_no,
             limit: action.spec.policy.concurrency.limit,
+            order: action.spec.policy.order(),
         });
         out.push(Effect::Change(Change {
             id: execution_id,

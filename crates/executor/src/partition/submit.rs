@@ -43,7 +43,7 @@ impl Partition {
             if submit.on_reject == OnReject::Record {
                 // Its request id is taken from now on: asking again under it never helps.
                 reject.retry_after_seconds = None;
-                self.record_rejection(&submit, reject, out);
+                self.record_rejection(now, &submit, reject, out);
             }
         }
         answer(reply_to, request_id, outcome, out);
@@ -101,6 +101,7 @@ impl Partition {
             execution_id: id,
             seq,
             enqueued_at: now,
+            eligible_at: now,
             attempt: Attempt(0),
             delayed: submission.not_before.is_some(),
         };
@@ -119,7 +120,7 @@ impl Partition {
         self.next_place += 1;
         self.index.insert(id, action.id);
         let new = new_execution(submit, id, action.id, Status::Queued);
-        self.note(|| accepted_fact(&new, not_before));
+        self.note(|| accepted_fact(now, &new, not_before));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
         let granted_before = self.next_grant;
@@ -153,7 +154,13 @@ impl Partition {
 
     /// Keeps what was refused although its sender was told that it is safe: in the history when
     /// the action is known, among the dead letters otherwise.
-    fn record_rejection(&mut self, submit: &Submit, reject: &Reject, out: &mut Vec<Effect>) {
+    fn record_rejection(
+        &mut self,
+        now: Millis,
+        submit: &Submit,
+        reject: &Reject,
+        out: &mut Vec<Effect>,
+    ) {
         let submission = &submit.submission;
         let fits = ActionRef::check(&submission.action_ref).is_ok() && submission.check().is_ok();
         let action_id = self
@@ -170,7 +177,7 @@ impl Partition {
         let status = Status::Rejected;
         self.know(submit, id, status);
         let new = new_execution(submit, id, action_id, status);
-        self.note(|| accepted_fact(&new, None));
+        self.note(|| accepted_fact(now, &new, None));
         let attempt = new.attempt;
         self.note(|| Fact::Ended {
             execution_id: id,
@@ -284,7 +291,7 @@ fn letter(submit: &Submit, reject: &Reject) -> Letter {
     }
 }
 
-fn accepted_fact(new: &NewExecution, not_before: Option<Millis>) -> Fact {
+fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) -> Fact {
     Fact::Accepted {
         execution_id: new.id,
         action_id: new.action_id,
@@ -292,6 +299,7 @@ fn accepted_fact(new: &NewExecution, not_before: Option<Millis>) -> Fact {
         request_id: new.request_id,
         status: new.status,
         not_before,
+        at: now,
     }
 }
 

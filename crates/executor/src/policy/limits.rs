@@ -1,6 +1,7 @@
-//! Which bounds apply to an action: its own policy first, the executor's settings otherwise.
+//! Which bounds and which order apply to an action: its own policy first, the executor's settings
+//! otherwise.
 
-use attune_core::ActionSpec;
+use attune_core::{ActionSpec, OrderRule};
 
 use crate::queue::QueueConfig;
 
@@ -13,6 +14,8 @@ pub struct QueueLimits {
     pub max_length: u32,
     /// How long one may wait, in seconds.
     pub timeout_seconds: u32,
+    /// By what those who wait stand in line.
+    pub order: OrderRule,
 }
 
 /// The bounds of an action's queue.
@@ -29,6 +32,7 @@ pub fn limits_of(spec: &ActionSpec, config: QueueConfig) -> QueueLimits {
             .queue
             .timeout_seconds
             .unwrap_or(config.queue_timeout_seconds),
+        order: spec.policy.order(),
     }
 }
 
@@ -47,6 +51,7 @@ mod tests {
             max_concurrent: None,
             max_length: 7,
             timeout_seconds: 8,
+            order: OrderRule::Priority,
         };
         assert_eq!(limits_of(&spec, config), plain);
         spec.policy.concurrency.limit = Some(2);
@@ -55,6 +60,7 @@ mod tests {
             max_concurrent: Some(2),
             max_length: 3,
             timeout_seconds: 8,
+            order: OrderRule::Priority,
         };
         assert_eq!(limits_of(&spec, config), own);
     }

@@ -1,7 +1,9 @@
-//! The order among the executions of one action that wait and may have a slot: by priority, then
-//! by sequence.
+//! The order among the executions of one action that wait and may have a slot: by the key that the
+//! [rule](OrderRule) of the action gives them, then by sequence.
 //!
-//! Each priority is a lane of its own. Nearly every execution comes in the order in which it was
+//! Each priority is a lane of its own. Within one the order is by sequence, whatever the rule; among the
+//! lanes the smallest key of those that stand first goes. Keys never change, and within a lane they
+//! never fall, so the rule can change at any time and nothing is sorted again. Nearly every execution comes in the order in which it was
 //! accepted, so a lane is a plain row: joining the end and taking the head cost a constant,
 //! finding one in the middle a binary search, and taking one from the middle leaves a gap that
 //! the head steps over. The few that come out of order (a retry keeps its early place, a delayed
@@ -9,11 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use attune_core::{Attempt, ExecutionId, Priority, Seq};
+use attune_core::{Attempt, Bug, ExecutionId, OrderRule, Priority, Seq};
 
 use crate::queue::{Millis, Waiting};
 
-/// One place in the row of a lane.
+/// One place in the row of a lane, of somebody who waits since it was accepted.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     execution_id: ExecutionId,
@@ -30,11 +32,15 @@ impl Place {
             execution_id: self.execution_id,
             seq: self.seq,
             enqueued_at: self.enqueued_at,
+            eligible_at: self.enqueued_at,
             attempt: Attempt(0),
             delayed: self.delayed,
         }
     }
 }
+
+/// Where somebody stands among all lanes.
+type Key = (i64, Seq);
 
 /// Who waits with one priority.
 #[derive(Debug, Clone)]
@@ -74,16 +80,16 @@ impl Lane {
     fn is_next(&self, waiting: &Waiting) -> bool {
         let last = self.row.back();
         waiting.attempt == Attempt(0)
+            && waiting.eligible_at == waiting.enqueued_at
             && last.is_none_or(|last| {
                 last.seq < waiting.seq && last.enqueued_at <= waiting.enqueued_at
             })
-            && self
-                .late
-                .last_key_value()
-                .is_none_or(|(seq, _)| *seq < waiting.seq)
+            && self.late.last_key_value().is_none_or(|(seq, last)| {
+                *seq < waiting.seq && last.enqueued_at <= waiting.enqueued_at
+            })
     }
 
-    fn insert(&mut self, waiting: Waiting) {
+    fn insert(&mut self, mut waiting: Waiting) {
         if self.is_next(&waiting) {
             self.row.push_back(Place {
                 execution_id: waiting.execution_id,
@@ -97,9 +103,49 @@ impl Lane {
         // Who has held a slot and waits again, because its worker was lost, does not expire: its
         // first slot came in time.
         if waiting.attempt == Attempt(0) {
-            self.late_expiry.insert((waiting.enqueued_at, waiting.seq));
+            self.late_expiry.insert((waiting.eligible_at, waiting.seq));
         }
+        waiting.enqueued_at = self.in_line(waiting.seq, waiting.enqueued_at);
         self.late.insert(waiting.seq, waiting);
+    }
+
+    /// The time of acceptance of somebody at this place. Those of owners whose clocks differed may
+    /// contradict the sequence, which is right: nobody was accepted before those who stand before it, or
+    /// after those who stand behind it.
+    fn in_line(&self, seq: Seq, time: Millis) -> Millis {
+        let at = self.row.partition_point(|place| place.seq < seq);
+        let in_row = |at: Option<usize>| at.and_then(|at| self.row.get(at));
+        let rows = [in_row(at.checked_sub(1)), in_row(Some(at))];
+        let [row_before, row_behind] = rows.map(|place| place.map(|place| place.enqueued_at));
+        let late_before = self.late.range(..seq).next_back();
+        let late_behind = self.late.range(seq..).next();
+        let [late_before, late_behind] =
+            [late_before, late_behind].map(|late| late.map(|(_, waiting)| waiting.enqueued_at));
+        let least = row_before.into_iter().chain(late_before).max();
+        let most = row_behind.into_iter().chain(late_behind).min();
+        time.min(most.unwrap_or(Millis::MAX))
+            .max(least.unwrap_or(Millis::MIN))
+    }
+
+    fn key(&self, rule: OrderRule, waiting: &Waiting) -> Key {
+        (rule.key(self.priority, waiting.enqueued_at), waiting.seq)
+    }
+
+    /// How many of this lane stand before a key.
+    fn before(&self, rule: OrderRule, key: Key) -> usize {
+        let at = self
+            .row
+            .partition_point(|place| (rule.key(self.priority, place.enqueued_at), place.seq) < key);
+        let late = self.late.values();
+        let late = late.take_while(|waiting| self.key(rule, waiting) < key);
+        at - self.gaps_before(at) + late.count()
+    }
+
+    fn gaps_before(&self, at: usize) -> usize {
+        if self.gaps == 0 {
+            return 0;
+        }
+        self.row.range(..at).filter(|place| place.gone).count()
     }
 
     fn first(&self) -> Option<Waiting> {
@@ -114,7 +160,7 @@ impl Lane {
 
     fn remove(&mut self, seq: Seq) -> Option<Waiting> {
         if let Some(waiting) = self.late.remove(&seq) {
-            self.late_expiry.remove(&(waiting.enqueued_at, seq));
+            self.late_expiry.remove(&(waiting.eligible_at, seq));
             return Some(waiting);
         }
         // Nearly always the head, whose place is known: a search through a long row visits memory that
@@ -157,27 +203,17 @@ impl Lane {
         row.into_iter().chain(late).min()
     }
 
-    /// How many places of the row stand before a place, gaps among them, and whether somebody
-    /// stands there.
-    fn find(&self, seq: Seq) -> (usize, bool) {
-        let at = self.row.partition_point(|place| place.seq < seq);
-        let in_row = self
+    /// Who stands at a place.
+    fn get(&self, seq: Seq) -> Option<Waiting> {
+        if let Some(waiting) = self.late.get(&seq) {
+            return Some(*waiting);
+        }
+        let at = self
             .row
-            .get(at)
-            .is_some_and(|place| place.seq == seq && !place.gone);
-        (at, in_row || self.late.contains_key(&seq))
-    }
-
-    /// How many of this lane stand before a place; `None` when nobody stands there.
-    fn rank(&self, seq: Seq) -> Option<usize> {
-        let (at, stands) = self.find(seq);
-        let late = self.late.range(..seq).count();
-        let gaps = if self.gaps == 0 {
-            0
-        } else {
-            self.row.range(..at).filter(|place| place.gone).count()
-        };
-        stands.then_some(at - gaps + late)
+            .binary_search_by_key(&seq, |place| place.seq)
+            .ok()?;
+        let place = self.row[at];
+        (!place.gone).then(|| place.waiting())
     }
 
     fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
@@ -220,16 +256,27 @@ impl Order {
         self.lanes[index].insert(waiting);
     }
 
-    /// How many stand before somebody who comes last of a priority.
-    pub(crate) fn before_newest(&self, priority: Priority) -> u64 {
+    /// How many stand before somebody who comes last of a priority, accepted at `time`.
+    pub(crate) fn before_newest(&self, rule: OrderRule, priority: Priority, time: Millis) -> u64 {
         let lanes = self.lanes.iter();
-        let before = lanes.take_while(|lane| lane.priority <= priority);
-        before.map(Lane::len).sum::<usize>() as u64
+        let before: usize = if rule == OrderRule::Priority {
+            let lanes = lanes.take_while(|lane| lane.priority <= priority);
+            lanes.map(Lane::len).sum()
+        } else {
+            let key = (rule.key(priority, time), Seq(i64::MAX));
+            lanes.map(|lane| lane.before(rule, key)).sum()
+        };
+        before as u64
     }
 
     /// Takes the first in order.
-    pub(crate) fn pop_first(&mut self) -> Option<(Priority, Waiting)> {
-        let lane = self.lanes.iter_mut().find(|lane| !lane.is_empty())?;
+    pub(crate) fn pop_first(&mut self, rule: OrderRule) -> Option<(Priority, Waiting)> {
+        let mut lanes = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
+        let lane = match rule {
+            OrderRule::Priority => lanes.next(),
+            _ if Bug::NoAgeing.is_planted() => lanes.next(),
+            _ => lanes.min_by_key(|lane| lane.first().map(|first| lane.key(rule, &first))),
+        }?;
         let first = lane.first()?;
         Some((lane.priority, lane.remove(first.seq)?))
     }
@@ -264,26 +311,23 @@ impl Order {
 
     /// Whether somebody stands at a place.
     pub(crate) fn contains(&self, seq: Seq) -> bool {
-        self.lanes.iter().any(|lane| lane.find(seq).1)
+        self.lanes.iter().any(|lane| lane.get(seq).is_some())
     }
 
     /// How many stand before a place; `None` when nobody stands there.
-    pub(crate) fn rank(&self, seq: Seq) -> Option<u64> {
-        let mut before = 0;
-        for lane in &self.lanes {
-            if let Some(rank) = lane.rank(seq) {
-                return Some((before + rank) as u64);
-            }
-            before += lane.len();
-        }
-        None
+    pub(crate) fn rank(&self, rule: OrderRule, seq: Seq) -> Option<u64> {
+        let mut found = self.lanes.iter();
+        let key = found.find_map(|lane| Some(lane.key(rule, &lane.get(seq)?)))?;
+        let lanes = self.lanes.iter();
+        let before: usize = lanes.map(|lane| lane.before(rule, key)).sum();
+        Some(before as u64)
     }
 
     /// Since when the one waits that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Millis> {
         let heads = self.lanes.iter().filter_map(Lane::first);
         let others = self.lanes.iter().filter_map(Lane::first_to_expire);
-        let since = heads.map(|head| head.enqueued_at);
+        let since = heads.map(|head| head.eligible_at);
         since.chain(others.map(|(since, _)| since)).min()
     }
 

@@ -24,6 +24,8 @@ pub struct Waiting {
     pub seq: Seq,
     /// When it was accepted.
     pub enqueued_at: Millis,
+    /// Since when it waits for a slot: since it was accepted, or since its delay was over.
+    pub eligible_at: Millis,
     /// How often it has held a slot so far.
     pub attempt: Attempt,
     /// Whether it became eligible later than it was accepted, so that later ones may rightly have
@@ -42,6 +44,8 @@ pub struct Holder {
     pub seq: Seq,
     /// When it was accepted.
     pub enqueued_at: Millis,
+    /// Since when it waited for a slot.
+    pub eligible_at: Millis,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
 }
@@ -237,8 +241,9 @@ impl ActionQueue {
             self.check_room()?;
         }
         self.totals.enqueued += 1;
+        let rule = self.limits.order;
         let order = &mut self.load_mut().order;
-        let before = order.before_newest(priority);
+        let before = order.before_newest(rule, priority, waiting.enqueued_at);
         order.insert(priority, waiting);
         Ok(before)
     }
@@ -275,7 +280,8 @@ impl ActionQueue {
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }
-        let Some((priority, waiting)) = self.load_mut().order.pop_first() else {
+        let rule = self.limits.order;
+        let Some((priority, waiting)) = self.load_mut().order.pop_first(rule) else {
             return Grant::Blocked(Blocked::Empty);
         };
         let attempt = waiting.attempt.next();
@@ -284,6 +290,7 @@ impl ActionQueue {
             priority,
             seq: waiting.seq,
             enqueued_at: waiting.enqueued_at,
+            eligible_at: waiting.eligible_at,
             cancel_requested: false,
         };
         self.restore_holder(waiting.execution_id, holder);
@@ -334,6 +341,7 @@ impl ActionQueue {
             execution_id,
             seq: holder.seq,
             enqueued_at: holder.enqueued_at,
+            eligible_at: holder.eligible_at,
             attempt,
             delayed: false,
         };
@@ -401,7 +409,7 @@ impl ActionQueue {
                 return;
             };
             // The time it was not eligible does not count as waiting for a slot.
-            waiting.enqueued_at = waiting.enqueued_at.max(not_before);
+            waiting.eligible_at = waiting.enqueued_at.max(not_before);
             load.order.insert(priority, waiting);
         }
     }
@@ -420,7 +428,7 @@ impl ActionQueue {
 
     /// How many stand before this execution; `None` when it does not wait, or not yet.
     pub fn position(&self, seq: Seq) -> Option<u64> {
-        self.load.as_ref()?.order.rank(seq)
+        self.load.as_ref()?.order.rank(self.limits.order, seq)
     }
 
     /// Whether this execution waits, delayed or not.

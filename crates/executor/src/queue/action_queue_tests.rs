@@ -1,5 +1,6 @@
 //! Tests of the queue of one action: the examples, then random histories against a plain model.
 
+use attune_core::OrderRule;
 use proptest::prelude::*;
 
 use super::*;
@@ -9,6 +10,7 @@ fn limits(max_concurrent: u32) -> QueueLimits {
         max_concurrent: Some(max_concurrent),
         max_length: 100,
         timeout_seconds: 60,
+        order: OrderRule::Priority,
     }
 }
 
@@ -21,9 +23,24 @@ fn waiting(n: i64) -> Waiting {
         execution_id: ExecutionId(n),
         seq: Seq(n),
         enqueued_at: n,
+        eligible_at: n,
         attempt: Attempt(0),
         delayed: false,
     }
+}
+
+/// Ends this one and whoever is granted a slot after it; tells who that was, in order.
+fn drain(queue: &mut ActionQueue, first: i64) -> Vec<i64> {
+    let mut order = Vec::new();
+    let mut holds = ExecutionId(first);
+    while queue.finish(holds, Attempt(1), false) {
+        let Some(granted) = queue.grant_next().granted() else {
+            break;
+        };
+        holds = granted.execution_id;
+        order.push(holds.0);
+    }
+    order
 }
 
 /// What the figures say when whoever has waited longest waits since then.
@@ -171,6 +188,7 @@ fn executions_expire_from_the_head_when_their_time_is_over() {
                 Priority::Normal,
                 Waiting {
                     enqueued_at: n * 1000,
+                    eligible_at: n * 1000,
                     ..waiting(n)
                 },
             )
@@ -208,6 +226,62 @@ fn a_delayed_execution_takes_its_place_when_its_time_comes() {
         Some(ExecutionId(2))
     );
     invariant(&queue);
+}
+
+/// A low priority is not passed for ever: who came a step earlier for each rank goes first.
+#[test]
+fn a_wait_is_worth_a_priority_when_there_is_ageing() {
+    let mut queue = queue(1);
+    queue.set_limits(QueueLimits {
+        order: OrderRule::Ageing { step: 100 },
+        ..limits(1)
+    });
+    let came = [
+        (1, Priority::Normal, 0),
+        (2, Priority::Background, 10),
+        (3, Priority::Low, 20),
+        (4, Priority::High, 205),
+        (5, Priority::Normal, 215),
+        (6, Priority::High, 311),
+        (7, Priority::Critical, 411),
+    ];
+    for (n, priority, time) in came {
+        let entry = Waiting {
+            enqueued_at: time,
+            eligible_at: time,
+            ..waiting(n)
+        };
+        queue.enter(priority, entry).unwrap();
+        grant(&mut queue);
+    }
+    // 410, 320, 305, 415, 411 and 411: the last two by place.
+    let order = [4, 3, 2, 6, 7, 5];
+    for (position, n) in order.into_iter().enumerate() {
+        assert_eq!(queue.position(Seq(n)), Some(position as u64), "{n}");
+    }
+    assert_eq!(drain(&mut queue, 1), order);
+}
+
+/// A change of the rule holds for who waits already.
+#[test]
+fn who_waits_goes_by_the_rule_as_it_is_now() {
+    let mut queue = queue(1);
+    enter(&mut queue, 1..=1);
+    for (n, priority) in [
+        (2, Priority::Low),
+        (3, Priority::Critical),
+        (4, Priority::Normal),
+    ] {
+        queue.enter(priority, waiting(n)).unwrap();
+    }
+    let mut order = |order, first| {
+        queue.set_limits(QueueLimits { order, ..limits(1) });
+        assert_eq!(queue.position(Seq(first)), Some(0), "{order:?}");
+    };
+    order(OrderRule::Fifo, 2);
+    order(OrderRule::Priority, 3);
+    order(OrderRule::Ageing { step: 1 }, 3);
+    assert_eq!(drain(&mut queue, 1), [3, 2, 4]);
 }
 
 /// Nobody who may not start yet has waited for a slot, so such a queue has no age.
@@ -372,7 +446,7 @@ proptest! {
             match op {
                 Op::Enter(rank) => {
                     let priority = Priority::from_rank(rank).unwrap();
-                    let entry = Waiting { enqueued_at: now, ..waiting(next) };
+                    let entry = Waiting { enqueued_at: now, eligible_at: now, ..waiting(next) };
                     match queue.enter(priority, entry) {
                         Ok(position) => {
                             model.push((priority, next));
@@ -409,7 +483,7 @@ proptest! {
                 Op::Expire(seconds) => {
                     now += seconds * 20_000;
                     for gone in queue.expire(now, usize::MAX) {
-                        prop_assert!(gone.enqueued_at + 60_000 <= now);
+                        prop_assert!(gone.eligible_at + 60_000 <= now);
                         model.retain(|(_, id)| *id != gone.execution_id.0);
                     }
                 }

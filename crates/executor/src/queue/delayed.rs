@@ -68,6 +68,7 @@ mod tests {
             execution_id: ExecutionId(n),
             seq: Seq(n),
             enqueued_at: n,
+            eligible_at: n,
             attempt: Attempt(0),
             delayed: true,
         }

@@ -32,7 +32,9 @@ use crate::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority, QueueStats, QueueTotals, Seq};
+use attune_core::{
+    ActionId, Attempt, ExecutionId, OrderRule, Priority, QueueStats, QueueTotals, Seq,
+};
 use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -218,10 +220,12 @@ impl ExecutionQueueManager {
         };
         queue.set_limits(limits);
         let seq = Seq(self.shared.next_seq.fetch_add(1, Ordering::Relaxed));
+        let accepted_at = now();
         let entry = Waiting {
             execution_id,
             seq,
-            enqueued_at: now(),
+            enqueued_at: accepted_at,
+            eligible_at: accepted_at,
             attempt: Attempt(0),
             delayed: false,
         };
@@ -353,6 +357,7 @@ impl ExecutionQueueManager {
             max_concurrent: None,
             max_length: self.config.max_queue_length,
             timeout_seconds: self.config.queue_timeout_seconds,
+            order: OrderRule::default(),
         }
     }
 

@@ -12,11 +12,12 @@
 //! known, the action has no limit.
 //!
 //! *I3.* An execution waits with the priority that its client asked for, and is held up only if
-//! its client asked for that.
+//! its client asked for that. At each grant the order in force is one that can be, by the same rule
+//! as a limit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use attune_core::{ActionId, ExecutionId, RequestId};
+use attune_core::{ActionId, Attempt, ExecutionId, OrderRule, RequestId};
 use attune_record::Record;
 use uuid::Uuid;
 
@@ -24,10 +25,11 @@ use super::facts::Facts;
 use super::request::Request;
 use super::{FinalRow, Judged, Promise, Violation, violation};
 
-/// A change of a limit.
+/// A change of a limit or an order.
 #[derive(Debug, Clone)]
 struct Change {
     limit: Option<u32>,
+    order: OrderRule,
     asked_ns: i64,
     /// When it was in the store.
     stored_ns: Option<i64>,
@@ -56,10 +58,12 @@ impl Asked {
                 apply_id,
                 action_ref,
                 limit,
+                order,
                 t_ns,
             } => {
                 let change = Change {
                     limit: *limit,
+                    order: *order,
                     asked_ns: *t_ns,
                     stored_ns: None,
                     in_force_ns: None,
@@ -105,13 +109,13 @@ impl Limits {
     /// The highest limit that can have been in force at some time between two; `None` when there
     /// may have been none.
     pub(super) fn most(&self, action: ActionId, from: i64, to: i64) -> Option<u32> {
-        let most = self.possible(action, from, to)?.max();
+        let most = self.possible(action, from, to)?.map(most_of).max();
         most.filter(|most| *most < u32::MAX)
     }
 
     /// The lowest; `None` when nothing is known.
     pub(super) fn least(&self, action: ActionId, from: i64, to: i64) -> Option<u32> {
-        self.possible(action, from, to)?.min()
+        self.possible(action, from, to)?.map(most_of).min()
     }
 
     fn possible(
@@ -119,7 +123,7 @@ impl Limits {
         action: ActionId,
         from: i64,
         to: i64,
-    ) -> Option<impl Iterator<Item = u32> + '_> {
+    ) -> Option<impl Iterator<Item = &Change>> {
         let changes = self.changes.get(&action)?;
         let known = changes.iter().filter(|change| {
             let in_force = change.in_force_ns;
@@ -130,8 +134,19 @@ impl Limits {
         let possible = changes.iter().filter(move |change| {
             change.asked_ns <= to && change.stored_ns.is_none_or(|stored| stored >= replaced)
         });
-        Some(possible.map(|change| change.limit.unwrap_or(u32::MAX)))
+        Some(possible)
     }
+
+    /// Whether an order can have been in force; true when nothing is known.
+    fn may_order_by(&self, action: ActionId, order: OrderRule, from: i64, to: i64) -> bool {
+        let mut possible = self.possible(action, from, to).into_iter().flatten();
+        let is_known = self.possible(action, from, to).is_some();
+        !is_known || possible.any(|change| change.order == order)
+    }
+}
+
+fn most_of(change: &Change) -> u32 {
+    change.limit.unwrap_or(u32::MAX)
 }
 
 /// When the submission of each execution was first made.
@@ -151,6 +166,7 @@ pub(super) fn judge(
     broken: &mut Vec<Violation>,
 ) {
     judge_entries(facts, judged, broken);
+    judge_orders(facts, judged, broken);
     if let Some(rows) = rows {
         judge_confirmed(facts, rows, judged, broken);
     }
@@ -185,6 +201,32 @@ fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>
             let what = format!("execution {id} is held up, and nobody asked for that");
             broken.push(violation(Promise::I3, what, records));
         }
+    }
+}
+
+fn judge_orders(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
+    let limits = Limits::of(&facts.asked);
+    let mut wrong: Vec<(ExecutionId, Attempt, OrderRule, u32)> = Vec::new();
+    for ((id, attempt), grant) in &facts.grants {
+        let Some(known) = facts.execution(*id) else {
+            continue;
+        };
+        let (Some(action), Some(from), Some(record)) =
+            (known.action, known.accepted_ns, known.accepted)
+        else {
+            continue;
+        };
+        judged.orders += 1;
+        if !limits.may_order_by(action, grant.order, from, grant.t_ns) {
+            wrong.push((*id, *attempt, grant.order, record));
+        }
+    }
+    wrong.sort_unstable();
+    for (id, attempt, order, record) in wrong {
+        let what = format!(
+            "attempt {attempt} of execution {id} was granted by the order {order:?}, which nobody asked for"
+        );
+        broken.push(violation(Promise::I3, what, [record]));
     }
 }
 

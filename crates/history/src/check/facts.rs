@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Status, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
+    WorkerId,
 };
 
 use super::asked::Asked;
@@ -30,7 +31,7 @@ pub(super) struct Decision {
 pub(super) enum What {
     Accepted(ExecutionId, Status),
     Held(Key),
-    Granted(Key, Option<u32>),
+    Granted(Key, Option<u32>, OrderRule),
     Ended(Key, Status),
     Revoked(Key),
     Limit(Option<u32>),
@@ -58,6 +59,8 @@ pub(super) struct Execution {
     pub(super) action: Option<ActionId>,
     pub(super) priority: Option<Priority>,
     pub(super) delayed: bool,
+    /// When it was accepted, in milliseconds by the clock of its owner.
+    pub(super) at: Option<i64>,
     pub(super) status_accepted: Option<Status>,
     /// The record of its acceptance by the owner.
     pub(super) accepted: Option<u32>,
@@ -75,6 +78,7 @@ pub(super) struct Execution {
 pub(super) struct Grant {
     pub(super) grant_no: i64,
     pub(super) limit: Option<u32>,
+    pub(super) order: OrderRule,
     pub(super) t_ns: i64,
 }
 
@@ -308,6 +312,7 @@ impl Facts {
                 request_id,
                 status,
                 delayed,
+                at,
                 epoch,
                 t_ns,
                 ..
@@ -315,6 +320,7 @@ impl Facts {
                 let execution = self.of_action(*execution_id, *action_id);
                 execution.priority = Some(*priority);
                 execution.delayed = *delayed;
+                execution.at = *at;
                 execution.status_accepted = Some(*status);
                 execution.accepted.get_or_insert(number);
                 execution.accepted_ns.get_or_insert(*t_ns);
@@ -348,6 +354,7 @@ impl Facts {
                 attempt,
                 grant_no,
                 limit,
+                order,
                 epoch,
                 t_ns,
                 ..
@@ -357,10 +364,11 @@ impl Facts {
                 let grant = Grant {
                     grant_no: *grant_no,
                     limit: *limit,
+                    order: *order,
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, t_ns, What::Granted(key, *limit))
+                (action_id, epoch, t_ns, What::Granted(key, *limit, *order))
             }
             Record::Ended {
                 execution_id,

@@ -119,7 +119,7 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
-            What::Granted((id, _), limit) => {
+            What::Granted((id, _), limit, _) => {
                 self.leave(*id);
                 self.holders.insert(*id);
                 self.granted += 1;

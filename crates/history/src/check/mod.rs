@@ -114,6 +114,8 @@ pub struct Judged {
     pub priorities: u64,
     /// Starts of runs held against the limits that were asked for.
     pub limits: u64,
+    /// Grants held against the orders that were asked for.
+    pub orders: u64,
     /// Executions that were put back and granted again.
     pub retries: u64,
     /// Work held against the rounds of its owner.

@@ -4,8 +4,12 @@
 //! allows; a lowered limit takes no slot away. No attempt is granted while the execution holds
 //! one.
 //!
-//! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it, by
-//! (priority, id). Who waits is what was accepted without a delay and has never been granted, and
+//! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it: by
+//! (priority, id), by id alone, or with ageing by (time of acceptance + a step for each rank of its
+//! priority, id); the rule is that of the grant. Times are compared between priorities when the later one
+//! of the two was accepted by the owner that grants; the other may be older by two seconds at
+//! most than it seems, and tells nothing where the times of an action contradict its ids, because
+//! somebody's clock was wrong. Who waits is what was accepted without a delay and has never been granted, and
 //! what was put back: an execution whose slot was taken back waits at its place again, at once.
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
@@ -20,15 +24,18 @@
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, Priority, Status};
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OrderRule, Priority, Status};
 
 use super::facts::{Counts, Facts, Key, What};
 use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
+
+/// By how much the clocks of two owners may differ when nobody's is wrong, in milliseconds.
+const CLOCKS_DIFFER: i64 = 2_000;
 
 /// Returns how many executions were put back and granted again.
 pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
@@ -58,8 +65,12 @@ struct Replay<'a> {
     epoch: Option<Epoch>,
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
-    /// Who waits for sure, the first to go first.
-    waiting: BTreeSet<(Priority, ExecutionId)>,
+    /// Who waits for sure.
+    waiting: BTreeMap<Priority, BTreeSet<ExecutionId>>,
+    /// Whether the times of acceptance contradict the ids.
+    is_contradictory: bool,
+    /// The latest of them so far.
+    latest: i64,
     /// The limit in force, once this epoch's records have named it.
     limit: Option<Option<u32>>,
     /// What freed a slot last.
@@ -84,7 +95,9 @@ impl<'a> Replay<'a> {
             broken,
             epoch: None,
             holders: HashMap::new(),
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            is_contradictory: false,
+            latest: i64::MIN,
             limit: None,
             freed: None,
             granted: 0,
@@ -101,7 +114,9 @@ impl<'a> Replay<'a> {
         self.holders.clear();
         let facts = self.facts;
         let leaves = |id| facts.execution(id).is_some_and(|known| known.leaves);
-        self.waiting.retain(|(_, id)| leaves(*id));
+        for waiting in self.waiting.values_mut() {
+            waiting.retain(|id| leaves(*id));
+        }
         self.limit = None;
         self.freed = None;
         self.granted = 0;
@@ -129,7 +144,7 @@ impl<'a> Replay<'a> {
                 self.leave(id);
                 self.holders.insert(id, (attempt, record));
             }
-            What::Granted(key, limit) => self.grant(record, key, limit),
+            What::Granted(key, limit, rule) => self.grant(record, key, limit, rule),
             What::Ended(key, status) => {
                 self.leave(key.0);
                 self.release(record, key);
@@ -160,35 +175,83 @@ impl<'a> Replay<'a> {
             return;
         }
         self.added.enqueued += 1;
-        let delayed = self.facts.execution(id).is_none_or(|known| known.delayed);
-        if let Some(priority) = self.priority(id).filter(|_| !delayed) {
-            self.waiting.insert((priority, id));
+        let known = self.facts.execution(id);
+        if let Some(at) = known.and_then(|known| known.at) {
+            self.is_contradictory |= at < self.latest;
+            self.latest = at.max(self.latest);
+        }
+        if known.is_some_and(|known| !known.delayed) {
+            self.wait(id);
+        }
+    }
+
+    fn wait(&mut self, id: ExecutionId) {
+        if let Some(priority) = self.priority(id) {
+            self.waiting.entry(priority).or_default().insert(id);
         }
     }
 
     fn put_back(&mut self, (id, attempt): Key) {
-        if self.facts.grants.contains_key(&(id, attempt.next()))
-            && let Some(priority) = self.priority(id)
-        {
+        if self.facts.grants.contains_key(&(id, attempt.next())) && self.priority(id).is_some() {
             self.put_back += 1;
-            self.waiting.insert((priority, id));
+            self.wait(id);
         }
     }
 
     fn leave(&mut self, id: ExecutionId) {
-        if let Some(priority) = self.priority(id) {
-            self.waiting.remove(&(priority, id));
+        let lane = self
+            .priority(id)
+            .and_then(|lane| self.waiting.get_mut(&lane));
+        if let Some(lane) = lane {
+            lane.remove(&id);
         }
     }
 
-    fn grant(&mut self, record: u32, (id, attempt): Key, limit: Option<u32>) {
+    /// Who surely stands before an execution.
+    fn passed(&self, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
+        let priority = self.priority(id)?;
+        // Within a priority the first stands before all others, whatever the rule.
+        let heads = self.waiting.iter();
+        let mut heads = heads.filter_map(|(lane, waiting)| Some((*lane, *waiting.first()?)));
+        let passed = heads.find(|head| self.is_before(rule, *head, (priority, id)));
+        passed.map(|(_, first)| first)
+    }
+
+    fn is_before(
+        &self,
+        rule: OrderRule,
+        (lane, first): (Priority, ExecutionId),
+        (other_lane, second): (Priority, ExecutionId),
+    ) -> bool {
+        if lane == other_lane {
+            return first < second;
+        }
+        match rule {
+            OrderRule::Priority => lane < other_lane,
+            OrderRule::Fifo => first < second,
+            OrderRule::Ageing { step } => {
+                let at = |id| self.facts.execution(id).and_then(|known| known.at);
+                let (Some(one), Some(other)) = (at(first), at(second)) else {
+                    return false;
+                };
+                let [earlier, later] = [first.min(second), first.max(second)];
+                let epochs = [earlier, later].map(|id| Some(id.seq().epoch()) == self.epoch);
+                let slack = match epochs {
+                    [true, true] => 0,
+                    [false, true] if !self.is_contradictory => CLOCKS_DIFFER,
+                    _ => return false,
+                };
+                let key = |at: i64, lane: Priority| at + step * i64::from(lane.rank());
+                (key(one, lane) + slack, first) < (key(other, other_lane), second)
+            }
+        }
+    }
+
+    fn grant(&mut self, record: u32, (id, attempt): Key, limit: Option<u32>, rule: OrderRule) {
         self.leave(id);
         self.granted += 1;
         self.limit = Some(limit);
-        if let Some(priority) = self.priority(id)
-            && let Some((_, first)) = self.waiting.first().copied()
-            && self.waiting.first() < Some(&(priority, id))
-        {
+        if let Some(first) = self.passed(rule, id) {
             let what = format!("execution {id} was given a slot while {first} was before it");
             let accepted = self.facts.execution(first).and_then(|known| known.accepted);
             self.break_promise(Promise::I3, what, accepted.into_iter().chain([record]));
@@ -226,9 +289,10 @@ impl<'a> Replay<'a> {
             Some(None) => !pool_closed,
             Some(Some(limit)) => !pool_closed && self.holders.len() < limit as usize,
         };
-        let waiter = self.waiting.first().filter(|_| is_free && granted < STEP);
+        let waiter = self.waiting.values().find_map(BTreeSet::first);
+        let waiter = waiter.filter(|_| is_free && granted < STEP).copied();
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
-        if let Some((_, id)) = waiter.copied()
+        if let Some(id) = waiter
             && !was_stuck
         {
             let what = format!("a slot is free and execution {id} waits, but is not given it");

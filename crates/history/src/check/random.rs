@@ -1,6 +1,6 @@
 //! Random histories: good ones are never accused, broken ones are.
 
-use attune_core::{Epoch, Priority, RequestId, Seq, Status};
+use attune_core::{Epoch, OrderRule, Priority, RequestId, Seq, Status};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use proptest::test_runner::TestCaseError;
 use uuid::Uuid;
@@ -12,7 +12,18 @@ use attune_record::FaultPhase;
 
 /// What happens in a random history.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
-    prop::collection::vec((0..16_u8, any::<u8>()), 10..60)
+    prop::collection::vec((0..17_u8, any::<u8>()), 10..60)
+}
+
+/// With steps about as long as a few of the other things that happen.
+fn order(pick: u8) -> OrderRule {
+    match pick % 4 {
+        0 => OrderRule::Priority,
+        1 => OrderRule::Fifo,
+        _ => OrderRule::Ageing {
+            step: i64::from(pick) + 1,
+        },
+    }
 }
 
 fn random(limit: u32, steps: &[(u8, u8)]) -> World {
@@ -42,6 +53,7 @@ fn random(limit: u32, steps: &[(u8, u8)]) -> World {
                 world.kill_worker(i64::from(*pick) * SECOND);
                 world.fault(FaultPhase::End);
             }
+            (16, ..) => world.set_order(order(*pick)),
             _ => {}
         }
     }
@@ -216,6 +228,28 @@ fn mutate(world: &mut World, kind: u8, pick: u16) -> Option<Promise> {
             }
             None
         }
+        13 => {
+            // Nobody has ever asked for such a long step.
+            let place = all(|record| matches!(record, Record::Granted { .. }))?;
+            let Record::Granted {
+                order,
+                execution_id: id,
+                ..
+            } = &mut world.records[place]
+            else {
+                return None;
+            };
+            *order = OrderRule::Ageing { step: 1_000 };
+            // Nothing is known of what was asked for before the first change.
+            let id = *id;
+            let mut known = world
+                .records
+                .iter()
+                .skip_while(|record| !matches!(record, Record::ApplyOk { .. }));
+            known
+                .any(|record| matches!(record, Record::Accepted { execution_id, .. } if *execution_id == id))
+                .then_some(Promise::I3)
+        }
         11 => {
             world.rows.get_mut(&row)?.request_id = Some(RequestId(Uuid::nil()));
             Some(Promise::I1)
@@ -268,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..13_u8, pick in any::<u16>()) {
+    fn one_thing_broken_is_noticed(limit in 1..4_u32, steps in steps(), kind in 0..14_u8, pick in any::<u16>()) {
         let mut world = random(limit, &steps);
         let Some(promise) = mutate(&mut world, kind, pick) else {
             return Err(TestCaseError::reject("nothing to break"));

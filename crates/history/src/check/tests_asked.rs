@@ -12,10 +12,12 @@ use super::*;
 impl World {
     /// Somebody asks for a limit.
     pub(super) fn ask_limit(&mut self, apply_id: Uuid, limit: Option<u32>) {
+        let order = self.order;
         self.push(|t_ns| Record::ApplyInvoke {
             apply_id,
             action_ref: ACTION_REF.to_owned(),
             limit,
+            order,
             t_ns,
         });
     }

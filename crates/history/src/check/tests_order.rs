@@ -1,10 +1,10 @@
 //! Broken histories of I3 to I7.
 
-use attune_core::{Attempt, ExecutionId, Priority, QueueTotals, Status};
+use attune_core::{Attempt, ExecutionId, OrderRule, Priority, QueueTotals, Status};
 use uuid::Uuid;
 
 use super::tests::{NORMAL, assert_breaks, assert_clean, broken, busy, findings};
-use super::world::{ACTION, World, request};
+use super::world::{ACTION, SECOND, World, request};
 use super::*;
 
 /// Makes two executions change places in what the owner granted.
@@ -51,6 +51,88 @@ fn i3_a_lower_priority_before_a_higher() {
     assert_clean(&world);
     swap(&mut world, low, high, true);
     assert_breaks(&world, Promise::I3);
+}
+
+impl World {
+    pub(super) fn set_order(&mut self, order: OrderRule) {
+        self.order = order;
+        self.set_limit(self.limit);
+    }
+}
+
+/// Ten steps of the clock of this world are one of ageing.
+const AGEING: OrderRule = OrderRule::Ageing { step: 100 };
+
+/// One that holds the only slot, then one of low priority, and so much later one of high.
+fn aged(order: OrderRule, later: i64) -> (World, ExecutionId, ExecutionId) {
+    let mut world = World::new(1);
+    world.set_order(order);
+    let _first = world.submit(NORMAL);
+    let low = world.submit(Priority::Low);
+    world.wait(later);
+    let high = world.submit(Priority::High);
+    (world, low, high)
+}
+
+#[test]
+fn i3_a_wait_counts_where_there_is_ageing() {
+    for (order, later) in [(AGEING, 0), (AGEING, 1_000), (OrderRule::Fifo, 0)] {
+        let (mut world, low, high) = aged(order, later);
+        world.drain();
+        assert_clean(&world);
+        swap(&mut world, low, high, true);
+        assert_breaks(&world, Promise::I3);
+    }
+}
+
+#[test]
+fn i3_an_order_that_nobody_asked_for() {
+    let (mut world, ..) = aged(AGEING, 0);
+    world.drain();
+    for record in &mut world.records {
+        if let Record::Granted { order, .. } = record {
+            *order = OrderRule::Ageing { step: 101 };
+        }
+    }
+    assert_breaks(&world, Promise::I3);
+}
+
+/// Another owner's clock may differ, so it is not told who of two came first when it is that close.
+#[test]
+fn i3_ages_by_two_clocks_are_compared_with_care() {
+    for (later, is_seen) in [(1_000, false), (SECOND, true)] {
+        let (mut world, low, _) = aged(AGEING, later);
+        world.takeover();
+        let high = world.submit(Priority::Critical);
+        world.drain();
+        assert_clean(&world);
+        swap(&mut world, low, high, true);
+        let broken = findings(&world)[0].count(Promise::I3);
+        assert_eq!(broken > 0, is_seen, "{later}");
+    }
+}
+
+/// Where times contradict the order of acceptance somebody's clock was wrong.
+#[test]
+fn i3_times_that_contradict_the_ids_tell_nothing() {
+    let (mut world, low, _) = aged(AGEING, SECOND);
+    world.takeover();
+    let high = world.submit(Priority::Critical);
+    world.drain();
+    for record in &mut world.records {
+        if let Record::Accepted {
+            execution_id,
+            at: Some(at),
+            ..
+        } = record
+            && *execution_id == low
+        {
+            *at += 2 * SECOND;
+        }
+    }
+    assert_clean(&world);
+    swap(&mut world, low, high, true);
+    assert_eq!(findings(&world)[0].count(Promise::I3), 0);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, PartitionId, Priority, RequestId, Seq, Status, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Seq,
+    Status, WorkerId,
 };
 use uuid::Uuid;
 
@@ -28,6 +29,9 @@ pub(super) struct World {
     pub(super) records: Vec<Record>,
     pub(super) rows: BTreeMap<ExecutionId, FinalRow>,
     pub(super) limit: u32,
+    pub(super) order: OrderRule,
+    /// With which priority each was accepted, and when.
+    accepted: BTreeMap<ExecutionId, (Priority, i64)>,
     /// Whether the pool of the action takes no dispatches.
     pub(super) pool_closed: bool,
     pub(super) waiting: BTreeSet<(Priority, ExecutionId)>,
@@ -55,6 +59,8 @@ impl World {
             records: Vec::new(),
             rows: BTreeMap::new(),
             limit,
+            order: OrderRule::Priority,
+            accepted: BTreeMap::new(),
             pool_closed: false,
             waiting: BTreeSet::new(),
             holders: BTreeMap::new(),
@@ -258,6 +264,8 @@ impl World {
         self.push(|t_ns| Record::Confirmed { request_id, t_ns });
         self.round += 1;
         let status = Status::Queued;
+        let at = self.t;
+        self.accepted.insert(id, (priority, at));
         self.decide(|epoch| Record::Accepted {
             execution_id: id,
             action_id: ACTION,
@@ -265,6 +273,7 @@ impl World {
             request_id,
             status,
             delayed: false,
+            at: Some(at),
             epoch,
             round: 0,
             t_ns: 0,
@@ -289,38 +298,29 @@ impl World {
         id
     }
 
-    fn priority(&self, id: ExecutionId) -> Priority {
-        let accepted = self.records.iter().find_map(|record| match record {
-            Record::Accepted {
-                execution_id,
-                priority,
-                ..
-            } if *execution_id == id => Some(*priority),
-            _ => None,
-        });
-        accepted.unwrap()
-    }
-
     /// Grants what is free, ends the round, and lets the runs begin.
     fn serve(&mut self, freed: Option<usize>) {
         let mut granted = Vec::new();
         let was_full = self.holders.len() + 1 >= self.limit as usize;
         while self.holders.len() < self.limit as usize
-            && let Some((_, id)) = self.waiting.pop_first()
+            && let Some(first) = self.first()
         {
+            self.waiting.remove(&first);
+            let (_, id) = first;
             let row = self.rows.get_mut(&id).unwrap();
             row.attempt = row.attempt.next();
             row.status = Status::Running;
             let attempt = row.attempt;
             self.holders.insert(id, attempt);
             self.grants += 1;
-            let (limit, grant_no) = (Some(self.limit), self.grants);
+            let (limit, order, grant_no) = (Some(self.limit), self.order, self.grants);
             self.decide(|epoch| Record::Granted {
                 execution_id: id,
                 action_id: ACTION,
                 attempt,
                 grant_no,
                 limit,
+                order,
                 epoch,
                 round: 0,
                 t_ns: 0,
@@ -335,6 +335,13 @@ impl World {
                 self.handoffs.push((end, start));
             }
         }
+    }
+
+    fn first(&self) -> Option<(Priority, ExecutionId)> {
+        let key = |(priority, id): &(Priority, ExecutionId)| {
+            (self.order.key(*priority, self.accepted[id].1), *id)
+        };
+        self.waiting.iter().min_by_key(|place| key(place)).copied()
     }
 
     fn claim(&mut self, execution_id: ExecutionId) {
@@ -467,7 +474,7 @@ impl World {
 
     fn revoke(&mut self, id: ExecutionId) {
         let attempt = self.holders.remove(&id).unwrap();
-        self.waiting.insert((self.priority(id), id));
+        self.waiting.insert((self.accepted[&id].0, id));
         self.rows.get_mut(&id).unwrap().status = Status::Queued;
         self.round += 1;
         self.decide(|epoch| Record::Revoked {

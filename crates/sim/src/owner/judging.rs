@@ -153,7 +153,8 @@ impl World {
         };
         let all = usize::MAX;
         let (rows, _) = self.store.load_rows(decided.partition, None, all);
-        shadow.recover(&self.owners[o].since, &rows);
+        let now = self.owners[o].wall(self.now);
+        shadow.recover(now, &self.owners[o].since, &rows);
         shadow.learn(&decided.facts);
         self.shadows.insert(key, shadow);
     }

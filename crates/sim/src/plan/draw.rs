@@ -1,6 +1,6 @@
 //! Draws a plan from its seed.
 
-use attune_core::{OnWorkerLost, Priority, Status};
+use attune_core::{OnWorkerLost, OrderRule, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::rng::Rng;
@@ -77,8 +77,53 @@ impl Plan {
             plant,
         };
         plan.add_lasting();
+        plan.add_orders();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
+    }
+
+    /// By what executions stand in line, from a stream of chance of its own.
+    fn add_orders(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x0bde_0bde_0bde_0bde);
+        let rng = &mut rng;
+        if rng.chance(500) {
+            return;
+        }
+        for action in &mut self.actions {
+            action.order = order(rng);
+        }
+        // Most say nothing of priorities otherwise, and then there is little to age.
+        for planned in &mut self.ops {
+            if let Op::Submit { priority, .. } = &mut planned.what {
+                *priority = rng.pick(&Priority::ALL);
+            }
+        }
+        if rng.chance(400) {
+            let mut at = rng.between(200, self.heal_at / 2);
+            for _ in 0..=rng.index(4) {
+                let action = rng.index(self.actions.len());
+                self.ask(
+                    at,
+                    Op::Order {
+                        action,
+                        order: order(rng),
+                    },
+                );
+                at += rng.between(20, 4_000);
+            }
+            self.ops.sort_by_key(|op| (op.at, op.id));
+        }
+    }
+}
+
+/// With steps of about as long as executions wait.
+fn order(rng: &mut Rng) -> OrderRule {
+    match rng.index(5) {
+        0 => OrderRule::Priority,
+        1 => OrderRule::Fifo,
+        _ => OrderRule::Ageing {
+            step: 1_000 * rng.between(1, 8),
+        },
     }
 }
 
@@ -93,6 +138,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         limit: limit(rng),
         max_length: rng.chance(150).then_some(5),
         timeout_seconds: rng.chance(150).then_some(8),
+        order: OrderRule::Priority,
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail
         } else {

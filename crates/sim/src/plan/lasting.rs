@@ -85,7 +85,7 @@ impl Plan {
         }
     }
 
-    fn ask(&mut self, at: Time, what: Op) {
+    pub(super) fn ask(&mut self, at: Time, what: Op) {
         let id = self.ops.iter().map(|op| op.id + 1).max().unwrap_or(0);
         self.ops.push(Planned { at, id, what });
     }

@@ -7,7 +7,8 @@ mod fault;
 mod lasting;
 mod plant;
 
-use attune_core::{OnWorkerLost, PartitionId, Priority};
+use attune_core::policy::Ordering;
+use attune_core::{ActionPolicy, OnWorkerLost, OrderRule, PartitionId, Priority};
 
 use crate::routing::RoutingPlan;
 
@@ -46,6 +47,8 @@ pub struct ActionShape {
     pub max_length: Option<u32>,
     /// How long one may wait, in seconds.
     pub timeout_seconds: Option<u32>,
+    /// By what those who wait stand in line.
+    pub order: OrderRule,
     /// What happens when its worker dies.
     pub on_worker_lost: OnWorkerLost,
     /// How often it may be tried.
@@ -128,6 +131,13 @@ pub enum Op {
         /// Its new limit.
         limit: Option<u32>,
     },
+    /// Changes the order of an action.
+    Order {
+        /// Which action.
+        action: usize,
+        /// By what those who wait stand in line from then on.
+        order: OrderRule,
+    },
 }
 
 /// Something planned.
@@ -184,4 +194,13 @@ impl Plan {
     pub(crate) fn partition_of(&self, action: usize) -> PartitionId {
         PartitionId::of(&self.actions[action].name, self.partitions)
     }
+}
+
+/// Writes an order down as somebody would who wants it.
+pub(crate) fn set_order(policy: &mut ActionPolicy, order: OrderRule) {
+    policy.queue.ordering = (order == OrderRule::Fifo).then_some(Ordering::Fifo);
+    policy.priority.ageing_seconds = match order {
+        OrderRule::Ageing { step } => u32::try_from(step / 1_000).ok(),
+        _ => None,
+    };
 }

@@ -45,12 +45,40 @@ enum Kind {
     Probe,
 }
 
+/// By what those who wait stand in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// A higher priority goes first, as without a word about it.
+    Priority,
+    /// The priority counts for nothing.
+    Fifo,
+    /// So many seconds of waiting are worth a priority.
+    Ageing(u32),
+}
+
+impl Order {
+    /// One of them; the steps are about as long as executions wait.
+    pub(crate) fn numbered(number: usize) -> Self {
+        [Self::Priority, Self::Ageing(1), Self::Fifo, Self::Ageing(5)][number % 4]
+    }
+
+    fn add_to(self, policy: &mut Value) {
+        match self {
+            Self::Priority => {}
+            Self::Fifo => policy["queue"]["ordering"] = json!("fifo"),
+            Self::Ageing(seconds) => policy["priority"] = json!({"ageing_seconds": seconds}),
+        }
+    }
+}
+
 /// An action.
 #[derive(Debug, Clone)]
 pub(crate) struct Action {
     pub(crate) action_ref: String,
     /// The limit that it begins with.
     pub(crate) limit: Option<u32>,
+    /// The order that it begins with.
+    pub(crate) order: Order,
     kind: Kind,
     /// How often it is asked for, next to the others.
     weight: u32,
@@ -68,6 +96,7 @@ impl Action {
             Self {
                 action_ref: format!("chaos.a{number:02}"),
                 limit: (number != COUNT - 1).then_some(1 + (number % 5) as u32),
+                order: Order::numbered(number),
                 kind,
                 weight,
             }
@@ -80,6 +109,7 @@ impl Action {
         let special = special.map(|(action_ref, kind, weight)| Self {
             action_ref: action_ref.to_owned(),
             limit: Some(2),
+            order: Order::Priority,
             kind,
             weight,
         });
@@ -95,6 +125,7 @@ impl Action {
         let lasting = lasting.map(|(action_ref, kind, limit)| Self {
             action_ref,
             limit,
+            order: Order::Priority,
             kind,
             weight: 0,
         });
@@ -108,7 +139,12 @@ impl Action {
 
     /// The action as the API takes it. `program` is this very program, `history` the folder of
     /// its records.
-    pub(crate) fn spec(&self, program: &Path, history: &Path, limit: Option<u32>) -> Value {
+    pub(crate) fn spec(
+        &self,
+        program: &Path,
+        history: &Path,
+        (limit, order): (Option<u32>, Order),
+    ) -> Value {
         let run = match self.kind {
             Kind::Noop | Kind::Large | Kind::Probe => json!({"builtin": "noop"}),
             Kind::Sleep => json!({"builtin": "sleep"}),
@@ -130,6 +166,7 @@ impl Action {
                 "queue": {"max_length": MAX_WAITING, "timeout_seconds": WAIT_SECONDS},
             },
         });
+        order.add_to(&mut spec["policy"]);
         if self.kind == Kind::Large {
             spec["env"] = json!({"PAD": "x".repeat(20_000)});
         }

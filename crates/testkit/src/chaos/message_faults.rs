@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::actions::{PARTITIONS, POISON};
+use super::actions::{Order, PARTITIONS, POISON};
 use super::amqp::envelope;
 use super::nemesis::{Fault, Lane, Rig};
 use super::probe;
@@ -62,7 +62,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     fault!(
         "limits",
-        "limits of some actions are changed",
+        "limits and orders of some actions are changed",
         "nothing to heal",
         5,
         limits
@@ -186,15 +186,19 @@ async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
     for _ in 0..count {
         let action = &shared.actions[random.random_range(0..shared.actions.len())];
         if action.limit.is_some() && action.action_ref != POISON {
-            targets.push((action, Some(random.random_range(1..=6))));
+            let order = Order::numbered(random.random_range(0..4));
+            targets.push((action, Some(random.random_range(1..=6)), order));
         }
     }
     let names: Vec<_> = targets
         .iter()
-        .map(|(action, limit)| format!("{}={}", action.action_ref, limit.unwrap_or_default()))
+        .map(|(action, limit, order)| {
+            let limit = limit.unwrap_or_default();
+            format!("{}={limit},{order:?}", action.action_ref)
+        })
         .collect();
     let begun = rig.begin(fault, &names.join(" "))?;
-    for (action, limit) in targets {
+    for (action, limit, order) in targets {
         {
             // Before the change, because it may be in force even if no answer comes.
             let mut limits = rig.limits.lock().unwrap_or_else(PoisonError::into_inner);
@@ -202,7 +206,7 @@ async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
                 *highest = (*highest).max(limit);
             }
         }
-        let spec: Value = action.spec(&shared.program, &shared.history, limit);
+        let spec: Value = action.spec(&shared.program, &shared.history, (limit, order));
         let path = format!("/api/v1/actions/{}", action.action_ref);
         // No answer, or not in force yet: as it may be.
         let _answer = api

@@ -250,8 +250,12 @@ async fn go_through(
     api.until_ready().await?;
     for action in &shared.actions {
         wait_for(&action.action_ref, async || {
-            api.apply(&action.spec(&shared.program, &shared.history, action.limit))
-                .await
+            api.apply(&action.spec(
+                &shared.program,
+                &shared.history,
+                (action.limit, action.order),
+            ))
+            .await
         })
         .await?;
     }
