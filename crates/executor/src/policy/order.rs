@@ -264,7 +264,12 @@ impl Order {
             lanes.map(Lane::len).sum()
         } else {
             let key = (rule.key(priority, time), Seq(i64::MAX));
-            lanes.map(|lane| lane.before(rule, key)).sum()
+            // Nobody came later, so of the same and of higher priorities all stand before it.
+            let before = |lane: &Lane| match lane.priority <= priority {
+                true => lane.len(),
+                false => lane.before(rule, key),
+            };
+            lanes.map(before).sum()
         };
         before as u64
     }

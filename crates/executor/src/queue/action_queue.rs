@@ -303,7 +303,8 @@ impl ActionQueue {
 
     /// Whether this attempt holds a slot.
     fn holds(&self, execution_id: ExecutionId, attempt: Attempt) -> bool {
-        let holder = self.holder(execution_id);
+        let load = self.load.as_ref();
+        let holder = load.and_then(|load| load.active.get(&execution_id));
         holder.is_some_and(|holder| holder.attempt == attempt)
     }
 
