@@ -210,8 +210,7 @@ impl World {
     /// Whether messages reach this owner, or should reach another one by now: the time for that
     /// begins when there is another one who could serve.
     fn could_have_bus(&self, owner: usize, partition: PartitionId) -> bool {
-        self.lasting.without_bus(owner, self.now).is_none()
-            || self.ways.should_have_gone(partition, self.now)
+        self.lasting.without_bus(owner, self.now).is_none() || self.should_have_gone(partition)
     }
 
     /// How many runs of an action hold a slot although the broker has their ends.

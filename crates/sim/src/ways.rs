@@ -18,7 +18,7 @@ use crate::world::World;
 const MAKING_WAY: Time = 2_000 + 3 * OWNER_TTL + BOUND;
 
 /// How long three answers of the store may be late: a look that is answered late shows nothing, and does
-/// not count for whoever watches a lease.
+/// not count for whoever watches a lease. Who waits for an answer hands nothing over.
 const LATE_LOOKS: Time = 3 * 5_000;
 
 /// Since when somebody sits on the partitions, by their numbers.
@@ -35,19 +35,32 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    /// Whether a partition should have gone to somebody with a way to the broker by now.
-    pub(crate) fn should_have_gone(&self, partition: PartitionId, now: Time) -> bool {
-        let since = self.leases.get(&partition.0);
-        since.is_some_and(|since| now - since > MAKING_WAY)
+    /// For how long somebody has kept a partition from somebody with a way to the broker.
+    fn is_kept_for(&self, partition: PartitionId, now: Time) -> Option<Time> {
+        self.leases.get(&partition.0).map(|since| now - since)
     }
 }
 
 impl World {
+    /// Whether a partition should have gone to somebody with a way to the broker by now.
+    pub(crate) fn should_have_gone(&self, partition: PartitionId) -> bool {
+        let kept = self.ways.is_kept_for(partition, self.now);
+        kept.is_some_and(|kept| kept > self.making_way())
+    }
+
+    /// How long it may take until a partition is with somebody who can serve it.
+    fn making_way(&self) -> Time {
+        match self.noise.stalled {
+            0 => MAKING_WAY,
+            _ => MAKING_WAY + LATE_LOOKS,
+        }
+    }
+
     pub(crate) fn watch_ways(&mut self) {
         for partition in 0..self.plan.partitions {
             let messages = self.sits_on_messages(partition);
             let leases = self.sits_on_lease(partition);
-            let now = self.now;
+            let (now, making_way) = (self.now, self.making_way());
             let mut said = Vec::new();
             if self.is_left_alone(partition) {
                 let able = (0..self.owners.len()).filter(|it| self.could_serve(*it));
@@ -58,12 +71,7 @@ impl World {
                     free.entry(one).or_insert(now);
                 }
                 let since = free.values().copied().min().unwrap_or(now);
-                let late = if self.noise.stalled > 0 {
-                    LATE_LOOKS
-                } else {
-                    0
-                };
-                if now - since > MAKING_WAY + late {
+                if now - since > making_way {
                     said.push(format!(
                         "nobody takes partition {partition} since {since} ms"
                     ));
@@ -74,7 +82,7 @@ impl World {
             let ways = &mut self.ways;
             let kinds = [
                 (&mut ways.messages, messages, BOUND, "the messages"),
-                (&mut ways.leases, leases, MAKING_WAY, "the lease"),
+                (&mut ways.leases, leases, making_way, "the lease"),
             ];
             for (since, sits, bound, what) in kinds {
                 let Some(owner) = sits else {
