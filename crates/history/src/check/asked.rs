@@ -13,7 +13,8 @@
 //!
 //! *I3.* An execution waits with the priority that its client asked for, and is held up only if
 //! its client asked for that. At each grant the order in force is one that can be, by the same rule
-//! as a limit.
+//! as a limit, where no API was killed: what one was asked for at that moment may be stored, and the
+//! record of it lost.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -205,14 +206,18 @@ fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>
 }
 
 fn judge_orders(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
-    let limits = Limits::of(&facts.asked);
+    if !facts.processes.all_ended_well("api") {
+        return;
+    }
+    let (limits, invoked) = (Limits::of(&facts.asked), invoked(facts));
     let mut wrong: Vec<(ExecutionId, Attempt, OrderRule, u32)> = Vec::new();
     for ((id, attempt), grant) in &facts.grants {
         let Some(known) = facts.execution(*id) else {
             continue;
         };
+        // Not since its acceptance, which is recorded when its owner hears that it is stored.
         let (Some(action), Some(from), Some(record)) =
-            (known.action, known.accepted_ns, known.accepted)
+            (known.action, invoked.get(id).copied(), known.accepted)
         else {
             continue;
         };

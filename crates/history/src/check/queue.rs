@@ -6,10 +6,9 @@
 //!
 //! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it: by
 //! (priority, id), by id alone, or with ageing by (time of acceptance + a step for each rank of its
-//! priority, id); the rule is that of the grant. Times are compared between priorities when the later one
-//! of the two was accepted by the owner that grants; the other may be older by two seconds at
-//! most than it seems, and tells nothing where the times of an action contradict its ids, because
-//! somebody's clock was wrong. Who waits is what was accepted without a delay and has never been granted, and
+//! priority, id); the rule is that of the grant. Times are compared between priorities where the owner that
+//! grants has accepted both: what another one has written down is loaded by a clock that may differ. They
+//! tell nothing where they contradict the ids, because then the clock was put right. Who waits is what was accepted without a delay and has never been granted, and
 //! what was put back: an execution whose slot was taken back waits at its place again, at once.
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
@@ -26,16 +25,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OrderRule, Priority, Status};
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OrderRule, Priority, Seq, Status};
 
 use super::facts::{Counts, Facts, Key, What};
 use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
-
-/// By how much the clocks of two owners may differ when nobody's is wrong, in milliseconds.
-const CLOCKS_DIFFER: i64 = 2_000;
 
 /// Returns how many executions were put back and granted again.
 pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
@@ -67,7 +63,7 @@ struct Replay<'a> {
     holders: HashMap<ExecutionId, (Attempt, u32)>,
     /// Who waits for sure.
     waiting: BTreeMap<Priority, BTreeSet<ExecutionId>>,
-    /// Whether the times of acceptance contradict the ids.
+    /// Whether this owner's times of acceptance contradict the ids.
     is_contradictory: bool,
     /// The latest of them so far.
     latest: i64,
@@ -117,6 +113,8 @@ impl<'a> Replay<'a> {
         for waiting in self.waiting.values_mut() {
             waiting.retain(|id| leaves(*id));
         }
+        self.is_contradictory = false;
+        self.latest = i64::MIN;
         self.limit = None;
         self.freed = None;
         self.granted = 0;
@@ -210,9 +208,17 @@ impl<'a> Replay<'a> {
     /// Who surely stands before an execution.
     fn passed(&self, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
         let priority = self.priority(id)?;
-        // Within a priority the first stands before all others, whatever the rule.
+        // Within a priority the first stands before all others, whatever the rule; and so does the first
+        // whose time can be compared among those.
+        let own = self
+            .epoch
+            .map(|epoch| ExecutionId::new(id.partition(), Seq::new(epoch, 0)));
         let heads = self.waiting.iter();
-        let mut heads = heads.filter_map(|(lane, waiting)| Some((*lane, *waiting.first()?)));
+        let mut heads = heads.flat_map(|(lane, waiting)| {
+            let own = own.and_then(|own| waiting.range(own..).next());
+            let heads = waiting.first().into_iter().chain(own);
+            heads.map(|head| (*lane, *head))
+        });
         let passed = heads.find(|head| self.is_before(rule, *head, (priority, id)));
         passed.map(|(_, first)| first)
     }
@@ -234,15 +240,12 @@ impl<'a> Replay<'a> {
                 let (Some(one), Some(other)) = (at(first), at(second)) else {
                     return false;
                 };
-                let [earlier, later] = [first.min(second), first.max(second)];
-                let epochs = [earlier, later].map(|id| Some(id.seq().epoch()) == self.epoch);
-                let slack = match epochs {
-                    [true, true] => 0,
-                    [false, true] if !self.is_contradictory => CLOCKS_DIFFER,
-                    _ => return false,
-                };
+                let is_own = |id: ExecutionId| Some(id.seq().epoch()) == self.epoch;
                 let key = |at: i64, lane: Priority| at + step * i64::from(lane.rank());
-                (key(one, lane) + slack, first) < (key(other, other_lane), second)
+                !self.is_contradictory
+                    && is_own(first)
+                    && is_own(second)
+                    && (key(one, lane), first) < (key(other, other_lane), second)
             }
         }
     }
