@@ -144,8 +144,8 @@ pub(crate) fn check_count(field: &str, value: Option<u32>, without: &str) -> Res
 ///
 /// With ageing, a wait is worth as much as a priority: each stands by the time of its acceptance and
 /// one step more for each rank of its priority. That is a *virtual deadline* and never changes, so
-/// nothing is sorted again while time passes, and it bounds the wait: who is `n` ranks below the
-/// highest is overtaken by nobody who comes more than `n` steps after it.
+/// nothing is sorted again while time passes, and it bounds who may go before: who is `n` ranks below
+/// the highest is overtaken by nobody who is accepted more than `n` steps after it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]

@@ -136,9 +136,7 @@ impl Lane {
 
     /// How many of this lane stand before a key.
     fn before(&self, rule: OrderRule, key: Key) -> usize {
-        let at = self
-            .row
-            .partition_point(|place| (rule.key(self.priority, place.enqueued_at), place.seq) < key);
+        let at = self.row_before(rule, key);
         let late = self.late.values();
         let late = late.take_while(|waiting| self.key(rule, waiting) < key);
         at - self.gaps_before(at) + late.count()
@@ -146,12 +144,7 @@ impl Lane {
 
     /// The same, in a bounded time: of a long row with gaps it is an estimate.
     fn about_before(&self, rule: OrderRule, key: Key) -> usize {
-        if self.gaps == 0 && self.late.is_empty() {
-            return self.before(rule, key);
-        }
-        let at = self
-            .row
-            .partition_point(|place| (rule.key(self.priority, place.enqueued_at), place.seq) < key);
+        let at = self.row_before(rule, key);
         let gaps = match at {
             0..=COUNTED => self.gaps_before(at),
             _ => self.gaps * at / self.row.len(),
@@ -159,6 +152,12 @@ impl Lane {
         let late = self.late.values().take(COUNTED);
         let late = late.take_while(|waiting| self.key(rule, waiting) < key);
         at - gaps.min(at) + late.count()
+    }
+
+    /// How many places of the row stand before a key, gaps among them.
+    fn row_before(&self, rule: OrderRule, key: Key) -> usize {
+        let row_key = |place: &Place| (rule.key(self.priority, place.enqueued_at), place.seq);
+        self.row.partition_point(|place| row_key(place) < key)
     }
 
     fn gaps_before(&self, at: usize) -> usize {

@@ -140,9 +140,8 @@ impl Limits {
 
     /// Whether an order can have been in force; true when nothing is known.
     fn may_order_by(&self, action: ActionId, order: OrderRule, from: i64, to: i64) -> bool {
-        let mut possible = self.possible(action, from, to).into_iter().flatten();
-        let is_known = self.possible(action, from, to).is_some();
-        !is_known || possible.any(|change| change.order == order)
+        let possible = self.possible(action, from, to);
+        possible.is_none_or(|mut changes| changes.any(|change| change.order == order))
     }
 }
 
