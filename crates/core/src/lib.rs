@@ -28,7 +28,7 @@ pub use ids::{
 pub use network::Network;
 pub use outcome::Outcome;
 pub use plant::Bug;
-pub use policy::{ActionPolicy, OrderRule};
+pub use policy::{ActionPolicy, Demand, DemandRule, GroupKey, OrderRule};
 pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;

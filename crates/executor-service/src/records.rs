@@ -65,6 +65,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
         Fact::Bounds { action_id, limits } => Record::Limit {
             action_id: *action_id,
             limit: limits.max_concurrent,
+            group_limit: limits.group_limit,
+            demands: limits.demands,
             epoch,
             round,
             t_ns,
@@ -89,6 +91,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             status,
             not_before,
             at,
+            demand,
         } => Record::Accepted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -97,6 +100,19 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             status: *status,
             delayed: not_before.is_some(),
             at: Some(*at),
+            demand: *demand,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Grouped {
+            execution_id,
+            action_id,
+            demand,
+        } => Record::Grouped {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            demand: *demand,
             epoch,
             round,
             t_ns,
@@ -108,6 +124,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             grant_no,
             limit,
             order,
+            group_limit,
+            demands,
         } => Record::Granted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -115,6 +133,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             grant_no: *grant_no,
             limit: *limit,
             order: *order,
+            group_limit: *group_limit,
+            demands: *demands,
             epoch,
             round,
             t_ns,
@@ -153,7 +173,11 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt: *attempt,
             t_ns,
         },
-        Fact::Totals { stats, pool_closed } => Record::Totals {
+        Fact::Totals {
+            stats,
+            pool_closed,
+            regrouping,
+        } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
             completed: stats.total_completed,
@@ -162,6 +186,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             waiting: stats.queue_length,
             active: stats.active_count,
             pool_closed: *pool_closed,
+            regrouping: *regrouping,
             epoch,
             round,
             t_ns,
@@ -194,6 +219,8 @@ mod tests {
                     max_length: 10,
                     timeout_seconds: 60,
                     order: OrderRule::Priority,
+                    group_limit: None,
+                    demands: None,
                 },
             }],
         };

@@ -1,8 +1,8 @@
 //! What can be recorded.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
-    WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
+    Status, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -189,6 +189,25 @@ pub enum Record {
         /// wait counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
+        /// What it demands of the limits of its action, where not all demand the same.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demand: Option<Demand>,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// An execution that was there demands this from now on: its action groups by something else.
+    Grouped {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// What it demands.
+        demand: Demand,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -228,6 +247,12 @@ pub enum Record {
         /// The order in force.
         #[serde(default, skip_serializing_if = "OrderRule::is_default")]
         order: OrderRule,
+        /// The limit of each group in force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group_limit: Option<u32>,
+        /// The rule in force by which executions demand different things of the limits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demands: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -276,6 +301,12 @@ pub enum Record {
         action_id: ActionId,
         /// The limit; `None` is unlimited.
         limit: Option<u32>,
+        /// The limit of each group.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group_limit: Option<u32>,
+        /// The rule by which executions demand different things of the limits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demands: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -303,6 +334,10 @@ pub enum Record {
         /// Whether nothing is granted because its pool takes no dispatches.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
+        /// Whether nothing is granted until it is known what executions demand that were there before
+        /// the rule changed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        regrouping: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -495,6 +530,7 @@ impl Record {
     pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
         match &mut self {
             Self::Accepted { round, t_ns, .. }
+            | Self::Grouped { round, t_ns, .. }
             | Self::Held { round, t_ns, .. }
             | Self::Granted { round, t_ns, .. }
             | Self::Ended { round, t_ns, .. }

@@ -107,7 +107,7 @@ impl Lasting {
             Call::LoadQueues(_) => &[Reads::Loads],
             Call::LoadRows { .. } => &[Reads::Loads],
             Call::ScanRows { .. } | Call::LoadSlots(_) => &[Reads::Sweeps],
-            Call::LoadBodies(_) => &[Reads::Bodies],
+            Call::LoadBodies(_) | Call::LoadWords(_) => &[Reads::Bodies],
             Call::Look | Call::WorkerEnds => &[Reads::Looks],
             Call::Renew(_)
             | Call::Announce { .. }
@@ -270,7 +270,9 @@ impl World {
         let (requests, actions) = match call {
             Call::LookUp { requests, actions } => (requests, actions),
             // One of them is enough.
-            Call::LoadBodies(ids) => return ids.iter().any(|id| is_unread(id.partition())),
+            Call::LoadBodies(ids) | Call::LoadWords(ids) => {
+                return ids.iter().any(|id| is_unread(id.partition()));
+            }
             _ => return false,
         };
         let submitted = requests

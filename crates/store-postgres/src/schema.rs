@@ -91,6 +91,11 @@ fn migrations() -> Vec<Migration> {
             "additive_system",
             include_str!("../../../migrations/postgres/0015_additive_system.sql"),
         ),
+        (
+            18,
+            "additive_demands",
+            include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

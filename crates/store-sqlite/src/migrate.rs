@@ -70,6 +70,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_cluster_bus",
         include_str!("../../../migrations/sqlite/0012_additive_cluster_bus.sql"),
     ),
+    (
+        15,
+        "additive_demands",
+        include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

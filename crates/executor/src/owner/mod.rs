@@ -14,6 +14,7 @@
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
+//! - `grouping` reads by what executions are grouped, when that has changed.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
 mod again;
@@ -22,6 +23,7 @@ mod beside;
 mod clock;
 mod cut_off;
 mod doubts;
+mod grouping;
 mod keeper;
 mod leaving;
 mod loading;
@@ -55,6 +57,7 @@ use backoff::Chance;
 use beside::Beside;
 use clock::StoreClock;
 use cut_off::BusReach;
+use grouping::Grouping;
 use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
@@ -189,6 +192,7 @@ enum Purpose {
     Workers,
     EndWorkers,
     Bodies,
+    Words(PartitionId),
     /// Nobody waits for the answer.
     Nothing,
 }
@@ -214,6 +218,7 @@ pub struct Owner {
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
     sweep: Sweep,
+    grouping: Grouping,
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     failing: FailingReads,
@@ -241,6 +246,7 @@ impl Owner {
             pending: VecDeque::new(),
             telling: Telling::default(),
             sweep: Sweep::default(),
+            grouping: Grouping::default(),
             workers: Workers::default(),
             calls: BTreeMap::new(),
             failing: FailingReads::default(),
@@ -299,6 +305,7 @@ impl Owner {
         self.go_on_loading(now);
         self.go_on_watching(now);
         self.go_on_sweeping(now);
+        self.go_on_grouping(now);
         self.go_on_rewriting(now);
         self.go_on_with_beside(now);
         self.go_on_telling(now);
@@ -407,6 +414,7 @@ impl Owner {
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
+            Purpose::Words(partition) => self.words_loaded(now, partition, reply),
             Purpose::Nothing => {}
         }
     }

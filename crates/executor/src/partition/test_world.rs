@@ -265,6 +265,7 @@ impl World {
                 created: self.now - 1_000,
                 not_before: None,
                 cancel_requested: false,
+                demand: None,
             })
             .collect()
     }
@@ -297,6 +298,7 @@ impl World {
             requested_at: self.now,
             running_for: None,
             cancel_requested: false,
+            demand: None,
         }
     }
 

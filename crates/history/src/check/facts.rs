@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
-    WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
+    Status, WorkerId,
 };
 
 use super::asked::Asked;
@@ -30,16 +30,28 @@ pub(super) struct Decision {
 #[derive(Debug, Clone)]
 pub(super) enum What {
     Accepted(ExecutionId, Status),
+    /// What it demands from now on.
+    Grouped(ExecutionId, Demand),
     Held(Key),
-    Granted(Key, Option<u32>, OrderRule),
+    Granted(Key, Bounds, OrderRule),
     Ended(Key, Status),
     Revoked(Key),
-    Limit(Option<u32>),
+    Bounds(Bounds),
     Totals {
         counts: Box<Counts>,
-        /// Whether nothing could be granted for want of room in the pool.
-        pool_closed: bool,
+        /// Whether nothing could be granted for want of room in the pool, or because it was not known
+        /// of all how they are grouped.
+        held_up: bool,
     },
+}
+
+/// The limits of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    pub(super) limit: Option<u32>,
+    pub(super) group_limit: Option<u32>,
+    /// The rule by which executions demand different things of them.
+    pub(super) demands: Option<i64>,
 }
 
 /// What a queue counts.
@@ -61,6 +73,8 @@ pub(super) struct Execution {
     pub(super) delayed: bool,
     /// When it was accepted, in milliseconds by the clock of its owner.
     pub(super) at: Option<i64>,
+    /// What it demanded when it was accepted.
+    pub(super) demand: Option<Demand>,
     pub(super) status_accepted: Option<Status>,
     /// The record of its acceptance by the owner.
     pub(super) accepted: Option<u32>,
@@ -73,11 +87,11 @@ pub(super) struct Execution {
     pub(super) leaves: bool,
 }
 
-/// A slot that was granted: the number of the grant and the limit then.
+/// A slot that was granted: the number of the grant, and the limits and the order then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) grant_no: i64,
-    pub(super) limit: Option<u32>,
+    pub(super) bounds: Bounds,
     pub(super) order: OrderRule,
     pub(super) t_ns: i64,
 }
@@ -113,6 +127,8 @@ pub(super) struct Facts {
     pub(super) processes: Processes,
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
+    /// Actions that have grouped executions anew that were there.
+    pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
@@ -313,11 +329,13 @@ impl Facts {
                 status,
                 delayed,
                 at,
+                demand,
                 epoch,
                 t_ns,
                 ..
             } => {
                 let execution = self.of_action(*execution_id, *action_id);
+                execution.demand = *demand;
                 execution.priority = Some(*priority);
                 execution.delayed = *delayed;
                 execution.at = *at;
@@ -331,6 +349,19 @@ impl Facts {
                     t_ns,
                     What::Accepted(*execution_id, *status),
                 )
+            }
+            Record::Grouped {
+                execution_id,
+                action_id,
+                demand,
+                epoch,
+                t_ns,
+                ..
+            } => {
+                self.regrouped.insert(*action_id);
+                self.of_action(*execution_id, *action_id);
+                let what = What::Grouped(*execution_id, *demand);
+                (action_id, epoch, t_ns, what)
             }
             Record::Held {
                 execution_id,
@@ -355,20 +386,27 @@ impl Facts {
                 grant_no,
                 limit,
                 order,
+                group_limit,
+                demands,
                 epoch,
                 t_ns,
                 ..
             } => {
+                let bounds = Bounds {
+                    limit: *limit,
+                    group_limit: *group_limit,
+                    demands: *demands,
+                };
                 let key = (*execution_id, *attempt);
                 self.of_action(key.0, *action_id).leaves |= *attempt == Attempt(1);
                 let grant = Grant {
                     grant_no: *grant_no,
-                    limit: *limit,
+                    bounds,
                     order: *order,
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, t_ns, What::Granted(key, *limit, *order))
+                (action_id, epoch, t_ns, What::Granted(key, bounds, *order))
             }
             Record::Ended {
                 execution_id,
@@ -408,10 +446,19 @@ impl Facts {
             Record::Limit {
                 action_id,
                 limit,
+                group_limit,
+                demands,
                 epoch,
                 t_ns,
                 ..
-            } => (action_id, epoch, t_ns, What::Limit(*limit)),
+            } => {
+                let bounds = Bounds {
+                    limit: *limit,
+                    group_limit: *group_limit,
+                    demands: *demands,
+                };
+                (action_id, epoch, t_ns, What::Bounds(bounds))
+            }
             Record::Totals {
                 action_id,
                 enqueued,
@@ -421,6 +468,7 @@ impl Facts {
                 waiting,
                 active,
                 pool_closed,
+                regrouping,
                 epoch,
                 t_ns,
                 ..
@@ -435,7 +483,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    pool_closed: *pool_closed,
+                    held_up: *pool_closed || *regrouping,
                 };
                 (action_id, epoch, t_ns, what)
             }

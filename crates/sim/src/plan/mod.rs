@@ -10,6 +10,7 @@ mod plant;
 use attune_core::policy::Ordering;
 use attune_core::{ActionPolicy, OnWorkerLost, OrderRule, PartitionId, Priority};
 
+use crate::groups::Grouping;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -49,6 +50,8 @@ pub struct ActionShape {
     pub timeout_seconds: Option<u32>,
     /// By what those who wait stand in line.
     pub order: OrderRule,
+    /// By what executions are grouped, and the limit of each group.
+    pub grouping: (Grouping, Option<u32>),
     /// What happens when its worker dies.
     pub on_worker_lost: OnWorkerLost,
     /// How often it may be tried.
@@ -138,6 +141,13 @@ pub enum Op {
         /// By what those who wait stand in line from then on.
         order: OrderRule,
     },
+    /// Groups the executions of an action otherwise.
+    Group {
+        /// Which action.
+        action: usize,
+        /// How, and the limit of each group.
+        grouping: (Grouping, Option<u32>),
+    },
 }
 
 /// Something planned.
@@ -172,6 +182,8 @@ pub struct Plan {
     pub noise: Noise,
     /// How many dispatches the broker keeps at once, until `heal_at`.
     pub room: Option<usize>,
+    /// Whether submissions say by what they can be grouped.
+    pub says_words: bool,
     /// What clients do.
     pub ops: Vec<Planned<Op>>,
     /// What goes wrong.
