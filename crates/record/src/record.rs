@@ -7,6 +7,8 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::phase::{FaultPhase, ProcessPhase};
+
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
 /// On disk it is one JSON object per line, named by `kind`. A kind that this program does not
@@ -81,6 +83,9 @@ pub enum Record {
         /// By what its executions stand in line.
         #[serde(default, skip_serializing_if = "OrderRule::is_default")]
         order: OrderRule,
+        /// Whether its policy decides which priorities executions have.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        sets_priorities: bool,
         /// When.
         t_ns: i64,
     },
@@ -493,28 +498,6 @@ pub enum Record {
     /// Something that this program does not know.
     #[serde(other)]
     Unknown,
-}
-
-/// Where a role of a process stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessPhase {
-    /// It begins.
-    Began,
-    /// It is told to stop, and brings what it does to an end.
-    Stopping,
-    /// It has ended well: nothing that it recorded is lost.
-    Ended,
-}
-
-/// Where a fault stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultPhase {
-    /// It is made. A fault that is over at once, like a kill, has no other phase.
-    Begin,
-    /// It is made good.
-    End,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]

@@ -44,6 +44,8 @@ mod memory;
 mod options;
 #[path = "../../worker/src/outbox.rs"]
 mod outbox;
+#[path = "../../record/src/phase.rs"]
+mod phase;
 #[path = "../../executor/src/policy/mod.rs"]
 mod policy;
 #[path = "../../bus/src/port.rs"]

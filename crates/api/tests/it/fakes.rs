@@ -176,6 +176,7 @@ fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
         status: Some(Status::Queued),
         position: Some(0),
         repeated,
+        priority: None,
     }
 }
 
@@ -302,6 +303,7 @@ impl Commands for Fake {
                     status: None,
                     position: None,
                     repeated: false,
+                    priority: None,
                 })
             }
         })

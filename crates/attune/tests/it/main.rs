@@ -33,6 +33,7 @@ mod monitoring;
 mod operators;
 mod oracle;
 mod orders;
+mod priorities;
 mod python;
 mod queues;
 mod requests;
