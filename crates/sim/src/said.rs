@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Priority, Promise, RequestId, Submission};
+use attune_core::{ActionId, Priority, Promise, RequestId, Status, Submission};
 use attune_executor::Fact;
 
 use crate::oracle::Violation;
@@ -77,6 +77,7 @@ impl Said {
             priority,
             request_id,
             not_before,
+            status,
             ..
         } = fact
         else {
@@ -86,7 +87,8 @@ impl Said {
             let words = format!("{execution_id} was accepted and nobody asked for it");
             return Some(Violation::of(Promise::I5, words));
         };
-        if asked != priority {
+        // What is refused does not wait.
+        if asked != priority && *status != Status::Rejected {
             let words = format!("{execution_id} is to wait as {asked}, and waits as {priority}");
             return Some(Violation::of(Promise::I3, words));
         }
