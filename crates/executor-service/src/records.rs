@@ -153,7 +153,11 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt: *attempt,
             t_ns,
         },
-        Fact::Totals { stats, pool_closed } => Record::Totals {
+        Fact::Totals {
+            stats,
+            pool_closed,
+            goes_on,
+        } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
             completed: stats.total_completed,
@@ -162,6 +166,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             waiting: stats.queue_length,
             active: stats.active_count,
             pool_closed: *pool_closed,
+            goes_on: *goes_on,
             epoch,
             round,
             t_ns,

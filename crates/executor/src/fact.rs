@@ -115,6 +115,8 @@ pub enum Fact {
         stats: attune_core::QueueStats,
         /// Whether nothing is granted because its pool takes no dispatches.
         pool_closed: bool,
+        /// Whether its owner has more to do for it than one step does, and goes on in the next round.
+        goes_on: bool,
     },
 }
 

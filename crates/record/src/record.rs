@@ -303,6 +303,9 @@ pub enum Record {
         /// Whether nothing is granted because its pool takes no dispatches.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
+        /// Whether its owner has more to do for it than one step does, and goes on in the next round.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        goes_on: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

@@ -281,6 +281,7 @@ fn the_form_of_decisions_is_fixed() {
         waiting: 2,
         active: 2,
         pool_closed: false,
+        goes_on: false,
         epoch,
         round,
         t_ns,

@@ -10,6 +10,7 @@ mod force_release;
 mod holders;
 mod log;
 mod reconcile;
+mod room;
 mod serve;
 mod submit;
 
@@ -29,13 +30,15 @@ use crate::policy::limits_of;
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
+use room::Room;
+
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
     ReconcileBounds, Submit,
 };
 
-/// How many slots one step grants, and how many executions it expires or wakes, before it lets
-/// other events have their turn.
+/// How many slots a partition grants in one step, and how many executions it expires or wakes, over all
+/// of its queues, before it lets other events and partitions have their turn.
 const MAX_PER_STEP: usize = 1000;
 /// The owner renews its epoch when fewer places than this are left in it.
 const EPOCH_RESERVE: u32 = 1_000_000;
@@ -79,8 +82,12 @@ pub struct Partition {
     /// When a queue has something to do by itself. A time may be too early, never too late.
     deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
     scheduled: HashMap<ActionId, Millis>,
-    /// Queues that may have more to grant than one step does.
+    /// Queues that may have more to do than one step does.
     unserved: BTreeSet<ActionId>,
+    /// What may still be done in this round.
+    room: Room,
+    /// Whose queue used the room of a step up last: those after it go first at the next.
+    turn: ActionId,
     /// What was decided, while somebody wants to check it.
     log: Option<Vec<Fact>>,
     /// How often the log was taken.
@@ -117,6 +124,8 @@ impl Partition {
             deadlines: BinaryHeap::new(),
             scheduled: HashMap::new(),
             unserved: BTreeSet::new(),
+            room: Room::default(),
+            turn: ActionId(i64::MIN),
             log: None,
             logged: 0,
             detector: Detector::new(format!("owner of partition {id} in epoch {epoch}")),
@@ -222,6 +231,7 @@ impl Partition {
 
     /// The same, added to `out`: most events have few effects, and a round has many events.
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
+        self.room = self.room.for_event();
         match event {
             Event::Recover { actions, totals } => self.recover(actions, totals),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
@@ -411,6 +421,8 @@ mod operator_tests;
 mod pool_tests;
 #[cfg(test)]
 mod reconcile_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]

@@ -402,17 +402,14 @@ impl ActionQueue {
         expired
     }
 
-    /// Makes up to `max` delayed executions eligible whose time has come.
-    pub fn wake_delayed(&mut self, now: Millis, max: usize) {
-        let Some(load) = &mut self.load else { return };
-        for _ in 0..max {
-            let Some((not_before, priority, mut waiting)) = load.delayed.pop_due(now) else {
-                return;
-            };
-            // The time it was not eligible does not count as waiting for a slot.
-            waiting.eligible_at = waiting.enqueued_at.max(not_before);
-            load.order.insert(priority, waiting);
-        }
+    /// Makes up to `max` delayed executions eligible whose time has come; tells how many.
+    pub fn wake_delayed(&mut self, now: Millis, max: usize) -> usize {
+        let Some(load) = &mut self.load else { return 0 };
+        let due = std::iter::from_fn(|| load.delayed.pop_due(now));
+        let woken = due.take(max);
+        woken
+            .map(|(priority, waiting)| load.order.insert(priority, waiting))
+            .count()
     }
 
     /// When [`expire`](Self::expire) or [`wake_delayed`](Self::wake_delayed) has something to do.

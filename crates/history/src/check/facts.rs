@@ -39,6 +39,8 @@ pub(super) enum What {
         counts: Box<Counts>,
         /// Whether nothing could be granted for want of room in the pool.
         pool_closed: bool,
+        /// Whether the owner goes on with it in the next round.
+        goes_on: bool,
     },
 }
 
@@ -421,6 +423,7 @@ impl Facts {
                 waiting,
                 active,
                 pool_closed,
+                goes_on,
                 epoch,
                 t_ns,
                 ..
@@ -436,6 +439,7 @@ impl Facts {
                 let what = What::Totals {
                     counts: Box::new(counts),
                     pool_closed: *pool_closed,
+                    goes_on: *goes_on,
                 };
                 (action_id, epoch, t_ns, what)
             }

@@ -18,7 +18,8 @@
 //!
 //! *I6.* At the end of a round that touched a queue there is no free slot while somebody waits
 //! (as for I3): whatever freed the slot must have granted it in the same commit. A round that
-//! granted as many as one step may goes on in the next.
+//! granted as many as one step may goes on in the next, and so does one whose owner says so, because the
+//! step did as much for other queues; `free_slots` sees one who says so for ever.
 //!
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
@@ -164,7 +165,8 @@ impl<'a> Replay<'a> {
             What::Totals {
                 counts,
                 pool_closed,
-            } => self.end_round(record, *counts, pool_closed),
+                goes_on,
+            } => self.end_round(record, *counts, pool_closed, goes_on),
         }
     }
 
@@ -282,7 +284,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn end_round(&mut self, record: u32, counts: Counts, pool_closed: bool) {
+    fn end_round(&mut self, record: u32, counts: Counts, pool_closed: bool, goes_on: bool) {
         self.judge_counts(record, counts);
         self.counts = Some((counts, record));
         self.added = Counts::default();
@@ -293,7 +295,9 @@ impl<'a> Replay<'a> {
             Some(Some(limit)) => !pool_closed && self.holders.len() < limit as usize,
         };
         let waiter = self.waiting.values().find_map(BTreeSet::first);
-        let waiter = waiter.filter(|_| is_free && granted < STEP).copied();
+        let waiter = waiter
+            .filter(|_| is_free && granted < STEP && !goes_on)
+            .copied();
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
         if let Some(id) = waiter
             && !was_stuck
