@@ -27,6 +27,8 @@ pub enum Bug {
     ReloadStorm,
     /// A slot that is taken back goes behind what waits.
     Requeue,
+    /// A back-off is not waited for.
+    RetryAtOnce,
     /// An owner that is cut off from the bus keeps its partitions.
     StayPut,
     /// What cannot be looked up for one partition waits with everything else that came.
@@ -41,7 +43,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -52,6 +54,7 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::RetryAtOnce,
         Self::StayPut,
         Self::ReadTogether,
         Self::StopTheWorld,
@@ -72,6 +75,7 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::RetryAtOnce => "retry-at-once",
             Self::StayPut => "stay-put",
             Self::ReadTogether => "read-together",
             Self::StopTheWorld => "stop-the-world",

@@ -1,6 +1,10 @@
 //! Policies: under which limits, and in which order, executions may start.
 
+mod retry;
+
 use serde::{Deserialize, Serialize};
+
+pub use retry::{Backoff, Factor, Retry, RetryRule, TryEnd, TryEnds};
 
 use crate::priority::Priority;
 use crate::reject::Reject;
@@ -69,6 +73,9 @@ pub struct ActionPolicy {
     /// What priorities are worth.
     #[serde(default, skip_serializing_if = "Priorities::is_default")]
     pub priority: Priorities,
+    /// What is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -107,6 +114,7 @@ impl ActionPolicy {
             self.queue.timeout_seconds,
             settings,
         )?;
+        self.retry.as_ref().map_or(Ok(()), Retry::check)?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

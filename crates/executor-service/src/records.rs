@@ -2,7 +2,7 @@
 
 use attune_core::{Epoch, PartitionId};
 use attune_executor::{Decided, Fact};
-use attune_record::{Record, Recorder, now_ns};
+use attune_record::{Record, Recorder, Retried, now_ns};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -108,6 +108,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             grant_no,
             limit,
             order,
+            at,
         } => Record::Granted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -115,6 +116,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             grant_no: *grant_no,
             limit: *limit,
             order: *order,
+            at: Some(*at),
             epoch,
             round,
             t_ns,
@@ -141,6 +143,25 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
+            retried: None,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Retried {
+            execution_id,
+            action_id,
+            attempt,
+            end,
+            not_before,
+        } => Record::Revoked {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            retried: Some(Retried {
+                end: *end,
+                not_before: *not_before,
+            }),
             epoch,
             round,
             t_ns,

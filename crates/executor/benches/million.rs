@@ -63,6 +63,7 @@ fn waiting(place: u32) -> Waiting {
         enqueued_at: 0,
         eligible_at: 0,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: true,
     }
 }
@@ -139,6 +140,8 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(0),
+        unbegun: 0,
+        retried: false,
         created: 0,
         not_before,
         cancel_requested: false,

@@ -129,6 +129,7 @@ fn memory(_: &mut Criterion) {
             enqueued_at: id,
             eligible_at: id,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: false,
         };
         queue.enter(Priority::Normal, waiting).expect("room");

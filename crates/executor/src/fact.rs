@@ -3,6 +3,7 @@
 //! A partition keeps a log of its decisions while somebody wants one. The log goes with the
 //! commit of its round: what is never committed is never a fact.
 
+use attune_core::policy::TryEnd;
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
 };
@@ -70,6 +71,8 @@ pub enum Fact {
         limit: Option<u32>,
         /// The order of the action at that moment.
         order: OrderRule,
+        /// That moment.
+        at: Millis,
     },
     /// An execution ended.
     Ended {
@@ -90,6 +93,20 @@ pub enum Fact {
         action_id: ActionId,
         /// The attempt that held it.
         attempt: Attempt,
+    },
+    /// A try ended, and there is another: its slot is free, and its execution waits again, for its time
+    /// first.
+    Retried {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that ended.
+        attempt: Attempt,
+        /// How it ended.
+        end: TryEnd,
+        /// When it may be tried again.
+        not_before: Millis,
     },
     /// The end of a run was reported, and there was nothing to end.
     Stale {

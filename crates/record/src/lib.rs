@@ -13,5 +13,5 @@ mod recorder;
 use std::{sync, thread};
 
 pub use read::{ReadError, Records, read_dir};
-pub use record::{FaultPhase, ProcessPhase, Record, now_ns};
+pub use record::{FaultPhase, ProcessPhase, Record, Retried, now_ns};
 pub use recorder::{RecordError, Recorder};

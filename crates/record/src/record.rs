@@ -1,5 +1,6 @@
 //! What can be recorded.
 
+use attune_core::policy::TryEnd;
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
     WorkerId,
@@ -228,6 +229,9 @@ pub enum Record {
         /// The order in force.
         #[serde(default, skip_serializing_if = "OrderRule::is_default")]
         order: OrderRule,
+        /// When it was decided, by the owner's time, in milliseconds since 1970.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -262,6 +266,9 @@ pub enum Record {
         action_id: ActionId,
         /// The attempt that held it.
         attempt: Attempt,
+        /// What ended it, if it was a try that is followed by another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retried: Option<Retried>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -512,6 +519,15 @@ impl Record {
         }
         self
     }
+}
+
+/// How a try ended that is followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// How.
+    pub end: TryEnd,
+    /// When it may be tried again, by the owner's time, in milliseconds since 1970.
+    pub not_before: i64,
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set

@@ -91,6 +91,11 @@ fn migrations() -> Vec<Migration> {
             "additive_system",
             include_str!("../../../migrations/postgres/0015_additive_system.sql"),
         ),
+        (
+            17,
+            "additive_retry",
+            include_str!("../../../migrations/postgres/0017_additive_retry.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

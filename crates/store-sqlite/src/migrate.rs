@@ -70,6 +70,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_cluster_bus",
         include_str!("../../../migrations/sqlite/0012_additive_cluster_bus.sql"),
     ),
+    (
+        14,
+        "additive_retry",
+        include_str!("../../../migrations/sqlite/0014_additive_retry.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

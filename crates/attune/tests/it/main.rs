@@ -36,6 +36,7 @@ mod python;
 mod queues;
 mod requests;
 mod restarts;
+mod retries;
 mod runs;
 mod stranger;
 mod support;

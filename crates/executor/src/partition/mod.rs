@@ -10,6 +10,7 @@ mod force_release;
 mod holders;
 mod log;
 mod reconcile;
+mod retry;
 mod room;
 mod serve;
 mod submit;
@@ -391,6 +392,7 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     if row.status.holds_slot() {
         let holder = Holder {
             attempt: row.attempt,
+            unbegun: row.unbegun,
             priority: row.priority,
             seq,
             enqueued_at,
@@ -400,15 +402,18 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         queue.restore_holder(row.id, holder);
         return;
     }
-    // Who had a slot before has its delay behind it: its place is before all who came later, also
-    // by a clock that shows an earlier time now.
-    let not_before = row.not_before.filter(|_| row.attempt == Attempt(0));
+    // Who had a slot before has the delay behind it that it came with: its place is before all who came
+    // later, also by a clock that shows an earlier time now. Whoever puts it back for another try writes
+    // until when it waits for that.
+    let is_first = row.attempt == Attempt(0);
+    let not_before = row.not_before.filter(|_| is_first || row.retried);
     let waiting = Waiting {
         execution_id: row.id,
         seq,
         enqueued_at,
         eligible_at,
         attempt: row.attempt,
+        unbegun: row.unbegun,
         delayed: not_before.is_some(),
     };
     let not_before = not_before.filter(|time| *time > now);

@@ -54,6 +54,8 @@ fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(0),
+        unbegun: 0,
+        retried: false,
         created: 0,
         not_before,
         cancel_requested: false,

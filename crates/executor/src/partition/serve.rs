@@ -73,7 +73,8 @@ impl Partition {
                     Grant::Granted(granted) => {
                         self.room.grants -= 1;
                         self.detector.granted(now, &action, queue, granted, out);
-                        self.granted(&action, granted.execution_id, granted.attempt, out);
+                        let key = (granted.execution_id, granted.attempt);
+                        self.granted(now, &action, key, out);
                     }
                     Grant::Blocked(_) => break,
                 }
@@ -136,9 +137,9 @@ impl Partition {
     /// Says that an execution holds a slot from now on.
     pub(super) fn granted(
         &mut self,
+        now: Millis,
         action: &Arc<Action>,
-        execution_id: ExecutionId,
-        attempt: Attempt,
+        (execution_id, attempt): (ExecutionId, Attempt),
         out: &mut Vec<Effect>,
     ) {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
@@ -151,6 +152,7 @@ impl Partition {
             grant_no,
             limit: action.spec.policy.concurrency.limit,
             order: action.spec.policy.order(),
+            at: now,
         });
         out.push(Effect::Change(Change {
             id: execution_id,
@@ -158,6 +160,7 @@ impl Partition {
             attempt,
             grant_no: Some(grant_no),
             cancel_requested: false,
+            put_back: None,
         }));
         out.push(Effect::Count(Counter::Granted));
         out.push(Effect::Dispatch(Grantee {

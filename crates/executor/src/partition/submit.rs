@@ -103,6 +103,7 @@ impl Partition {
             enqueued_at: now,
             eligible_at: now,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: submission.not_before.is_some(),
         };
         let not_before = submission
@@ -223,6 +224,7 @@ impl Partition {
                 attempt,
                 grant_no: None,
                 cancel_requested: true,
+                put_back: None,
             }));
             out.push(Effect::CancelRun {
                 execution_id,

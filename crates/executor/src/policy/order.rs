@@ -34,6 +34,7 @@ impl Place {
             enqueued_at: self.enqueued_at,
             eligible_at: self.enqueued_at,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: self.delayed,
         }
     }

@@ -28,6 +28,8 @@ pub struct Waiting {
     pub eligible_at: Millis,
     /// How often it has held a slot so far.
     pub attempt: Attempt,
+    /// How many of these grants never began.
+    pub unbegun: u16,
     /// Whether it became eligible later than it was accepted, so that later ones may rightly have
     /// been granted before it.
     pub delayed: bool,
@@ -38,6 +40,8 @@ pub struct Waiting {
 pub struct Holder {
     /// The attempt that holds it.
     pub attempt: Attempt,
+    /// How many grants of its execution never began.
+    pub unbegun: u16,
     /// Its priority, for when it must wait again.
     pub priority: Priority,
     /// Its place in the order, likewise.
@@ -48,6 +52,14 @@ pub struct Holder {
     pub eligible_at: Millis,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+}
+
+impl Holder {
+    /// How many tries of its execution have begun, this one among them.
+    pub fn tries(&self) -> u32 {
+        let grants = u32::try_from(self.attempt.0).unwrap_or(0);
+        grants.saturating_sub(self.unbegun.into())
+    }
 }
 
 /// The queue holds as many waiting executions as it may.
@@ -287,6 +299,7 @@ impl ActionQueue {
         let attempt = waiting.attempt.next();
         let holder = Holder {
             attempt,
+            unbegun: waiting.unbegun,
             priority,
             seq: waiting.seq,
             enqueued_at: waiting.enqueued_at,
@@ -328,9 +341,16 @@ impl ActionQueue {
         true
     }
 
-    /// Takes the slot from this attempt and puts the execution back at its place in the order,
-    /// whatever the queue's bound; false when the attempt holds no slot.
-    pub fn revoke(&mut self, execution_id: ExecutionId, attempt: Attempt) -> bool {
+    /// Takes the slot from this attempt and puts the execution back at its place in the order, from
+    /// `not_before` on, whatever the queue's bound; false when the attempt holds no slot. An attempt
+    /// that has not `begun` does not count as a try.
+    pub fn put_back(
+        &mut self,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        begun: bool,
+        not_before: Option<Millis>,
+    ) -> bool {
         if !self.holds(execution_id, attempt) {
             return false;
         }
@@ -344,6 +364,7 @@ impl ActionQueue {
             enqueued_at: holder.enqueued_at,
             eligible_at: holder.eligible_at,
             attempt,
+            unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
             delayed: false,
         };
         // Behind whatever waits, as a message that is given back to its broker.
@@ -352,7 +373,10 @@ impl ActionQueue {
         } else {
             holder.priority
         };
-        load.order.insert(priority, waiting);
+        match not_before.filter(|_| !Bug::RetryAtOnce.is_planted()) {
+            Some(time) => load.delayed.insert(priority, waiting, time),
+            None => load.order.insert(priority, waiting),
+        }
         true
     }
 

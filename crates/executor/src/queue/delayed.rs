@@ -22,10 +22,10 @@ struct Place {
     enqueued_at: Millis,
     not_before: Millis,
     attempt: Attempt,
-    priority: Priority,
+    unbegun: u16,
+    /// None where who stood here was taken out: a place has 40 bytes so, and 48 with a mark of its own.
+    priority: Option<Priority>,
     delayed: bool,
-    /// Who stood here was taken out.
-    gone: bool,
 }
 
 impl Place {
@@ -37,8 +37,13 @@ impl Place {
             // The time it was not eligible does not count as waiting for a slot.
             eligible_at: self.enqueued_at.max(self.not_before),
             attempt: self.attempt,
+            unbegun: self.unbegun,
             delayed: self.delayed,
         }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.priority.is_none()
     }
 }
 
@@ -67,7 +72,7 @@ impl Delayed {
     /// Where in the row somebody stands.
     fn in_row(&self, seq: Seq) -> Option<usize> {
         let index = self.row.binary_search_by_key(&seq, |place| place.seq);
-        index.ok().filter(|index| !self.row[*index].gone)
+        index.ok().filter(|index| !self.row[*index].is_gone())
     }
 
     pub(super) fn insert(&mut self, priority: Priority, waiting: Waiting, not_before: Millis) {
@@ -78,9 +83,9 @@ impl Delayed {
             enqueued_at: waiting.enqueued_at,
             not_before,
             attempt: waiting.attempt,
-            priority,
+            unbegun: waiting.unbegun,
+            priority: Some(priority),
             delayed: waiting.delayed,
-            gone: false,
         };
         self.by_time.insert((not_before, seq));
         if self.row.back().is_none_or(|last| last.seq < seq) {
@@ -102,7 +107,7 @@ impl Delayed {
         }
         let index = self.in_row(seq)?;
         let place = self.row[index];
-        self.row[index].gone = true;
+        self.row[index].priority = None;
         self.gaps += 1;
         self.close_gaps();
         Some(place)
@@ -110,12 +115,12 @@ impl Delayed {
 
     /// Drops the gaps at the head, and all of them when a quarter of the places are gaps.
     fn close_gaps(&mut self) {
-        while self.row.front().is_some_and(|place| place.gone) {
+        while self.row.front().is_some_and(Place::is_gone) {
             self.row.pop_front();
             self.gaps -= 1;
         }
         if self.gaps > FEW_GAPS && self.gaps * 4 > self.row.len() {
-            self.row.retain(|place| !place.gone);
+            self.row.retain(|place| !place.is_gone());
             self.gaps = 0;
         }
     }
@@ -125,7 +130,7 @@ impl Delayed {
         let (_, seq) = *self.by_time.first().filter(|(time, _)| *time <= now)?;
         self.by_time.pop_first();
         let place = self.take(seq)?;
-        Some((place.priority, place.waiting()))
+        Some((place.priority?, place.waiting()))
     }
 
     /// When the first becomes eligible.
@@ -135,7 +140,7 @@ impl Delayed {
 
     /// All of them, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
-        let row = self.row.iter().filter(|place| !place.gone);
+        let row = self.row.iter().filter(|place| !place.is_gone());
         row.chain(self.late.values()).map(|place| place.waiting())
     }
 }

@@ -11,6 +11,7 @@ fn waiting(n: i64) -> Waiting {
         enqueued_at: n,
         eligible_at: n,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: true,
     }
 }
@@ -38,7 +39,7 @@ fn check(delayed: &Delayed, expected: &[(Millis, i64)]) {
     assert_eq!(delayed.len(), expected.len());
     let by_time: Vec<(Millis, i64)> = delayed.by_time.iter().map(|(t, seq)| (*t, seq.0)).collect();
     assert_eq!(by_time, expected, "by time, then by place");
-    let gaps = delayed.row.iter().filter(|place| place.gone).count();
+    let gaps = delayed.row.iter().filter(|place| place.is_gone()).count();
     assert_eq!(delayed.gaps, gaps);
     assert_eq!(
         delayed.row.len() - gaps + delayed.late.len(),

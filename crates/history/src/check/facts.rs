@@ -31,9 +31,11 @@ pub(super) struct Decision {
 pub(super) enum What {
     Accepted(ExecutionId, Status),
     Held(Key),
-    Granted(Key, Option<u32>, OrderRule),
+    /// With the limit and the order in force, and when it was decided by the owner's time.
+    Granted(Key, Option<u32>, OrderRule, Option<i64>),
     Ended(Key, Status),
-    Revoked(Key),
+    /// With the time of its next try, if it waits for that.
+    Revoked(Key, Option<i64>),
     Limit(Option<u32>),
     Totals {
         counts: Box<Counts>,
@@ -125,6 +127,8 @@ pub(super) struct Facts {
     pub(super) fence_rejections: u64,
     pub(super) duplicates_dropped: u64,
     pub(super) revoked: u64,
+    /// Tries that ended so and were followed by another, and the records that say so.
+    pub(super) retried: Vec<(ExecutionId, Attempt, Status, u32)>,
     /// Answers of the API that something is accepted.
     pub(super) answers: u64,
     /// What can be seen from single records.
@@ -357,6 +361,7 @@ impl Facts {
                 grant_no,
                 limit,
                 order,
+                at,
                 epoch,
                 t_ns,
                 ..
@@ -370,7 +375,12 @@ impl Facts {
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, t_ns, What::Granted(key, *limit, *order))
+                (
+                    action_id,
+                    epoch,
+                    t_ns,
+                    What::Granted(key, *limit, *order, *at),
+                )
             }
             Record::Ended {
                 execution_id,
@@ -397,15 +407,21 @@ impl Facts {
                 execution_id,
                 action_id,
                 attempt,
+                retried,
                 epoch,
                 t_ns,
                 ..
             } => {
                 let key = (*execution_id, *attempt);
+                if let Some(retried) = retried {
+                    let status = retried.end.status();
+                    self.retried.push((key.0, key.1, status, number));
+                }
                 self.revoked += 1;
                 self.released.entry(key).or_insert(*t_ns);
                 self.of_action(key.0, *action_id);
-                (action_id, epoch, t_ns, What::Revoked(key))
+                let not_before = retried.map(|retried| retried.not_before);
+                (action_id, epoch, t_ns, What::Revoked(key, not_before))
             }
             Record::Limit {
                 action_id,

@@ -119,7 +119,7 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
-            What::Granted((id, _), limit, _) => {
+            What::Granted((id, _), limit, ..) => {
                 self.leave(*id);
                 self.holders.insert(*id);
                 self.granted += 1;
@@ -129,9 +129,9 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.remove(id);
             }
-            What::Revoked((id, attempt)) => {
+            What::Revoked((id, attempt), not_before) => {
                 self.holders.remove(id);
-                if self.facts.grants.contains_key(&(*id, attempt.next())) {
+                if not_before.is_none() && self.facts.grants.contains_key(&(*id, attempt.next())) {
                     self.wait(*id);
                 }
             }

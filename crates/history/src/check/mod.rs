@@ -32,6 +32,8 @@ mod tests_asked;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
+mod tests_retries;
+#[cfg(test)]
 mod tests_waits;
 #[cfg(test)]
 mod tests_witnesses;

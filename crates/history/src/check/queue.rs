@@ -12,7 +12,9 @@
 //! what was put back: an execution whose slot was taken back waits at its place again, at once.
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
-//! one that was put back: it waits when a grant of its next attempt is recorded.
+//! one that was put back: it waits when a grant of its next attempt is recorded. Who is tried again is
+//! given no slot before its time, and waits at its place from a second after it on, by the time that
+//! the grants say.
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
@@ -33,6 +35,9 @@ use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
+
+/// How long after its time somebody waits at its place for sure, in milliseconds.
+const DUE_SINCE: i64 = 1_000;
 
 /// Returns how many executions were put back and granted again.
 pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
@@ -64,6 +69,8 @@ struct Replay<'a> {
     holders: HashMap<ExecutionId, (Attempt, u32)>,
     /// Who waits for sure.
     waiting: BTreeMap<Priority, BTreeSet<ExecutionId>>,
+    /// Who waits for its next try for sure: until when by the owner's time, and the record that says so.
+    tried: BTreeMap<ExecutionId, (i64, u32)>,
     /// Whether this owner's times of acceptance contradict the ids.
     is_contradictory: bool,
     /// The latest of them so far.
@@ -93,6 +100,7 @@ impl<'a> Replay<'a> {
             epoch: None,
             holders: HashMap::new(),
             waiting: BTreeMap::new(),
+            tried: BTreeMap::new(),
             is_contradictory: false,
             latest: i64::MIN,
             limit: None,
@@ -143,7 +151,10 @@ impl<'a> Replay<'a> {
                 self.leave(id);
                 self.holders.insert(id, (attempt, record));
             }
-            What::Granted(key, limit, rule) => self.grant(record, key, limit, rule),
+            What::Granted(key, limit, rule, at) => {
+                self.judge_time(record, key, at);
+                self.grant(record, key, limit, rule);
+            }
             What::Ended(key, status) => {
                 self.leave(key.0);
                 self.release(record, key);
@@ -154,9 +165,9 @@ impl<'a> Replay<'a> {
                     _ => self.added.completed += 1,
                 }
             }
-            What::Revoked(key) => {
+            What::Revoked(key, not_before) => {
                 self.release(record, key);
-                self.put_back(key);
+                self.put_back(record, key, not_before);
             }
             What::Limit(limit) => {
                 self.limit = Some(limit);
@@ -191,14 +202,38 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn put_back(&mut self, (id, attempt): Key) {
+    fn put_back(&mut self, record: u32, (id, attempt): Key, not_before: Option<i64>) {
         if self.facts.grants.contains_key(&(id, attempt.next())) && self.priority(id).is_some() {
             self.put_back += 1;
+            match not_before {
+                Some(time) => drop(self.tried.insert(id, (time, record))),
+                None => self.wait(id),
+            }
+        }
+    }
+
+    /// What is tried again is given its slot at its time, and from then on it waits at its place.
+    fn judge_time(&mut self, record: u32, (id, _): Key, at: Option<i64>) {
+        let (Some(at), false) = (at, self.tried.is_empty()) else {
+            return;
+        };
+        if let Some((time, before)) = self.tried.remove(&id).filter(|(time, _)| at < *time) {
+            let early = time - at;
+            let what = format!("execution {id} was given a slot {early} ms before its next try");
+            self.break_promise(Promise::I3, what, [before, record]);
+        }
+        // Others may be due that their owner has not come to in this step.
+        let is_due = |time: i64| time + DUE_SINCE <= at;
+        let due = self.tried.iter().filter(|(_, (time, _))| is_due(*time));
+        let due: Vec<ExecutionId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.tried.remove(&id);
             self.wait(id);
         }
     }
 
     fn leave(&mut self, id: ExecutionId) {
+        self.tried.remove(&id);
         let lane = self
             .priority(id)
             .and_then(|lane| self.waiting.get_mut(&lane));

@@ -27,6 +27,7 @@ impl World {
                 let told = Told {
                     reports: &self.reports,
                     lasting: &self.lasting,
+                    retries: &self.retries,
                 };
                 shadow.judge(now, &told, &facts, &mut said);
                 if !counter {
@@ -87,6 +88,11 @@ impl World {
                     execution_id,
                     attempt,
                     ..
+                }
+                | Fact::Retried {
+                    execution_id,
+                    attempt,
+                    ..
                 } => self.note(Note::Revoked(*execution_id, *attempt)),
                 Fact::Ended {
                     execution_id,
@@ -136,6 +142,7 @@ impl World {
             let told = Told {
                 reports: &self.reports,
                 lasting: &self.lasting,
+                retries: &self.retries,
             };
             shadow.judge(now, &told, &decided.facts, &mut said);
             // As with what is stored: what a stale owner believes does no harm.
@@ -179,6 +186,7 @@ impl World {
             }
             Counter::Repeated => seen.duplicates_dropped += 1,
             Counter::Revoked => seen.revokes += 1,
+            Counter::Retried => seen.retries += 1,
             Counter::Redispatched => seen.redispatches += 1,
             Counter::Cancelled => seen.cancelled += 1,
             Counter::Expired => seen.expired += 1,
