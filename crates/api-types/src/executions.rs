@@ -101,6 +101,9 @@ pub struct Execution {
     #[serde(default)]
     #[schema(value_type = Option<i64>)]
     pub requeue_of: Option<ExecutionId>,
+    /// Why its last try ended that was followed by another.
+    #[serde(default)]
+    pub last_error: Option<String>,
 }
 
 /// Keeps apart what is `null` and what is not there.

@@ -238,6 +238,7 @@ fn details(record: &Execution, remarks: Remarks) -> String {
         ("finished", time(record.finished_at)),
         ("exit code", record.exit_code.map(|code| code.to_string())),
         ("error", record.error.clone()),
+        ("last error", record.last_error.clone()),
     ];
     let mut text = String::new();
     for (name, value) in lines {

@@ -1,5 +1,7 @@
 //! Actions: what can be run, and under which limits.
 
+mod retry;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -147,12 +149,12 @@ pub struct ActionSpec {
     /// The workers that may run it.
     #[serde(default = "default_pool")]
     pub pool: String,
-    /// What happens when a worker dies while running it.
-    #[serde(default)]
-    pub on_worker_lost: OnWorkerLost,
-    /// How often it may be tried in all when workers die.
-    #[serde(default = "default_max_attempts")]
-    pub max_attempts: u32,
+    /// What happens when a worker dies while running it: whether `policy.retry.on` has `worker_lost`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_worker_lost: Option<OnWorkerLost>,
+    /// How often it may be tried in all: `policy.retry.max_attempts` where that is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
     /// Variables that its program sees beside those that the worker lets through.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -169,10 +171,6 @@ fn default_pool() -> String {
     "default".to_owned()
 }
 
-fn default_max_attempts() -> u32 {
-    3
-}
-
 impl ActionSpec {
     /// A spec with the defaults that an action file has.
     pub fn new(action_ref: ActionRef, run: Run) -> Self {
@@ -183,11 +181,12 @@ impl ActionSpec {
             parameters: None,
             timeout_seconds: default_run_timeout(),
             pool: default_pool(),
-            on_worker_lost: OnWorkerLost::default(),
-            max_attempts: default_max_attempts(),
+            on_worker_lost: None,
+            max_attempts: None,
             env: BTreeMap::new(),
             policy: ActionPolicy::default(),
         }
+        .settled()
     }
 
     /// How many bytes of a dispatch its definition takes: what to run, and the environment.
@@ -240,8 +239,9 @@ impl ActionSpec {
                 ));
             }
         }
-        check_count("max_attempts", Some(self.max_attempts), "3")?;
+        check_count("max_attempts", self.max_attempts, "3")?;
         self.policy.check(self.parameters.as_ref())?;
+        self.check_retry()?;
         self.check_built_in()
     }
 

@@ -27,6 +27,8 @@ pub enum Bug {
     ReloadStorm,
     /// A slot that is taken back goes behind what waits.
     Requeue,
+    /// A back-off is not waited for.
+    RetryAtOnce,
     /// Whoever demands less passes somebody who waits for more of the same limit.
     ScanSkipsCost,
     /// An owner that is cut off from the bus keeps its partitions.
@@ -45,7 +47,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -56,6 +58,7 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::RetryAtOnce,
         Self::ScanSkipsCost,
         Self::StayPut,
         Self::ReadTogether,
@@ -78,6 +81,7 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::RetryAtOnce => "retry-at-once",
             Self::ScanSkipsCost => "scan-skips-cost",
             Self::StayPut => "stay-put",
             Self::ReadTogether => "read-together",

@@ -3,9 +3,12 @@
 mod demand;
 mod path;
 mod priorities;
+mod retry;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+pub use retry::{Backoff, Factor, Retry, RetryRule, TryEnd, TryEnds};
 
 use crate::priority::Priority;
 use crate::reject::Reject;
@@ -93,6 +96,9 @@ pub struct ActionPolicy {
     /// Which priority executions have, and what priorities are worth.
     #[serde(default, skip_serializing_if = "Priorities::is_default")]
     pub priority: Priorities,
+    /// What is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -129,6 +135,7 @@ impl ActionPolicy {
         )?;
         let is_fifo = self.queue.ordering == Some(Ordering::Fifo);
         self.priority.check(is_fifo, parameters)?;
+        self.retry.as_ref().map_or(Ok(()), Retry::check)?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

@@ -11,7 +11,7 @@ use attune_executor::partition::{
 };
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
-    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease,
+    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease, PutBack,
     StoredExecution, StoredExecutor, StoredLease, StoredSlot, StoredWords, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
@@ -53,6 +53,17 @@ fn change(change: &Change) -> store::Update {
         attempt: change.attempt,
         grant_no: change.grant_no,
         cancel_requested: change.cancel_requested,
+        put_back: change.put_back.as_deref().map(put_back),
+    }
+}
+
+fn put_back(put_back: &PutBack) -> store::PutBack {
+    store::PutBack {
+        not_before: put_back
+            .not_before
+            .and_then(DateTime::from_timestamp_millis),
+        unbegun: put_back.unbegun,
+        last_error: put_back.last_error.clone(),
     }
 }
 
@@ -204,6 +215,8 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         priority: row.priority,
         status: row.status,
         attempt: row.attempt,
+        unbegun: row.unbegun,
+        retried: row.retried,
         created: row.created.timestamp_millis(),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
@@ -244,6 +257,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         priority: row.priority,
         created: row.created.timestamp_millis(),
         attempt: row.attempt,
+        unbegun: row.unbegun,
         status: row.status,
         worker: row.worker,
         worker_over: row.worker_over,

@@ -2,7 +2,7 @@
 
 use attune_core::{Epoch, PartitionId};
 use attune_executor::{Decided, Fact};
-use attune_record::{Record, Recorder, now_ns};
+use attune_record::{Record, Recorder, Retried, now_ns};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -126,6 +126,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order,
             group_limit,
             demands,
+            at,
         } => Record::Granted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -135,6 +136,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order: *order,
             group_limit: *group_limit,
             demands: *demands,
+            at: Some(*at),
             epoch,
             round,
             t_ns,
@@ -161,6 +163,25 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
+            retried: None,
+            epoch,
+            round,
+            t_ns,
+        },
+        Fact::Retried {
+            execution_id,
+            action_id,
+            attempt,
+            end,
+            not_before,
+        } => Record::Revoked {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            retried: Some(Retried {
+                end: *end,
+                not_before: *not_before,
+            }),
             epoch,
             round,
             t_ns,
@@ -177,6 +198,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             stats,
             pool_closed,
             regrouping,
+            goes_on,
         } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
@@ -187,6 +209,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             active: stats.active_count,
             pool_closed: *pool_closed,
             regrouping: *regrouping,
+            goes_on: *goes_on,
             epoch,
             round,
             t_ns,

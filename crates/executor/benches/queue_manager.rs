@@ -133,6 +133,7 @@ fn memory(_: &mut Criterion) {
             enqueued_at: id,
             eligible_at: id,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: false,
             share: Share::default(),
         };
@@ -188,6 +189,7 @@ fn groups(_: &mut Criterion) {
             enqueued_at: id,
             eligible_at: id,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: false,
             share: Share::default(),
         };

@@ -49,6 +49,8 @@ counters! {
     Expired = "executor.expired.total",
     /// Slots taken back whose executions wait again.
     Revoked = "executor.revoked.total",
+    /// Runs that failed or took too long, and whose executions are tried again.
+    Retried = "executor.retried.total",
     /// Executions that ended because their worker was lost.
     Abandoned = "executor.abandoned.total",
     /// Dispatches that were sent once more.

@@ -3,6 +3,7 @@
 //! A partition keeps a log of its decisions while somebody wants one. The log goes with the
 //! commit of its round: what is never committed is never a fact.
 
+use attune_core::policy::TryEnd;
 use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
     Status,
@@ -86,6 +87,8 @@ pub enum Fact {
         group_limit: Option<u32>,
         /// The rule at that moment by which executions demand different things of the limits.
         demands: Option<i64>,
+        /// That moment.
+        at: Millis,
     },
     /// An execution ended.
     Ended {
@@ -106,6 +109,20 @@ pub enum Fact {
         action_id: ActionId,
         /// The attempt that held it.
         attempt: Attempt,
+    },
+    /// A try ended, and there is another: its slot is free, and its execution waits again, for its time
+    /// first.
+    Retried {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that ended.
+        attempt: Attempt,
+        /// How it ended.
+        end: TryEnd,
+        /// When it may be tried again.
+        not_before: Millis,
     },
     /// The end of a run was reported, and there was nothing to end.
     Stale {
@@ -133,6 +150,8 @@ pub enum Fact {
         pool_closed: bool,
         /// Whether nothing is granted until it is known what executions demand that were there before.
         regrouping: bool,
+        /// Whether its owner has more to do for it than one step does, and goes on in the next round.
+        goes_on: bool,
     },
 }
 

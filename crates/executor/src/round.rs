@@ -388,6 +388,7 @@ impl PartitionDraft {
                 earlier.attempt = change.attempt;
                 earlier.grant_no = change.grant_no.or(earlier.grant_no);
                 earlier.cancel_requested |= change.cancel_requested;
+                earlier.put_back = change.put_back.or(earlier.put_back.take());
             }
             None => {
                 self.changes.insert(change.id, change);

@@ -86,7 +86,7 @@ impl Transition {
 }
 
 /// A change of a stored execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// Which execution.
     pub id: ExecutionId,
@@ -98,6 +98,20 @@ pub struct Change {
     pub grant_no: Option<i64>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// What else is written of an execution that is put back.
+    pub put_back: Option<Box<PutBack>>,
+}
+
+/// What is written of an execution that waits again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutBack {
+    /// Until when it waits for its time. Without one it is eligible at once, and an earlier delay is over
+    /// for good, whatever a clock shows.
+    pub not_before: Option<Millis>,
+    /// How many of its grants never began, from now on.
+    pub unbegun: u16,
+    /// Why its last try ended, if one did; else that is as it was.
+    pub last_error: Option<String>,
 }
 
 /// The end of an execution.
@@ -249,9 +263,14 @@ pub struct StoredExecution {
     pub status: Status,
     /// How often it has held a slot.
     pub attempt: Attempt,
+    /// How many of these grants never began.
+    pub unbegun: u16,
+    /// Whether a try of it has ended and another was to follow; if it has held a slot, `not_before` says
+    /// when, and tells nothing without this: its delay is over.
+    pub retried: bool,
     /// When it was accepted, by the time of the owner that did so.
     pub created: Millis,
-    /// When it may start.
+    /// When it may start, or may be tried again.
     pub not_before: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
@@ -312,6 +331,8 @@ pub struct StoredSlot {
     pub created: Millis,
     /// The attempt that holds it.
     pub attempt: Attempt,
+    /// How many grants of its execution never began.
+    pub unbegun: u16,
     /// `Requested` or `Running`.
     pub status: Status,
     /// Who runs it.
@@ -337,6 +358,8 @@ impl StoredSlot {
             priority: self.priority,
             status: self.status,
             attempt: self.attempt,
+            unbegun: self.unbegun,
+            retried: false,
             created: self.created,
             not_before: None,
             cancel_requested: self.cancel_requested,

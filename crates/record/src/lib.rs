@@ -15,5 +15,5 @@ use std::{sync, thread};
 
 pub use phase::{FaultPhase, ProcessPhase};
 pub use read::{ReadError, Records, read_dir};
-pub use record::{Record, now_ns};
+pub use record::{Record, Retried, now_ns};
 pub use recorder::{RecordError, Recorder};

@@ -1,5 +1,6 @@
 //! What can be recorded.
 
+use attune_core::policy::TryEnd;
 use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
     Status, WorkerId,
@@ -258,6 +259,9 @@ pub enum Record {
         /// The rule in force by which executions demand different things of the limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demands: Option<i64>,
+        /// When it was decided, by the owner's time, in milliseconds since 1970.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -292,6 +296,9 @@ pub enum Record {
         action_id: ActionId,
         /// The attempt that held it.
         attempt: Attempt,
+        /// What ended it, if it was a try that is followed by another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retried: Option<Retried>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -343,6 +350,9 @@ pub enum Record {
         /// the rule changed.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         regrouping: bool,
+        /// Whether its owner has more to do for it than one step does, and goes on in the next round.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        goes_on: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -528,6 +538,15 @@ impl Record {
         }
         self
     }
+}
+
+/// How a try ended that is followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// How.
+    pub end: TryEnd,
+    /// When it may be tried again, by the owner's time, in milliseconds since 1970.
+    pub not_before: i64,
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set

@@ -1,3 +1,5 @@
+use attune_core::policy::TryEnd;
+
 use super::*;
 
 const EXECUTION: ExecutionId = ExecutionId(300);
@@ -207,6 +209,7 @@ fn the_form_of_decisions_is_fixed() {
         r#"{"kind":"accepted","execution_id":300,"action_id":7,"priority":"low","request_id":"NIL","status":"queued","delayed":true,"at":1700000000000,"epoch":4,"round":8,"t_ns":9}"#,
     );
     let granted = |limit, order| Record::Granted {
+        at: None,
         execution_id,
         action_id,
         attempt,
@@ -252,17 +255,23 @@ fn the_form_of_decisions_is_fixed() {
         &held,
         r#"{"kind":"held","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
     );
-    let revoked = Record::Revoked {
+    let revoked = |retried| Record::Revoked {
         execution_id,
         action_id,
         attempt,
+        retried,
         epoch,
         round,
         t_ns,
     };
     check(
-        &revoked,
+        &revoked(None),
         r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let (end, not_before) = (TryEnd::TimedOut, 1_700_000_000_000);
+    check(
+        &revoked(Some(Retried { end, not_before })),
+        r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"retried":{"end":"timed_out","not_before":1700000000000},"epoch":4,"round":8,"t_ns":9}"#,
     );
     let limit = Record::Limit {
         action_id,
@@ -287,6 +296,7 @@ fn the_form_of_decisions_is_fixed() {
         active: 2,
         pool_closed: false,
         regrouping: false,
+        goes_on: false,
         epoch,
         round,
         t_ns,

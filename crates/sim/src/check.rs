@@ -213,6 +213,7 @@ impl Report {
             "fence_rejections": seen.fence_rejections,
             "duplicates_dropped": seen.duplicates_dropped,
             "revokes": seen.revokes,
+            "retries": seen.retries,
             "unknown_commits": seen.unknown_commits,
             "refused_commits": seen.refused_commits,
             "refused_dispatches": seen.refused_dispatches,

@@ -140,6 +140,9 @@ impl World {
         // As a worker says that could start nothing.
         let never_begun = row.status == Status::Requested;
         self.oracle.ask_back((id, attempt));
+        if never_begun {
+            self.retries.unbegun((id, attempt));
+        }
         let request_id = RequestId(self.fresh());
         let command = ForceRelease {
             request_id,
@@ -203,6 +206,7 @@ impl World {
     }
 
     fn cancel(&mut self, id: ExecutionId) {
+        self.retries.cancel(id);
         let request_id = RequestId(self.fresh());
         let body = |reply_to| Body::Cancel(request_id, id, reply_to);
         self.add_ask(0, id.partition(), request_id, false, body);

@@ -24,6 +24,7 @@ mod owner;
 mod plan;
 mod refusals;
 mod results;
+mod retries;
 mod rng;
 mod routing;
 mod said;

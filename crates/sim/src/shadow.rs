@@ -16,6 +16,7 @@ use crate::groups::{Group, Grouping, Words};
 use crate::lasting::Lasting;
 use crate::oracle::{Rule, Violation};
 use crate::results::Reports;
+use crate::retries::Retries;
 
 /// Milliseconds of an owner's wall clock.
 pub(crate) type Millis = i64;
@@ -57,6 +58,8 @@ pub(crate) struct Told<'a> {
     pub(crate) reports: &'a Reports,
     /// By the bus, of what can never be sent.
     pub(crate) lasting: &'a Lasting,
+    /// By clients, operators and the actions, of who is to be tried again.
+    pub(crate) retries: &'a Retries,
 }
 
 /// The decisions of one core.
@@ -126,8 +129,9 @@ impl Shadow {
     ) {
         for row in rows {
             let waits = since.get(&row.id).copied().unwrap_or(Millis::MAX);
-            // Its delay was over when it was granted before, whatever the clock shows now.
-            let not_before = row.not_before.filter(|_| row.attempt == Attempt(0));
+            // Its first delay was over when it was granted before, whatever the clock shows now.
+            let is_first = row.attempt == Attempt(0);
+            let not_before = row.not_before.filter(|_| is_first || row.retried);
             let seen = Seen {
                 action: row.action_id,
                 priority: row.priority,
@@ -308,6 +312,9 @@ impl Shadow {
         out: &mut Vec<Violation>,
     ) {
         for fact in facts {
+            out.extend(told.retries.judge(now, fact, |id, attempt, status| {
+                told.reports.contains(id, attempt, status)
+            }));
             match fact {
                 Fact::Bounds { action_id, limits } => {
                     let earlier = self.bounds.insert(*action_id, *limits);
@@ -347,7 +354,12 @@ impl Shadow {
                 Fact::Pool { name, .. } => {
                     self.closed.remove(name);
                 }
-                Fact::Revoked { execution_id, .. } => self.revoke(now, *execution_id, out),
+                Fact::Revoked { execution_id, .. } => self.put_back(now, *execution_id, None, out),
+                Fact::Retried {
+                    execution_id,
+                    not_before,
+                    ..
+                } => self.put_back(now, *execution_id, Some(*not_before), out),
                 Fact::Ended {
                     execution_id,
                     status,
@@ -439,11 +451,17 @@ impl Shadow {
         }
     }
 
-    fn revoke(&mut self, now: Millis, id: ExecutionId, out: &mut Vec<Violation>) {
+    fn put_back(
+        &mut self,
+        now: Millis,
+        id: ExecutionId,
+        not_before: Option<Millis>,
+        out: &mut Vec<Violation>,
+    ) {
         let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
         match held {
-            // Its delay was over when it was granted, whatever the clock shows now.
-            Some(seen) => (seen.holds, seen.since, seen.not_before) = (false, now, None),
+            // Its first delay was over when it was granted, whatever the clock shows now.
+            Some(seen) => (seen.holds, seen.since, seen.not_before) = (false, now, not_before),
             None => out.push(Violation::of(
                 Promise::I5,
                 format!("{id} loses a slot that it does not hold"),

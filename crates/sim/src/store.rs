@@ -38,6 +38,10 @@ pub(crate) struct Row {
     pub(crate) attempt: Attempt,
     /// When it may start, by the wall clock.
     pub(crate) not_before: Option<Time>,
+    /// How many of its grants never began.
+    unbegun: u16,
+    /// Whether a try of it has ended.
+    retried: bool,
     /// Whether it shall be ended.
     pub(crate) cancel_requested: bool,
     /// Who claimed it.
@@ -203,6 +207,8 @@ impl Store {
             priority: row.priority,
             status: row.status,
             attempt: row.attempt,
+            unbegun: row.unbegun,
+            retried: row.retried,
             created: row.created,
             not_before: row.not_before,
             cancel_requested: row.cancel_requested,
@@ -221,6 +227,7 @@ impl Store {
                 action_id: row.action,
                 priority: row.priority,
                 attempt: row.attempt,
+                unbegun: row.unbegun,
                 status: row.status,
                 worker: row.worker,
                 worker_over: row.worker.is_some_and(is_over),
@@ -420,6 +427,11 @@ impl Store {
                     row.requested_at = batch.at;
                 }
             }
+            if let Some(put_back) = &update.put_back {
+                row.not_before = put_back.not_before;
+                row.unbegun = put_back.unbegun;
+                row.retried |= put_back.last_error.is_some();
+            }
         }
         for end in &batch.ends {
             match self.active.remove(&end.id) {
@@ -471,6 +483,8 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
             .submission
             .not_before
             .map(|time| time.timestamp_millis()),
+        unbegun: 0,
+        retried: false,
         cancel_requested: false,
         worker: None,
         created: at,

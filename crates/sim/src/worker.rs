@@ -296,12 +296,11 @@ impl World {
 
     fn begin_run(&mut self, w: usize, key: Key, action: ActionId, id: WorkerId) {
         let party = self.worker_party(w);
-        let most = usize::try_from(action.0 - 1).ok();
-        let most = most
-            .and_then(|n| self.plan.actions.get(n))
-            .map_or(10, |shape| shape.run_ms);
+        let shape = usize::try_from(action.0 - 1).ok();
+        let shape = shape.and_then(|n| self.plan.actions.get(n));
+        let (most, fails) = shape.map_or((10, None), |shape| (shape.run_ms, shape.fails));
         let ends = self.now + self.rng.between(1, most);
-        let status = outcome(&mut self.rng);
+        let status = outcome(&mut self.rng, fails);
         self.note(Note::RunStarted(party, key.0, key.1));
         self.oracle.start(self.now, key, action, id);
         self.workers[w].runs.insert(key, action);

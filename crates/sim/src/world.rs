@@ -29,6 +29,7 @@ use crate::owner::Owner;
 use crate::plan::{self, Noise, PATIENCE, Plan, Plant, Time};
 use crate::refusals::Refusals;
 use crate::results::Reports;
+use crate::retries::Retries;
 use crate::rng::Rng;
 use crate::routing::{Routing, RoutingEv};
 use crate::shadow::Shadow;
@@ -90,6 +91,8 @@ pub(crate) struct World {
     pub(crate) completions: Vec<Arc<Completion>>,
     /// What workers have said of runs.
     pub(crate) reports: Reports,
+    /// Who is to be tried again.
+    pub(crate) retries: Retries,
     /// What lasts.
     pub(crate) lasting: Lasting,
     /// Whether things go on.
@@ -172,6 +175,10 @@ impl World {
             refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
+            retries: Retries::of((0..plan.actions.len()).map(|number| {
+                let action = action(&plan, number);
+                (action.id, action.spec.retry())
+            })),
             lasting: Lasting::new(plan.pools),
             flow: Flow::default(),
             ways: Ways::default(),
@@ -489,8 +496,9 @@ fn action(plan: &Plan, number: usize) -> Action {
     let (grouping, group_limit) = shape.grouping;
     grouping.write(&mut spec.policy, group_limit);
     shape.ranks.write(&mut spec.policy);
-    spec.on_worker_lost = shape.on_worker_lost;
-    spec.max_attempts = shape.max_attempts;
+    spec.on_worker_lost = Some(shape.on_worker_lost);
+    spec.max_attempts = Some(shape.max_attempts);
+    spec.policy.retry = shape.retry;
     spec.pool = pool_name(shape.pool);
     Action {
         id: ActionId(i64::try_from(number).unwrap_or(0) + 1),

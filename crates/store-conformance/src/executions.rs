@@ -62,6 +62,7 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         stdout: None,
         stderr: None,
         requeue_of: Some(ExecutionId(7 << 8)),
+        last_error: None,
     };
     assert_eq!(record, expected);
     let on_page = store

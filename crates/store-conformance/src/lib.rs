@@ -29,6 +29,7 @@ mod holders;
 mod leases;
 mod listing;
 mod requests;
+mod retries;
 mod slots;
 mod stats;
 mod support;
@@ -150,6 +151,9 @@ cases! { ($)
     dead_letters::a_letter_is_written_with_its_batch,
     dead_letters::a_fenced_batch_leaves_no_letter,
     dead_letters::old_letters_go_first,
+    retries::what_is_tried_again_waits_with_its_reason,
+    retries::who_is_put_back_and_granted_at_once_keeps_its_reason,
+    retries::a_repeated_or_fenced_retry_changes_nothing,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::requests_are_kept_as_long_as_asked,

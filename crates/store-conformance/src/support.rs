@@ -11,7 +11,8 @@ use attune_core::{
 use serde_json::value::RawValue;
 
 use attune_store::{
-    Batch, CommitError, Committed, End, ExecutionRecord, NewExecution, Store, Update, WorkerLease,
+    Batch, CommitError, Committed, End, ExecutionRecord, NewExecution, PutBack, Store, Update,
+    WorkerLease,
 };
 
 /// How many partitions the clusters of the suite have.
@@ -227,6 +228,7 @@ pub(super) fn grant(id: ExecutionId, attempt: i32) -> Update {
         attempt: Attempt(attempt),
         grant_no: Some(i64::from(attempt) * 100),
         cancel_requested: false,
+        put_back: None,
     }
 }
 
@@ -236,6 +238,14 @@ pub(super) fn revoke(id: ExecutionId, attempt: i32) -> Update {
         status: Some(Status::Queued),
         grant_no: None,
         ..grant(id, attempt)
+    }
+}
+
+/// A slot taken back after a try, or before it began.
+pub(super) fn put_back(id: ExecutionId, attempt: i32, put_back: PutBack) -> Update {
+    Update {
+        put_back: Some(put_back),
+        ..revoke(id, attempt)
     }
 }
 

@@ -158,14 +158,14 @@ gone AS (
     RETURNING e.id, e.action, e.created, e.requested_at, e.started_at, e.not_before, e.grant_no,
               e.request_id, e.worker, e.attempt, e.timeout_seconds, e.priority,
               e.cancel_requested, e.action_ref, e.enforcement_id, e.requested_by, e.group_key,
-              e.labels, e.parameters, e.requeue_of
+              e.labels, e.parameters, e.requeue_of, e.last_error
 ),
 ended AS (
     INSERT INTO attune.execution_history (
         id, action, created, requested_at, started_at, finished_at, not_before, grant_no,
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
-        error, stdout, stderr, requeue_of)
+        error, stdout, stderr, requeue_of, last_error)
     SELECT g.id, g.action, g.created, g.requested_at, g.started_at,
            -- A claim has this clock's time, which may be a little ahead of the owner's.
            CASE WHEN g.started_at > $4::timestamptz
@@ -174,7 +174,7 @@ ended AS (
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,
-           o.stdout, o.stderr, g.requeue_of
+           o.stdout, o.stderr, g.requeue_of, g.last_error
     FROM (
         SELECT
             unnest($14::bigint[]) AS id, unnest($15::text[]) AS final_status,

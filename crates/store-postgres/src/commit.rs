@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use attune_core::{Bug, Epoch, ExecutionId, Outcome, PartitionId, Status};
 use attune_store::{
-    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, StoreError,
-    Update,
+    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, PutBack,
+    StoreError, Update,
 };
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
@@ -159,10 +159,14 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-/// Entries for the audit log and dead letters are rare, so they are statements of their own, in
-/// one transaction with the round, and no burden to the rounds that have none.
+/// Entries for the audit log and dead letters are rare, and so is whoever is put back, so they are
+/// statements of their own, in one transaction with the round, and no burden to the rounds that have
+/// none.
 fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError> {
     let mut beside = Vec::new();
+    if let Some(put_back) = put_back(batch)? {
+        beside.push((sql::PUT_BACK, put_back));
+    }
     if !batch.audit.is_empty() {
         beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
     }
@@ -171,6 +175,25 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
         beside.push((sql::ADD_DEAD_LETTERS, letters));
     }
     Ok(beside)
+}
+
+/// The parameters for those that are put back, if there are any.
+fn put_back(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
+    let updates = batch.updates.iter();
+    let put_back = updates.filter_map(|update| Some((update, update.put_back.as_ref()?)));
+    let put_back: Vec<(&Update, &PutBack)> = put_back.collect();
+    if put_back.is_empty() {
+        return Ok(None);
+    }
+    let mut binds = Binds::default();
+    binds.column(&put_back, |(update, _)| update.id.0);
+    binds.column(&put_back, |(update, _)| update.attempt.0);
+    binds.column(&put_back, |(_, back)| back.not_before.map(text::time));
+    binds.column(&put_back, |(_, back)| i32::from(back.unbegun));
+    binds.column(&put_back, |(_, back)| {
+        text::optional(back.last_error.as_ref())
+    });
+    binds.finish().map(Some)
 }
 
 /// Writes a round and, where every fence holds, what stands beside it.

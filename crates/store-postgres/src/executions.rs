@@ -154,5 +154,6 @@ fn whole(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         requeue_of: row
             .try_get::<Option<i64>, _>("requeue_of")?
             .map(ExecutionId),
+        last_error: row.try_get("last_error")?,
     })
 }

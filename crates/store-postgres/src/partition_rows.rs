@@ -113,22 +113,31 @@ fn read_active(
         Time,
         Option<Time>,
         bool,
+        i32,
+        bool,
         Option<&'r [u8]>,
     );
-    let (id, action, rank, text, attempt, created, not_before, cancel_requested, demand): Columns<
-        '_,
-    > = Columns::from_row(row)?;
+    let columns = Columns::from_row(row)?;
+    let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
+    let (.., unbegun, retried, demand) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
         priority: priority(rank)?,
         status: status(text)?,
         attempt: Attempt(attempt),
+        unbegun: grants(unbegun),
+        retried,
         created: created.0,
         not_before: not_before.map(|Time(at)| at),
         cancel_requested,
         demand: demand.and_then(Demand::from_bytes),
     })
+}
+
+/// A number of grants; more than are ever counted mean the same.
+fn grants(count: i32) -> u16 {
+    u16::try_from(count.max(0)).unwrap_or(u16::MAX)
 }
 
 /// The rows of a slice that lie in the partitions with these low bytes, to be compared with what
@@ -174,6 +183,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         action_id: ActionId(row.try_get("action")?),
         priority: doubts.priority(id, row.try_get("priority")?),
         attempt: Attempt(row.try_get("attempt")?),
+        unbegun: grants(row.try_get("unbegun")?),
         status: status(row.try_get("status")?)?,
         worker: worker.map(WorkerId),
         created: time::time(row, "created")?,

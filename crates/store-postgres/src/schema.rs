@@ -92,6 +92,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0015_additive_system.sql"),
         ),
         (
+            17,
+            "additive_retry",
+            include_str!("../../../migrations/postgres/0017_additive_retry.sql"),
+        ),
+        (
             18,
             "additive_demands",
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),

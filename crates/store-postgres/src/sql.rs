@@ -74,6 +74,7 @@ statements! {
     PRUNE_POLICIES = "prune_policies",
     PRUNE_STATS_HISTORY = "prune_stats_history",
     PRUNE_WORKERS = "prune_workers",
+    PUT_BACK = "put_back",
     RENEW = "renew",
     RENEW_EXECUTOR = "renew_executor",
     RENEW_WORKER = "renew_worker",

@@ -22,6 +22,7 @@ pub(crate) struct BatchLists {
     pub(crate) grant_count: usize,
     pub(crate) revocations: Option<String>,
     pub(crate) marks: Option<String>,
+    pub(crate) put_back: Option<String>,
     pub(crate) ends: Option<String>,
     /// The ids in `ends`.
     pub(crate) end_ids: String,
@@ -88,6 +89,15 @@ struct UpdateRow {
     attempt: i32,
     grant_no: Option<i64>,
     cancel_requested: bool,
+}
+
+#[derive(Serialize)]
+struct PutBackRow<'a> {
+    id: i64,
+    attempt: i32,
+    not_before: Option<String>,
+    unbegun: u16,
+    last_error: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -175,6 +185,7 @@ impl BatchLists {
             grants: list_unless_empty(grants),
             revocations: list_unless_empty(updates(Some(Status::Queued))),
             marks: list_unless_empty(updates(None)),
+            put_back: list_unless_empty(batch.updates.iter().filter_map(put_back_row).collect()),
             ends: list_unless_empty(batch.ends.iter().map(end_row).collect()),
             end_ids: list(batch.ends.iter().map(|end| end.id)),
             totals: list_unless_empty(
@@ -258,6 +269,17 @@ fn audit_row(entry: &NewAudit) -> AuditRow<'_> {
         before: entry.before.as_ref().map(text_of),
         after: entry.after.as_ref().map(text_of),
     }
+}
+
+fn put_back_row(update: &Update) -> Option<PutBackRow<'_>> {
+    let put_back = update.put_back.as_ref()?;
+    Some(PutBackRow {
+        id: update.id.0,
+        attempt: update.attempt.0,
+        not_before: put_back.not_before.map(time_text),
+        unbegun: put_back.unbegun,
+        last_error: put_back.last_error.as_deref(),
+    })
 }
 
 fn update_row(update: &Update) -> UpdateRow {

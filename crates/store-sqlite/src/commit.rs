@@ -39,6 +39,9 @@ pub(crate) async fn write(
     }
     let grants = lists.grants.clone();
     let grant = grants.map(|grants| script.add(sql::GRANT, [grants, at.clone()]));
+    if let Some(put_back) = lists.put_back {
+        script.add(sql::PUT_BACK, [put_back]);
+    }
     let end = lists.ends.map(|ends| {
         script.add(sql::END_INTO_HISTORY, [ends, at]);
         script.add(sql::END_DELETE, [lists.end_ids])

@@ -199,5 +199,6 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
         requeue_of: row
             .try_get::<Option<i64>, _>("requeue_of")?
             .map(ExecutionId),
+        last_error: row.try_get("last_error")?,
     })
 }

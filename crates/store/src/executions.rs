@@ -69,6 +69,8 @@ pub struct ExecutionRecord {
     pub stderr: Option<String>,
     /// The ended execution that it runs again.
     pub requeue_of: Option<ExecutionId>,
+    /// Why its last try ended that was followed by another.
+    pub last_error: Option<String>,
 }
 
 /// Where an execution stands: what a command about it needs. It can be read where the rest of the

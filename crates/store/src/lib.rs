@@ -36,7 +36,7 @@ pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
     ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
-    PartitionStore, SlotRow, Update, WorkerEnd,
+    PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

@@ -75,6 +75,20 @@ pub struct Update {
     pub grant_no: Option<i64>,
     /// Whether a worker that runs or claims it shall end it.
     pub cancel_requested: bool,
+    /// What else is written of it, if it was put back.
+    pub put_back: Option<PutBack>,
+}
+
+/// What is written of an execution that waits again after it had a slot; also where the same batch
+/// grants it the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PutBack {
+    /// Until when it waits; in place of what was written before, also when it is nothing.
+    pub not_before: Option<DateTime<Utc>>,
+    /// How many of its grants never began.
+    pub unbegun: u16,
+    /// Why its last try ended; what was written before stays without it.
+    pub last_error: Option<String>,
 }
 
 /// The end of an execution that is stored as active: it moves into the history.
@@ -194,9 +208,13 @@ pub struct ActiveRow {
     pub status: Status,
     /// Its attempt.
     pub attempt: Attempt,
+    /// How many of its grants never began: [`PutBack::unbegun`].
+    pub unbegun: u16,
+    /// Whether it has a [`PutBack::last_error`].
+    pub retried: bool,
     /// When it was accepted: [`Batch::at`].
     pub created: DateTime<Utc>,
-    /// When it may start, if that was delayed.
+    /// When it may start, if that was delayed, or [`PutBack::not_before`].
     pub not_before: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
@@ -277,6 +295,8 @@ pub struct SlotRow {
     pub priority: Priority,
     /// Its attempt.
     pub attempt: Attempt,
+    /// How many of its grants never began.
+    pub unbegun: u16,
     /// `Requested` or `Running`.
     pub status: Status,
     /// Who claimed it.

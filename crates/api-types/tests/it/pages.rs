@@ -63,10 +63,13 @@ fn resolved(root: &Value, schema: &Value) -> Value {
             choices.iter().find_map(|choice| choice["$ref"].as_str())
         })
         .and_then(|path| root.pointer(path.trim_start_matches('#')));
-    let Some(target) = target else {
-        return schema.clone();
-    };
-    let mut found = target.clone();
+    let mut found = target.unwrap_or(schema).clone();
+    let items = found["items"]
+        .is_object()
+        .then(|| resolved(root, &found["items"]));
+    if let (Some(members), Some(items)) = (found.as_object_mut(), items) {
+        members.insert("items".to_owned(), items);
+    }
     for name in ["description", "default"] {
         if let (Some(members), Some(own)) = (found.as_object_mut(), schema.get(name)) {
             members.insert(name.to_owned(), own.clone());
@@ -96,6 +99,9 @@ fn takes(schema: &Value) -> String {
     let mut words = match kind {
         Some("string") => "text".to_owned(),
         Some("integer") => "whole number".to_owned(),
+        Some("array") if schema["items"]["enum"].is_array() => {
+            format!("list of {}", takes(&schema["items"]))
+        }
         Some("array") => format!("list of {}s", takes(&schema["items"])),
         Some("object") if schema["additionalProperties"].is_object() => {
             format!("object of {}s", takes(&schema["additionalProperties"]))

@@ -81,6 +81,7 @@ pub(crate) async fn apply(
         compile(schema, &app.aside, deadline).await??;
     }
     drop(share);
+    let spec = spec.settled();
     if only_check {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

@@ -205,6 +205,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
         stdout: bodies.stdout.then_some(record.stdout),
         stderr: bodies.stderr.then_some(record.stderr),
         requeue_of: record.requeue_of,
+        last_error: record.last_error,
     }
 }
 

@@ -210,6 +210,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         stdout: None,
         stderr: None,
         requeue_of: None,
+        last_error: None,
     }
 }
 

@@ -38,6 +38,7 @@ mod python;
 mod queues;
 mod requests;
 mod restarts;
+mod retries;
 mod runs;
 mod stranger;
 mod support;

@@ -46,6 +46,7 @@ pub(super) fn record(id: i64, status: Status) -> Execution {
         stdout: Some(None),
         stderr: Some(None),
         requeue_of: None,
+        last_error: None,
     }
 }
 

@@ -124,7 +124,7 @@ impl System {
         let mut spec = ActionSpec::new(action_ref.parse().unwrap(), Run::Builtin(Builtin::Noop));
         spec.policy.concurrency.limit = Some(1);
         spec.pool = ELSEWHERE.to_owned();
-        spec.on_worker_lost = on_lost;
+        spec.on_worker_lost = Some(on_lost);
         self.store
             .apply_action(&spec, PARTITIONS, "test")
             .await

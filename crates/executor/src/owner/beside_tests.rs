@@ -56,7 +56,7 @@ fn troubles(world: &World) -> usize {
 fn an_audit_log_that_takes_nothing_holds_up_only_who_is_answered_after_its_entry() {
     let worker = WorkerId::fresh();
     let mut world = World::serving(3, worker);
-    world.action.spec.on_worker_lost = OnWorkerLost::Retry;
+    world.action.spec.on_worker_lost = Some(OnWorkerLost::Retry);
     let slot = world.slots[0].0.clone();
     world.refuses = Some(stands_beside);
     world.deliver(1, 0, Work::Releases(vec![release(&slot)]));

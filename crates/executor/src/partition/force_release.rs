@@ -5,6 +5,7 @@ use std::sync::Arc;
 use attune_core::input::check_text;
 use attune_core::{Action, Reject, RejectCode};
 
+use super::holders::Lost;
 use super::{Accepted, Effect, ForceRelease, Partition, submit};
 use crate::counters::Counter;
 use crate::notice::Notice;
@@ -74,8 +75,11 @@ impl Partition {
             "its slot was taken back by {}: {}",
             command.who, command.reason
         );
-        let begun = !command.never_begun;
-        let status = self.take_back(&action, execution_id, holder, begun, &why, out);
+        let lost = Lost {
+            begun: !command.never_begun,
+            why: &why,
+        };
+        let status = self.take_back(now, &action, execution_id, holder, &lost, out);
         // Whatever still runs ends; its report finds no holder.
         out.push(Effect::CancelRun {
             execution_id,

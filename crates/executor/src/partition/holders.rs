@@ -2,13 +2,24 @@
 
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, OnWorkerLost, Outcome, Status};
+use attune_core::policy::TryEnd;
+use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, Outcome, Status};
 
+use super::retry::Tried;
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::queue::{ActionQueue, Holder, Millis};
-use crate::stored::{Change, End, Transition};
+use crate::queue::{Holder, Millis};
+use crate::stored::End;
+
+/// An attempt that will not give its slot back by itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lost<'a> {
+    /// Whether it was begun.
+    pub(super) begun: bool,
+    /// Why it will not, for people.
+    pub(super) why: &'a str,
+}
 
 impl Partition {
     pub(super) fn complete(&mut self, now: Millis, completion: Completion, out: &mut Vec<Effect>) {
@@ -26,8 +37,10 @@ impl Partition {
         // The execution and its attempt say which slot it is, whatever action the worker names.
         let found = self.index.get(&execution_id).copied();
         let found = found.filter(|action_id| {
+            let key = (execution_id, attempt);
             outcome.status.is_reportable()
-                && self.end_holder(*action_id, execution_id, attempt, outcome, counter, out)
+                && (self.retry(now, *action_id, key, &outcome, out)
+                    || self.end_holder(*action_id, execution_id, attempt, outcome, counter, out))
         });
         let Some(action_id) = found else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
@@ -100,43 +113,30 @@ impl Partition {
 
     /// Takes the slot back from an attempt that will not give it back by itself, as the action's
     /// policy says, and tells where the execution stands then. What was never `begun` waits again
-    /// whatever the policy says. `why` is for people.
+    /// whatever the policy says.
     pub(super) fn take_back(
         &mut self,
+        now: Millis,
         action: &Action,
         execution_id: ExecutionId,
         holder: Holder,
-        begun: bool,
-        why: &str,
+        lost: &Lost<'_>,
         out: &mut Vec<Effect>,
     ) -> Status {
-        let attempt = holder.attempt;
-        let used_up = u32::try_from(attempt.0).unwrap_or(u32::MAX) >= action.spec.max_attempts;
+        let (attempt, why) = (holder.attempt, lost.why);
+        let words = || format!("{why} in attempt {attempt}");
         let (status, words, counter) = if holder.cancel_requested {
             let words = format!("cancelled; {why}");
             (Status::Cancelled, words, Counter::Cancelled)
-        } else if begun && (used_up || action.spec.on_worker_lost == OnWorkerLost::Fail) {
-            let words = format!("{why} in attempt {attempt}");
-            (Status::Abandoned, words, Counter::Abandoned)
         } else {
-            let revoke = |queue: &mut ActionQueue| queue.revoke(execution_id, attempt);
-            if self.queues.with_existing(action.id, revoke) == Some(true) {
-                let action_id = action.id;
-                self.note(|| Fact::Revoked {
-                    execution_id,
-                    action_id,
-                    attempt,
-                });
-                out.push(Effect::Change(Change {
-                    id: execution_id,
-                    transition: Some(Transition::revoke()),
-                    attempt,
-                    grant_no: None,
-                    cancel_requested: false,
-                }));
+            let tried = Tried::of(action, holder, TryEnd::WorkerLost, words);
+            if tried.is_some() || !lost.begun {
+                let tried = tried.filter(|_| lost.begun);
+                self.put_back(now, action, execution_id, holder, tried, out);
                 out.push(Effect::Count(Counter::Revoked));
+                return Status::Queued;
             }
-            return Status::Queued;
+            (Status::Abandoned, words(), Counter::Abandoned)
         };
         let outcome = Arc::new(Outcome::of(status, Some(words)));
         self.end_holder(action.id, execution_id, attempt, outcome, counter, out);

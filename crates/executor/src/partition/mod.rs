@@ -11,6 +11,8 @@ mod grouping;
 mod holders;
 mod log;
 mod reconcile;
+mod retry;
+mod room;
 mod serve;
 mod submit;
 
@@ -30,13 +32,15 @@ use crate::policy::{QueueLimits, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
+use room::Room;
+
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
     ReconcileBounds, Submit,
 };
 
-/// How many slots one step grants, and how many executions it expires or wakes, before it lets
-/// other events have their turn.
+/// How many slots a partition grants in one step, and how many executions it expires or wakes, over all
+/// of its queues, before it lets other events and partitions have their turn.
 const MAX_PER_STEP: usize = 1000;
 /// The owner renews its epoch when fewer places than this are left in it.
 const EPOCH_RESERVE: u32 = 1_000_000;
@@ -82,10 +86,14 @@ pub struct Partition {
     /// When a queue has something to do by itself. A time may be too early, never too late.
     deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
     scheduled: HashMap<ActionId, Millis>,
-    /// Queues that may have more to grant than one step does.
+    /// Queues that may have more to do than one step does.
     unserved: BTreeSet<ActionId>,
     /// Queues that stand still until it is known what executions demand that are there.
     regrouping: BTreeSet<ActionId>,
+    /// What may still be done in this round.
+    room: Room,
+    /// Whose queue used the room of a step up last: those after it go first at the next.
+    turn: ActionId,
     /// What was decided, while somebody wants to check it.
     log: Option<Vec<Fact>>,
     /// How often the log was taken.
@@ -124,6 +132,8 @@ impl Partition {
             scheduled: HashMap::new(),
             unserved: BTreeSet::new(),
             regrouping: BTreeSet::new(),
+            room: Room::default(),
+            turn: ActionId(i64::MIN),
             log: None,
             logged: 0,
             detector: Detector::new(format!("owner of partition {id} in epoch {epoch}")),
@@ -229,6 +239,7 @@ impl Partition {
 
     /// The same, added to `out`: most events have few effects, and a round has many events.
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
+        self.room = self.room.for_event();
         match event {
             Event::Recover { actions, totals } => self.recover(actions, totals),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
@@ -402,6 +413,7 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     if row.status.holds_slot() {
         let holder = Holder {
             attempt: row.attempt,
+            unbegun: row.unbegun,
             priority: row.priority,
             seq,
             enqueued_at,
@@ -412,15 +424,18 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         queue.restore_holder(row.id, holder, row.demand.as_ref());
         return;
     }
-    // Who had a slot before has its delay behind it: its place is before all who came later, also
-    // by a clock that shows an earlier time now.
-    let not_before = row.not_before.filter(|_| row.attempt == Attempt(0));
+    // Who had a slot before has the delay behind it that it came with: its place is before all who came
+    // later, also by a clock that shows an earlier time now. Whoever puts it back for another try writes
+    // until when it waits for that.
+    let is_first = row.attempt == Attempt(0);
+    let not_before = row.not_before.filter(|_| is_first || row.retried);
     let waiting = Waiting {
         execution_id: row.id,
         seq,
         enqueued_at,
         eligible_at,
         attempt: row.attempt,
+        unbegun: row.unbegun,
         delayed: not_before.is_some(),
         share: Share::default(),
     };
@@ -434,6 +449,8 @@ mod operator_tests;
 mod pool_tests;
 #[cfg(test)]
 mod reconcile_tests;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod test_world;
 #[cfg(test)]

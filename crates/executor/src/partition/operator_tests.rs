@@ -153,7 +153,7 @@ fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
 
     let mut world = World::new(Some(1), 100);
     let mut fails = action(Some(1));
-    fails.spec.on_worker_lost = OnWorkerLost::Fail;
+    fails.spec.on_worker_lost = Some(OnWorkerLost::Fail);
     world.step(Event::ActionKnown(fails));
     let ids = world.submit(2);
     world.force_release(command(ids[0], 1));
@@ -167,8 +167,8 @@ fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
 fn what_was_never_begun_waits_again_whatever_the_policy_says() {
     let mut world = World::new(Some(1), 100);
     let mut fails = action(Some(1));
-    fails.spec.on_worker_lost = OnWorkerLost::Fail;
-    fails.spec.max_attempts = 1;
+    fails.spec.on_worker_lost = Some(OnWorkerLost::Fail);
+    fails.spec.max_attempts = Some(1);
     world.step(Event::ActionKnown(fails));
     let ids = world.submit(2);
     for attempt in 1..=3 {
@@ -239,6 +239,7 @@ fn entry(execution_id: ExecutionId, seq: Seq) -> Waiting {
         enqueued_at: 0,
         eligible_at: 0,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: false,
         share: crate::policy::Share::default(),
     }

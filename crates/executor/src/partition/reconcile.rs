@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use attune_core::{ActionId, Attempt, ExecutionId, Status};
 
+use super::holders::Lost;
 use super::{Effect, Grantee, Partition, ReconcileBounds, restore};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -182,7 +183,7 @@ impl Partition {
         self.watch_stored(now, slots, out);
         let mut freed = BTreeSet::new();
         for row in slots.iter().filter(|row| !changed.contains(&row.id)) {
-            if self.follow_up(stamp, row, bounds, out) {
+            if self.follow_up((now, stamp), row, bounds, out) {
                 freed.insert(row.action_id);
             }
         }
@@ -281,7 +282,7 @@ impl Partition {
     /// Does what one stored slot asks for; true when its queue may have more to do.
     fn follow_up(
         &mut self,
-        stamp: Millis,
+        (now, stamp): (Millis, Millis),
         row: &StoredSlot,
         bounds: ReconcileBounds,
         out: &mut Vec<Effect>,
@@ -303,8 +304,11 @@ impl Partition {
                     attempt,
                     worker: row.worker,
                 }));
-                let why = "its worker was lost";
-                self.take_back(&action, execution_id, holder, true, why, out);
+                let lost = Lost {
+                    begun: true,
+                    why: "its worker was lost",
+                };
+                self.take_back(now, &action, execution_id, holder, &lost, out);
                 true
             }
             Status::Running if row.cancel_requested => {

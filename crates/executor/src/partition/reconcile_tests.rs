@@ -168,6 +168,7 @@ fn who_is_known_and_stands_nowhere_gets_its_place_back() {
         enqueued_at: 0,
         eligible_at: 0,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: true,
         share: crate::policy::Share::default(),
     };

@@ -1,10 +1,12 @@
 //! What a queue does by itself: wakes, expires, grants.
 
 use std::cmp::Reverse;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, Seq, Status};
 
+use super::room::Room;
 use super::{Effect, Grantee, MAX_PER_STEP, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -15,8 +17,11 @@ impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
-        let mut due = std::mem::take(&mut self.unserved);
-        while let Some(Reverse((time, action_id))) = self.deadlines.peek().copied() {
+        self.room = Room::default();
+        for _ in 0..MAX_PER_STEP {
+            let Some(Reverse((time, action_id))) = self.deadlines.peek().copied() else {
+                break;
+            };
             if time > now {
                 break;
             }
@@ -24,17 +29,28 @@ impl Partition {
             if self.scheduled.get(&action_id) == Some(&time) {
                 self.scheduled.remove(&action_id);
             }
-            due.insert(action_id);
+            self.unserved.insert(action_id);
         }
-        let mut due = due.into_iter();
-        let before = out.len();
-        for action_id in due.by_ref() {
-            self.serve(now, action_id, out);
-            if out.len() - before > MAX_PER_STEP * 4 {
+        // Whoever used the room up last time comes last this time.
+        let after = (Bound::Excluded(self.turn), Bound::Unbounded);
+        let turns = self.unserved.range(after);
+        let turns = turns.chain(self.unserved.range(..=self.turn));
+        let turns: Vec<ActionId> = turns.take(MAX_PER_STEP).copied().collect();
+        let is_cut = turns.len() < self.unserved.len();
+        let mut used_up_by = None;
+        for action_id in turns {
+            if self.room.is_used_up() {
                 break;
             }
+            self.unserved.remove(&action_id);
+            self.serve(now, action_id, out);
+            if self.room.is_tight() {
+                used_up_by.get_or_insert(action_id);
+            } else if is_cut {
+                self.turn = action_id;
+            }
         }
-        self.unserved.extend(due);
+        self.turn = used_up_by.unwrap_or(self.turn);
     }
 
     /// Does for a queue what can be done now: wakes delayed executions, ends those that waited
@@ -45,17 +61,20 @@ impl Partition {
         };
         let queues = self.queues.clone();
         let deadline = queues.with_existing(action_id, |queue| {
-            queue.wake_delayed(now, MAX_PER_STEP);
-            for _ in 0..MAX_PER_STEP {
+            self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
+            while !self.room.is_used_up() {
                 // Before every grant and after the last: who was granted may have stood before
                 // others whose time was over already.
-                if self.expire(now, queue, action_id, out) == MAX_PER_STEP {
+                self.expire(now, queue, action_id, out);
+                if self.room.is_used_up() {
                     break;
                 }
                 match queue.grant_next() {
                     Grant::Granted(granted) => {
+                        self.room.grants -= 1;
                         self.detector.granted(now, &action, queue, granted, out);
-                        self.granted(&action, granted.execution_id, granted.attempt, out);
+                        let key = (granted.execution_id, granted.attempt);
+                        self.granted(now, &action, key, out);
                     }
                     Grant::Blocked(_) => break,
                 }
@@ -73,23 +92,22 @@ impl Partition {
         }
     }
 
-    /// Ends those that waited too long; tells how many.
-    pub(super) fn expire(
+    /// Ends those that waited too long.
+    fn expire(
         &mut self,
         now: Millis,
         queue: &mut ActionQueue,
         action_id: ActionId,
         out: &mut Vec<Effect>,
-    ) -> usize {
+    ) {
         let timeout = queue.limits().timeout_seconds;
-        let expired = queue.expire(now, MAX_PER_STEP);
-        let count = expired.len();
+        let expired = queue.expire(now, self.room.expiries);
+        self.room.expiries -= expired.len();
         for waiting in expired {
             let words = format!("waited longer than {timeout} s for a slot");
             let outcome = Outcome::of(Status::Expired, Some(words));
             self.end_waiting(action_id, waiting, outcome, Counter::Expired, out);
         }
-        count
     }
 
     /// Says that an execution has ended which waited and was taken out of its queue.
@@ -119,9 +137,9 @@ impl Partition {
     /// Says that an execution holds a slot from now on.
     pub(super) fn granted(
         &mut self,
+        now: Millis,
         action: &Arc<Action>,
-        execution_id: ExecutionId,
-        attempt: Attempt,
+        (execution_id, attempt): (ExecutionId, Attempt),
         out: &mut Vec<Effect>,
     ) {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
@@ -137,6 +155,7 @@ impl Partition {
             order: action.spec.policy.order(),
             group_limit: action.spec.policy.concurrency.group_limit,
             demands,
+            at: now,
         });
         out.push(Effect::Change(Change {
             id: execution_id,
@@ -144,6 +163,7 @@ impl Partition {
             attempt,
             grant_no: Some(grant_no),
             cancel_requested: false,
+            put_back: None,
         }));
         out.push(Effect::Count(Counter::Granted));
         out.push(Effect::Dispatch(Grantee {

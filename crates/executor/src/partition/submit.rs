@@ -103,6 +103,7 @@ impl Partition {
             enqueued_at: now,
             eligible_at: now,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: submission.not_before.is_some(),
             share: Share::default(),
         };
@@ -237,6 +238,7 @@ impl Partition {
                 attempt,
                 grant_no: None,
                 cancel_requested: true,
+                put_back: None,
             }));
             out.push(Effect::CancelRun {
                 execution_id,

@@ -9,7 +9,7 @@ use super::*;
 use crate::counters::Counter;
 use crate::queue::QueueConfig;
 use crate::round::{Draft, Tell};
-use crate::stored::StoredSlot;
+use crate::stored::{PutBack, StoredSlot};
 use attune_core::Seq;
 
 pub(super) const CLUSTER: ClusterBounds = ClusterBounds {
@@ -28,6 +28,8 @@ const BOUNDS: ReconcileBounds = ReconcileBounds {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stored {
     pub(super) active: BTreeMap<ExecutionId, (Status, Attempt, Option<i64>)>,
+    /// What was written last of those that were put back.
+    pub(super) put_back: BTreeMap<ExecutionId, PutBack>,
     pub(super) history: BTreeMap<ExecutionId, Status>,
     pub(super) requests: Vec<KnownRequest>,
     pub(super) totals: QueueTotals,
@@ -49,7 +51,7 @@ pub(super) struct World {
 pub(super) fn action(limit: Option<u32>) -> Action {
     let mut spec = ActionSpec::core_pack().remove(0);
     spec.policy.concurrency.limit = limit;
-    spec.max_attempts = 2;
+    spec.max_attempts = Some(2);
     Action {
         id: ACTION,
         partition: PARTITION,
@@ -148,6 +150,12 @@ impl World {
             assert!(change.attempt >= row.1);
             if let Some(transition) = change.transition {
                 *row = (transition.to(), change.attempt, change.grant_no.or(row.2));
+            }
+            if let Some(put_back) = &change.put_back {
+                let earlier = stored.put_back.insert(change.id, (**put_back).clone());
+                let now = stored.put_back.get_mut(&change.id).unwrap();
+                let error = earlier.and_then(|earlier| earlier.last_error);
+                now.last_error = now.last_error.take().or(error);
             }
         }
         for end in &batch.ends {
@@ -256,16 +264,21 @@ impl World {
     pub(super) fn rows(&self) -> Vec<StoredExecution> {
         let active = self.stored.active.iter();
         active
-            .map(|(id, (status, attempt, _))| StoredExecution {
-                id: *id,
-                action_id: ACTION,
-                priority: Priority::Normal,
-                status: *status,
-                attempt: *attempt,
-                created: self.now - 1_000,
-                not_before: None,
-                cancel_requested: false,
-                demand: None,
+            .map(|(id, (status, attempt, _))| {
+                let put_back = self.stored.put_back.get(id);
+                StoredExecution {
+                    id: *id,
+                    action_id: ACTION,
+                    priority: Priority::Normal,
+                    status: *status,
+                    attempt: *attempt,
+                    unbegun: put_back.map_or(0, |it| it.unbegun),
+                    retried: put_back.is_some_and(|it| it.last_error.is_some()),
+                    created: self.now - 1_000,
+                    not_before: put_back.and_then(|it| it.not_before),
+                    cancel_requested: false,
+                    demand: None,
+                }
             })
             .collect()
     }
@@ -292,6 +305,7 @@ impl World {
             priority: Priority::Normal,
             created: self.now - 1_000,
             attempt,
+            unbegun: 0,
             status,
             worker: None,
             worker_over,
@@ -377,6 +391,14 @@ fn judge(facts: &[Fact]) {
             } => {
                 assert_eq!(holders.remove(&id), Some(attempt));
                 waiting.insert((priorities[&id], id.seq(), id));
+            }
+            Fact::Retried {
+                execution_id: id,
+                attempt,
+                ..
+            } => {
+                assert_eq!(holders.remove(&id), Some(attempt));
+                delayed.insert(id);
             }
             Fact::Ended {
                 execution_id: id, ..

@@ -387,6 +387,8 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(0),
+        unbegun: 0,
+        retried: false,
         created: now - 3_600_000,
         not_before: Some(now - 59_999),
         cancel_requested: false,
@@ -414,20 +416,31 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
         priority: Priority::Normal,
         status: Status::Queued,
         attempt: Attempt(attempt),
+        unbegun: 0,
+        retried: false,
         created: now,
         not_before,
         cancel_requested: false,
         demand: None,
     };
     let later = Some(now + 7_200_000);
-    let rows = vec![row(100, 1, later), row(101, 0, later), row(102, 0, None)];
-    let seqs = [100, 101, 102].map(|n| Seq::new(Epoch(1), n));
+    // Of one it is written that it is tried again then.
+    let mut retried = row(99, 1, later);
+    retried.retried = true;
+    let rows = vec![
+        retried,
+        row(100, 1, later),
+        row(101, 0, later),
+        row(102, 0, None),
+    ];
+    let seqs = [99, 100, 101, 102].map(|n| Seq::new(Epoch(1), n));
     world.partition.step(now, Event::RecoverRows(rows));
     let place = |seq| {
         let queues = &world.partition.queues;
         queues.with_existing(ACTION, |queue| queue.position(seq))
     };
-    assert_eq!(seqs.map(place), [Some(Some(0)), Some(None), Some(Some(1))]);
+    let expected = [Some(None), Some(Some(0)), Some(None), Some(Some(1))];
+    assert_eq!(seqs.map(place), expected);
 }
 
 /// The kinds that are logged of one life, in the order of the decisions.
@@ -469,6 +482,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Granted { .. } => "granted",
         Fact::Ended { .. } => "ended",
         Fact::Revoked { .. } => "revoked",
+        Fact::Retried { .. } => "retried",
         Fact::Stale { .. } => "stale",
         Fact::Refused { .. } => "refused",
         Fact::Pool { .. } => "pool",

@@ -38,6 +38,7 @@ impl Place {
             enqueued_at: self.enqueued_at,
             eligible_at: self.enqueued_at,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: self.delayed,
             share: self.share(),
         }

@@ -70,6 +70,7 @@ fn waiting(n: i64, enqueued_at: Millis, attempt: i32) -> Waiting {
         enqueued_at,
         eligible_at: enqueued_at,
         attempt: Attempt(attempt),
+        unbegun: 0,
         delayed: n % 3 == 0,
         share: Share::default(),
     }

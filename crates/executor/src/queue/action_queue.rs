@@ -292,6 +292,7 @@ impl ActionQueue {
         let attempt = waiting.attempt.next();
         let holder = Holder {
             attempt,
+            unbegun: waiting.unbegun,
             priority,
             seq: waiting.seq,
             enqueued_at: waiting.enqueued_at,
@@ -344,9 +345,16 @@ impl ActionQueue {
         true
     }
 
-    /// Takes the slot from this attempt and puts the execution back at its place in the order,
-    /// whatever the queue's bound; false when the attempt holds no slot.
-    pub fn revoke(&mut self, execution_id: ExecutionId, attempt: Attempt) -> bool {
+    /// Takes the slot from this attempt and puts the execution back at its place in the order, from
+    /// `not_before` on, whatever the queue's bound; false when the attempt holds no slot. An attempt
+    /// that has not `begun` does not count as a try.
+    pub fn put_back(
+        &mut self,
+        execution_id: ExecutionId,
+        attempt: Attempt,
+        begun: bool,
+        not_before: Option<Millis>,
+    ) -> bool {
         if !self.holds(execution_id, attempt) {
             return false;
         }
@@ -361,6 +369,7 @@ impl ActionQueue {
             enqueued_at: holder.enqueued_at,
             eligible_at: holder.eligible_at,
             attempt,
+            unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
             delayed: false,
             share: holder.share,
         };
@@ -370,7 +379,10 @@ impl ActionQueue {
         } else {
             holder.priority
         };
-        load.wait(&limits, priority, waiting);
+        match not_before.filter(|_| !Bug::RetryAtOnce.is_planted()) {
+            Some(time) => load.delayed.insert(priority, waiting, time),
+            None => load.wait(&limits, priority, waiting),
+        }
         true
     }
 
@@ -434,18 +446,18 @@ impl ActionQueue {
         expired
     }
 
-    /// Makes up to `max` delayed executions eligible whose time has come.
-    pub fn wake_delayed(&mut self, now: Millis, max: usize) {
+    /// Makes up to `max` delayed executions eligible whose time has come; tells how many.
+    pub fn wake_delayed(&mut self, now: Millis, max: usize) -> usize {
         let limits = self.limits;
-        let Some(load) = &mut self.load else { return };
-        for _ in 0..max {
-            let Some((not_before, priority, mut waiting)) = load.delayed.pop_due(now) else {
-                return;
-            };
-            // The time it was not eligible does not count as waiting for a slot.
-            waiting.eligible_at = waiting.enqueued_at.max(not_before);
+        let Some(load) = &mut self.load else { return 0 };
+        let mut woken = 0;
+        while woken < max
+            && let Some((priority, waiting)) = load.delayed.pop_due(now)
+        {
             load.wait(&limits, priority, waiting);
+            woken += 1;
         }
+        woken
     }
 
     /// When [`expire`](Self::expire) or [`wake_delayed`](Self::wake_delayed) has something to do.

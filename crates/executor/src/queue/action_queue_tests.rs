@@ -28,6 +28,7 @@ fn waiting(n: i64) -> Waiting {
         enqueued_at: n,
         eligible_at: n,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: false,
         share: Share::default(),
     }
@@ -168,8 +169,8 @@ fn a_higher_priority_goes_first_and_order_holds_inside_one() {
 fn a_revoked_execution_keeps_its_place() {
     let mut queue = queue(2);
     enter(&mut queue, 1..=4);
-    assert!(queue.revoke(ExecutionId(1), Attempt(1)));
-    assert!(!queue.revoke(ExecutionId(1), Attempt(1)));
+    assert!(queue.put_back(ExecutionId(1), Attempt(1), true, None));
+    assert!(!queue.put_back(ExecutionId(1), Attempt(1), true, None));
     let granted = Granted {
         execution_id: ExecutionId(1),
         attempt: Attempt(2),
@@ -473,7 +474,7 @@ proptest! {
                         if matches!(op, Op::Finish(_)) {
                             prop_assert!(queue.finish(ExecutionId(id), attempt, false));
                         } else {
-                            prop_assert!(queue.revoke(ExecutionId(id), attempt));
+                            prop_assert!(queue.put_back(ExecutionId(id), attempt, true, None));
                             model.push((priority, id));
                             model.sort_unstable();
                         }

@@ -20,6 +20,8 @@ pub struct Waiting {
     pub eligible_at: Millis,
     /// How often it has held a slot so far.
     pub attempt: Attempt,
+    /// How many of these grants never began.
+    pub unbegun: u16,
     /// Whether it became eligible later than it was accepted, so that later ones may rightly have
     /// been granted before it.
     pub delayed: bool,
@@ -32,6 +34,8 @@ pub struct Waiting {
 pub struct Holder {
     /// The attempt that holds it.
     pub attempt: Attempt,
+    /// How many grants of its execution never began.
+    pub unbegun: u16,
     /// Its priority, for when it must wait again.
     pub priority: Priority,
     /// Its place in the order, likewise.
@@ -44,6 +48,14 @@ pub struct Holder {
     pub cancel_requested: bool,
     /// What it takes of the limits, likewise.
     pub share: Share,
+}
+
+impl Holder {
+    /// How many tries of its execution have begun, this one among them.
+    pub fn tries(&self) -> u32 {
+        let grants = u32::try_from(self.attempt.0).unwrap_or(0);
+        grants.saturating_sub(self.unbegun.into())
+    }
 }
 
 /// The queue holds as many waiting executions as it may.

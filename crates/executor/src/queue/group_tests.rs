@@ -46,6 +46,7 @@ fn waiting(n: i64) -> Waiting {
         enqueued_at: n,
         eligible_at: n,
         attempt: Attempt(0),
+        unbegun: 0,
         delayed: false,
         share: Share::default(),
     }
@@ -324,6 +325,7 @@ fn again(model: &Model) -> ActionQueue {
         if known.holds {
             let holder = Holder {
                 attempt: known.attempt,
+                unbegun: 0,
                 priority: known.priority,
                 seq: waiting.seq,
                 enqueued_at: known.enqueued_at,
@@ -418,7 +420,9 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
         Op::Revoke(at) => {
             if let Some(n) = pick(model, at, true) {
                 let known = model.known.get_mut(&n).unwrap();
-                prop_assert!(queue.revoke(id(n), known.attempt));
+                // Some wait for a back-off first.
+                known.not_before = at.is_multiple_of(2).then_some(model.now + 50);
+                prop_assert!(queue.put_back(id(n), known.attempt, true, known.not_before));
                 known.holds = false;
             }
         }

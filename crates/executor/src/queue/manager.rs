@@ -227,6 +227,7 @@ impl ExecutionQueueManager {
             enqueued_at: accepted_at,
             eligible_at: accepted_at,
             attempt: Attempt(0),
+            unbegun: 0,
             delayed: false,
             share: Share::default(),
         };

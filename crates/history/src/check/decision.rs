@@ -20,15 +20,19 @@ pub(super) enum What {
     /// What it demands from now on.
     Grouped(ExecutionId, Demand),
     Held(Key),
-    Granted(Key, Bounds, OrderRule),
+    /// With the limits and the order in force, and when it was decided by the owner's time.
+    Granted(Key, Bounds, OrderRule, Option<i64>),
     Ended(Key, Status),
-    Revoked(Key),
+    /// With the time of its next try, if it waits for that.
+    Revoked(Key, Option<i64>),
     Bounds(Bounds),
     Totals {
         counts: Box<Counts>,
         /// Whether nothing could be granted for want of room in the pool, or because it was not known
         /// of all how they are grouped.
         held_up: bool,
+        /// Whether the owner goes on with it in the next round.
+        goes_on: bool,
     },
 }
 

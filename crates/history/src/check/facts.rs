@@ -92,6 +92,8 @@ pub(super) struct Facts {
     pub(super) fence_rejections: u64,
     pub(super) duplicates_dropped: u64,
     pub(super) revoked: u64,
+    /// Tries that ended so and were followed by another, and the records that say so.
+    pub(super) retried: Vec<(ExecutionId, Attempt, Status, u32)>,
     /// Answers of the API that something is accepted.
     pub(super) answers: u64,
     /// What can be seen from single records.
@@ -341,6 +343,7 @@ impl Facts {
                 order,
                 group_limit,
                 demands,
+                at,
                 epoch,
                 t_ns,
                 ..
@@ -359,7 +362,8 @@ impl Facts {
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, t_ns, What::Granted(key, bounds, *order))
+                let what = What::Granted(key, bounds, *order, *at);
+                (action_id, epoch, t_ns, what)
             }
             Record::Ended {
                 execution_id,
@@ -386,15 +390,21 @@ impl Facts {
                 execution_id,
                 action_id,
                 attempt,
+                retried,
                 epoch,
                 t_ns,
                 ..
             } => {
                 let key = (*execution_id, *attempt);
+                if let Some(retried) = retried {
+                    let status = retried.end.status();
+                    self.retried.push((key.0, key.1, status, number));
+                }
                 self.revoked += 1;
                 self.released.entry(key).or_insert(*t_ns);
                 self.of_action(key.0, *action_id);
-                (action_id, epoch, t_ns, What::Revoked(key))
+                let not_before = retried.map(|retried| retried.not_before);
+                (action_id, epoch, t_ns, What::Revoked(key, not_before))
             }
             Record::Limit {
                 action_id,
@@ -422,6 +432,7 @@ impl Facts {
                 active,
                 pool_closed,
                 regrouping,
+                goes_on,
                 epoch,
                 t_ns,
                 ..
@@ -437,6 +448,7 @@ impl Facts {
                 let what = What::Totals {
                     counts: Box::new(counts),
                     held_up: *pool_closed || *regrouping,
+                    goes_on: *goes_on,
                 };
                 (action_id, epoch, t_ns, what)
             }

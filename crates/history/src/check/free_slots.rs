@@ -32,7 +32,7 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
     for (action_id, decisions) in &facts.decisions {
         // Who waits may lack room in the limit of its group, and then nobody's slot is free for it.
         let is_grouped = |decision: &Decision| match &decision.what {
-            What::Bounds(bounds) | What::Granted(_, bounds, _) => bounds.demands.is_some(),
+            What::Bounds(bounds) | What::Granted(_, bounds, ..) => bounds.demands.is_some(),
             _ => false,
         };
         if decisions.iter().any(is_grouped) {
@@ -128,7 +128,7 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
-            What::Granted((id, _), bounds, _) => {
+            What::Granted((id, _), bounds, ..) => {
                 self.leave(*id);
                 self.holders.insert(*id);
                 self.granted += 1;
@@ -138,9 +138,9 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.remove(id);
             }
-            What::Revoked((id, attempt)) => {
+            What::Revoked((id, attempt), not_before) => {
                 self.holders.remove(id);
-                if self.facts.grants.contains_key(&(*id, attempt.next())) {
+                if not_before.is_none() && self.facts.grants.contains_key(&(*id, attempt.next())) {
                     self.wait(*id);
                 }
             }

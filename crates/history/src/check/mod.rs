@@ -35,6 +35,8 @@ mod tests_groups;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
+mod tests_retries;
+#[cfg(test)]
 mod tests_waits;
 #[cfg(test)]
 mod tests_witnesses;

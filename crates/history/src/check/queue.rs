@@ -13,16 +13,19 @@
 //! what was put back: an execution whose slot was taken back waits at its place again, at once.
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
-//! one that was put back: it waits when a grant of its next attempt is recorded. Where executions
-//! are grouped, so is who waits in another group that has room for it; of whom the group is not known
-//! nothing is said.
+//! one that was put back: it waits when a grant of its next attempt is recorded. Who is tried again is
+//! given no slot before its time, and waits at its place from a second after it on, by the time that
+//! the grants say. Where executions are grouped, so is who waits in another group that has room for it; of
+//! whom the group is not known nothing is said.
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
 //! *I6.* At the end of a round that touched a queue there is no free slot while somebody waits
 //! (as for I3): whatever freed the slot must have granted it in the same commit. A round that
-//! granted as many as one step may goes on in the next. Where executions are grouped, there must be room
-//! for whoever waits first in a group, and for the dearest of those that do in the limit of the action.
+//! granted as many as one step may goes on in the next, and so does one whose owner says so, because the
+//! step did as much for other queues; `free_slots` sees one who says so for ever. Where executions are
+//! grouped, there must be room for whoever waits first in a group, and for the dearest of those that do in
+//! the limit of the action.
 //!
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
@@ -39,6 +42,9 @@ use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
+
+/// How long after its time somebody waits at its place for sure, in milliseconds.
+const DUE_SINCE: i64 = 1_000;
 
 /// Returns how many executions were put back and granted again.
 pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
@@ -77,6 +83,8 @@ struct Replay<'a> {
     regrouped: HashMap<ExecutionId, Demand>,
     /// The rule by which executions demand different things.
     rule: Option<i64>,
+    /// Who waits for its next try for sure: until when by the owner's time, and the record that says so.
+    tried: BTreeMap<ExecutionId, (i64, u32)>,
     /// Whether this owner's times of acceptance contradict the ids.
     is_contradictory: bool,
     /// The latest of them so far.
@@ -108,6 +116,7 @@ impl<'a> Replay<'a> {
             waiting: BTreeMap::new(),
             regrouped: HashMap::new(),
             rule: None,
+            tried: BTreeMap::new(),
             is_contradictory: false,
             latest: i64::MIN,
             bounds: None,
@@ -159,8 +168,9 @@ impl<'a> Replay<'a> {
                 self.holders.insert(id, (attempt, record));
             }
             What::Grouped(id, demand) => self.regroup(id, demand),
-            What::Granted(key, bounds, order) => {
+            What::Granted(key, bounds, order, at) => {
                 self.set_rule(bounds.demands);
+                self.judge_time(record, key, at);
                 self.grant(record, key, bounds, order);
             }
             What::Ended(key, status) => {
@@ -173,16 +183,20 @@ impl<'a> Replay<'a> {
                     _ => self.added.completed += 1,
                 }
             }
-            What::Revoked(key) => {
+            What::Revoked(key, not_before) => {
                 self.release(record, key);
-                self.put_back(key);
+                self.put_back(record, key, not_before);
             }
             What::Bounds(bounds) => {
                 self.set_rule(bounds.demands);
                 self.bounds = Some(bounds);
                 self.freed = Some(record);
             }
-            What::Totals { counts, held_up } => self.end_round(record, *counts, held_up),
+            What::Totals {
+                counts,
+                held_up,
+                goes_on,
+            } => self.end_round(record, *counts, held_up || goes_on),
         }
     }
 
@@ -237,15 +251,39 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn put_back(&mut self, (id, attempt): Key) {
+    fn put_back(&mut self, record: u32, (id, attempt): Key, not_before: Option<i64>) {
         if self.facts.grants.contains_key(&(id, attempt.next())) && self.priority(id).is_some() {
             self.put_back += 1;
+            match not_before {
+                Some(time) => drop(self.tried.insert(id, (time, record))),
+                None => self.wait(id),
+            }
+        }
+    }
+
+    /// What is tried again is given its slot at its time, and from then on it waits at its place.
+    fn judge_time(&mut self, record: u32, (id, _): Key, at: Option<i64>) {
+        let (Some(at), false) = (at, self.tried.is_empty()) else {
+            return;
+        };
+        if let Some((time, before)) = self.tried.remove(&id).filter(|(time, _)| at < *time) {
+            let early = time - at;
+            let what = format!("execution {id} was given a slot {early} ms before its next try");
+            self.break_promise(Promise::I3, what, [before, record]);
+        }
+        // Others may be due that their owner has not come to in this step.
+        let is_due = |time: i64| time + DUE_SINCE <= at;
+        let due = self.tried.iter().filter(|(_, (time, _))| is_due(*time));
+        let due: Vec<ExecutionId> = due.map(|(id, _)| *id).collect();
+        for id in due {
+            self.tried.remove(&id);
             self.wait(id);
         }
     }
 
     /// Says whether it waited.
     fn leave(&mut self, id: ExecutionId) -> bool {
+        self.tried.remove(&id);
         let (group, priority) = (self.group(id), self.priority(id));
         let lanes = self.waiting.get_mut(&group);
         let lane = lanes.and_then(|lanes| lanes.get_mut(&priority?));

@@ -1,7 +1,7 @@
 //! What listeners, workers and the stats persister recorded, held against what owners decided.
 //!
 //! *I5.* The completions of an attempt that were handed over to its owner all say the same. When
-//! an owner records that an attempt ended in a way that only a worker can know (it succeeded,
+//! an owner records that an attempt ended, and was tried again or not, in a way that only a worker can know (it succeeded,
 //! failed, or ran too long), a completion that says so was handed over, or its worker recorded
 //! such an end of the run. When neither is recorded, that is judged only where the record cannot
 //! be lost: every listener has ended well, or the worker that claimed the attempt has.
@@ -132,6 +132,7 @@ fn judge_outcomes(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation
             let (attempt, status, record) = known.ended?;
             Some((*id, attempt, status, record))
         })
+        .chain(facts.retried.iter().copied())
         .filter(|(.., status, _)| {
             matches!(
                 status,

@@ -28,6 +28,7 @@ impl World {
                 let told = Told {
                     reports: &self.reports,
                     lasting: &self.lasting,
+                    retries: &self.retries,
                 };
                 shadow.judge(now, &told, &facts, &mut said);
                 if !counter {
@@ -88,6 +89,11 @@ impl World {
                     execution_id,
                     attempt,
                     ..
+                }
+                | Fact::Retried {
+                    execution_id,
+                    attempt,
+                    ..
                 } => self.note(Note::Revoked(*execution_id, *attempt)),
                 Fact::Ended {
                     execution_id,
@@ -137,6 +143,7 @@ impl World {
             let told = Told {
                 reports: &self.reports,
                 lasting: &self.lasting,
+                retries: &self.retries,
             };
             shadow.judge(now, &told, &decided.facts, &mut said);
             // As with what is stored: what a stale owner believes does no harm.
@@ -182,6 +189,7 @@ impl World {
             }
             Counter::Repeated => seen.duplicates_dropped += 1,
             Counter::Revoked => seen.revokes += 1,
+            Counter::Retried => seen.retries += 1,
             Counter::Redispatched => seen.redispatches += 1,
             Counter::Cancelled => seen.cancelled += 1,
             Counter::Expired => seen.expired += 1,

@@ -1,5 +1,6 @@
 //! Draws a plan from its seed.
 
+use attune_core::policy::{Backoff, Factor, Retry, TryEnd, TryEnds};
 use attune_core::{OnWorkerLost, OrderRule, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
@@ -81,6 +82,7 @@ impl Plan {
         plan.add_lasting();
         plan.add_orders();
         plan.add_groups();
+        plan.add_retries();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -143,6 +145,39 @@ impl Plan {
             self.ops.sort_by_key(|op| (op.at, op.id));
         }
     }
+
+    /// What is tried again, from a stream of chance of its own.
+    fn add_retries(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x4e74_4e74_4e74_4e74);
+        let rng = &mut rng;
+        if rng.chance(500) {
+            return;
+        }
+        for action in &mut self.actions {
+            if rng.chance(200) {
+                continue;
+            }
+            action.fails = Some(rng.pick(&[100, 300, 600]));
+            action.retry = Some(retry(rng));
+        }
+    }
+}
+
+fn retry(rng: &mut Rng) -> Retry {
+    let ends = [TryEnd::Failed, TryEnd::TimedOut, TryEnd::WorkerLost];
+    let some: TryEnds = ends.into_iter().filter(|_| rng.chance(800)).collect();
+    let initial_ms = rng.pick(&[1, 20, 300, 1_500]);
+    let jitter = [0.0, 0.2, 1.0];
+    Retry {
+        max_attempts: rng.chance(800).then(|| rng.pick(&[1, 2, 3, 5])),
+        on: rng.chance(700).then_some(some),
+        backoff: Backoff {
+            initial_ms,
+            factor: Factor([1.0, 1.5, 3.0][rng.index(3)]),
+            max_ms: initial_ms.max(rng.pick(&[100, 2_000, 5_000])),
+            jitter: Factor(jitter[rng.index(3)]),
+        },
+    }
 }
 
 /// With steps of about as long as executions wait.
@@ -176,6 +211,8 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
             OnWorkerLost::Retry
         },
         max_attempts: u32::try_from(rng.between(2, 5)).unwrap_or(3),
+        retry: None,
+        fails: None,
         run_ms: rng.pick(&[10, 300, 300, 1_000, 3_000]),
     }
 }
@@ -237,7 +274,13 @@ fn fault(rng: &mut Rng, owners: usize, workers: usize) -> Fault {
 }
 
 /// How a run of user code ends, by chance.
-pub(crate) fn outcome(rng: &mut Rng) -> Status {
+pub(crate) fn outcome(rng: &mut Rng, fails: Option<u32>) -> Status {
+    if let Some(fails) = fails {
+        return match rng.chance(fails) {
+            true => rng.pick(&[Status::Failed, Status::Failed, Status::TimedOut]),
+            false => Status::Succeeded,
+        };
+    }
     match rng.index(20) {
         0 => Status::Failed,
         1 => Status::TimedOut,

@@ -7,7 +7,7 @@ mod fault;
 mod lasting;
 mod plant;
 
-use attune_core::policy::Ordering;
+use attune_core::policy::{Ordering, Retry};
 use attune_core::{ActionPolicy, OnWorkerLost, OrderRule, PartitionId, Priority};
 
 use crate::groups::{Grouping, Ranks};
@@ -58,6 +58,10 @@ pub struct ActionShape {
     pub on_worker_lost: OnWorkerLost,
     /// How often it may be tried.
     pub max_attempts: u32,
+    /// What its policy says of that.
+    pub retry: Option<Retry>,
+    /// How many of a thousand runs fail, or take too long; `None` for the usual.
+    pub fails: Option<u32>,
     /// The longest run, in milliseconds.
     pub run_ms: Time,
 }

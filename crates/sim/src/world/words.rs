@@ -11,6 +11,7 @@ pub struct Seen {
     pub fence_rejections: u64,
     pub duplicates_dropped: u64,
     pub revokes: u64,
+    pub retries: u64,
     pub unknown_commits: u64,
     pub redispatches: u64,
     pub cancelled: u64,
@@ -37,6 +38,7 @@ impl Seen {
         self.fence_rejections += other.fence_rejections;
         self.duplicates_dropped += other.duplicates_dropped;
         self.revokes += other.revokes;
+        self.retries += other.retries;
         self.unknown_commits += other.unknown_commits;
         self.redispatches += other.redispatches;
         self.cancelled += other.cancelled;

@@ -246,6 +246,7 @@ pub(crate) fn grant(id: ExecutionId) -> Update {
         attempt: Attempt(1),
         grant_no: Some(1),
         cancel_requested: false,
+        put_back: None,
     }
 }
 

@@ -37,6 +37,8 @@ enum Kind {
     Long,
     /// Fails.
     Fail,
+    /// A program that fails until its third attempt, and is tried again.
+    Flaky,
     /// Kills its worker.
     Poison,
     /// Nothing, and its dispatch is larger than what was asked for.
@@ -175,6 +177,7 @@ impl Action {
         let special = [
             ("chaos.long", Kind::Long, 1),
             ("chaos.fail", Kind::Fail, 8),
+            ("chaos.flaky", Kind::Flaky, 8),
             (POISON, Kind::Poison, 0),
         ];
         let special = special.map(|(action_ref, kind, weight)| Self {
@@ -215,6 +218,7 @@ impl Action {
             Kind::Fail => json!({"builtin": "fail"}),
             Kind::Program | Kind::Long => json!({"program": [program, "program", history]}),
             Kind::Poison => json!({"program": ["/bin/sh", "-c", "kill -9 $PPID"]}),
+            Kind::Flaky => json!({"program": ["/bin/sh", "-c", "[ $ATTUNE_ATTEMPT -ge 3 ]"]}),
         };
         // A fault of the rig may hit the same execution several times; poison shall end.
         let max_attempts = if self.kind == Kind::Poison { 2 } else { 100 };
@@ -227,6 +231,11 @@ impl Action {
             "ref": self.action_ref, "run": run, "max_attempts": max_attempts, "pool": pool,
             "policy": policy.to_json(),
         });
+        if self.kind == Kind::Flaky {
+            spec["policy"]["retry"] = json!({"backoff": {
+                "initial_ms": 200, "factor": 3, "max_ms": 2000, "jitter": 0.5,
+            }});
+        }
         if self.kind == Kind::Large {
             spec["env"] = json!({"PAD": "x".repeat(20_000)});
         }
@@ -236,7 +245,7 @@ impl Action {
     /// What an execution is given.
     fn parameters(&self, random: &mut StdRng) -> Value {
         match self.kind {
-            Kind::Noop | Kind::Poison | Kind::Large | Kind::Probe => json!({}),
+            Kind::Noop | Kind::Poison | Kind::Flaky | Kind::Large | Kind::Probe => json!({}),
             Kind::Sleep => json!({"seconds": random.random_range(0.0..0.3)}),
             Kind::Program => json!({"work_ms": random.random_range(0..300)}),
             // Some take longer than the broker lets a delivery be.

@@ -1,0 +1,140 @@
+//! What is tried again of an action: said by its policy, or by the two fields that were there before.
+
+use super::{ActionSpec, OnWorkerLost};
+use crate::policy::{RetryRule, TryEnd};
+use crate::reject::Reject;
+
+/// How often an action may be tried that does not say it.
+const MAX_ATTEMPTS: u32 = 3;
+
+impl ActionSpec {
+    /// With `on_worker_lost` and `max_attempts` as they are in force, for whoever knows these alone.
+    #[must_use]
+    pub fn settled(mut self) -> Self {
+        let rule = self.retry();
+        let is_retried = rule.on.contains(TryEnd::WorkerLost);
+        self.max_attempts = Some(rule.max_attempts);
+        self.on_worker_lost = Some(match is_retried {
+            true => OnWorkerLost::Retry,
+            false => OnWorkerLost::Fail,
+        });
+        self
+    }
+
+    /// What is tried again of its executions. Where the policy says nothing, it is what lost workers
+    /// ran, at once.
+    pub fn retry(&self) -> RetryRule {
+        let lost = self.on_worker_lost.unwrap_or_default() == OnWorkerLost::Retry;
+        let lost = lost.then_some(TryEnd::WorkerLost);
+        let written = self.policy.retry.unwrap_or_default();
+        let is_written = self.policy.retry.is_some();
+        let others = [TryEnd::Failed, TryEnd::TimedOut];
+        let all = others.into_iter().filter(|_| is_written).chain(lost);
+        RetryRule {
+            max_attempts: written
+                .max_attempts
+                .or(self.max_attempts)
+                .unwrap_or(MAX_ATTEMPTS),
+            on: written.on.unwrap_or_else(|| all.collect()),
+            backoff: is_written.then_some(written.backoff),
+        }
+    }
+
+    /// Two fields that mean the same may not contradict each other.
+    pub(super) fn check_retry(&self) -> Result<(), Reject> {
+        let Some(retry) = self.policy.retry else {
+            return Ok(());
+        };
+        if let (Some(one), Some(other)) = (self.max_attempts, retry.max_attempts)
+            && one != other
+        {
+            let words = format!(
+                "`max_attempts` is {one} and `policy.retry.max_attempts` is {other}, and they mean the \
+                 same; leave `max_attempts` out"
+            );
+            return Err(Reject::field("max_attempts", words));
+        }
+        if let (Some(lost), Some(on)) = (self.on_worker_lost, retry.on)
+            && on.contains(TryEnd::WorkerLost) != (lost == OnWorkerLost::Retry)
+        {
+            let has = match lost {
+                OnWorkerLost::Retry => "`retry`, and `policy.retry.on` does not have `worker_lost`",
+                OnWorkerLost::Fail => "`fail`, and `policy.retry.on` has `worker_lost`",
+            };
+            let words = format!("`on_worker_lost` is {has}; leave `on_worker_lost` out");
+            return Err(Reject::field("on_worker_lost", words));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> ActionSpec {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_tried_again_may_be_said_in_two_places_that_agree() {
+        let run = r#""ref":"a.b","run":{"program":["/bin/true"]}"#;
+        let with = |rest: &str| spec(&format!("{{{run}{rest}}}"));
+        let usual = with("").retry();
+        assert_eq!((usual.max_attempts, usual.backoff), (3, None));
+        let [failed, timed_out, lost] = [TryEnd::Failed, TryEnd::TimedOut, TryEnd::WorkerLost];
+        assert!(usual.tries_again(lost, 2) && !usual.tries_again(lost, 3));
+        assert!(!usual.tries_again(failed, 1));
+        let earlier = with(r#","on_worker_lost":"fail","max_attempts":7"#);
+        assert!(!earlier.retry().tries_again(lost, 1));
+        assert_eq!(earlier.retry().max_attempts, 7);
+        // What is stored of it says the same, also to whoever knows the earlier fields alone.
+        for rest in [
+            "",
+            r#","policy":{"retry":{}}"#,
+            r#","policy":{"retry":{"max_attempts":5,"on":["timed_out"]}}"#,
+            r#","max_attempts":9,"policy":{"retry":{"backoff":{"initial_ms":5}}}"#,
+            r#","on_worker_lost":"fail","policy":{"retry":{}}"#,
+        ] {
+            let written = with(rest);
+            let settled = written.clone().settled();
+            assert_eq!(
+                (settled.check(), settled.retry()),
+                (Ok(()), written.retry())
+            );
+            assert_eq!(settled.clone().settled(), settled);
+            let text = serde_json::to_string(&settled).unwrap();
+            assert_eq!(spec(&text), settled);
+            assert!(text.contains("max_attempts") && text.contains("on_worker_lost"));
+        }
+        let all = with(r#","policy":{"retry":{}}"#).retry();
+        assert!(
+            [failed, timed_out, lost]
+                .iter()
+                .all(|end| all.tries_again(*end, 2))
+        );
+        let but_lost = with(r#","on_worker_lost":"fail","policy":{"retry":{}}"#).retry();
+        assert!(but_lost.tries_again(failed, 1) && !but_lost.tries_again(lost, 1));
+        for (rest, field) in [
+            (
+                r#","max_attempts":3,"policy":{"retry":{"max_attempts":5}}"#,
+                "max_attempts",
+            ),
+            (
+                r#","on_worker_lost":"retry","policy":{"retry":{"on":["failed"]}}"#,
+                "on_worker_lost",
+            ),
+            (
+                r#","on_worker_lost":"fail","policy":{"retry":{"on":["worker_lost"]}}"#,
+                "on_worker_lost",
+            ),
+            (
+                r#","policy":{"retry":{"max_attempts":0}}"#,
+                "policy.retry.max_attempts",
+            ),
+        ] {
+            let refused = with(rest).check().unwrap_err();
+            assert_eq!(refused.field.as_deref(), Some(field), "{refused}");
+        }
+    }
+}

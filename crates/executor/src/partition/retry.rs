@@ -1,0 +1,135 @@
+//! What is tried again: an execution whose try has ended gives its slot back and waits at its old
+//! place, for as long as the policy of its action says.
+
+use attune_core::policy::{RetryRule, TryEnd};
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome};
+
+use super::{Effect, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::queue::{ActionQueue, Holder, Millis};
+use crate::stored::{Change, PutBack, Transition};
+
+/// How many bytes are kept of why a try ended.
+const MOST_WORDS: usize = 1_000;
+
+/// A try that has ended, and that is followed by another.
+#[derive(Debug)]
+pub(super) struct Tried {
+    end: TryEnd,
+    rule: RetryRule,
+    /// Why it ended, for people.
+    words: String,
+}
+
+impl Tried {
+    /// Nothing where the policy of the action does not try again, or whoever holds the slot shall end.
+    pub(super) fn of(
+        action: &Action,
+        holder: Holder,
+        end: TryEnd,
+        words: impl FnOnce() -> String,
+    ) -> Option<Self> {
+        let rule = action.spec.retry();
+        let again = !holder.cancel_requested && rule.tries_again(end, holder.tries());
+        again.then(|| {
+            let mut words = words();
+            words.truncate(words.floor_char_boundary(MOST_WORDS));
+            Self { end, rule, words }
+        })
+    }
+}
+
+impl Partition {
+    /// Puts an execution back whose run ended so, as its worker says; false where it ends with that,
+    /// or the attempt holds no slot.
+    pub(super) fn retry(
+        &mut self,
+        now: Millis,
+        action_id: ActionId,
+        (execution_id, attempt): (ExecutionId, Attempt),
+        outcome: &Outcome,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(end) = TryEnd::reported(outcome.status) else {
+            return false;
+        };
+        let Some(action) = self.actions.get(&action_id).cloned() else {
+            return false;
+        };
+        let holder = |queue: &mut ActionQueue| queue.holder(execution_id);
+        let holder = self.queues.with_existing(action_id, holder).flatten();
+        let Some(holder) = holder.filter(|holder| holder.attempt == attempt) else {
+            return false;
+        };
+        let Some(tried) = Tried::of(&action, holder, end, || words_of(outcome)) else {
+            return false;
+        };
+        out.push(Effect::Count(Counter::Retried));
+        self.put_back(now, &action, execution_id, holder, Some(tried), out);
+        true
+    }
+
+    /// Puts an execution back at its place: after a try that was `tried`, or because nothing of the
+    /// attempt has begun.
+    pub(super) fn put_back(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        execution_id: ExecutionId,
+        holder: Holder,
+        tried: Option<Tried>,
+        out: &mut Vec<Effect>,
+    ) {
+        let (action_id, attempt) = (action.id, holder.attempt);
+        let begun = tried.is_some();
+        let backoff = tried.as_ref().and_then(|tried| tried.rule.backoff);
+        let wait = backoff.map(|backoff| backoff.wait(execution_id, attempt, holder.tries()));
+        let not_before = wait.map(|wait| now.saturating_add(wait));
+        let back =
+            |queue: &mut ActionQueue| queue.put_back(execution_id, attempt, begun, not_before);
+        if self.queues.with_existing(action_id, back) != Some(true) {
+            return;
+        }
+        self.note(|| match tried.as_ref().zip(not_before) {
+            Some((tried, not_before)) => Fact::Retried {
+                execution_id,
+                action_id,
+                attempt,
+                end: tried.end,
+                not_before,
+            },
+            None => Fact::Revoked {
+                execution_id,
+                action_id,
+                attempt,
+            },
+        });
+        let put_back = PutBack {
+            not_before,
+            unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
+            last_error: tried.map(|tried| tried.words),
+        };
+        out.push(Effect::Change(Change {
+            id: execution_id,
+            transition: Some(Transition::revoke()),
+            attempt,
+            grant_no: None,
+            cancel_requested: false,
+            put_back: Some(Box::new(put_back)),
+        }));
+    }
+}
+
+/// Why a run ended, where its worker says nothing, too.
+fn words_of(outcome: &Outcome) -> String {
+    match (&outcome.error, outcome.exit_code) {
+        (Some(error), _) => error.clone(),
+        (None, Some(code)) => format!("{} with exit code {code}", outcome.status),
+        (None, None) => outcome.status.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "retry_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! Tests of how much a step does: much that is due at once takes its time and stops nobody else.
+
+use std::collections::BTreeMap;
+
+use attune_core::{ActionSpec, Priority, Seq};
+
+use super::test_world::{CLUSTER, PARTITION, action};
+use super::*;
+use crate::queue::QueueConfig;
+
+/// How many wait for the time 100, in each of these actions.
+fn due(counts: &[(i64, u32)], limit: Option<u32>) -> Partition {
+    let config = QueueConfig {
+        max_queue_length: u32::MAX,
+        queue_timeout_seconds: 60,
+    };
+    let queues = ExecutionQueueManager::new(config);
+    let mut partition = Partition::new(PARTITION, Epoch(1), CLUSTER, queues);
+    partition.keep_log();
+    let actions = counts.iter().map(|(n, _)| {
+        let mut action = action(limit);
+        action.id = ActionId(*n);
+        action.spec = ActionSpec {
+            action_ref: format!("test.a{n}").parse().unwrap(),
+            ..action.spec
+        };
+        action
+    });
+    let actions = actions.collect();
+    partition.step(
+        0,
+        Event::Recover {
+            actions,
+            totals: vec![],
+        },
+    );
+    let mut place = 0;
+    let rows = counts.iter().flat_map(|(n, count)| {
+        let places = place..place + count;
+        place += count;
+        places.map(|place| row(*n, place, Some(100)))
+    });
+    let rows = rows.collect();
+    partition.step(0, Event::RecoverRows(rows));
+    // The queues as they were loaded are looked at first.
+    partition.step(0, Event::Tick);
+    partition
+}
+
+fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
+    StoredExecution {
+        id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), place)),
+        action_id: ActionId(action),
+        priority: Priority::Normal,
+        status: Status::Queued,
+        attempt: Attempt(0),
+        unbegun: 0,
+        retried: false,
+        created: 0,
+        not_before,
+        cancel_requested: false,
+        demand: None,
+    }
+}
+
+/// How many of each action are granted a slot by one event.
+fn granted(partition: &mut Partition, now: Millis, event: Event) -> BTreeMap<i64, usize> {
+    let mut granted = BTreeMap::new();
+    for effect in partition.step(now, event) {
+        if let Effect::Dispatch(grantee) = effect {
+            *granted.entry(grantee.action.id.0).or_default() += 1;
+        }
+    }
+    granted
+}
+
+#[test]
+fn a_step_has_a_bound_over_all_queues_and_each_has_its_turn() {
+    let mut partition = due(&[(1, 2_500), (2, 2_500), (3, 5)], None);
+    let mut steps = Vec::new();
+    while partition.next_deadline().is_some_and(|time| time <= 100) {
+        let step = granted(&mut partition, 100, Event::Tick);
+        assert!(step.values().sum::<usize>() <= MAX_PER_STEP, "{step:?}");
+        steps.push(step);
+        assert!(steps.len() < 20, "it has an end: {steps:?}");
+    }
+    let of = |action: i64| -> Vec<usize> {
+        let steps = steps.iter();
+        steps
+            .map(|step| step.get(&action).copied().unwrap_or(0))
+            .collect()
+    };
+    assert_eq!(of(1).iter().sum::<usize>(), 2_500);
+    assert_eq!(of(2).iter().sum::<usize>(), 2_500);
+    // Whoever stands behind a queue with much to do has its turn at the next step.
+    assert_eq!(of(1)[..3], [1_000, 0, 995], "{steps:?}");
+    assert_eq!(of(2)[..3], [0, 1_000, 0], "{steps:?}");
+    assert_eq!(of(3)[..3], [0, 0, 5], "{steps:?}");
+}
+
+#[test]
+fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
+    let mut partition = due(&[(1, 5_000), (2, 0)], Some(1));
+    // One of the other action runs, and one waits.
+    let mut running = row(2, 6_000, None);
+    running.status = Status::Running;
+    running.attempt = Attempt(1);
+    let id = running.id;
+    let rows = vec![running, row(2, 6_001, None)];
+    partition.step(0, Event::RecoverRows(rows));
+    assert_eq!(
+        granted(&mut partition, 100, Event::Tick),
+        [(1, 1)].into(),
+        "the room of the round is used up by wakes"
+    );
+    let completion = Completion {
+        execution_id: id,
+        attempt: Attempt(1),
+        // Whatever it names: the execution says which slot it is.
+        action_id: ActionId(1),
+        outcome: Arc::new(attune_core::Outcome::succeeded(None)),
+    };
+    let step = granted(&mut partition, 100, Event::Completed(completion));
+    assert_eq!(step, [(2, 1)].into());
+}
+
+#[test]
+fn a_queue_with_more_to_do_says_that_it_goes_on() {
+    let mut partition = due(&[(1, 1_500)], None);
+    partition.take_log();
+    for (granted, rest) in [(1_000, true), (500, false)] {
+        partition.step(100, Event::Tick);
+        partition.note_totals(ActionId(1));
+        let facts = partition.take_log().unwrap().facts;
+        let grants = facts
+            .iter()
+            .filter(|fact| matches!(fact, Fact::Granted { .. }));
+        assert_eq!(grants.count(), granted);
+        let said = |fact: &Fact| match fact {
+            Fact::Totals { goes_on, .. } => Some(*goes_on),
+            _ => None,
+        };
+        assert_eq!(facts.iter().find_map(said), Some(rest));
+    }
+}
