@@ -51,7 +51,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             pid: None,
             t_ns,
         },
-        Fact::Pool { .. } | Fact::Refused { .. } => return None,
+        Fact::Pool { .. } | Fact::Paused { .. } | Fact::Refused { .. } => return None,
         Fact::Lost => Record::Lost {
             partition,
             epoch,
@@ -153,7 +153,11 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt: *attempt,
             t_ns,
         },
-        Fact::Totals { stats, pool_closed } => Record::Totals {
+        Fact::Totals {
+            stats,
+            pool_closed,
+            paused,
+        } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
             completed: stats.total_completed,
@@ -162,6 +166,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             waiting: stats.queue_length,
             active: stats.active_count,
             pool_closed: *pool_closed,
+            paused: *paused,
             epoch,
             round,
             t_ns,

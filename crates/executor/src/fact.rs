@@ -4,7 +4,8 @@
 //! commit of its round: what is never committed is never a fact.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
+    ActionId, Attempt, Epoch, ExecutionId, Hold, OrderRule, PartitionId, Priority, RequestId,
+    Status,
 };
 
 use crate::policy::QueueLimits;
@@ -105,6 +106,13 @@ pub enum Fact {
         /// Whether nothing is granted.
         closed: bool,
     },
+    /// Operators hold a queue in another way from now on.
+    Paused {
+        /// Which action.
+        action_id: ActionId,
+        /// How.
+        hold: Hold,
+    },
     /// The partition is not served any more.
     Lost,
     /// A commit was refused, because the partition has another owner.
@@ -115,6 +123,8 @@ pub enum Fact {
         stats: attune_core::QueueStats,
         /// Whether nothing is granted because its pool takes no dispatches.
         pool_closed: bool,
+        /// Whether nothing is granted because operators hold it.
+        paused: bool,
     },
 }
 

@@ -1,8 +1,8 @@
 //! What can be recorded.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
-    WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority, RequestId,
+    Status, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -91,6 +91,29 @@ pub enum Record {
         /// The action.
         action_id: ActionId,
         /// Whether its owner has answered that it goes by it.
+        in_force: bool,
+        /// When.
+        t_ns: i64,
+    },
+    /// The API is about to hold queues or to resume them. What was asked for and has no
+    /// [`PauseOk`](Self::PauseOk) may have been stored.
+    PauseInvoke {
+        /// By which the outcome is found.
+        pause_id: Uuid,
+        /// `action`, `pack` or `all`.
+        scope: String,
+        /// The action's ref or the pack.
+        target: String,
+        /// How they are to be held; `None` resumes them.
+        mode: Option<PauseMode>,
+        /// When.
+        t_ns: i64,
+    },
+    /// What operators hold is stored.
+    PauseOk {
+        /// Which change of it.
+        pause_id: Uuid,
+        /// Whether all owners concerned have answered that they go by it.
         in_force: bool,
         /// When.
         t_ns: i64,
@@ -303,6 +326,9 @@ pub enum Record {
         /// Whether nothing is granted because its pool takes no dispatches.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
+        /// Whether nothing is granted because operators hold it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        paused: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

@@ -17,6 +17,7 @@ mod check;
 mod client;
 mod faults;
 mod flow;
+mod holds;
 mod lasting;
 mod oracle;
 mod owner;

@@ -42,6 +42,8 @@ pub enum Rule {
     Clock,
     /// What an operator does is in the audit log.
     Audit,
+    /// What operators hold is held.
+    Held,
 }
 
 impl From<Promise> for Rule {
@@ -65,6 +67,7 @@ impl Rule {
             Self::Restraint,
             Self::Clock,
             Self::Audit,
+            Self::Held,
         ])
     }
 
@@ -82,6 +85,7 @@ impl Rule {
             Self::Restraint => "restraint",
             Self::Clock => "clock",
             Self::Audit => "audit",
+            Self::Held => "held",
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ActionId, Attempt, ExecutionId, OrderRule, Priority, Promise, Status};
+use attune_core::{ActionId, Attempt, ExecutionId, Hold, OrderRule, Priority, Promise, Status};
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
 use attune_executor::stored::StoredExecution;
@@ -44,6 +44,9 @@ enum Accepted {
 /// By how much the clocks of two owners may differ when nobody's is wrong.
 const CLOCKS_DIFFER: Millis = 1_000;
 
+/// How many slots one step gives at most; the others have their turn in the next round.
+const STEP: usize = 1_000;
+
 /// What the owners are told by others.
 pub(crate) struct Told<'a> {
     /// By workers.
@@ -60,6 +63,10 @@ pub(crate) struct Shadow {
     pub(crate) bounds: BTreeMap<ActionId, QueueLimits>,
     /// The pools that take no dispatches.
     pub(crate) closed: BTreeSet<String>,
+    /// How the queues are held that are or were.
+    pub(crate) holds: BTreeMap<ActionId, Hold>,
+    /// How many slots were given in the last part of the log.
+    pub(crate) granted: usize,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
@@ -151,13 +158,24 @@ impl Shadow {
         }
     }
 
-    /// Takes in the bounds of actions.
+    /// Takes in the bounds of actions, and how they are held.
     pub(crate) fn learn(&mut self, facts: &[Fact]) {
         for fact in facts {
-            if let Fact::Bounds { action_id, limits } = fact {
-                self.bounds.insert(*action_id, *limits);
+            match fact {
+                Fact::Bounds { action_id, limits } => {
+                    self.bounds.insert(*action_id, *limits);
+                }
+                Fact::Paused { action_id, hold } => {
+                    self.holds.insert(*action_id, *hold);
+                }
+                _ => {}
             }
         }
+    }
+
+    /// How the queue of an action is held.
+    pub(crate) fn hold_of(&self, action: ActionId) -> Hold {
+        self.holds.get(&action).copied().unwrap_or(Hold::NONE)
     }
 
     /// The limit of an action.
@@ -197,10 +215,14 @@ impl Shadow {
         facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
+        let granted = facts
+            .iter()
+            .filter(|fact| matches!(fact, Fact::Granted { .. }));
+        self.granted = granted.count();
         for fact in facts {
             match fact {
-                Fact::Bounds { action_id, limits } => {
-                    self.bounds.insert(*action_id, *limits);
+                Fact::Bounds { .. } | Fact::Paused { .. } => {
+                    self.learn(std::slice::from_ref(fact));
                 }
                 Fact::Accepted {
                     execution_id,
@@ -272,6 +294,10 @@ impl Shadow {
             let words = format!("{id} is granted attempt {attempt} after {}", seen.attempt);
             out.push(Violation::of(Promise::I5, words));
         }
+        if self.hold_of(seen.action).mode.is_some() {
+            let words = format!("{id} is granted a slot of {}, which is held", seen.action);
+            out.push(Violation::of(Rule::Held, words));
+        }
         if !self.has_free_slot(seen.action) {
             let words = format!("{id} is granted a slot of {} that is not free", seen.action);
             out.push(Violation::of(Promise::I2, words));
@@ -328,24 +354,32 @@ impl Shadow {
             let words = format!("{id} ends as {status}, and no run of its attempt said so");
             out.push(Violation::of(Promise::I5, words));
         }
-        let waited = now.saturating_sub(seen.since);
+        let hold = self.hold_of(seen.action);
+        let waited = now.saturating_sub(seen.since.max(hold.waits_from));
         let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
-        if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
+        if status == Status::Expired
+            && (waited < most || !seen.may_expire(now) || hold.mode.is_some())
+        {
             let words = format!("{id} expires after {waited} ms of {most}");
             out.push(Violation::of(Rule::Expiry, words));
         }
     }
 
     /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches.
+    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
+    /// hold it, or as many slots were given as one step gives.
     pub(crate) fn settle(
         &self,
         now: Millis,
         pool_of: impl Fn(ActionId) -> String,
         out: &mut Vec<Violation>,
     ) {
+        if self.granted >= STEP {
+            return;
+        }
         for action in self.bounds.keys() {
-            if self.closed.contains(&pool_of(*action)) {
+            let held = self.hold_of(*action).mode.is_some();
+            if held || self.closed.contains(&pool_of(*action)) {
                 continue;
             }
             if let Some((id, _)) = self.eligible(now, *action).next()
@@ -364,10 +398,14 @@ impl Shadow {
     pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
         for (action, limits) in &self.bounds {
             let most = longest_wait(limits);
+            let hold = self.hold_of(*action);
+            if hold.mode.is_some() {
+                continue;
+            }
             let overdue = self.rows.iter().find(|(_, seen)| {
                 seen.action == *action
                     && seen.may_expire(now)
-                    && seen.since.saturating_add(most) < now
+                    && seen.since.max(hold.waits_from).saturating_add(most) < now
             });
             if let Some((id, seen)) = overdue {
                 let words = format!("{id} waits {} ms of {most}", now - seen.since);

@@ -27,6 +27,7 @@ mod fence;
 mod holders;
 mod leases;
 mod listing;
+mod pauses;
 mod requests;
 mod slots;
 mod stats;
@@ -147,6 +148,10 @@ cases! { ($)
     dead_letters::a_letter_is_written_with_its_batch,
     dead_letters::a_fenced_batch_leaves_no_letter,
     dead_letters::old_letters_go_first,
+    pauses::a_pause_is_held_until_it_is_resumed,
+    pauses::only_what_there_is_is_paused,
+    pauses::a_set_is_read_when_it_is_newer,
+    pauses::racing_operators_make_one_set,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::requests_are_kept_as_long_as_asked,

@@ -9,7 +9,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, ObservedLease, PartitionStore, SlotRow, StoreError, TroubleNote, WorkerEnd,
+    Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote,
+    WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -24,7 +25,7 @@ use crate::partition_rows::{
     worker_end,
 };
 use crate::time::{Place, Time};
-use crate::{PostgresStore, requests, sql};
+use crate::{PostgresStore, pauses, requests, sql};
 
 #[async_trait]
 impl PartitionStore for PostgresStore {
@@ -250,6 +251,10 @@ impl PartitionStore for PostgresStore {
                 Ok(ActiveSlice { rows, last })
             })
             .await
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        pauses::load(&self.db, newer_than).await
     }
 
     async fn load_totals(

@@ -91,6 +91,11 @@ fn migrations() -> Vec<Migration> {
             "additive_system",
             include_str!("../../../migrations/postgres/0015_additive_system.sql"),
         ),
+        (
+            16,
+            "additive_pause",
+            include_str!("../../../migrations/postgres/0016_additive_pause.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

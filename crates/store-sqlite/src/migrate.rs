@@ -70,6 +70,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_cluster_bus",
         include_str!("../../../migrations/sqlite/0012_additive_cluster_bus.sql"),
     ),
+    (
+        13,
+        "additive_pause",
+        include_str!("../../../migrations/sqlite/0013_additive_pause.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -10,7 +10,7 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore, SlotRow,
+    GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore, PauseSet, SlotRow,
     StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
@@ -25,8 +25,8 @@ use crate::partition_rows::{
     active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
 };
 use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
-use crate::sql;
 use crate::store::{Inner, SqliteStore};
+use crate::{pauses, sql};
 
 #[async_trait]
 impl PartitionStore for SqliteStore {
@@ -229,6 +229,10 @@ impl PartitionStore for SqliteStore {
             Ok(ActiveSlice { rows, last })
         })
         .await
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        pauses::load(self, newer_than).await
     }
 
     async fn load_totals(

@@ -32,6 +32,7 @@ mod monitoring;
 mod operators;
 mod oracle;
 mod orders;
+mod pauses;
 mod python;
 mod queues;
 mod requests;

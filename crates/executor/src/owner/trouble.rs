@@ -157,7 +157,7 @@ impl Owner {
             Purpose::Round | Purpose::Rewrite(..) | Purpose::Beside(..) | Purpose::Nothing => {
                 return;
             }
-            Purpose::Workers | Purpose::EndWorkers | Purpose::Look => true,
+            Purpose::Workers | Purpose::EndWorkers | Purpose::Look | Purpose::Pauses => true,
             Purpose::Sweep(asked) => {
                 matches!(asked, sweep::Asked::Slots(_) | sweep::Asked::Slice { .. })
             }

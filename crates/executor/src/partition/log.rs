@@ -47,7 +47,12 @@ impl Partition {
         {
             let action = self.actions.get(&action_id);
             let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
-            self.note(|| Fact::Totals { stats, pool_closed });
+            let paused = self.is_paused(action_id);
+            self.note(|| Fact::Totals {
+                stats,
+                pool_closed,
+                paused,
+            });
         }
     }
 }

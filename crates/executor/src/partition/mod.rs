@@ -9,6 +9,7 @@ mod event;
 mod force_release;
 mod holders;
 mod log;
+mod pausing;
 mod reconcile;
 mod serve;
 mod submit;
@@ -19,8 +20,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, PartitionId, QueueStats, QueueTotals, RequestId,
-    Status,
+    Action, ActionId, Attempt, Epoch, ExecutionId, PartitionId, Pauses, QueueStats, QueueTotals,
+    RequestId, Status,
 };
 
 use crate::detector::Detector;
@@ -74,6 +75,8 @@ pub struct Partition {
     pools: BTreeMap<String, BTreeSet<ActionId>>,
     /// Pools that take no dispatches at the moment.
     closed: BTreeSet<String>,
+    /// What operators hold.
+    pauses: Arc<Pauses>,
     /// What this round has accepted so far: the store does not know it yet.
     accepted: HashMap<RequestId, KnownRequest>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
@@ -113,6 +116,7 @@ impl Partition {
             holding: BTreeSet::new(),
             pools: BTreeMap::new(),
             closed: BTreeSet::new(),
+            pauses: Arc::default(),
             accepted: HashMap::new(),
             deadlines: BinaryHeap::new(),
             scheduled: HashMap::new(),
@@ -223,9 +227,14 @@ impl Partition {
     /// The same, added to `out`: most events have few effects, and a round has many events.
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
         match event {
-            Event::Recover { actions, totals } => self.recover(actions, totals),
+            Event::Recover {
+                actions,
+                totals,
+                pauses,
+            } => self.recover(now, actions, totals, pauses),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
             Event::ActionKnown(action) => self.learn(now, action, out),
+            Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
             Event::Submit {
                 submit,
                 known,
@@ -265,8 +274,15 @@ impl Partition {
         }
     }
 
-    fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {
+    fn recover(
+        &mut self,
+        now: Millis,
+        actions: Vec<Action>,
+        totals: Vec<(ActionId, QueueTotals)>,
+        pauses: Arc<Pauses>,
+    ) {
         let id = self.id;
+        self.recover_pauses(pauses);
         self.note(|| Fact::Acquired { partition: id });
         let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
         for action in actions {
@@ -275,7 +291,8 @@ impl Partition {
             self.queues
                 .put(action.id, ActionQueue::new(action.id, limits, past));
             self.note_bounds(action.id, limits);
-            self.remember(action);
+            let action = self.remember(action);
+            self.hold(now, &action);
         }
     }
 
@@ -344,6 +361,7 @@ impl Partition {
                 queue.set_pool_closed(closed);
             },
         );
+        self.hold(now, &action);
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, action.id, out);
     }
@@ -407,6 +425,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
 
 #[cfg(test)]
 mod operator_tests;
+#[cfg(test)]
+mod pausing_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]

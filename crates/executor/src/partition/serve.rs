@@ -1,6 +1,7 @@
 //! What a queue does by itself: wakes, expires, grants.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome, Seq, Status};
@@ -26,6 +27,16 @@ impl Partition {
             }
             due.insert(action_id);
         }
+        self.serve_all(now, due, out);
+    }
+
+    /// Serves these queues, as many as one step may; the others have their turn later.
+    pub(super) fn serve_all(
+        &mut self,
+        now: Millis,
+        due: BTreeSet<ActionId>,
+        out: &mut Vec<Effect>,
+    ) {
         let mut due = due.into_iter();
         let before = out.len();
         for action_id in due.by_ref() {

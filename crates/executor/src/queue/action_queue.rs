@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Attempt, Bug, ExecutionId, Priority, QueueStats, QueueTotals, Seq};
+use attune_core::{
+    ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
+};
 use chrono::{DateTime, Utc};
 
 use super::delayed::Delayed;
@@ -105,6 +107,8 @@ pub enum Blocked {
     },
     /// The pool that would run it takes no more dispatches at the moment.
     PoolClosed,
+    /// Operators hold the queue.
+    Paused,
 }
 
 /// Who waits and who holds a slot.
@@ -123,6 +127,8 @@ pub struct ActionQueue {
     totals: QueueTotals,
     /// The pool of the action takes no dispatches: nobody is granted a slot meanwhile.
     pool_closed: bool,
+    /// How operators hold it: nobody is granted a slot and nobody expires meanwhile.
+    hold: Hold,
     /// Absent while nobody waits or runs: most of many queues are idle, and then small.
     load: Option<Box<Load>>,
 }
@@ -135,6 +141,7 @@ impl ActionQueue {
             limits,
             totals,
             pool_closed: false,
+            hold: Hold::NONE,
             load: None,
         }
     }
@@ -164,6 +171,11 @@ impl ActionQueue {
     /// Says whether the pool of the action takes dispatches.
     pub fn set_pool_closed(&mut self, closed: bool) {
         self.pool_closed = closed;
+    }
+
+    /// Says how operators hold it; whether that is a change.
+    pub fn set_hold(&mut self, hold: Hold) -> bool {
+        std::mem::replace(&mut self.hold, hold) != hold
     }
 
     /// What has gone through it.
@@ -222,6 +234,9 @@ impl ActionQueue {
 
     /// Why a slot cannot be given to anybody, whoever waits.
     fn without_room(&self, load: &Load) -> Option<Blocked> {
+        if self.hold.mode.is_some() {
+            return Some(Blocked::Paused);
+        }
         let limit = self.limits.max_concurrent;
         match limit.filter(|limit| load.active.len() >= *limit as usize) {
             Some(limit) => Some(Blocked::Limit { limit }),
@@ -234,7 +249,8 @@ impl ActionQueue {
     /// # Errors
     /// [`QueueFull`] when it would have to wait and too many do; nothing is changed then.
     pub fn enter(&mut self, priority: Priority, waiting: Waiting) -> Result<u64, QueueFull> {
-        let starts_now = self.load.as_deref().map_or(!self.pool_closed, |load| {
+        let is_open = !self.pool_closed && self.hold.mode.is_none();
+        let starts_now = self.load.as_deref().map_or(is_open, |load| {
             load.order.is_empty() && self.without_room(load).is_none()
         }) && self.limits.max_concurrent != Some(0);
         if !starts_now {
@@ -388,11 +404,15 @@ impl ActionQueue {
     }
 
     /// Takes out up to `max` executions that have waited longer than they may, and counts them
-    /// as expired. One that has held a slot and waits again, because its worker was lost, does
+    /// as expired; nobody while operators hold the queue, and none by a wait from before they
+    /// resumed it. One that has held a slot and waits again, because its worker was lost, does
     /// not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
         let timeout = self.timeout();
         let mut expired = Vec::new();
+        if self.hold.mode.is_some() || self.hold.waits_from.saturating_add(timeout) > now {
+            return expired;
+        }
         if let Some(load) = &mut self.load {
             let next = || load.order.pop_expired(now, timeout);
             expired.extend(std::iter::from_fn(next).take(max));
@@ -419,7 +439,9 @@ impl ActionQueue {
     pub fn next_deadline(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;
         let expiry = load.order.first_to_expire();
-        let expiry = expiry.map(|since| since.saturating_add(self.timeout()));
+        let expiry = expiry.filter(|_| self.hold.mode.is_none());
+        let from = self.hold.waits_from;
+        let expiry = expiry.map(|since| since.max(from).saturating_add(self.timeout()));
         expiry.into_iter().chain(load.delayed.next()).min()
     }
 

@@ -89,6 +89,13 @@ impl Asked {
     }
 }
 
+impl Asked {
+    /// The actions that somebody applied, with their refs.
+    pub(super) fn actions(&self) -> impl Iterator<Item = (ActionId, &String)> {
+        self.actions.iter().map(|(name, id)| (*id, name))
+    }
+}
+
 /// The limits that can have been in force, by action.
 #[derive(Debug, Default)]
 pub(super) struct Limits {

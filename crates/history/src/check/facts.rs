@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId, Status,
-    WorkerId,
+    ActionId, ActionRef, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
+    Status, WorkerId,
 };
 
 use super::asked::Asked;
+use super::pauses::Pauses;
 use super::processes::Processes;
 use super::request::Request;
 use super::witnesses::Witnesses;
@@ -37,8 +38,8 @@ pub(super) enum What {
     Limit(Option<u32>),
     Totals {
         counts: Box<Counts>,
-        /// Whether nothing could be granted for want of room in the pool.
-        pool_closed: bool,
+        /// Whether nothing could be granted, for want of room in the pool or because operators hold it.
+        is_shut: bool,
     },
 }
 
@@ -113,6 +114,7 @@ pub(super) struct Facts {
     pub(super) processes: Processes,
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
+    pub(super) pauses: Pauses,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
@@ -150,6 +152,19 @@ impl Facts {
     /// The partition of an action, when an execution of it is known.
     pub(super) fn partition_of(&self, action: ActionId) -> Option<PartitionId> {
         self.partitions.get(&action).copied()
+    }
+
+    /// The refs of actions, as far as somebody named them who applied or submitted them.
+    pub(super) fn action_refs(&self) -> BTreeMap<ActionId, ActionRef> {
+        let names: HashMap<u32, &String> = self.refs.iter().map(|(it, n)| (*n, it)).collect();
+        let submitted = self.requests.values().filter_map(|request| {
+            let name = *names.get(&request.queue?.0)?;
+            Some((self.execution(request.execution?.0)?.action?, name))
+        });
+        let named = self.asked.actions().chain(submitted);
+        named
+            .filter_map(|(id, name)| Some((id, name.parse().ok()?)))
+            .collect()
     }
 
     fn intern(&mut self, action_ref: &str) -> u32 {
@@ -199,6 +214,7 @@ impl Facts {
         self.records += 1;
         self.processes.add(number, record);
         self.asked.add(number, record);
+        self.pauses.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -421,6 +437,7 @@ impl Facts {
                 waiting,
                 active,
                 pool_closed,
+                paused,
                 epoch,
                 t_ns,
                 ..
@@ -435,7 +452,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    pool_closed: *pool_closed,
+                    is_shut: *pool_closed || *paused,
                 };
                 (action_id, epoch, t_ns, what)
             }

@@ -8,8 +8,9 @@
 //! Who waits and who holds a slot is taken from the decisions, as in `queue`; delayed executions are
 //! left out, because no record says when their time has come. The limit is what the owner last
 //! said of it in its epoch; before that, the lowest that can be in force by what the API was asked
-//! for, or nothing is judged. A limit of 0 pauses the action: no slot is ever free. A pool is open
-//! until the owner says that it is not: it says so of every action of a pool that it closes. An
+//! for, or nothing is judged. A limit of 0 pauses the action: no slot is ever free. A pool is open, and
+//! a queue held by nobody, until the owner says that it is not: it says so of every action of a pool
+//! that it closes, and of every queue that operators hold. An
 //! owner that has just granted as many as one step may is given time anew.
 
 use std::collections::{BTreeMap, HashSet};
@@ -52,7 +53,7 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
                 holders: HashSet::new(),
                 waiting,
                 limit: None,
-                pool_closed: false,
+                is_shut: false,
                 granted: 0,
                 free_since: None,
                 found: None,
@@ -86,7 +87,7 @@ struct Slots<'a> {
     waiting: BTreeMap<(Priority, ExecutionId), i64>,
     /// The limit, once the owner has named it.
     limit: Option<Option<u32>>,
-    pool_closed: bool,
+    is_shut: bool,
     /// Grants at this moment.
     granted: u32,
     /// Since when a slot has been free all along.
@@ -136,7 +137,7 @@ impl Slots<'_> {
                 }
             }
             What::Limit(limit) => self.limit = Some(*limit),
-            What::Totals { pool_closed, .. } => self.pool_closed = *pool_closed,
+            What::Totals { is_shut, .. } => self.is_shut = *is_shut,
         }
     }
 
@@ -165,7 +166,7 @@ impl Slots<'_> {
             self.limits.least(self.action_id, from, to)
         };
         let limit = named.or_else(least).unwrap_or(0);
-        let is_free = self.holders.len() < limit as usize && !self.pool_closed;
+        let is_free = self.holders.len() < limit as usize && !self.is_shut;
         let goes_on = std::mem::take(&mut self.granted) >= STEP;
         if !is_free || goes_on {
             self.judge_all(self.now);

@@ -161,10 +161,7 @@ impl<'a> Replay<'a> {
                 self.limit = Some(limit);
                 self.freed = Some(record);
             }
-            What::Totals {
-                counts,
-                pool_closed,
-            } => self.end_round(record, *counts, pool_closed),
+            What::Totals { counts, is_shut } => self.end_round(record, *counts, is_shut),
         }
     }
 
@@ -282,15 +279,15 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn end_round(&mut self, record: u32, counts: Counts, pool_closed: bool) {
+    fn end_round(&mut self, record: u32, counts: Counts, is_shut: bool) {
         self.judge_counts(record, counts);
         self.counts = Some((counts, record));
         self.added = Counts::default();
         let granted = std::mem::take(&mut self.granted);
         let is_free = match self.limit {
             None => false,
-            Some(None) => !pool_closed,
-            Some(Some(limit)) => !pool_closed && self.holders.len() < limit as usize,
+            Some(None) => !is_shut,
+            Some(Some(limit)) => !is_shut && self.holders.len() < limit as usize,
         };
         let waiter = self.waiting.values().find_map(BTreeSet::first);
         let waiter = waiter.filter(|_| is_free && granted < STEP).copied();

@@ -199,6 +199,7 @@ impl World {
             waiting,
             active,
             pool_closed,
+            paused: false,
             epoch,
             round: 0,
             t_ns: 0,
