@@ -228,7 +228,7 @@ pub enum OnWorkerLost {
 }
 
 /// The policy of one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActionPolicy {
     /// How many may run at once.
@@ -247,13 +247,45 @@ fn is_default(priority: &Priorities) -> bool {
 }
 
 /// How many executions of an action may hold a slot at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Concurrency {
     /// The limit; without one it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub limit: Option<u32>,
+    /// By what executions are grouped: those with the same values share `group_limit`. Places in a
+    /// submission: `user`, `group`, `labels.NAME` or `parameters.NAME`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 4)]
+    pub group_by: Vec<String>,
+    /// The limit of each group; not above `limit`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub group_limit: Option<u32>,
+    /// How much of the limits an execution takes; without it, 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// How much of the limits an execution takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// The place in a submission that says it, as in `group_by`. A submission that says something else
+    /// than a whole number from 1 to `max` there is refused.
+    pub path: String,
+    /// What it is where nothing is said.
+    #[serde(default = "one")]
+    #[schema(minimum = 1, default = 1)]
+    pub default: u16,
+    /// The most that may be said; not above the lowest of the limits.
+    #[schema(minimum = 1)]
+    pub max: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// Bounds of an action's queue; what is not set follows the executor's settings.

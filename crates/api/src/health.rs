@@ -31,6 +31,9 @@ pub struct Bounds<'a> {
     pub trouble: Option<&'a LeaseTrouble>,
     /// Operators hold it: that its executions wait is what they want.
     pub held: bool,
+    /// Executions demand different things of its limits: a slot that is free may be nobody's of those
+    /// who wait, as long as anybody holds one.
+    pub grouped: bool,
 }
 
 /// For how long a violation of order or limit shows in the health of a queue.
@@ -55,7 +58,7 @@ pub fn judge(
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
     if !bounds.held {
         judge_age(waited, &mut found);
-        judge_slots(stats, waited, &mut found);
+        judge_slots(stats, bounds, waited, &mut found);
     }
     judge_pool(stats, bounds, &mut found);
     judge_freshness(stats, as_of, now, &mut found);
@@ -163,10 +166,15 @@ fn judge_age(waited: Option<TimeDelta>, found: &mut Found) {
 }
 
 /// Executions that wait while a slot is free: the queue is stuck, unless all that wait are delayed.
-fn judge_slots(stats: &QueueStats, waited: Option<TimeDelta>, found: &mut Found) {
-    let free = stats
-        .max_concurrent
-        .is_none_or(|limit| stats.active_count < u64::from(limit));
+fn judge_slots(
+    stats: &QueueStats,
+    bounds: Bounds<'_>,
+    waited: Option<TimeDelta>,
+    found: &mut Found,
+) {
+    let limit = stats.max_concurrent;
+    let free = limit.is_none_or(|limit| stats.active_count < u64::from(limit))
+        && (!bounds.grouped || stats.active_count == 0);
     if stats.queue_length == 0 || !free || waited.is_none_or(|waited| waited < SETTLE) {
         return;
     }
@@ -228,6 +236,7 @@ mod tests {
         unserved_pool: None,
         trouble: None,
         held: false,
+        grouped: false,
     };
 
     fn now() -> DateTime<Utc> {
@@ -303,6 +312,33 @@ mod tests {
                 (state, reason.to_owned()),
                 "{length} waiting, {active} active, waited {waited} s, {age} s old"
             );
+        }
+    }
+
+    /// Of whom the group has no room waits although slots are free, but not when nobody runs at all.
+    #[test]
+    fn a_free_slot_may_be_nobodys_where_executions_are_grouped() {
+        for (active, reasons) in [
+            (1, &[][..]),
+            (0, &["stuck: 1 wait, but only 0 of 2 slots are taken"]),
+        ] {
+            let stats = QueueStats {
+                action_id: ActionId(1),
+                queue_length: 1,
+                active_count: active,
+                max_concurrent: Some(2),
+                oldest_enqueued_at: Some(now() - TimeDelta::seconds(10)),
+                total_enqueued: 3,
+                total_completed: 0,
+                total_cancelled: 0,
+                total_expired: 0,
+            };
+            let bounds = Bounds {
+                grouped: true,
+                ..BOUNDS
+            };
+            let health = judge(&stats, Some(now()), bounds, &[], now());
+            assert_eq!(health.reasons, reasons);
         }
     }
 

@@ -48,6 +48,10 @@ struct Around {
 struct Bounds {
     limit: Option<u32>,
     pool: String,
+    /// The places by which its executions are grouped, and the limit of each group.
+    groups: Option<(String, u32)>,
+    /// Whether some take more of the limits than others.
+    by_cost: bool,
 }
 
 /// Whether somebody decides for an execution.
@@ -101,6 +105,13 @@ async fn around(http: &Http, record: &Execution) -> Around {
     let action = action.map(|action| Bounds {
         limit: action.spec.policy.concurrency.limit,
         pool: action.spec.pool,
+        groups: {
+            let concurrency = &action.spec.policy.concurrency;
+            let by = concurrency.group_by.iter().map(ToString::to_string);
+            let by = by.collect::<Vec<_>>().join(", ");
+            concurrency.group_limit.map(|limit| (by, limit))
+        },
+        by_cost: action.spec.policy.concurrency.cost.is_some(),
     });
     let limited = action.as_ref().is_some_and(|action| action.limit.is_some());
     let holders = if limited {
@@ -149,6 +160,15 @@ fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
             )),
             _ => undecided(&owner, partition),
         });
+    } else if let Some(room) = around.action.as_ref().and_then(for_room) {
+        let holders = format!("`attune queues holders {}`", record.action_ref);
+        said.push(format!("{room} ({holders})"));
+        said.extend(match owner {
+            Owner::Nobody => Some(format!(
+                "nobody would hand one on: no executor owns its partition {partition} ({WHERE})"
+            )),
+            _ => undecided(&owner, partition),
+        });
     } else {
         let since = record.not_before.unwrap_or(record.created);
         let waited = now - since.max(record.created);
@@ -160,6 +180,21 @@ fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
     }
     said.extend(around.queue.as_ref().and_then(|it| in_all(it, &owner)));
     said.join("; ")
+}
+
+/// What an execution waits for that has no slot though some are free, where executions demand different
+/// things: which of them is not to be seen here.
+fn for_room(action: &Bounds) -> Option<String> {
+    let group = action.groups.as_ref().map(|(by, limit)| {
+        format!("for room in its group: at most {limit} with the same {by} hold a slot at once")
+    });
+    let cost = action
+        .by_cost
+        .then(|| "for as much of the limits as it takes, or as one before it takes".to_owned());
+    match (group, cost) {
+        (Some(group), Some(cost)) => Some(format!("{group}; or {cost}")),
+        (group, cost) => group.or(cost),
+    }
 }
 
 /// No limit keeps it waiting: it waits to be granted.

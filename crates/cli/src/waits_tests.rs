@@ -32,6 +32,8 @@ fn well(limit: Option<u32>) -> Around {
         action: Some(Bounds {
             limit,
             pool: "gpu".to_owned(),
+            groups: None,
+            by_cost: false,
         }),
         holders: limit.map(|_| Vec::new()),
         queue: None,
@@ -293,4 +295,23 @@ fn who_waits_in_a_held_queue_is_told_who_holds_it() {
     let said = queued_after(&around, 60);
     let expected = "for operators to resume its queue: paused by ann with pack core";
     assert!(said.starts_with(expected), "{said}");
+}
+
+/// A free slot is no sign of trouble where the group may have no room.
+#[test]
+fn who_waits_for_its_group_is_told_so() {
+    let mut around = well(Some(2));
+    let action = around.action.as_mut().unwrap();
+    action.groups = Some(("user, parameters.host".to_owned(), 1));
+    let said = queued_after(&around, 60);
+    let group =
+        "for room in its group: at most 1 with the same user, parameters.host hold a slot at once";
+    assert!(said.starts_with(group), "{said}");
+    assert!(!said.contains("see its log"), "{said}");
+    around.action.as_mut().unwrap().by_cost = true;
+    let said = queued_after(&around, 60);
+    assert!(
+        said.contains("or for as much of the limits as it takes"),
+        "{said}"
+    );
 }

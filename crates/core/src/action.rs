@@ -241,7 +241,7 @@ impl ActionSpec {
             }
         }
         check_count("max_attempts", Some(self.max_attempts), "3")?;
-        self.policy.check()?;
+        self.policy.check(self.parameters.as_ref())?;
         self.check_built_in()
     }
 

@@ -30,7 +30,7 @@ pub use network::Network;
 pub use outcome::Outcome;
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;
-pub use policy::{ActionPolicy, OrderRule};
+pub use policy::{ActionPolicy, Demand, DemandRule, GroupKey, OrderRule};
 pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;

@@ -29,12 +29,16 @@ pub enum Bug {
     ReloadStorm,
     /// A slot that is taken back goes behind what waits.
     Requeue,
+    /// Whoever demands less passes somebody who waits for more of the same limit.
+    ScanSkipsCost,
     /// An owner that is cut off from the bus keeps its partitions.
     StayPut,
     /// What cannot be looked up for one partition waits with everything else that came.
     ReadTogether,
     /// Everything is compared at once, between rounds.
     StopTheWorld,
+    /// A takeover forgets the groups of those who hold a slot.
+    UngroupedHolders,
     /// An owner's time follows a clock that steps.
     WallClock,
     /// What stands beside the executions of a round is written with them or not at all.
@@ -43,7 +47,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -55,9 +59,11 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::ScanSkipsCost,
         Self::StayPut,
         Self::ReadTogether,
         Self::StopTheWorld,
+        Self::UngroupedHolders,
         Self::WallClock,
         Self::WriteTogether,
     ];
@@ -76,9 +82,11 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::ScanSkipsCost => "scan-skips-cost",
             Self::StayPut => "stay-put",
             Self::ReadTogether => "read-together",
             Self::StopTheWorld => "stop-the-world",
+            Self::UngroupedHolders => "ungrouped-holders",
             Self::WallClock => "wall-clock",
             Self::WriteTogether => "write-together",
         }

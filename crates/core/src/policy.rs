@@ -1,17 +1,55 @@
 //! Policies: under which limits, and in which order, executions may start.
 
+mod demand;
+mod path;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::priority::Priority;
 use crate::reject::Reject;
+use path::InSchema;
+
+pub use demand::{Demand, DemandRule, GroupKey};
+pub use path::{Path, Words};
 
 /// How many executions of an action may hold a slot at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Concurrency {
     /// The limit; without one it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// By what executions are grouped: those with the same values share `group_limit`.
+    #[serde(
+        default,
+        deserialize_with = "path::read_paths",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub group_by: Vec<Path>,
+    /// The limit of each group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_limit: Option<u32>,
+    /// How much of the limits an execution takes; without it, 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// How much of the limits an execution takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Where a submission says it.
+    pub path: Path,
+    /// What it is where nothing is said.
+    #[serde(default = "one")]
+    pub default: u16,
+    /// The most that may be said.
+    pub max: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// By what the executions of an action stand in line.
@@ -57,7 +95,7 @@ impl Priorities {
 }
 
 /// The policy of one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActionPolicy {
     /// How many may run at once.
@@ -90,17 +128,13 @@ impl ActionPolicy {
         }
     }
 
-    /// Checks what the types alone do not.
+    /// Checks what the types alone do not; `parameters` is the schema of the action's parameters.
     ///
     /// # Errors
     /// A [`Reject`] that names the field, its problem and what would be right.
-    pub fn check(&self) -> Result<(), Reject> {
+    pub fn check(&self, parameters: Option<&Value>) -> Result<(), Reject> {
         let settings = "that of the executor's settings";
-        check_count(
-            "policy.concurrency.limit",
-            self.concurrency.limit,
-            "no limit",
-        )?;
+        self.concurrency.check(parameters)?;
         check_count("policy.queue.max_length", self.queue.max_length, settings)?;
         check_count(
             "policy.queue.timeout_seconds",
@@ -126,6 +160,104 @@ impl ActionPolicy {
         }
         Ok(())
     }
+}
+
+/// By how many values executions can be grouped.
+const MAX_GROUP_BY: usize = 4;
+
+impl Concurrency {
+    fn check(&self, parameters: Option<&Value>) -> Result<(), Reject> {
+        check_count("policy.concurrency.limit", self.limit, "no limit")?;
+        let field = "policy.concurrency.group_limit";
+        check_count(field, self.group_limit, "no groups")?;
+        self.check_groups(parameters)?;
+        if let (Some(limit), Some(group_limit)) = (self.limit, self.group_limit)
+            && group_limit > limit
+        {
+            let words = format!(
+                "`{field}` is {group_limit} and `policy.concurrency.limit` {limit}, which no group \
+                 can go beyond; lower the one or raise the other"
+            );
+            return Err(Reject::field(field, words));
+        }
+        match &self.cost {
+            Some(cost) => self.check_cost(cost, parameters),
+            None => Ok(()),
+        }
+    }
+
+    fn check_groups(&self, parameters: Option<&Value>) -> Result<(), Reject> {
+        let field = "policy.concurrency.group_by";
+        let wrong = |words: String| Err(Reject::field(field, words));
+        match (self.group_by.is_empty(), self.group_limit) {
+            (true, None) => return Ok(()),
+            (true, Some(_)) => {
+                return wrong(format!(
+                    "`policy.concurrency.group_limit` needs `{field}`, by which executions are \
+                     grouped, such as [user]; add it or leave the limit out"
+                ));
+            }
+            (false, None) => {
+                return wrong(format!(
+                    "`{field}` needs `policy.concurrency.group_limit`, the limit of each group; \
+                     add it or leave the groups out"
+                ));
+            }
+            (false, Some(_)) => {}
+        }
+        if self.group_by.len() > MAX_GROUP_BY {
+            return wrong(format!(
+                "`{field}` has {} places; at most {MAX_GROUP_BY} are allowed",
+                self.group_by.len()
+            ));
+        }
+        for (index, path) in self.group_by.iter().enumerate() {
+            if self.group_by[..index].contains(path) {
+                return wrong(format!("`{field}` names `{path}` twice; once is enough"));
+            }
+            check_path(field, path, parameters)?;
+        }
+        Ok(())
+    }
+
+    fn check_cost(&self, cost: &Cost, parameters: Option<&Value>) -> Result<(), Reject> {
+        check_path("policy.concurrency.cost.path", &cost.path, parameters)?;
+        let field = "policy.concurrency.cost.max";
+        let Some(least) = self.group_limit.or(self.limit) else {
+            let words = "`policy.concurrency.cost` says how much of a limit an execution takes, and there \
+                         is none; add `policy.concurrency.limit` or leave the cost out";
+            return Err(Reject::field("policy.concurrency.cost", words));
+        };
+        if cost.max == 0 || u32::from(cost.max) > least {
+            let words = format!(
+                "`{field}` is {}; it must be from 1 to the lowest limit, {least}: nothing that \
+                 takes more could start",
+                cost.max
+            );
+            return Err(Reject::field(field, words));
+        }
+        if !(1..=cost.max).contains(&cost.default) {
+            let field = "policy.concurrency.cost.default";
+            let words = format!(
+                "`{field}` is {}; it must be from 1 to `policy.concurrency.cost.max`, {}",
+                cost.default, cost.max
+            );
+            return Err(Reject::field(field, words));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the parameters of an action can have such a place.
+fn check_path(field: &str, path: &Path, parameters: Option<&Value>) -> Result<(), Reject> {
+    if parameters.is_none_or(|schema| path.schema(schema) != InSchema::Absent) {
+        return Ok(());
+    }
+    let words = format!(
+        "`{field}` names `{path}`, which the schema of the action's parameters does not have; name one \
+         that it has, or add it to `parameters.properties`"
+    );
+    Err(Reject::field(field, words))
 }
 
 /// The largest limit or count that a policy can name.
@@ -190,9 +322,9 @@ mod tests {
     #[test]
     fn what_does_not_go_together_names_its_field() {
         let mut policy = ActionPolicy::default();
-        let field = |policy: &ActionPolicy| policy.check().unwrap_err().field;
+        let field = |policy: &ActionPolicy| policy.check(None).unwrap_err().field;
         policy.priority.ageing_seconds = Some(MAX_AGEING_SECONDS);
-        assert_eq!(policy.check(), Ok(()));
+        assert_eq!(policy.check(None), Ok(()));
         for seconds in [0, MAX_AGEING_SECONDS + 1] {
             policy.priority.ageing_seconds = Some(seconds);
             let field = field(&policy);
@@ -205,9 +337,76 @@ mod tests {
             Some("policy.priority.ageing_seconds")
         );
         policy.priority.ageing_seconds = None;
-        assert_eq!(policy.check(), Ok(()));
+        assert_eq!(policy.check(None), Ok(()));
         policy.queue.max_length = Some(0);
         assert_eq!(field(&policy).as_deref(), Some("policy.queue.max_length"));
+    }
+
+    #[test]
+    fn groups_and_costs_that_cannot_be_meant_name_their_field() {
+        let schema = serde_json::json!({"properties": {"host": {}}});
+        let check = |text: &str| {
+            let policy = format!(r#"{{"concurrency": {text}}}"#);
+            let policy: ActionPolicy = serde_json::from_str(&policy).unwrap();
+            policy
+                .check(Some(&schema))
+                .map_err(|reject| reject.field.unwrap())
+        };
+        for right in [
+            r#"{"limit": 9, "group_by": ["parameters.host", "user"], "group_limit": 9}"#,
+            r#"{"group_by": ["labels.x"], "group_limit": 2, "cost": {"path": "labels.c", "max": 2}}"#,
+            r#"{"limit": 5, "cost": {"path": "parameters.host", "default": 5, "max": 5}}"#,
+        ] {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        for (wrong, field) in [
+            (r#"{"group_by": ["user"]}"#, "group_by"),
+            (r#"{"group_limit": 1}"#, "group_by"),
+            (r#"{"group_by": ["user"], "group_limit": 0}"#, "group_limit"),
+            (
+                r#"{"limit": 1, "group_by": ["user"], "group_limit": 2}"#,
+                "group_limit",
+            ),
+            (
+                r#"{"group_by": ["user", "user"], "group_limit": 2}"#,
+                "group_by",
+            ),
+            (
+                r#"{"group_by": ["parameters.port"], "group_limit": 2}"#,
+                "group_by",
+            ),
+            (
+                r#"{"group_by": ["user", "group", "labels.a", "labels.b", "labels.c"], "group_limit": 2}"#,
+                "group_by",
+            ),
+            (r#"{"cost": {"path": "labels.c", "max": 2}}"#, "cost"),
+            (
+                r#"{"limit": 1, "cost": {"path": "labels.c", "max": 2}}"#,
+                "cost.max",
+            ),
+            (
+                r#"{"limit": 4, "group_by": ["user"], "group_limit": 2, "cost": {"path": "labels.c", "max": 3}}"#,
+                "cost.max",
+            ),
+            (
+                r#"{"limit": 4, "cost": {"path": "labels.c", "max": 0}}"#,
+                "cost.max",
+            ),
+            (
+                r#"{"limit": 4, "cost": {"path": "labels.c", "max": 2, "default": 3}}"#,
+                "cost.default",
+            ),
+            (
+                r#"{"limit": 4, "cost": {"path": "parameters.c", "max": 2}}"#,
+                "cost.path",
+            ),
+        ] {
+            assert_eq!(
+                check(wrong),
+                Err(format!("policy.concurrency.{field}")),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use attune_executor::partition::{
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
     Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease,
-    StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
+    StoredExecution, StoredExecutor, StoredLease, StoredSlot, StoredWords, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1};
@@ -42,6 +42,7 @@ fn new_execution(new: &NewExecution) -> store::NewExecution {
         status: new.status,
         attempt: new.attempt,
         grant_no: new.grant_no,
+        demand: new.demand,
     }
 }
 
@@ -206,6 +207,17 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         created: row.created.timestamp_millis(),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
+        demand: row.demand,
+    }
+}
+
+pub(crate) fn words(words: store::ExecutionWords) -> StoredWords {
+    StoredWords {
+        id: words.id,
+        requested_by: words.requested_by,
+        group: words.group,
+        labels: words.labels,
+        parameters: words.parameters,
     }
 }
 
@@ -238,6 +250,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         requested_at: row.requested_at.unwrap_or(row.created).timestamp_millis(),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
+        demand: row.demand,
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! The rules, at each grant:
 //!
-//! - **Limit.** After the grant no more executions of the action hold a slot than its policy, as
-//!   it is now, allows. (Slots that were granted under a higher limit drain; nothing is granted
-//!   meanwhile.)
+//! - **Limit.** After the grant those that hold a slot take no more of the limit of the action, and of
+//!   the limit of the group, than the policy, as it is now, allows. (Slots that were granted under a
+//!   higher limit drain; nothing is granted meanwhile. Who takes more than there is runs alone.)
 //! - **Order, forwards.** Nobody waits and is eligible who stands before the granted one by the rule of
-//!   the action: by priority, by age, or by both; and then by place.
+//!   the action: by priority, by age, or by both; and then by place. Where executions are grouped, nobody
+//!   of the same group: others may lack room in theirs.
 //! - **Order, backwards.** Within an epoch the places of first grants rise, per action and
-//!   priority. Exempt is what became eligible later than it was accepted (a delayed start), and
-//!   every attempt but the first: a retry keeps its early place and rightly comes late.
+//!   priority, where they are not grouped. Exempt is what became eligible later than it was accepted (a
+//!   delayed start), and every attempt but the first: a retry keeps its early place and rightly comes late.
 //!
 //! Beside the reconciler, on what the store shows, which memory may not know:
 //!
@@ -22,7 +23,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use attune_core::{Action, ActionId, Attempt, ExecutionId, Priority, QueueStats, Seq};
+use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Priority, QueueStats, Seq};
 
 use crate::counters::Counter;
 use crate::notice::Notice;
@@ -131,11 +132,26 @@ impl Detector {
         let seen = self.actions.entry(action.id).or_default();
         let mut found = Vec::new();
 
-        let active = queue.active_count();
-        if limit.is_some_and(|limit| active > limit as usize) {
-            let limit = limit.unwrap_or_default();
-            let words = format!("{active} hold a slot after a grant, and the limit is {limit}");
+        let is_grouped = queue.limits().demands.is_some();
+        let (used, used_of_group) = match is_grouped {
+            false => (queue.active_count() as u64, 0),
+            true => queue.used(&holder),
+        };
+        let alone = u64::from(holder.share.cost);
+        let group_limit = action.spec.policy.concurrency.group_limit;
+        for (used, limit, whose) in [
+            (used, limit, "the limit"),
+            (used_of_group, group_limit, "the limit of their group"),
+        ] {
+            let Some(limit) = limit.filter(|limit| used > u64::from(*limit) && used > alone) else {
+                continue;
+            };
             let holders = queue.holders().map(|(id, _)| id).take(20).collect();
+            let words = if is_grouped {
+                format!("those that hold a slot take {used} after a grant, and {whose} is {limit}")
+            } else {
+                format!("{used} hold a slot after a grant, and {whose} is {limit}")
+            };
             found.push(Found {
                 broken: Broken::Limit,
                 words,
@@ -153,17 +169,26 @@ impl Detector {
         let rule = action.spec.policy.order();
         let key = |priority, accepted_at, seq| (rule.key(priority, accepted_at), seq);
         let its = key(holder.priority, holder.enqueued_at, seq);
-        let mut heads = queue.heads();
-        let passed = heads.find(|(priority, head)| {
-            key(*priority, head.enqueued_at, head.execution_id.seq()) < its
-        });
-        if let Some((priority, head)) = passed {
-            let waits = head.execution_id;
+        let heads: Vec<(Priority, Millis, Seq)> = if is_grouped {
+            let head = queue.head_beside(&holder);
+            head.map(|head| (head.priority, head.enqueued_at, head.seq))
+                .into_iter()
+                .collect()
+        } else {
+            let heads = queue.heads();
+            heads
+                .map(|(priority, head)| (priority, head.enqueued_at, head.execution_id.seq()))
+                .collect()
+        };
+        let mut heads = heads.into_iter();
+        let passed = heads.find(|(priority, at, seq)| key(*priority, *at, *seq) < its);
+        if let Some((priority, _, seq)) = passed {
+            let waits = ExecutionId::new(id.partition(), seq);
             let words =
                 format!("execution {id} was granted while {waits} ({priority}) waits before it");
             found.push(order(words, Some(waits)));
         }
-        let first = granted.attempt == Attempt(1) && !granted.delayed;
+        let first = granted.attempt == Attempt(1) && !granted.delayed && !is_grouped;
         seen.in_order = first.then_some((id, holder.priority));
         if first {
             let last = seen.last.entry(holder.priority).or_insert(seq);
@@ -199,9 +224,17 @@ impl Detector {
             return;
         };
         let seen = self.actions.entry(action.id).or_default();
-        let (count, earlier) = (rows.len(), seen.stored.replace(rows.len()));
+        let demands = DemandRule::of(&action.spec).map(|rule| rule.mark());
+        let cost = |row: &&StoredSlot| {
+            // What another rule has said, or an executor of an earlier release, counts as the least.
+            let demand = row.demand.filter(|demand| Some(demand.rule) == demands);
+            demand.map_or(1, |demand| usize::from(demand.cost))
+        };
+        let count = rows.iter().map(cost).sum();
+        let earlier = seen.stored.replace(count);
+        let alone = rows.len() == 1;
         let mut found = Vec::new();
-        if count > limit as usize && earlier.is_some_and(|earlier| count > earlier) {
+        if count > limit as usize && !alone && earlier.is_some_and(|earlier| count > earlier) {
             let words = format!("the store shows {count} slots as held, and the limit is {limit}");
             let executions = rows.iter().map(|row| row.id).take(20).collect();
             found.push(Found {

@@ -4,8 +4,8 @@
 //! commit of its round: what is never committed is never a fact.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, Hold, OrderRule, PartitionId, Priority, RequestId,
-    Status,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, Hold, OrderRule, PartitionId, Priority,
+    RequestId, Status,
 };
 
 use crate::policy::QueueLimits;
@@ -51,6 +51,17 @@ pub enum Fact {
         not_before: Option<Millis>,
         /// When it was accepted.
         at: Millis,
+        /// What it demands of the limits of its action, where not all demand the same.
+        demand: Option<Demand>,
+    },
+    /// An execution that was there demands this from now on, because its action groups by something else.
+    Grouped {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// What it demands.
+        demand: Demand,
     },
     /// A request was refused; it may be accepted when it comes again, behind later ones.
     Refused {
@@ -71,6 +82,10 @@ pub enum Fact {
         limit: Option<u32>,
         /// The order of the action at that moment.
         order: OrderRule,
+        /// The limit of its group at that moment.
+        group_limit: Option<u32>,
+        /// The rule at that moment by which executions demand different things of the limits.
+        demands: Option<i64>,
     },
     /// An execution ended.
     Ended {
@@ -125,6 +140,8 @@ pub enum Fact {
         pool_closed: bool,
         /// Whether nothing is granted because operators hold it.
         paused: bool,
+        /// Whether nothing is granted until it is known what executions demand that were there before.
+        regrouping: bool,
     },
 }
 

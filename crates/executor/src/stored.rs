@@ -1,10 +1,12 @@
 //! What an owner writes into the store and reads from it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use attune_core::policy::Words;
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, IllegalMove, Move, Outcome, OwnerId, PartitionId,
-    Priority, QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, IllegalMove, Move, Outcome, OwnerId,
+    PartitionId, Priority, QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
 };
 
 use crate::partition::Letter;
@@ -42,6 +44,8 @@ pub struct NewExecution {
     pub attempt: Attempt,
     /// The number of its grant, when it holds a slot.
     pub grant_no: Option<i64>,
+    /// What it demands of the limits of its action, where not all demand the same.
+    pub demand: Option<Demand>,
 }
 
 /// A move of an execution that [`Status::after`] allows; there is no other way to one.
@@ -251,6 +255,35 @@ pub struct StoredExecution {
     pub not_before: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// What it demands of the limits of its action, by the rule of the time when it was accepted.
+    pub demand: Option<Demand>,
+}
+
+/// What an execution says by which it can be grouped.
+#[derive(Debug, Clone)]
+pub struct StoredWords {
+    /// Its id.
+    pub id: ExecutionId,
+    /// The user for whom it runs.
+    pub requested_by: Option<String>,
+    /// Its own group.
+    pub group: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it is given.
+    pub parameters: Box<RawValue>,
+}
+
+impl StoredWords {
+    /// The same, for rules.
+    pub(crate) fn words(&self) -> Words<'_> {
+        Words {
+            user: self.requested_by.as_deref(),
+            group: self.group.as_deref(),
+            labels: &self.labels,
+            parameters: &self.parameters,
+        }
+    }
 }
 
 /// Where a page of what a partition has ended; the next one goes on after it.
@@ -289,6 +322,8 @@ pub struct StoredSlot {
     pub running_for: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// As for [`StoredExecution::demand`].
+    pub demand: Option<Demand>,
 }
 
 impl StoredSlot {
@@ -303,6 +338,7 @@ impl StoredSlot {
             created: self.created,
             not_before: None,
             cancel_requested: self.cancel_requested,
+            demand: self.demand,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! What can be recorded.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority, RequestId,
-    Status, WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority,
+    RequestId, Status, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::phases::{FaultPhase, ProcessPhase};
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
@@ -212,6 +214,25 @@ pub enum Record {
         /// wait counts.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
+        /// What it demands of the limits of its action, where not all demand the same.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demand: Option<Demand>,
+        /// The epoch of its owner.
+        epoch: Epoch,
+        /// The round, counted by the owner.
+        #[serde(default)]
+        round: u64,
+        /// When.
+        t_ns: i64,
+    },
+    /// An execution that was there demands this from now on: its action groups by something else.
+    Grouped {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// What it demands.
+        demand: Demand,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -251,6 +272,12 @@ pub enum Record {
         /// The order in force.
         #[serde(default, skip_serializing_if = "OrderRule::is_default")]
         order: OrderRule,
+        /// The limit of each group in force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group_limit: Option<u32>,
+        /// The rule in force by which executions demand different things of the limits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demands: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -299,6 +326,12 @@ pub enum Record {
         action_id: ActionId,
         /// The limit; `None` is unlimited.
         limit: Option<u32>,
+        /// The limit of each group.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group_limit: Option<u32>,
+        /// The rule by which executions demand different things of the limits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demands: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -329,6 +362,10 @@ pub enum Record {
         /// Whether nothing is granted because operators hold it.
         #[serde(default, skip_serializing_if = "is_false")]
         paused: bool,
+        /// Whether nothing is granted until it is known what executions demand that were there before
+        /// the rule changed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        regrouping: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -486,55 +523,9 @@ pub enum Record {
     Unknown,
 }
 
-/// Where a role of a process stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessPhase {
-    /// It begins.
-    Began,
-    /// It is told to stop, and brings what it does to an end.
-    Stopping,
-    /// It has ended well: nothing that it recorded is lost.
-    Ended,
-}
-
-/// Where a fault stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultPhase {
-    /// It is made. A fault that is over at once, like a kill, has no other phase.
-    Begin,
-    /// It is made good.
-    End,
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-impl Record {
-    /// The same record of an owner, this process, with the number and the time of the commit that
-    /// made it true;
-    /// kinds that owners do not commit stay as they are.
-    #[must_use]
-    pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
-        match &mut self {
-            Self::Accepted { round, t_ns, .. }
-            | Self::Held { round, t_ns, .. }
-            | Self::Granted { round, t_ns, .. }
-            | Self::Ended { round, t_ns, .. }
-            | Self::Revoked { round, t_ns, .. }
-            | Self::Limit { round, t_ns, .. }
-            | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
-            Self::Acquired { pid, t_ns, .. } => {
-                (*pid, *t_ns) = (Some(std::process::id()), now_ns);
-            }
-            Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
-            _ => {}
-        }
-        self
-    }
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::record::{ProcessPhase, Record, now_ns};
+use crate::phases::ProcessPhase;
+use crate::record::{Record, now_ns};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::thread::{self, JoinHandle};
 

@@ -50,6 +50,8 @@ mod policy;
 mod port;
 #[path = "../../executor/src/queue/mod.rs"]
 mod queue;
+#[path = "../../record/src/phases.rs"]
+mod phases;
 #[path = "../../record/src/record.rs"]
 mod record;
 #[path = "../../record/src/recorder.rs"]

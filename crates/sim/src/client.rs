@@ -11,6 +11,7 @@ use chrono::DateTime;
 use uuid::Uuid;
 
 use crate::bus::{Body, Name, Submit};
+use crate::groups::Words;
 use crate::plan::{self, Op, Time};
 use crate::trace::Note;
 use crate::world::{Ev, WALL, World};
@@ -95,6 +96,11 @@ impl World {
             Op::Limit { action, limit } => {
                 self.change_policy(action, |policy| policy.concurrency.limit = limit);
             }
+            Op::Group { action, grouping } => {
+                *self.seen.faults.entry("group").or_default() += 1;
+                let (grouping, limit) = grouping;
+                self.change_policy(action, |policy| grouping.write(policy, limit));
+            }
             Op::Order { action, order } => {
                 *self.seen.faults.entry("order").or_default() += 1;
                 self.change_policy(action, |policy| plan::set_order(policy, order));
@@ -169,12 +175,15 @@ impl World {
         };
         let mut submission = Submission::new(shape.name.clone());
         submission.priority = priority;
+        let request_id = self.request_of(id);
+        if self.plan.says_words {
+            Words::of(request_id).write(&mut submission);
+        }
         submission.group = differs.then(|| "another body".to_owned());
         let planned = self.plan.ops.iter().find(|op| op.id == id);
         let at = planned.map_or(0, |op| op.at);
         let not_before = delay.and_then(|delay| DateTime::from_timestamp_millis(WALL + at + delay));
         submission.not_before = not_before;
-        let request_id = self.request_of(id);
         let partition = self.plan.partition_of(action);
         self.oracle.said.submitted(request_id, &submission);
         if !asks {

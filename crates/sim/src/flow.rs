@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ActionId, Epoch, ExecutionId, OwnerId, PartitionId, Status};
+use attune_core::{ActionId, DemandRule, Epoch, ExecutionId, OwnerId, PartitionId, Status};
 use attune_executor::owner::{Call, Reply};
 use attune_executor::stored::Batch;
 
+use crate::groups::{Group, Grouping, Words};
 use crate::oracle::{Key, Rule, Violation};
 use crate::plan::Time;
 use crate::world::{Ev, StoreCall, WALL, World};
@@ -151,14 +152,23 @@ impl World {
     /// A limit, an order and a pause that are stored hold soon, whether or not their owner was told of them.
     fn watch_limit(&mut self, number: usize, excused: bool) {
         let action = &self.store.actions[number];
-        let policy = action.spec.policy;
+        let policy = &action.spec.policy;
+        let rule = DemandRule::of(&action.spec).map(|rule| rule.mark());
+        let limits = (
+            policy.concurrency.limit,
+            policy.concurrency.group_limit,
+            rule,
+        );
         let held = self.store.pauses.hold_of(&action.spec.action_ref).mode;
-        let (id, stored) = (action.id, (policy.concurrency.limit, policy.order(), held));
+        let (id, stored) = (action.id, (limits, policy.order(), held));
         let lease = &self.store.leases[usize::from(action.partition.0)];
         let shadow = self.shadows.get(&(action.partition, Epoch(lease.epoch)));
         let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
         let mode = shadow.and_then(|shadow| shadow.hold_of(id).mode);
-        let differs = held_to.is_some_and(|to| (to.max_concurrent, to.order, mode) != stored);
+        let differs = held_to.is_some_and(|to| {
+            let limits = (to.max_concurrent, to.group_limit, to.demands);
+            (limits, to.order, mode) != stored
+        });
         let is_unread = self.lasting.is_unread(action.partition, self.now);
         if excused || is_unread || !differs || !self.is_served(number) {
             self.flow.behind.remove(&id);
@@ -224,22 +234,49 @@ impl World {
             .count()
     }
 
-    /// Somebody who could be given a slot of an action, as it looks from outside.
+    /// Somebody who could be given a slot of an action, as it looks from outside: all who wait in its
+    /// group have room there, and all who wait in that of the action.
     fn could_be_granted(&self, number: usize) -> Option<ExecutionId> {
-        let action = self.store.actions[number].id;
+        let stored = &self.store.actions[number];
         let rows = self.store.active.iter();
-        let rows = rows.filter(|(_, row)| row.action == action);
-        let held = rows.clone().filter(|(id, row)| {
-            row.status.holds_slot() && !self.flow.ended.contains(&(**id, row.attempt))
-        });
-        if held.count() >= self.oracle.said.least(action) as usize {
-            return None;
-        }
-        let mut eligible = rows.filter(|(_, row)| {
+        let rows = rows.filter(|(_, row)| row.action == stored.id);
+        let held: Vec<_> = rows
+            .clone()
+            .filter(|(id, row)| {
+                row.status.holds_slot() && !self.flow.ended.contains(&(**id, row.attempt))
+            })
+            .map(|(_, row)| Words::of(row.request))
+            .collect();
+        let eligible = rows.filter(|(_, row)| {
             let starts = row.not_before.is_none_or(|time| time <= WALL + self.now);
             !row.status.holds_slot() && starts
         });
-        eligible.next().map(|(id, _)| *id)
+        let eligible: Vec<_> = eligible
+            .map(|(id, row)| (*id, Words::of(row.request)))
+            .collect();
+        let rule = DemandRule::of(&stored.spec);
+        let grouping = Grouping::of(rule.map(|rule| rule.mark()));
+        // What reads fail for one partition alone keeps its queues from being grouped anew.
+        if grouping != Grouping::default() && self.lasting.is_unread(stored.partition, self.now) {
+            return None;
+        }
+        let fit = |limit: u32, group: Option<Group>| {
+            let is_in = |words: &Words| group.is_none_or(|group| grouping.group(*words) == group);
+            let cost = |words: &Words| grouping.cost(*words);
+            let used: u64 = held.iter().filter(|words| is_in(words)).map(cost).sum();
+            let waiting = eligible.iter().map(|(_, words)| words);
+            let dearest = waiting.filter(|words| is_in(words)).map(cost).max();
+            used + dearest.unwrap_or(1) <= u64::from(limit)
+        };
+        if !fit(self.oracle.said.least(stored.id), None) {
+            return None;
+        }
+        let group_limit = stored.spec.policy.concurrency.group_limit;
+        let mut free = eligible.iter().filter(|(_, words)| {
+            let group = grouping.group(*words);
+            group_limit.is_none_or(|limit| fit(limit, Some(group)))
+        });
+        free.next().map(|(id, _)| *id)
     }
 
     // ---- one thing at a time ----

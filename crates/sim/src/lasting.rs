@@ -109,7 +109,7 @@ impl Lasting {
             Call::ScanRows { .. } | Call::LoadSlots(_) | Call::LoadPauses { .. } => {
                 &[Reads::Sweeps]
             }
-            Call::LoadBodies(_) => &[Reads::Bodies],
+            Call::LoadBodies(_) | Call::LoadWords(_) => &[Reads::Bodies],
             Call::Look | Call::WorkerEnds => &[Reads::Looks],
             Call::Renew(_)
             | Call::Announce { .. }
@@ -272,7 +272,9 @@ impl World {
         let (requests, actions) = match call {
             Call::LookUp { requests, actions } => (requests, actions),
             // One of them is enough.
-            Call::LoadBodies(ids) => return ids.iter().any(|id| is_unread(id.partition())),
+            Call::LoadBodies(ids) | Call::LoadWords(ids) => {
+                return ids.iter().any(|id| is_unread(id.partition()));
+            }
             _ => return false,
         };
         let submitted = requests

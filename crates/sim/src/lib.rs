@@ -17,6 +17,7 @@ mod check;
 mod client;
 mod faults;
 mod flow;
+mod groups;
 mod holds;
 mod lasting;
 mod oracle;

@@ -3,13 +3,18 @@
 //! The core sorts, indexes and caches; this does not. It is built from the same rows, told the
 //! same events, and looks through everything each time.
 
+mod settling;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{ActionId, Attempt, ExecutionId, Hold, OrderRule, Priority, Promise, Status};
+use attune_core::{
+    ActionId, Attempt, Demand, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise, Status,
+};
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
 use attune_executor::stored::StoredExecution;
 
+use crate::groups::{Group, Grouping, Words};
 use crate::lasting::Lasting;
 use crate::oracle::{Rule, Violation};
 use crate::results::Reports;
@@ -28,6 +33,10 @@ pub(crate) struct Seen {
     /// Since when it waits for a slot.
     since: Millis,
     accepted: Accepted,
+    /// What was asked for.
+    pub(crate) words: Words,
+    /// What its owner believes that it demands.
+    demand: Option<Demand>,
 }
 
 /// When an execution was accepted, as its owner knows.
@@ -71,6 +80,8 @@ pub(crate) struct Shadow {
     pub(crate) judged: u64,
     /// What was found in it.
     pub(crate) found: Vec<Violation>,
+    /// The key of each group, by the mark of the rule.
+    pub(crate) keys: BTreeMap<(i64, Group), GroupKey>,
 }
 
 impl Seen {
@@ -113,12 +124,14 @@ fn is_before(rule: OrderRule, first: (ExecutionId, &Seen), second: (ExecutionId,
 }
 
 impl Shadow {
-    /// Takes in what a new owner has loaded; `since` tells since when each waits.
+    /// Takes in what a new owner has loaded; `since` tells since when each waits, and `words` what was
+    /// asked for.
     pub(crate) fn recover(
         &mut self,
         now: Millis,
         since: &BTreeMap<ExecutionId, Millis>,
         rows: &[StoredExecution],
+        words: impl Fn(ExecutionId) -> Words,
     ) {
         for row in rows {
             let waits = since.get(&row.id).copied().unwrap_or(Millis::MAX);
@@ -132,6 +145,8 @@ impl Shadow {
                 not_before,
                 since: waits.max(not_before.unwrap_or(Millis::MIN)),
                 accepted: Accepted::Before(row.created),
+                words: words(row.id),
+                demand: row.demand,
             };
             self.rows.insert(row.id, seen);
         }
@@ -183,13 +198,6 @@ impl Shadow {
         self.bounds.get(&action)?.max_concurrent
     }
 
-    fn holders(&self, action: ActionId) -> usize {
-        self.rows
-            .values()
-            .filter(|seen| seen.action == action && seen.holds)
-            .count()
-    }
-
     /// Those that could be given a slot.
     fn eligible(
         &self,
@@ -202,9 +210,113 @@ impl Shadow {
         })
     }
 
-    fn has_free_slot(&self, action: ActionId) -> bool {
-        let limit = self.limit(action);
-        limit.is_none_or(|limit| self.holders(action) < limit as usize)
+    /// By what executions of an action are grouped.
+    fn grouping(&self, action: ActionId) -> Grouping {
+        Grouping::of(self.demands(action))
+    }
+
+    fn demands(&self, action: ActionId) -> Option<i64> {
+        self.bounds.get(&action)?.demands
+    }
+
+    /// Executions of an action that its owner must ask for before it grants anything: it has accepted
+    /// them by another rule than the one in force.
+    fn unknown(&self, action: ActionId) -> impl Iterator<Item = (ExecutionId, &Seen)> {
+        let rule = self.demands(action);
+        let rows = self.rows.iter().filter(move |(_, seen)| {
+            seen.action == action && rule.is_some() && seen.demand.map(|demand| demand.rule) != rule
+        });
+        rows.map(|(id, seen)| (*id, seen))
+    }
+
+    /// Whether an owner knows by what everything of an action is grouped.
+    pub(crate) fn is_grouped(&self, action: ActionId) -> bool {
+        self.unknown(action).next().is_none()
+    }
+
+    /// What the holders take of the limit of an action, or those of one of its groups of that group's.
+    fn used(&self, action: ActionId, of: Option<Group>) -> u64 {
+        let grouping = self.grouping(action);
+        let holders = self.rows.values();
+        let holders = holders.filter(|seen| seen.action == action && seen.holds);
+        let of_group =
+            holders.filter(|seen| of.is_none_or(|group| grouping.group(seen.words) == group));
+        of_group.map(|seen| grouping.cost(seen.words)).sum()
+    }
+
+    /// Whether a limit has room for one more, who runs alone if it takes more than there is.
+    fn has_room(&self, seen: &Seen, in_group: bool) -> bool {
+        let grouping = self.grouping(seen.action);
+        let limits = self.bounds.get(&seen.action);
+        let (limit, of) = if in_group {
+            let limit = limits.and_then(|limits| limits.group_limit);
+            (limit, Some(grouping.group(seen.words)))
+        } else {
+            (self.limit(seen.action), None)
+        };
+        let used = self.used(seen.action, of);
+        let cost = grouping.cost(seen.words);
+        limit.is_none_or(|limit| used + cost <= u64::from(limit) || (used == 0 && limit > 0))
+    }
+
+    /// Those of a group that may be the first of it: nobody there surely stands before them.
+    fn heads<'a>(
+        &self,
+        rule: OrderRule,
+        waiting: &[(ExecutionId, &'a Seen)],
+        group: Group,
+    ) -> Vec<(ExecutionId, &'a Seen)> {
+        let Some((_, first)) = waiting.first() else {
+            return Vec::new();
+        };
+        let grouping = self.grouping(first.action);
+        let of_group = waiting.iter().copied();
+        let of_group: Vec<_> = of_group
+            .filter(|(_, seen)| grouping.group(seen.words) == group)
+            .collect();
+        let is_passed = |one: (ExecutionId, &Seen)| {
+            let mut others = of_group.iter();
+            others.any(|other| other.0 != one.0 && is_before(rule, *other, one))
+        };
+        let heads = of_group.iter().copied();
+        heads.filter(|one| !is_passed(*one)).collect()
+    }
+
+    /// Whether whoever is first in a group surely has room in it.
+    fn group_has_room(
+        &self,
+        rule: OrderRule,
+        waiting: &[(ExecutionId, &Seen)],
+        group: Group,
+    ) -> bool {
+        let mut heads = self.heads(rule, waiting, group).into_iter();
+        heads.all(|(_, head)| self.has_room(head, true))
+    }
+
+    /// An owner goes by another rule: nobody's group is known, though it may be the one before the last.
+    fn forget_demands(&mut self, action: ActionId) {
+        let rows = self.rows.values_mut();
+        let of_action = rows.filter(|seen| seen.action == action);
+        of_action.for_each(|seen| seen.demand = None);
+    }
+
+    /// Takes in what an owner believes that somebody demands.
+    fn demand(&mut self, id: ExecutionId, demand: Option<Demand>, out: &mut Vec<Violation>) {
+        let Some(seen) = self.rows.get_mut(&id) else {
+            return;
+        };
+        seen.demand = demand;
+        let Some(demand) = demand else { return };
+        let (words, grouping) = (seen.words, Grouping::of(Some(demand.rule)));
+        let group = (demand.rule, grouping.group(words));
+        let key = *self.keys.entry(group).or_insert(demand.group);
+        let mut others = self.keys.iter();
+        let is_shared = others
+            .any(|(other, key)| *other != group && other.0 == demand.rule && *key == demand.group);
+        if key != demand.group || is_shared || u64::from(demand.cost) != grouping.cost(words) {
+            let words = format!("{id} says {words:?}, and is believed to demand {demand:?}");
+            out.push(Violation::of(Promise::I2, words));
+        }
     }
 
     /// Judges what was decided, in order.
@@ -221,16 +333,34 @@ impl Shadow {
         self.granted = granted.count();
         for fact in facts {
             match fact {
-                Fact::Bounds { .. } | Fact::Paused { .. } => {
-                    self.learn(std::slice::from_ref(fact));
+                Fact::Paused { .. } => self.learn(std::slice::from_ref(fact)),
+                Fact::Bounds { action_id, limits } => {
+                    let earlier = self.bounds.insert(*action_id, *limits);
+                    if earlier.is_some_and(|earlier| earlier.demands != limits.demands) {
+                        self.forget_demands(*action_id);
+                    }
                 }
                 Fact::Accepted {
                     execution_id,
                     action_id,
                     priority,
                     not_before,
+                    request_id,
+                    demand,
+                    status,
                     ..
-                } => self.insert(now, *execution_id, *action_id, *priority, *not_before, out),
+                } => {
+                    let row = (*execution_id, *action_id, *priority);
+                    self.insert(now, row, *not_before, Words::of(*request_id), out);
+                    if *status != Status::Rejected {
+                        self.demand(*execution_id, *demand, out);
+                    }
+                }
+                Fact::Grouped {
+                    execution_id,
+                    demand,
+                    ..
+                } => self.demand(*execution_id, Some(*demand), out),
                 Fact::Granted {
                     execution_id,
                     attempt,
@@ -262,10 +392,9 @@ impl Shadow {
     fn insert(
         &mut self,
         now: Millis,
-        id: ExecutionId,
-        action: ActionId,
-        priority: Priority,
+        (id, action, priority): (ExecutionId, ActionId, Priority),
         not_before: Option<Millis>,
+        words: Words,
         out: &mut Vec<Violation>,
     ) {
         let seen = Seen {
@@ -276,6 +405,8 @@ impl Shadow {
             not_before,
             since: now.max(not_before.unwrap_or(now)),
             accepted: Accepted::Here(now),
+            words,
+            demand: None,
         };
         let last = self.rows.last_key_value();
         if last.is_some_and(|(last, _)| *last >= id) {
@@ -298,8 +429,17 @@ impl Shadow {
             let words = format!("{id} is granted a slot of {}, which is held", seen.action);
             out.push(Violation::of(Rule::Held, words));
         }
-        if !self.has_free_slot(seen.action) {
-            let words = format!("{id} is granted a slot of {} that is not free", seen.action);
+        for (in_group, of) in [(false, "of"), (true, "of its group of")] {
+            if !self.has_room(&seen, in_group) {
+                let words = format!(
+                    "{id} is granted a slot {of} {} that is not free",
+                    seen.action
+                );
+                out.push(Violation::of(Promise::I2, words));
+            }
+        }
+        if let Some((unknown, _)) = self.unknown(seen.action).next() {
+            let words = format!("{id} is granted a slot while {unknown} is not grouped yet");
             out.push(Violation::of(Promise::I2, words));
         }
         if seen.not_before.is_some_and(|time| time > now) {
@@ -308,13 +448,21 @@ impl Shadow {
         }
         let rule = self.bounds.get(&seen.action).map(|limits| limits.order);
         let rule = rule.unwrap_or_default();
-        let mut eligible = self.eligible(now, seen.action);
-        let passed = eligible.find(|other| is_before(rule, *other, (id, &seen)));
+        let grouping = self.grouping(seen.action);
+        let group = grouping.group(seen.words);
+        let waiting: Vec<_> = self.eligible(now, seen.action).collect();
+        // Who is in another group that has no room for its first lacks something that this one does not
+        // ask for.
+        let passed = waiting.iter().find(|other| {
+            let its = grouping.group(other.1.words);
+            is_before(rule, **other, (id, &seen))
+                && (its == group || self.group_has_room(rule, &waiting, its))
+        });
         if let Some((first, _)) = passed {
             let words = format!("{id} is granted a slot before {first} by {rule:?}");
             out.push(Violation::of(Promise::I3, words));
         }
-        drop(eligible);
+        drop(waiting);
         if let Some(seen) = self.rows.get_mut(&id) {
             (seen.holds, seen.attempt) = (true, attempt);
         }
@@ -362,55 +510,6 @@ impl Shadow {
         {
             let words = format!("{id} expires after {waited} ms of {most}");
             out.push(Violation::of(Rule::Expiry, words));
-        }
-    }
-
-    /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
-    /// hold it, or as many slots were given as one step gives.
-    pub(crate) fn settle(
-        &self,
-        now: Millis,
-        pool_of: impl Fn(ActionId) -> String,
-        out: &mut Vec<Violation>,
-    ) {
-        if self.granted >= STEP {
-            return;
-        }
-        for action in self.bounds.keys() {
-            let held = self.hold_of(*action).mode.is_some();
-            if held || self.closed.contains(&pool_of(*action)) {
-                continue;
-            }
-            if let Some((id, _)) = self.eligible(now, *action).next()
-                && self.has_free_slot(*action)
-            {
-                let words = format!(
-                    "{id} waits although a slot of {action} is free at {now}: {:?}",
-                    self.rows.get(&id)
-                );
-                out.push(Violation::of(Promise::I6, words));
-            }
-        }
-    }
-
-    /// What must be true whenever time has passed: nobody has waited too long.
-    pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
-        for (action, limits) in &self.bounds {
-            let most = longest_wait(limits);
-            let hold = self.hold_of(*action);
-            if hold.mode.is_some() {
-                continue;
-            }
-            let overdue = self.rows.iter().find(|(_, seen)| {
-                seen.action == *action
-                    && seen.may_expire(now)
-                    && seen.since.max(hold.waits_from).saturating_add(most) < now
-            });
-            if let Some((id, seen)) = overdue {
-                let words = format!("{id} waits {} ms of {most}", now - seen.since);
-                out.push(Violation::of(Rule::Expiry, words));
-            }
         }
     }
 }

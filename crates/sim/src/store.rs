@@ -5,13 +5,15 @@ mod leases;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Outcome, OwnerId, PartitionId, Pauses, Priority,
-    QueueTotals, RequestId, Status, WorkerId,
+    Action, ActionId, Attempt, Demand, ExecutionId, Outcome, OwnerId, PartitionId, Pauses,
+    Priority, QueueTotals, RequestId, Status, Submission, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, StoredWords,
+    WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -24,6 +26,10 @@ pub(crate) const MAX_BODIES: usize = 8;
 pub(crate) struct Row {
     /// Its action.
     pub(crate) action: ActionId,
+    /// The request that led to it.
+    pub(crate) request: RequestId,
+    submission: Arc<Submission>,
+    demand: Option<Demand>,
     /// Who goes first.
     pub(crate) priority: Priority,
     /// `Queued`, `Requested` or `Running`.
@@ -202,6 +208,7 @@ impl Store {
             created: row.created,
             not_before: row.not_before,
             cancel_requested: row.cancel_requested,
+            demand: row.demand,
         }
     }
 
@@ -223,6 +230,7 @@ impl Store {
                 requested_at: row.requested_at,
                 running_for: row.worker.map(|_| now - row.started_at),
                 cancel_requested: row.cancel_requested,
+                demand: row.demand,
             }
         })
         .collect()
@@ -259,6 +267,21 @@ impl Store {
     pub(crate) fn load_bodies(&self, ids: &[ExecutionId]) -> Vec<Body> {
         let there = ids.iter().filter(|id| self.active.contains_key(id));
         there.take(MAX_BODIES).map(|id| body_of(*id)).collect()
+    }
+
+    /// What these executions say, as far as they hold a slot or wait; a few in one answer.
+    pub(crate) fn load_words(&self, ids: &[ExecutionId]) -> Vec<StoredWords> {
+        let there = ids.iter().filter_map(|id| self.active.get_key_value(id));
+        let there = there.take(MAX_BODIES);
+        there
+            .map(|(id, row)| StoredWords {
+                id: *id,
+                requested_by: row.submission.requested_by.clone(),
+                group: row.submission.group.clone(),
+                labels: row.submission.labels.clone(),
+                parameters: row.submission.parameters.clone(),
+            })
+            .collect()
     }
 
     /// Where the execution of a request stands.
@@ -440,6 +463,9 @@ impl Store {
 fn row_of(at: Time, new: &NewExecution) -> Row {
     Row {
         action: new.action_id,
+        request: new.request_id,
+        submission: Arc::clone(&new.submission),
+        demand: new.demand,
         priority: new.submission.priority,
         status: new.status,
         attempt: new.attempt,

@@ -491,6 +491,8 @@ fn action(plan: &Plan, number: usize) -> Action {
     spec.policy.queue.max_length = shape.max_length;
     spec.policy.queue.timeout_seconds = shape.timeout_seconds;
     plan::set_order(&mut spec.policy, shape.order);
+    let (grouping, group_limit) = shape.grouping;
+    grouping.write(&mut spec.policy, group_limit);
     spec.on_worker_lost = shape.on_worker_lost;
     spec.max_attempts = shape.max_attempts;
     spec.pool = pool_name(shape.pool);

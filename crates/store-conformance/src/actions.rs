@@ -37,7 +37,7 @@ pub async fn an_action_is_created_changed_and_kept(store: Arc<dyn Store>) {
 pub async fn a_policy_has_a_history(store: Arc<dyn Store>) {
     let mut wanted = spec(&ref_in(0, "a"));
     wanted.policy.concurrency.limit = Some(2);
-    let first_policy = wanted.policy;
+    let first_policy = wanted.policy.clone();
     let id = apply(&store, &wanted, "ada").await.action.id;
     let other = spec(&ref_in(0, "other"));
     apply(&store, &other, "eve").await;
@@ -52,7 +52,10 @@ pub async fn a_policy_has_a_history(store: Arc<dyn Store>) {
     let changes = store.policy_changes(id).await.unwrap();
     let seen: Vec<_> = changes
         .iter()
-        .map(|change| (change.version, change.policy, change.changed_by.as_str()))
+        .map(|change| {
+            let policy = change.policy.clone();
+            (change.version, policy, change.changed_by.as_str())
+        })
         .collect();
     assert_eq!(
         seen,

@@ -21,6 +21,7 @@ mod audit;
 mod claims;
 mod commits;
 mod dead_letters;
+mod demands;
 mod ends;
 mod executions;
 mod fence;
@@ -142,6 +143,8 @@ cases! { ($)
     audit::an_entry_is_written_with_its_batch_and_once,
     audit::a_fenced_batch_leaves_no_entry,
     audit::violations_are_summed_up,
+    demands::demands_are_kept,
+    demands::words_are_told_while_active,
     dead_letters::letters_are_kept_and_listed,
     dead_letters::a_message_has_one_letter,
     dead_letters::a_letter_is_put_back_once_and_audited,

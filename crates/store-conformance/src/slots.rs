@@ -40,6 +40,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             requested_at: Some(slots[0].created),
             running_for: None,
             cancel_requested: false,
+            demand: None,
         },
         SlotRow {
             id: running,
@@ -53,6 +54,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             requested_at: Some(slots[1].created),
             running_for: slots[1].running_for,
             cancel_requested: true,
+            demand: None,
         },
     ];
     // Both got their slot as they were accepted.

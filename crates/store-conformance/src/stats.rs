@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::policy::QueueBounds;
+use attune_core::policy::{Cost, QueueBounds};
 use attune_core::{ActionId, QueueStats};
 
 use super::support::World;
@@ -81,6 +81,8 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
         timeout_seconds: Some(70),
     };
     spec.pool = "gpu".to_owned();
+    spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    spec.policy.concurrency.group_limit = Some(1);
     store.apply_action(&spec, 4, "test").await.unwrap();
     let free = world.action(0, "free").await;
     let rows = [snapshot(action.id, 1, 5), snapshot(free.id, 1, 4)];
@@ -90,6 +92,21 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     assert_eq!(bounds, [spec.policy.queue, QueueBounds::default()]);
     let one = store.find_by_action(action.id).await.unwrap().unwrap();
     assert_eq!(one.bounds, spec.policy.queue);
+    assert_eq!((one.grouped, page.rows[1].grouped), (true, false));
+    // Of those that take more than one likewise.
+    spec.policy.concurrency.group_by.clear();
+    spec.policy.concurrency.group_limit = None;
+    for max in [Some(2), None] {
+        spec.policy.concurrency.limit = Some(2);
+        spec.policy.concurrency.cost = max.map(|max| Cost {
+            path: "labels.c".parse().unwrap(),
+            default: 1,
+            max,
+        });
+        store.apply_action(&spec, 4, "test").await.unwrap();
+        let one = store.find_by_action(action.id).await.unwrap().unwrap();
+        assert_eq!(one.grouped, max.is_some());
+    }
     assert_eq!(
         (page.rows[1].pool.as_str(), one.pool.as_str()),
         ("default", "gpu")

@@ -92,6 +92,7 @@ impl World {
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            demand: None,
         }
     }
 

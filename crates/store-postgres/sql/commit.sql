@@ -50,12 +50,12 @@ inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
-        labels, parameters, requeue_of)
+        labels, parameters, requeue_of, demand)
     SELECT n.id, n.action, $4::timestamptz,
            CASE WHEN n.status = 'requested' THEN $4::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
-           n.parameters::json, n.requeue_of
+           n.parameters::json, n.requeue_of, n.demand
     FROM (
         SELECT
             unnest($26::bigint[]) AS id, unnest($27::bigint[]) AS action,
@@ -65,7 +65,8 @@ inserted AS (
             unnest($35::text[]) AS enforcement_id, unnest($36::text[]) AS requested_by,
             unnest($37::text[]) AS group_key, unnest($38::text[]) AS labels,
             unnest($39::text[]) AS parameters, unnest($40::timestamptz[]) AS not_before,
-            unnest($41::integer[]) AS timeout_seconds, unnest($42::bigint[]) AS requeue_of
+            unnest($41::integer[]) AS timeout_seconds, unnest($42::bigint[]) AS requeue_of,
+            unnest($43::bytea[]) AS demand
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -84,17 +85,17 @@ instant AS (
            n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
     FROM (
         SELECT
-            unnest($43::bigint[]) AS id, unnest($44::bigint[]) AS action,
-            unnest($45::uuid[]) AS request_id, unnest($47::text[]) AS status,
-            unnest($48::integer[]) AS attempt, unnest($49::bigint[]) AS grant_no,
-            unnest($50::smallint[]) AS priority, unnest($51::text[]) AS action_ref,
-            unnest($52::text[]) AS enforcement_id, unnest($53::text[]) AS requested_by,
-            unnest($54::text[]) AS group_key, unnest($55::text[]) AS labels,
-            unnest($56::text[]) AS parameters, unnest($57::timestamptz[]) AS not_before,
-            unnest($58::integer[]) AS timeout_seconds, unnest($59::bigint[]) AS requeue_of,
-            unnest($60::text[]) AS final_status, unnest($61::text[]) AS result,
-            unnest($62::text[]) AS error, unnest($63::integer[]) AS exit_code,
-            unnest($64::text[]) AS stdout, unnest($65::text[]) AS stderr
+            unnest($44::bigint[]) AS id, unnest($45::bigint[]) AS action,
+            unnest($46::uuid[]) AS request_id, unnest($48::text[]) AS status,
+            unnest($49::integer[]) AS attempt, unnest($50::bigint[]) AS grant_no,
+            unnest($51::smallint[]) AS priority, unnest($52::text[]) AS action_ref,
+            unnest($53::text[]) AS enforcement_id, unnest($54::text[]) AS requested_by,
+            unnest($55::text[]) AS group_key, unnest($56::text[]) AS labels,
+            unnest($57::text[]) AS parameters, unnest($58::timestamptz[]) AS not_before,
+            unnest($59::integer[]) AS timeout_seconds, unnest($60::bigint[]) AS requeue_of,
+            unnest($61::text[]) AS final_status, unnest($62::text[]) AS result,
+            unnest($63::text[]) AS error, unnest($64::integer[]) AS exit_code,
+            unnest($65::text[]) AS stdout, unnest($66::text[]) AS stderr
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -108,9 +109,9 @@ remembered AS (
     SELECT r.request_id, r.id, r.digest, $4::timestamptz
     FROM (
         SELECT
-            unnest($28::uuid[] || $45::uuid[]) AS request_id,
-            unnest($26::bigint[] || $43::bigint[]) AS id,
-            unnest($29::bigint[] || $46::bigint[]) AS digest
+            unnest($28::uuid[] || $46::uuid[]) AS request_id,
+            unnest($26::bigint[] || $44::bigint[]) AS id,
+            unnest($29::bigint[] || $47::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT DO NOTHING

@@ -2,6 +2,8 @@ SELECT a.ref, q.action_id, q.queue_length, q.active_count, q.max_concurrent, q.o
        q.total_enqueued, q.total_completed, q.total_cancelled, q.total_expired, q.last_updated,
        coalesce(a.spec ->> 'pool', 'default') AS pool,
        (a.spec #>> '{policy,queue,max_length}')::bigint AS max_length,
-       (a.spec #>> '{policy,queue,timeout_seconds}')::bigint AS timeout_seconds
+       (a.spec #>> '{policy,queue,timeout_seconds}')::bigint AS timeout_seconds,
+       coalesce(a.spec #> '{policy,concurrency,group_by}', a.spec #> '{policy,concurrency,cost}')
+           IS NOT NULL AS grouped
 FROM attune.queue_stats q JOIN attune.action a ON a.id = q.action_id
 WHERE q.action_id = $1::bigint

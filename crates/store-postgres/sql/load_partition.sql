@@ -1,7 +1,7 @@
 -- A page of one partition, action by action along the index on (action, created, id), read
 -- backwards: the rest of the action $2 after ($3, $4), then the actions below it. As much work as it
 -- has rows, and no index of its own that every execution would have to pay for.
-SELECT id, action, priority, status, attempt, created, not_before, cancel_requested
+SELECT id, action, priority, status, attempt, created, not_before, cancel_requested, demand
 FROM (
     (SELECT e.*
      FROM attune.execution_active e

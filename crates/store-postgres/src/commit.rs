@@ -291,6 +291,8 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         let mut inserts: Vec<&NewExecution> = batch.inserts.iter().collect();
         inserts.sort_unstable_by_key(|new| new.id);
         add_new(&mut binds, &inserts);
+        let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
+        binds.column(&inserts, |new| demand(new).map(Vec::from));
         let instant = batch.instant.iter();
         let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
             instant.map(|(new, outcome)| (new, &**outcome)).unzip();

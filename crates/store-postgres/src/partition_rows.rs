@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, Priority, WorkerId};
-use attune_store::{ActivePlace, ActiveRow, ExecutorRow, Lease, LeaseTrouble, SlotRow, WorkerEnd};
+use attune_core::{
+    ActionId, Attempt, Demand, Epoch, ExecutionId, OwnerId, Priority, RawValue, WorkerId,
+};
+use attune_store::{
+    ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, Lease, LeaseTrouble, SlotRow, WorkerEnd,
+};
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow as _, Row as _};
 use uuid::Uuid;
@@ -100,9 +104,20 @@ fn read_active(
     row: &PgRow,
     priority: impl FnOnce(i16) -> Result<Priority, Failure>,
 ) -> Result<ActiveRow, Failure> {
-    type Columns<'r> = (i64, i64, i16, &'r str, i32, Time, Option<Time>, bool);
-    let (id, action, rank, text, attempt, created, not_before, cancel_requested): Columns<'_> =
-        Columns::from_row(row)?;
+    type Columns<'r> = (
+        i64,
+        i64,
+        i16,
+        &'r str,
+        i32,
+        Time,
+        Option<Time>,
+        bool,
+        Option<&'r [u8]>,
+    );
+    let (id, action, rank, text, attempt, created, not_before, cancel_requested, demand): Columns<
+        '_,
+    > = Columns::from_row(row)?;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
@@ -112,6 +127,7 @@ fn read_active(
         created: created.0,
         not_before: not_before.map(|Time(at)| at),
         cancel_requested,
+        demand: demand.and_then(Demand::from_bytes),
     })
 }
 
@@ -166,6 +182,24 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         requested_at: time::measured(row, "requested_at")?,
         running_for: started_at.map(|since| between(since, now)),
         cancel_requested: row.try_get("cancel_requested")?,
+        demand: row
+            .try_get::<Option<&[u8]>, _>("demand")?
+            .and_then(Demand::from_bytes),
+    })
+}
+
+/// What an execution says. What cannot be read counts as not said: its queue stands still until it is
+/// known of all by what they are grouped.
+pub(crate) fn words(row: &PgRow) -> Result<ExecutionWords, Failure> {
+    let labels: Option<&str> = row.try_get("labels")?;
+    let labels = labels.and_then(|labels| serde_json::from_str(labels).ok());
+    let parameters: String = row.try_get("parameters")?;
+    Ok(ExecutionWords {
+        id: execution_id(row)?,
+        requested_by: row.try_get("requested_by")?,
+        group: row.try_get("group_key")?,
+        labels: labels.unwrap_or_default(),
+        parameters: RawValue::from_string(parameters).unwrap_or_default(),
     })
 }
 

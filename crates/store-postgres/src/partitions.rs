@@ -8,9 +8,9 @@ use attune_core::{
     Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote,
-    WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
+    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
+    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -21,7 +21,7 @@ use crate::bind::Binds;
 use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
 use crate::partition_rows::{
-    active_place, active_row, compared_rows, execution_id, executor_row, lease, slot_rows,
+    active_place, active_row, compared_rows, execution_id, executor_row, lease, slot_rows, words,
     worker_end,
 };
 use crate::time::{Place, Time};
@@ -347,6 +347,20 @@ impl PartitionStore for PostgresStore {
         let pool = self.db.key.clone();
         self.db
             .run(async move { load_bodies(&pool, ids).await })
+            .await
+    }
+
+    async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
+        let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+        let query = sqlx::query(sql::LOAD_WORDS)
+            .bind(ids)
+            .bind(MAX_BODIES_BYTES as i64);
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(words).collect()
+            })
             .await
     }
 

@@ -96,6 +96,11 @@ fn migrations() -> Vec<Migration> {
             "additive_pause",
             include_str!("../../../migrations/postgres/0016_additive_pause.sql"),
         ),
+        (
+            18,
+            "additive_demands",
+            include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

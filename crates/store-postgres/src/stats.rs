@@ -118,5 +118,6 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             timeout_seconds: bound("timeout_seconds")?,
             ..QueueBounds::default()
         },
+        grouped: row.try_get("grouped")?,
     })
 }

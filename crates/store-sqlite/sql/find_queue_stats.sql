@@ -3,7 +3,9 @@ SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        s.total_expired, s.last_updated,
        coalesce(json_extract(a.spec, '$.pool'), 'default') AS pool,
        json_extract(a.spec, '$.policy.queue.max_length') AS max_length,
-       json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds
+       json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds,
+       coalesce(json_extract(a.spec, '$.policy.concurrency.group_by'),
+                json_extract(a.spec, '$.policy.concurrency.cost')) IS NOT NULL AS grouped
   FROM queue_stats AS s
   JOIN action AS a ON a.id = s.action_id
  WHERE s.action_id = ?1

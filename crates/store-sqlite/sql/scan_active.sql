@@ -1,6 +1,6 @@
 -- The next ?2 rows by id, of whatever partition. The caller picks its own: who reads here owns all.
 SELECT id, action, priority, status, attempt,
-       created, not_before, cancel_requested
+       created, not_before, cancel_requested, demand
   FROM execution_active
  WHERE id > ?1
  ORDER BY id

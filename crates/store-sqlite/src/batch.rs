@@ -4,7 +4,7 @@ use attune_core::{Outcome, QueueTotals, Status};
 use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Update};
 use serde::Serialize;
 
-use crate::rows::{list, list_unless_empty, text_of, time_text};
+use crate::rows::{demand_text, list, list_unless_empty, text_of, time_text};
 
 /// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
 /// an empty list, for which no statement runs.
@@ -51,6 +51,9 @@ struct ExecutionRow<'a> {
     not_before: Option<String>,
     timeout_seconds: Option<u32>,
     requeue_of: Option<i64>,
+    /// In hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    demand: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -209,6 +212,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         not_before: submission.not_before.map(time_text),
         timeout_seconds: submission.timeout_seconds,
         requeue_of: submission.requeue_of.map(|of| of.0),
+        demand: new.demand.as_ref().map(demand_text),
         outcome: outcome.map(outcome_columns),
     }
 }

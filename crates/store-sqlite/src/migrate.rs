@@ -75,6 +75,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_pause",
         include_str!("../../../migrations/sqlite/0013_additive_pause.sql"),
     ),
+    (
+        15,
+        "additive_demands",
+        include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

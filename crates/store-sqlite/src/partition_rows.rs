@@ -1,15 +1,18 @@
 //! What the owner's port reads, out of rows.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RequestId, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, QueueTotals, RawValue, RequestId, WorkerId,
 };
 use attune_store::{
-    ActivePlace, ActiveRow, ExecutorRow, KnownRequest, Lease, LeaseTrouble, SlotRow, WorkerEnd,
+    ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, KnownRequest, Lease, LeaseTrouble,
+    SlotRow, WorkerEnd,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
-use crate::rows::{duration, optional_time, partition, priority, status, time, unsigned, uuid};
+use crate::rows::{
+    demand, duration, optional_time, partition, priority, status, time, unsigned, uuid,
+};
 
 pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
     let owner: Option<&str> = row.try_get("owner")?;
@@ -63,6 +66,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         created: time(row.try_get(5)?)?,
         not_before: optional_time(row, "not_before")?,
         cancel_requested: row.try_get(7)?,
+        demand: row.try_get::<Option<&str>, _>(8)?.and_then(demand),
     })
 }
 
@@ -80,6 +84,21 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         requested_at: optional_time(row, "requested_at")?,
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
+        demand: row.try_get::<Option<&str>, _>("demand")?.and_then(demand),
+    })
+}
+
+/// What an execution says. What cannot be read counts as not said: its queue stands still until it is
+/// known of all by what they are grouped.
+pub(crate) fn words(row: &SqliteRow) -> Result<ExecutionWords, sqlx::Error> {
+    let labels: &str = row.try_get("labels")?;
+    let parameters: String = row.try_get("parameters")?;
+    Ok(ExecutionWords {
+        id: ExecutionId(row.try_get("id")?),
+        requested_by: row.try_get("requested_by")?,
+        group: row.try_get("group_key")?,
+        labels: serde_json::from_str(labels).unwrap_or_default(),
+        parameters: RawValue::from_string(parameters).unwrap_or_default(),
     })
 }
 

@@ -9,9 +9,9 @@ use attune_core::{
     WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutorRow,
-    GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore, PauseSet, SlotRow,
-    StoreError, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
+    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
+    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -22,7 +22,8 @@ use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker, TroubleRow}
 use crate::commit;
 use crate::error::Failure;
 use crate::partition_rows::{
-    active_place, active_row, executor_row, known_request, lease, slot_row, totals, worker_end,
+    active_place, active_row, executor_row, known_request, lease, slot_row, totals, words,
+    worker_end,
 };
 use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
 use crate::store::{Inner, SqliteStore};
@@ -306,6 +307,17 @@ impl PartitionStore for SqliteStore {
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(body).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
+        let query = sqlx::query(sql::LOAD_WORDS)
+            .bind(list(ids))
+            .bind(MAX_BODIES_BYTES as i64);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(words).collect::<Result<_, _>>()?)
         })
         .await
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use attune_core::{Action, ActionId, ExecutionId, PartitionId, Priority, Status};
+use attune_core::{Action, ActionId, Demand, ExecutionId, PartitionId, Priority, Status};
 use attune_store::GrantedBody;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
@@ -42,6 +42,21 @@ pub(crate) fn time_text(time: DateTime<Utc>) -> String {
 pub(crate) fn time(text: &str) -> Result<DateTime<Utc>, sqlx::Error> {
     text.parse()
         .map_err(|error| unreadable(format_args!("the time `{text}`: {error}")))
+}
+
+/// A demand in hexadecimal digits: lists are JSON, which has no bytes.
+pub(crate) fn demand_text(demand: &Demand) -> String {
+    let bytes = demand.to_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The demand that a text shows, if it shows one.
+pub(crate) fn demand(text: &str) -> Option<Demand> {
+    let digits = text.as_bytes().chunks(2);
+    let bytes: Option<Vec<u8>> = digits
+        .map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok())
+        .collect();
+    Demand::from_bytes(&bytes?)
 }
 
 pub(crate) fn optional_time(

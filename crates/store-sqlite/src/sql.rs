@@ -69,6 +69,7 @@ statements! {
     LOAD_PAUSES = "load_pauses",
     LOAD_SLOTS = "load_slots",
     LOAD_TOTALS = "load_totals",
+    LOAD_WORDS = "load_words",
     LOOK_UP_ACTIONS = "look_up_actions",
     LOOK_UP_REQUESTS = "look_up_requests",
     MARK_CANCELLED = "mark_cancelled",

@@ -133,5 +133,6 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
             timeout_seconds: bound("timeout_seconds")?,
             ..QueueBounds::default()
         },
+        grouped: row.try_get("grouped")?,
     })
 }

@@ -36,8 +36,8 @@ pub use executions::{
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution, PartitionStore, SlotRow,
-    Update, WorkerEnd,
+    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
+    PartitionStore, SlotRow, Update, WorkerEnd,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,

@@ -1,11 +1,12 @@
 //! The owner's port: leases, takeover, and the one fenced commit per batch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
+    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
     QueueTotals, RequestId, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
@@ -58,6 +59,8 @@ pub struct NewExecution {
     pub attempt: Attempt,
     /// The number of its grant among the grants of its partition, when it was granted.
     pub grant_no: Option<i64>,
+    /// What it demands of the limits of its action, where not all demand the same.
+    pub demand: Option<Demand>,
 }
 
 /// A change of an execution that is stored as active. Writing it twice is the same as once.
@@ -198,6 +201,23 @@ pub struct ActiveRow {
     pub not_before: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// [`NewExecution::demand`]; nothing where what is stored is none.
+    pub demand: Option<Demand>,
+}
+
+/// What an execution says by which it can be grouped.
+#[derive(Debug, Clone)]
+pub struct ExecutionWords {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// The user for whom it runs.
+    pub requested_by: Option<String>,
+    /// Its own group.
+    pub group: Option<String>,
+    /// Its labels; none where they cannot be read.
+    pub labels: BTreeMap<String, String>,
+    /// Its parameters; none where they cannot be read.
+    pub parameters: Box<RawValue>,
 }
 
 /// Where a page of [`PartitionStore::load_partition`] ended.
@@ -273,6 +293,8 @@ pub struct SlotRow {
     pub running_for: Option<Duration>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// As for [`ActiveRow::demand`].
+    pub demand: Option<Demand>,
 }
 
 /// What an owner asks of the store.
@@ -462,6 +484,13 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError>;
+
+    /// What those of `ids` that wait or hold a slot say: as many as
+    /// [`load_bodies`](Self::load_bodies) would bring, likewise.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError>;
 
     /// What is known of these requests and actions.
     ///

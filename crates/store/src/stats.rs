@@ -30,6 +30,9 @@ pub struct StoredStats {
     pub last_updated: DateTime<Utc>,
     /// The bounds of the queue that the action's policy sets.
     pub bounds: QueueBounds,
+    /// Whether executions of the action demand different things of its limits: a slot that is free may
+    /// be nobody's of those who wait.
+    pub grouped: bool,
 }
 
 /// A place in the list of snapshots: the longest come first, by (length, action).

@@ -8,8 +8,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
-    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow,
-    StoreError, TroubleNote, Violations, WorkerEnd,
+    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore,
+    PauseSet, SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -176,6 +176,10 @@ impl PartitionStore for Fake {
     }
 
     async fn load_bodies(&self, _ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_words(&self, _ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

@@ -50,6 +50,7 @@ fn api() -> Api {
                 total_expired: 0,
             },
             last_updated: Utc::now(),
+            grouped: false,
             bounds: QueueBounds {
                 ordering: None,
                 max_length: Some(10),

@@ -19,6 +19,7 @@ mod executors;
 mod fences;
 mod fetches;
 mod first_use;
+mod groups;
 mod guards;
 mod histories;
 mod lasting;

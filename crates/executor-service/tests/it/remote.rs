@@ -9,9 +9,9 @@ use attune_core::{
     Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutorRow, GrantedBody,
-    Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow, Store, StoreError,
-    TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
+    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow,
+    Store, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -332,6 +332,12 @@ impl PartitionStore for Remote {
     async fn load_bodies(&self, ids: &[ExecutionId]) -> Result<Vec<GrantedBody>, StoreError> {
         let ids = ids.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.load_bodies(&ids).await)
+            .await
+    }
+
+    async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
+        let ids = ids.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_words(&ids).await)
             .await
     }
 

@@ -127,6 +127,7 @@ async fn fill(store: &PostgresStore) {
                     },
                     attempt: Attempt(i32::from(first)),
                     grant_no: first.then_some(1),
+                    demand: None,
                 }
             })
             .collect();

@@ -15,6 +15,7 @@
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `pausing` reads what operators hold, and brings it to the partitions.
+//! - `grouping` reads by what executions are grouped, when that has changed.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
 mod again;
@@ -23,6 +24,7 @@ mod beside;
 mod clock;
 mod cut_off;
 mod doubts;
+mod grouping;
 mod keeper;
 mod leaving;
 mod loading;
@@ -57,6 +59,7 @@ use backoff::Chance;
 use beside::Beside;
 use clock::StoreClock;
 use cut_off::BusReach;
+use grouping::Grouping;
 use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
@@ -193,6 +196,7 @@ enum Purpose {
     Workers,
     EndWorkers,
     Bodies,
+    Words(PartitionId),
     /// Nobody waits for the answer.
     Nothing,
 }
@@ -219,6 +223,7 @@ pub struct Owner {
     telling: Telling,
     sweep: Sweep,
     pausing: Pausing,
+    grouping: Grouping,
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     failing: FailingReads,
@@ -247,6 +252,7 @@ impl Owner {
             telling: Telling::default(),
             sweep: Sweep::default(),
             pausing: Pausing::default(),
+            grouping: Grouping::default(),
             workers: Workers::default(),
             calls: BTreeMap::new(),
             failing: FailingReads::default(),
@@ -306,6 +312,7 @@ impl Owner {
         self.go_on_watching(now);
         self.go_on_sweeping(now);
         self.go_on_pausing(now);
+        self.go_on_grouping(now);
         self.go_on_rewriting(now);
         self.go_on_with_beside(now);
         self.go_on_telling(now);
@@ -416,6 +423,7 @@ impl Owner {
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
+            Purpose::Words(partition) => self.words_loaded(now, partition, reply),
             Purpose::Nothing => {}
         }
     }

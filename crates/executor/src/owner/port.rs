@@ -16,7 +16,7 @@ use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
     Body, KnownRequest, LoadedTo, ObservedLease, StoredExecution, StoredExecutor, StoredLease,
-    StoredSlot, WorkerEnd,
+    StoredSlot, StoredWords, WorkerEnd,
 };
 
 /// Names a message that was delivered, until it is acknowledged.
@@ -260,6 +260,8 @@ pub enum Call {
     LoadSlots(Vec<ExecutionId>),
     /// The bodies of these executions.
     LoadBodies(Vec<ExecutionId>),
+    /// What these executions say by which they can be grouped.
+    LoadWords(Vec<ExecutionId>),
     /// How the leases of the workers stand.
     WorkerEnds,
     /// End the leases of these workers, if their renewals still are what was observed.
@@ -285,6 +287,7 @@ impl Call {
             Self::ScanRows { .. } => "compare what is active",
             Self::LoadSlots(_) => "load the slots",
             Self::LoadBodies(_) => "load bodies",
+            Self::LoadWords(_) => "load what executions are grouped by",
             Self::WorkerEnds => "look at the workers",
             Self::EndWorkers(_) => "end the leases of workers",
         }
@@ -348,6 +351,8 @@ pub enum Reply {
     Slots(Vec<StoredSlot>),
     /// Bodies.
     Bodies(Vec<Body>),
+    /// What executions say, of as many as one answer holds.
+    Words(Vec<StoredWords>),
     /// The leases of the workers.
     WorkerEnds(Vec<WorkerEnd>),
     /// The leases of these workers are over.

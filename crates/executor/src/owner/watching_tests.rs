@@ -343,6 +343,7 @@ impl World {
                 let slots = self.slots.iter().map(|(slot, _)| slot.clone());
                 Reply::Slots(slots.filter(|slot| ids.contains(&slot.id)).collect())
             }
+            Call::LoadWords(_) => Reply::Words(Vec::new()),
             Call::LoadBodies(ids) => {
                 self.read.push(ids.len());
                 let text = format!("\"{}\"", "x".repeat(self.body_bytes));
@@ -442,6 +443,7 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         requested_at: 1_700_000_000_500,
         running_for: Some(500),
         cancel_requested: false,
+        demand: None,
     }
 }
 

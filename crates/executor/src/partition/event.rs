@@ -10,7 +10,9 @@ use attune_core::{
 use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::queue::Millis;
-use crate::stored::{Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredSlot};
+use crate::stored::{
+    Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredSlot, StoredWords,
+};
 
 /// Something that happened.
 #[derive(Debug, Clone)]
@@ -96,6 +98,9 @@ pub enum Event {
         /// What changed while they were read, and is not compared.
         changed: Arc<std::collections::HashSet<ExecutionId>>,
     },
+    /// What executions say that are there, and whose action groups them otherwise than when they
+    /// were accepted.
+    Words(Vec<StoredWords>),
     /// Time has passed.
     Tick,
 }

@@ -4,7 +4,7 @@ use attune_core::ActionId;
 
 use super::Partition;
 use crate::fact::{Decided, Fact};
-use crate::policy::{QueueLimits, limits_of};
+use crate::policy::QueueLimits;
 
 impl Partition {
     /// Keeps a log of decisions from now on; whoever wants it must [take](Self::take_log) it
@@ -31,11 +31,10 @@ impl Partition {
         }
     }
 
-    /// Notes the bounds of an action unless they are those that are known.
+    /// Notes the bounds of an action unless they are those of its queue.
     pub(super) fn note_bounds(&mut self, action_id: ActionId, limits: QueueLimits) {
-        let config = self.queues.config();
-        let known = self.actions.get(&action_id);
-        if known.is_none_or(|action| limits_of(&action.spec, config) != limits) {
+        let known = self.queues.with_existing(action_id, |queue| queue.limits());
+        if known != Some(limits) {
             self.note(|| Fact::Bounds { action_id, limits });
         }
     }
@@ -48,10 +47,12 @@ impl Partition {
             let action = self.actions.get(&action_id);
             let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
             let paused = self.is_paused(action_id);
+            let regrouping = self.regrouping.contains(&action_id);
             self.note(|| Fact::Totals {
                 stats,
                 pool_closed,
                 paused,
+                regrouping,
             });
         }
     }

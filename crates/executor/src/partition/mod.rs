@@ -7,6 +7,7 @@
 
 mod event;
 mod force_release;
+mod grouping;
 mod holders;
 mod log;
 mod pausing;
@@ -20,13 +21,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, PartitionId, Pauses, QueueStats, QueueTotals,
-    RequestId, Status,
+    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, Pauses, QueueStats,
+    QueueTotals, RequestId, Status,
 };
 
 use crate::detector::Detector;
 use crate::fact::Fact;
-use crate::policy::limits_of;
+use crate::policy::{QueueLimits, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
@@ -66,6 +67,8 @@ pub struct Partition {
     actions: HashMap<ActionId, Arc<Action>>,
     /// How many bytes of a dispatch the definition of each action takes.
     definition_bytes: HashMap<ActionId, usize>,
+    /// How executions of an action demand its limits; nothing of those whose executions demand the same.
+    demands: HashMap<ActionId, DemandRule>,
     refs: BTreeMap<String, ActionId>,
     /// Which action every execution that waits or holds a slot belongs to.
     index: BTreeMap<ExecutionId, ActionId>,
@@ -84,6 +87,8 @@ pub struct Partition {
     scheduled: HashMap<ActionId, Millis>,
     /// Queues that may have more to grant than one step does.
     unserved: BTreeSet<ActionId>,
+    /// Queues that stand still until it is known what executions demand that are there.
+    regrouping: BTreeSet<ActionId>,
     /// What was decided, while somebody wants to check it.
     log: Option<Vec<Fact>>,
     /// How often the log was taken.
@@ -111,6 +116,7 @@ impl Partition {
             queues,
             actions: HashMap::new(),
             definition_bytes: HashMap::new(),
+            demands: HashMap::new(),
             refs: BTreeMap::new(),
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
@@ -121,6 +127,7 @@ impl Partition {
             deadlines: BinaryHeap::new(),
             scheduled: HashMap::new(),
             unserved: BTreeSet::new(),
+            regrouping: BTreeSet::new(),
             log: None,
             logged: 0,
             detector: Detector::new(format!("owner of partition {id} in epoch {epoch}")),
@@ -270,6 +277,7 @@ impl Partition {
                 bounds,
                 changed,
             } => self.reconcile((now, stamp), &slots, bounds, &changed, out),
+            Event::Words(words) => self.assign(now, words, out),
             Event::Tick => self.tick(now, out),
         }
     }
@@ -286,14 +294,25 @@ impl Partition {
         self.note(|| Fact::Acquired { partition: id });
         let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
         for action in actions {
-            let limits = limits_of(&action.spec, self.queues.config());
+            let limits = self.limits_for(&action);
             let past = totals.get(&action.id).copied().unwrap_or_default();
+            self.note_bounds(action.id, limits);
             self.queues
                 .put(action.id, ActionQueue::new(action.id, limits, past));
-            self.note_bounds(action.id, limits);
             let action = self.remember(action);
             self.hold(now, &action);
         }
+    }
+
+    /// The bounds of an action's queue, and how its executions demand them.
+    fn limits_for(&mut self, action: &Action) -> QueueLimits {
+        let rule = DemandRule::of(&action.spec);
+        let limits = limits_of(&action.spec, rule.as_ref(), self.queues.config());
+        match rule {
+            Some(rule) => self.demands.insert(action.id, rule),
+            None => self.demands.remove(&action.id),
+        };
+        limits
     }
 
     fn remember(&mut self, action: Action) -> Arc<Action> {
@@ -339,6 +358,7 @@ impl Partition {
                 }));
             }
             self.unserved.insert(row.action_id);
+            self.note_regrouping(row.action_id);
         }
     }
 
@@ -348,7 +368,7 @@ impl Partition {
         if known.is_some_and(|known| known.version > action.version) {
             return;
         }
-        let limits = limits_of(&action.spec, self.queues.config());
+        let limits = self.limits_for(&action);
         self.note_bounds(action.id, limits);
         let action = self.remember(action);
         self.detector.changed(action.id);
@@ -362,6 +382,7 @@ impl Partition {
             },
         );
         self.hold(now, &action);
+        self.note_regrouping(action.id);
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, action.id, out);
     }
@@ -404,8 +425,9 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
             enqueued_at,
             eligible_at,
             cancel_requested: row.cancel_requested,
+            share: Share::default(),
         };
-        queue.restore_holder(row.id, holder);
+        queue.restore_holder(row.id, holder, row.demand.as_ref());
         return;
     }
     // Who had a slot before has its delay behind it: its place is before all who came later, also
@@ -418,9 +440,10 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         eligible_at,
         attempt: row.attempt,
         delayed: not_before.is_some(),
+        share: Share::default(),
     };
     let not_before = not_before.filter(|time| *time > now);
-    queue.restore_waiting(row.priority, waiting, not_before);
+    queue.restore_waiting(row.priority, waiting, row.demand.as_ref(), not_before);
 }
 
 #[cfg(test)]

@@ -240,6 +240,7 @@ fn entry(execution_id: ExecutionId, seq: Seq) -> Waiting {
         eligible_at: 0,
         attempt: Attempt(0),
         delayed: false,
+        share: crate::policy::Share::default(),
     }
 }
 
@@ -253,7 +254,7 @@ fn granting_out_of_order_is_found() {
     assert!(world.tamper(|queue| queue.forget_waiting(passed.seq)));
     world.complete(ids[0], 1);
     assert_eq!(world.holders(), [ids[2]]);
-    world.tamper(|queue| queue.restore_waiting(Priority::Normal, passed, None));
+    world.tamper(|queue| queue.restore_waiting(Priority::Normal, passed, None, None));
     assert_eq!(found(&world), 0);
     let effects = world.step(completed(ids[2], 1));
     assert_eq!(found(&world), 1);
@@ -272,8 +273,8 @@ fn granting_out_of_order_is_found() {
         for id in &ids[1..] {
             queue.forget_waiting(id.seq());
         }
-        queue.restore_waiting(Priority::Normal, entry(ids[2], Seq(1)), None);
-        queue.restore_waiting(Priority::Normal, entry(ids[1], Seq(2)), None);
+        queue.restore_waiting(Priority::Normal, entry(ids[2], Seq(1)), None, None);
+        queue.restore_waiting(Priority::Normal, entry(ids[1], Seq(2)), None, None);
     });
     world.complete(ids[0], 1);
     assert_eq!(world.holders(), [ids[2]]);

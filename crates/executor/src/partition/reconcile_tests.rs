@@ -169,10 +169,11 @@ fn who_is_known_and_stands_nowhere_gets_its_place_back() {
         eligible_at: 0,
         attempt: Attempt(0),
         delayed: true,
+        share: crate::policy::Share::default(),
     };
     let delay = |queue: &mut ActionQueue| {
         assert!(queue.forget_waiting(delayed.seq));
-        queue.restore_waiting(attune_core::Priority::Normal, delayed, Some(1_000));
+        queue.restore_waiting(attune_core::Priority::Normal, delayed, None, Some(1_000));
     };
     world.partition.queues.with_existing(ACTION, delay);
     let rows = world.rows();

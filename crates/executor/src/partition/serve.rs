@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome, Seq, Status};
+use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, Seq, Status};
 
 use super::{Effect, Grantee, MAX_PER_STEP, Partition};
 use crate::counters::Counter;
@@ -138,6 +138,7 @@ impl Partition {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
         self.next_grant += 1;
         self.holding.insert(action.id);
+        let demands = self.demands.get(&action.id).map(DemandRule::mark);
         self.note(|| Fact::Granted {
             execution_id,
             action_id: action.id,
@@ -145,6 +146,8 @@ impl Partition {
             grant_no,
             limit: action.spec.policy.concurrency.limit,
             order: action.spec.policy.order(),
+            group_limit: action.spec.policy.concurrency.group_limit,
+            demands,
         });
         out.push(Effect::Change(Change {
             id: execution_id,

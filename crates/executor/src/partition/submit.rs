@@ -10,7 +10,7 @@ use attune_core::{
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::policy::limits_of;
+use crate::policy::{Share, limits_of};
 use crate::queue::{ActionQueue, Millis, Waiting};
 use crate::stored::{Change, End, KnownRequest, NewExecution};
 
@@ -105,22 +105,27 @@ impl Partition {
             eligible_at: now,
             attempt: Attempt(0),
             delayed: submission.not_before.is_some(),
+            share: Share::default(),
         };
+        let rule = self.demands.get(&action.id);
+        let demand = rule.map(|rule| rule.demand(&submission.words()));
+        let demand = demand.transpose()?;
         let not_before = submission
             .not_before
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
         let priority = submission.priority;
-        let limits = || limits_of(&action.spec, self.queues.config());
+        let limits = || limits_of(&action.spec, rule, self.queues.config());
         let enter = |queue: &mut ActionQueue| match not_before {
-            Some(time) => queue.enter_delayed(priority, waiting, time),
-            None => queue.enter(priority, waiting),
+            Some(time) => queue.enter_delayed(priority, waiting, demand.as_ref(), time),
+            None => queue.enter(priority, waiting, demand.as_ref()),
         };
         let entered = self.queues.with_queue(action.id, limits, enter);
         let position = entered.map_err(|full| Reject::queue_full(full.max_length))?;
         self.next_place += 1;
         self.index.insert(id, action.id);
-        let new = new_execution(submit, id, action.id, Status::Queued);
+        let mut new = new_execution(submit, id, action.id, Status::Queued);
+        new.demand = demand;
         self.note(|| accepted_fact(now, &new, not_before));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
@@ -279,6 +284,7 @@ fn new_execution(
         status,
         attempt: Attempt(0),
         grant_no: None,
+        demand: None,
     }
 }
 
@@ -301,6 +307,7 @@ fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) ->
         status: new.status,
         not_before,
         at: now,
+        demand: new.demand,
     }
 }
 

@@ -273,6 +273,7 @@ impl World {
                 created: self.now - 1_000,
                 not_before: None,
                 cancel_requested: false,
+                demand: None,
             })
             .collect()
     }
@@ -306,6 +307,7 @@ impl World {
             requested_at: self.now,
             running_for: None,
             cancel_requested: false,
+            demand: None,
         }
     }
 

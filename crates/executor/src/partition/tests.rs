@@ -391,6 +391,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         created: now - 3_600_000,
         not_before: Some(now - 59_999),
         cancel_requested: false,
+        demand: None,
     };
     world.partition.step(now, Event::RecoverRows(vec![row]));
     let mut ends_at = |now| {
@@ -417,6 +418,7 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
         created: now,
         not_before,
         cancel_requested: false,
+        demand: None,
     };
     let later = Some(now + 7_200_000);
     let rows = vec![row(100, 1, later), row(101, 0, later), row(102, 0, None)];
@@ -464,6 +466,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Bounds { .. } => "bounds",
         Fact::Held { .. } => "held",
         Fact::Accepted { .. } => "accepted",
+        Fact::Grouped { .. } => "grouped",
         Fact::Granted { .. } => "granted",
         Fact::Ended { .. } => "ended",
         Fact::Revoked { .. } => "revoked",

@@ -1,7 +1,7 @@
 //! Which bounds and which order apply to an action: its own policy first, the executor's settings
 //! otherwise.
 
-use attune_core::{ActionSpec, OrderRule};
+use attune_core::{ActionSpec, DemandRule, OrderRule};
 
 use crate::queue::QueueConfig;
 
@@ -16,10 +16,19 @@ pub struct QueueLimits {
     pub timeout_seconds: u32,
     /// By what those who wait stand in line.
     pub order: OrderRule,
+    /// How much of a limit the holders of each group may take; `None` is unlimited.
+    pub group_limit: Option<u32>,
+    /// The [mark](attune_core::DemandRule::mark) of the rule by which executions demand different things;
+    /// `None` where all demand the same.
+    pub demands: Option<i64>,
 }
 
-/// The bounds of an action's queue.
-pub fn limits_of(spec: &ActionSpec, config: QueueConfig) -> QueueLimits {
+/// The bounds of an action's queue; `demands` is the rule by which its executions demand.
+pub fn limits_of(
+    spec: &ActionSpec,
+    demands: Option<&DemandRule>,
+    config: QueueConfig,
+) -> QueueLimits {
     QueueLimits {
         max_concurrent: spec.policy.concurrency.limit,
         max_length: spec
@@ -33,6 +42,8 @@ pub fn limits_of(spec: &ActionSpec, config: QueueConfig) -> QueueLimits {
             .timeout_seconds
             .unwrap_or(config.queue_timeout_seconds),
         order: spec.policy.order(),
+        group_limit: spec.policy.concurrency.group_limit,
+        demands: demands.map(DemandRule::mark),
     }
 }
 
@@ -52,8 +63,10 @@ mod tests {
             max_length: 7,
             timeout_seconds: 8,
             order: OrderRule::Priority,
+            group_limit: None,
+            demands: None,
         };
-        assert_eq!(limits_of(&spec, config), plain);
+        assert_eq!(limits_of(&spec, None, config), plain);
         spec.policy.concurrency.limit = Some(2);
         spec.policy.queue.max_length = Some(3);
         let own = QueueLimits {
@@ -61,7 +74,9 @@ mod tests {
             max_length: 3,
             timeout_seconds: 8,
             order: OrderRule::Priority,
+            group_limit: None,
+            demands: None,
         };
-        assert_eq!(limits_of(&spec, config), own);
+        assert_eq!(limits_of(&spec, None, config), own);
     }
 }

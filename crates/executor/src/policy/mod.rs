@@ -1,7 +1,10 @@
 //! What decides who may have a slot: the limits of an action, and the order among who waits.
 
+mod groups;
 mod limits;
 mod order;
 
+pub use groups::{Group, Share};
+pub(crate) use groups::{Groups, Member};
 pub use limits::{QueueLimits, limits_of};
 pub(crate) use order::Order;

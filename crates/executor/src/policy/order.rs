@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use attune_core::{Attempt, Bug, ExecutionId, OrderRule, Priority, Seq};
 
+use super::{Group, Share};
 use crate::queue::{Millis, Waiting};
 
 /// One place in the row of a lane, of somebody who waits since it was accepted.
@@ -21,6 +22,9 @@ struct Place {
     execution_id: ExecutionId,
     seq: Seq,
     enqueued_at: Millis,
+    // As in `Share`, which would take more room here.
+    group: Group,
+    cost: u16,
     delayed: bool,
     /// Who stood here was taken out.
     gone: bool,
@@ -35,7 +39,19 @@ impl Place {
             eligible_at: self.enqueued_at,
             attempt: Attempt(0),
             delayed: self.delayed,
+            share: self.share(),
         }
+    }
+
+    fn share(self) -> Share {
+        Share {
+            group: self.group,
+            cost: self.cost,
+        }
+    }
+
+    fn set_share(&mut self, share: Share) {
+        (self.group, self.cost) = (share.group, share.cost);
     }
 }
 
@@ -92,16 +108,18 @@ impl Lane {
             })
     }
 
-    fn insert(&mut self, mut waiting: Waiting) {
+    fn insert(&mut self, mut waiting: Waiting) -> Millis {
         if self.is_next(&waiting) {
             self.row.push_back(Place {
                 execution_id: waiting.execution_id,
                 seq: waiting.seq,
                 enqueued_at: waiting.enqueued_at,
+                group: waiting.share.group,
+                cost: waiting.share.cost,
                 delayed: waiting.delayed,
                 gone: false,
             });
-            return;
+            return waiting.enqueued_at;
         }
         // Who has held a slot and waits again, because its worker was lost, does not expire: its
         // first slot came in time.
@@ -110,6 +128,26 @@ impl Lane {
         }
         waiting.enqueued_at = self.in_line(waiting.seq, waiting.enqueued_at);
         self.late.insert(waiting.seq, waiting);
+        waiting.enqueued_at
+    }
+
+    /// Says what somebody takes of the limits.
+    fn set_share(&mut self, seq: Seq, share: Share) -> Option<Waiting> {
+        if let Some(waiting) = self.late.get_mut(&seq) {
+            waiting.share = share;
+            return Some(*waiting);
+        }
+        let at = self.row.binary_search_by_key(&seq, |place| place.seq);
+        let place = self.row.get_mut(at.ok()?).filter(|place| !place.gone)?;
+        place.set_share(share);
+        Some(place.waiting())
+    }
+
+    fn forget_shares(&mut self) {
+        let late = self.late.values_mut();
+        late.for_each(|waiting| waiting.share = Share::default());
+        let row = self.row.iter_mut();
+        row.for_each(|place| place.set_share(Share::default()));
     }
 
     /// The time of acceptance of somebody at this place. Those of owners whose clocks differed may
@@ -260,8 +298,8 @@ impl Order {
         self.lanes.iter().all(Lane::is_empty)
     }
 
-    /// Inserts at its place.
-    pub(crate) fn insert(&mut self, priority: Priority, waiting: Waiting) {
+    /// Inserts at its place. Tells by which time it stands there.
+    pub(crate) fn insert(&mut self, priority: Priority, waiting: Waiting) -> Millis {
         let index = match self
             .lanes
             .binary_search_by_key(&priority, |lane| lane.priority)
@@ -272,7 +310,18 @@ impl Order {
                 index
             }
         };
-        self.lanes[index].insert(waiting);
+        self.lanes[index].insert(waiting)
+    }
+
+    /// Says what somebody who waits takes of the limits.
+    pub(crate) fn set_share(&mut self, seq: Seq, share: Share) -> Option<(Priority, Waiting)> {
+        let mut lanes = self.lanes.iter_mut();
+        lanes.find_map(|lane| Some((lane.priority, lane.set_share(seq, share)?)))
+    }
+
+    /// Nobody is in a group any more.
+    pub(crate) fn forget_shares(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::forget_shares);
     }
 
     /// How many stand before somebody who comes last of a priority, accepted at `time`.
@@ -314,18 +363,23 @@ impl Order {
     }
 
     /// Takes one out, wherever it stands.
-    pub(crate) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
-        self.lanes.iter_mut().find_map(|lane| lane.remove(seq))
+    pub(crate) fn remove(&mut self, seq: Seq) -> Option<(Priority, Waiting)> {
+        let mut lanes = self.lanes.iter_mut();
+        lanes.find_map(|lane| Some((lane.priority, lane.remove(seq)?)))
     }
 
     /// Takes one out that has waited for `timeout` or longer.
-    pub(crate) fn pop_expired(&mut self, now: Millis, timeout: Millis) -> Option<Waiting> {
+    pub(crate) fn pop_expired(
+        &mut self,
+        now: Millis,
+        timeout: Millis,
+    ) -> Option<(Priority, Waiting)> {
         self.lanes.iter_mut().find_map(|lane| {
             let (since, seq) = lane.first_to_expire()?;
             if since.saturating_add(timeout) > now {
                 return None;
             }
-            lane.remove(seq)
+            Some((lane.priority, lane.remove(seq)?))
         })
     }
 

@@ -71,6 +71,7 @@ fn waiting(n: i64, enqueued_at: Millis, attempt: i32) -> Waiting {
         eligible_at: enqueued_at,
         attempt: Attempt(attempt),
         delayed: n % 3 == 0,
+        share: Share::default(),
     }
 }
 
@@ -131,7 +132,7 @@ fn check(rule: OrderRule, order: &Order, model: &Model) -> Result<(), TestCaseEr
 
 /// Whoever has waited too long goes, and nobody else.
 fn expire(order: &mut Order, model: &mut Model, now: Millis) -> Result<(), TestCaseError> {
-    while let Some(gone) = order.pop_expired(now, TIMEOUT) {
+    while let Some((_, gone)) = order.pop_expired(now, TIMEOUT) {
         prop_assert!(gone.eligible_at + TIMEOUT <= now && gone.attempt == Attempt(0));
         let at = model.iter().position(|(_, waiting)| *waiting == gone);
         prop_assert!(at.is_some(), "{:?} does not wait", gone);
@@ -182,7 +183,7 @@ proptest! {
                 Op::Remove(at) => {
                     if at < model.len() {
                         let entry = model.swap_remove(at);
-                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry.1));
+                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry));
                         prop_assert_eq!(order.remove(entry.1.seq), None);
                         prop_assert_eq!(order.rank(rule, entry.1.seq), None);
                         prop_assert!(!order.contains(entry.1.seq));
@@ -193,7 +194,7 @@ proptest! {
                     sort(rule, &mut model);
                     for at in (0..model.len()).rev().filter(|at| at % every != 0) {
                         let entry = model.remove(at);
-                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry.1));
+                        prop_assert_eq!(order.remove(entry.1.seq), Some(entry));
                         gone.push(entry);
                     }
                 }
@@ -262,7 +263,10 @@ fn the_gaps_of_a_row_do_not_pile_up() {
     }
     let places = |order: &Order| order.lanes.iter().map(|lane| lane.row.len()).sum::<usize>();
     for n in (0..10_000).filter(|n| n % 100 != 0) {
-        assert_eq!(order.remove(Seq(n)), Some(waiting(n, n, 0)));
+        assert_eq!(
+            order.remove(Seq(n)),
+            Some((Priority::Normal, waiting(n, n, 0)))
+        );
         let gaps = places(&order) - order.len();
         assert!(
             gaps <= 64.max(order.len() + 1),

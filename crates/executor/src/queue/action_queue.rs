@@ -4,133 +4,27 @@
 //! is given, and it can say why it gives none. Slots are a *set* of `(execution, attempt)`, never
 //! a counter: releasing what is not held then changes nothing, however often it is said.
 
-use std::collections::BTreeMap;
-
 use attune_core::{
-    ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
+    ActionId, Attempt, Bug, Demand, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
 };
 use chrono::{DateTime, Utc};
 
-use super::delayed::Delayed;
-use crate::policy::{Order, QueueLimits};
-
-/// Milliseconds since 1970.
-pub type Millis = i64;
-
-/// An execution that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting {
-    /// Which execution.
-    pub execution_id: ExecutionId,
-    /// Its place in the order.
-    pub seq: Seq,
-    /// When it was accepted.
-    pub enqueued_at: Millis,
-    /// Since when it waits for a slot: since it was accepted, or since its delay was over.
-    pub eligible_at: Millis,
-    /// How often it has held a slot so far.
-    pub attempt: Attempt,
-    /// Whether it became eligible later than it was accepted, so that later ones may rightly have
-    /// been granted before it.
-    pub delayed: bool,
-}
-
-/// An execution that holds a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
-    /// The attempt that holds it.
-    pub attempt: Attempt,
-    /// Its priority, for when it must wait again.
-    pub priority: Priority,
-    /// Its place in the order, likewise.
-    pub seq: Seq,
-    /// When it was accepted.
-    pub enqueued_at: Millis,
-    /// Since when it waited for a slot.
-    pub eligible_at: Millis,
-    /// Whether it shall be ended.
-    pub cancel_requested: bool,
-}
-
-/// The queue holds as many waiting executions as it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("Queue full (max length: {max_length})")]
-pub struct QueueFull {
-    /// How many may wait.
-    pub max_length: u32,
-}
-
-/// A slot that was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Granted {
-    /// Which execution.
-    pub execution_id: ExecutionId,
-    /// The attempt that holds the slot.
-    pub attempt: Attempt,
-    /// As it was for [`Waiting::delayed`].
-    pub delayed: bool,
-}
-
-/// What an attempt to give a slot led to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Grant {
-    /// The first in order holds a slot now.
-    Granted(Granted),
-    /// Nobody was given a slot.
-    Blocked(Blocked),
-}
-
-impl Grant {
-    /// The slot that was given, if one was.
-    pub fn granted(self) -> Option<Granted> {
-        match self {
-            Self::Granted(granted) => Some(granted),
-            Self::Blocked(_) => None,
-        }
-    }
-}
-
-/// Why nobody is given a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocked {
-    /// Nobody waits.
-    Empty,
-    /// All that wait are delayed.
-    Delayed {
-        /// When the first of them becomes eligible.
-        until: Millis,
-    },
-    /// As many hold a slot as may.
-    Limit {
-        /// How many may.
-        limit: u32,
-    },
-    /// The pool that would run it takes no more dispatches at the moment.
-    PoolClosed,
-    /// Operators hold the queue.
-    Paused,
-}
-
-/// Who waits and who holds a slot.
-#[derive(Debug, Clone, Default)]
-struct Load {
-    order: Order,
-    delayed: Delayed,
-    active: BTreeMap<ExecutionId, Holder>,
-}
+use super::entry::{Blocked, Grant, Granted, Holder, Millis, QueueFull, Waiting};
+use super::load::Load;
+use crate::policy::{Groups, Member, QueueLimits};
 
 /// The queue of one action.
 #[derive(Debug, Clone)]
 pub struct ActionQueue {
     action_id: ActionId,
-    limits: QueueLimits,
-    totals: QueueTotals,
+    pub(super) limits: QueueLimits,
+    pub(super) totals: QueueTotals,
     /// The pool of the action takes no dispatches: nobody is granted a slot meanwhile.
     pool_closed: bool,
     /// How operators hold it: nobody is granted a slot and nobody expires meanwhile.
     hold: Hold,
     /// Absent while nobody waits or runs: most of many queues are idle, and then small.
-    load: Option<Box<Load>>,
+    pub(super) load: Option<Box<Load>>,
 }
 
 impl ActionQueue {
@@ -146,12 +40,13 @@ impl ActionQueue {
         }
     }
 
-    fn load_mut(&mut self) -> &mut Load {
-        self.load.get_or_insert_default()
+    pub(super) fn load_mut(&mut self) -> &mut Load {
+        let limits = &self.limits;
+        self.load.get_or_insert_with(|| Box::new(Load::new(limits)))
     }
 
     /// Gives the memory of an idle queue back.
-    fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.is_idle() {
             self.load = None;
         }
@@ -163,9 +58,52 @@ impl ActionQueue {
     }
 
     /// Changes its bounds. Raising the limit makes room for [`grant_next`](Self::grant_next);
-    /// lowering it takes no slot away: the queue drains down to it.
+    /// lowering it takes no slot away: the queue drains down to it. Where executions demand by another
+    /// rule than before, the queue stands still until it [knows](Self::assign) the group of each.
     pub fn set_limits(&mut self, limits: QueueLimits) {
-        self.limits = limits;
+        let earlier = std::mem::replace(&mut self.limits, limits);
+        let Some(load) = &mut self.load else { return };
+        if earlier.demands != limits.demands {
+            load.regroup(&limits);
+        } else if let Some(groups) = load.groups.as_mut().filter(|_| earlier != limits) {
+            groups.rearrange(&limits);
+        }
+    }
+
+    /// Executions whose group must be found out before anybody is granted a slot, by rising id.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = ExecutionId> + '_ {
+        let groups = self.load.iter().filter_map(|load| load.groups.as_ref());
+        groups.flat_map(|groups| groups.unknown().iter().copied())
+    }
+
+    /// Says what an execution demands whose group was not known; false when that is not asked.
+    pub(crate) fn assign(&mut self, execution_id: ExecutionId, demand: &Demand) -> bool {
+        let limits = self.limits;
+        let Some(load) = &mut self.load else {
+            return false;
+        };
+        let Some(groups) = load.groups.as_mut().filter(|groups| {
+            limits.demands == Some(demand.rule) && groups.unknown().contains(&execution_id)
+        }) else {
+            return false;
+        };
+        let share = groups.share(execution_id, Some(demand));
+        let seq = execution_id.seq();
+        if let Some(holder) = load.active.get_mut(&execution_id) {
+            holder.share = share;
+            groups.take(&limits, share);
+        } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
+            let member = Member {
+                priority,
+                seq,
+                cost: share.cost,
+                enqueued_at: waiting.enqueued_at,
+            };
+            groups.wait(&limits, share.group, member);
+        } else if !load.delayed.set_share(seq, share) {
+            groups.leave(execution_id, share.group);
+        }
+        true
     }
 
     /// Says whether the pool of the action takes dispatches.
@@ -215,6 +153,20 @@ impl ActionQueue {
         self.load.iter().flat_map(|load| load.order.heads())
     }
 
+    /// The first in the group of a holder that waits and is eligible; `None` where nobody demands
+    /// anything of its own.
+    pub(crate) fn head_beside(&self, holder: &Holder) -> Option<Member> {
+        let groups = self.load.as_ref()?.groups.as_ref()?;
+        groups.first_of(&self.limits, holder.share.group)
+    }
+
+    /// What those who hold a slot take of the limit of the action, and of that of a holder's group, where
+    /// executions demand different things.
+    pub(crate) fn used(&self, holder: &Holder) -> (u64, u64) {
+        let groups = self.load.as_ref().and_then(|load| load.groups.as_ref());
+        groups.map_or((0, 0), |groups| groups.used(holder.share.group))
+    }
+
     /// Whether it is empty, idle and has nothing to remember but its totals.
     pub fn is_idle(&self) -> bool {
         self.active_count() == 0 && self.is_empty()
@@ -232,10 +184,13 @@ impl ActionQueue {
         self.without_room(load)
     }
 
-    /// Why a slot cannot be given to anybody, whoever waits.
+    /// Why a slot cannot be given to anybody of those that wait.
     fn without_room(&self, load: &Load) -> Option<Blocked> {
         if self.hold.mode.is_some() {
             return Some(Blocked::Paused);
+        }
+        if let Some(groups) = &load.groups {
+            return self.without_room_in(groups);
         }
         let limit = self.limits.max_concurrent;
         match limit.filter(|limit| load.active.len() >= *limit as usize) {
@@ -244,23 +199,58 @@ impl ActionQueue {
         }
     }
 
-    /// A new execution joins the end of its priority. Tells how many stand before it.
+    /// The same, where executions demand different things.
+    fn without_room_in(&self, groups: &Groups) -> Option<Blocked> {
+        if !groups.unknown().is_empty() {
+            return Some(Blocked::Regrouping);
+        }
+        let Some((_, first)) = groups.first(&self.limits) else {
+            return Some(Blocked::Groups);
+        };
+        match self.limits.max_concurrent {
+            Some(limit) if !groups.has_room(&self.limits, first.cost) => {
+                Some(Blocked::Limit { limit })
+            }
+            _ => self.pool_closed.then_some(Blocked::PoolClosed),
+        }
+    }
+
+    /// Whether somebody who enters now can be granted a slot at once.
+    fn starts_now(&self, demand: Option<&Demand>) -> bool {
+        let is_held = self.hold.mode.is_some();
+        if is_held || self.pool_closed || self.limits.max_concurrent == Some(0) {
+            return false;
+        }
+        let Some(load) = self.load.as_deref() else {
+            return true;
+        };
+        match &load.groups {
+            None => load.order.is_empty() && self.without_room(load).is_none(),
+            Some(groups) => demand.is_some_and(|demand| groups.is_open(&self.limits, demand)),
+        }
+    }
+
+    /// A new execution joins the end of its priority. Tells how many stand before it. Where executions
+    /// demand different things, `demand` is what this one does.
     ///
     /// # Errors
     /// [`QueueFull`] when it would have to wait and too many do; nothing is changed then.
-    pub fn enter(&mut self, priority: Priority, waiting: Waiting) -> Result<u64, QueueFull> {
-        let is_open = !self.pool_closed && self.hold.mode.is_none();
-        let starts_now = self.load.as_deref().map_or(is_open, |load| {
-            load.order.is_empty() && self.without_room(load).is_none()
-        }) && self.limits.max_concurrent != Some(0);
-        if !starts_now {
+    pub fn enter(
+        &mut self,
+        priority: Priority,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
+    ) -> Result<u64, QueueFull> {
+        if !self.starts_now(demand) {
             self.check_room()?;
         }
         self.totals.enqueued += 1;
-        let rule = self.limits.order;
-        let order = &mut self.load_mut().order;
-        let before = order.before_newest(rule, priority, waiting.enqueued_at);
-        order.insert(priority, waiting);
+        let limits = self.limits;
+        let load = self.load_mut();
+        let order = &load.order;
+        let before = order.before_newest(limits.order, priority, waiting.enqueued_at);
+        waiting.share = load.share(&limits, waiting.execution_id, demand);
+        load.wait(&limits, priority, waiting);
         Ok(before)
     }
 
@@ -271,14 +261,17 @@ impl ActionQueue {
     pub fn enter_delayed(
         &mut self,
         priority: Priority,
-        waiting: Waiting,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
         not_before: Millis,
     ) -> Result<u64, QueueFull> {
         self.check_room()?;
         self.totals.enqueued += 1;
         let before = self.len() as u64;
-        let delayed = &mut self.load_mut().delayed;
-        delayed.insert(priority, waiting, not_before);
+        let limits = self.limits;
+        let load = self.load_mut();
+        waiting.share = load.share(&limits, waiting.execution_id, demand);
+        load.delayed.insert(priority, waiting, not_before);
         Ok(before)
     }
 
@@ -296,8 +289,16 @@ impl ActionQueue {
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }
-        let rule = self.limits.order;
-        let Some((priority, waiting)) = self.load_mut().order.pop_first(rule) else {
+        let limits = self.limits;
+        let load = self.load_mut();
+        let first = match &mut load.groups {
+            None => load.order.pop_first(limits.order),
+            Some(groups) => groups.first(&limits).and_then(|(group, first)| {
+                groups.stop_waiting(&limits, group, (first.priority, first.seq));
+                load.order.remove(first.seq)
+            }),
+        };
+        let Some((priority, waiting)) = first else {
             return Grant::Blocked(Blocked::Empty);
         };
         let attempt = waiting.attempt.next();
@@ -308,13 +309,23 @@ impl ActionQueue {
             enqueued_at: waiting.enqueued_at,
             eligible_at: waiting.eligible_at,
             cancel_requested: false,
+            share: waiting.share,
         };
-        self.restore_holder(waiting.execution_id, holder);
+        self.hold(waiting.execution_id, holder);
         Grant::Granted(Granted {
             execution_id: waiting.execution_id,
             attempt,
             delayed: waiting.delayed,
         })
+    }
+
+    pub(super) fn hold(&mut self, execution_id: ExecutionId, holder: Holder) {
+        let limits = self.limits;
+        let load = self.load_mut();
+        load.active.insert(execution_id, holder);
+        if let Some(groups) = &mut load.groups {
+            groups.take(&limits, holder.share);
+        }
     }
 
     /// Whether this attempt holds a slot.
@@ -334,7 +345,8 @@ impl ActionQueue {
             }
             return false;
         }
-        self.load_mut().active.remove(&execution_id);
+        let limits = self.limits;
+        self.load_mut().release(&limits, execution_id);
         self.shrink();
         if cancelled {
             self.totals.cancelled += 1;
@@ -350,8 +362,9 @@ impl ActionQueue {
         if !self.holds(execution_id, attempt) {
             return false;
         }
+        let limits = self.limits;
         let load = self.load_mut();
-        let Some(holder) = load.active.remove(&execution_id) else {
+        let Some(holder) = load.give_back(&limits, execution_id) else {
             return false;
         };
         let waiting = Waiting {
@@ -361,6 +374,7 @@ impl ActionQueue {
             eligible_at: holder.eligible_at,
             attempt,
             delayed: false,
+            share: holder.share,
         };
         // Behind whatever waits, as a message that is given back to its broker.
         let priority = if Bug::Requeue.is_planted() {
@@ -368,7 +382,7 @@ impl ActionQueue {
         } else {
             holder.priority
         };
-        load.order.insert(priority, waiting);
+        load.wait(&limits, priority, waiting);
         true
     }
 
@@ -393,12 +407,22 @@ impl ActionQueue {
         Some(waiting)
     }
 
-    fn remove(&mut self, seq: Seq) -> Option<Waiting> {
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
+        let limits = self.limits;
         let load = self.load.as_mut()?;
-        let waiting = load
-            .order
-            .remove(seq)
-            .or_else(|| load.delayed.remove(seq))?;
+        let waiting = match load.order.remove(seq) {
+            Some((priority, waiting)) => {
+                load.let_go(&limits, (priority, waiting));
+                waiting
+            }
+            None => {
+                let waiting = load.delayed.remove(seq)?;
+                if let Some(groups) = &mut load.groups {
+                    groups.leave(waiting.execution_id, waiting.share.group);
+                }
+                waiting
+            }
+        };
         self.shrink();
         Some(waiting)
     }
@@ -408,13 +432,17 @@ impl ActionQueue {
     /// resumed it. One that has held a slot and waits again, because its worker was lost, does
     /// not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
-        let timeout = self.timeout();
+        let (timeout, limits) = (self.timeout(), self.limits);
         let mut expired = Vec::new();
         if self.hold.mode.is_some() || self.hold.waits_from.saturating_add(timeout) > now {
             return expired;
         }
         if let Some(load) = &mut self.load {
-            let next = || load.order.pop_expired(now, timeout);
+            let next = || {
+                let (priority, waiting) = load.order.pop_expired(now, timeout)?;
+                load.let_go(&limits, (priority, waiting));
+                Some(waiting)
+            };
             expired.extend(std::iter::from_fn(next).take(max));
         }
         self.shrink();
@@ -424,6 +452,7 @@ impl ActionQueue {
 
     /// Makes up to `max` delayed executions eligible whose time has come.
     pub fn wake_delayed(&mut self, now: Millis, max: usize) {
+        let limits = self.limits;
         let Some(load) = &mut self.load else { return };
         for _ in 0..max {
             let Some((not_before, priority, mut waiting)) = load.delayed.pop_due(now) else {
@@ -431,7 +460,7 @@ impl ActionQueue {
             };
             // The time it was not eligible does not count as waiting for a slot.
             waiting.eligible_at = waiting.enqueued_at.max(not_before);
-            load.order.insert(priority, waiting);
+            load.wait(&limits, priority, waiting);
         }
     }
 
@@ -462,15 +491,16 @@ impl ActionQueue {
 
     /// Takes out everyone who waits and counts them as cancelled.
     pub fn clear(&mut self) -> Vec<Waiting> {
-        let Some(load) = &mut self.load else {
+        let Some(load) = &self.load else {
             return Vec::new();
         };
         let mut cleared: Vec<Waiting> = load.order.iter().collect();
         cleared.sort_unstable_by_key(|waiting| waiting.seq);
         cleared.extend(load.delayed.iter());
-        load.order = Order::default();
-        load.delayed = Delayed::default();
-        self.shrink();
+        let gone: Vec<Seq> = cleared.iter().map(|waiting| waiting.seq).collect();
+        for seq in gone {
+            self.remove(seq);
+        }
         self.totals.cancelled += cleared.len() as u64;
         cleared
     }
@@ -494,53 +524,10 @@ impl ActionQueue {
     }
 }
 
-/// What takeovers and the reconciler bring into a queue to make it what is stored. None of it
-/// counts as an end: [`balance`](ActionQueue::balance) sets the totals right once everything is
-/// mended.
-impl ActionQueue {
-    /// Puts an execution that is stored as waiting back at its place; totals know it already.
-    pub fn restore_waiting(
-        &mut self,
-        priority: Priority,
-        waiting: Waiting,
-        not_before: Option<Millis>,
-    ) {
-        let load = self.load_mut();
-        match not_before {
-            Some(time) => load.delayed.insert(priority, waiting, time),
-            None => load.order.insert(priority, waiting),
-        }
-    }
-
-    /// Gives an execution that is stored as holding a slot its slot, whatever the limit is now.
-    pub fn restore_holder(&mut self, execution_id: ExecutionId, holder: Holder) {
-        self.load_mut().active.insert(execution_id, holder);
-    }
-
-    /// Drops an execution that waits; false when it does not.
-    pub fn forget_waiting(&mut self, seq: Seq) -> bool {
-        self.remove(seq).is_some()
-    }
-
-    /// Drops a holder; false when it holds no slot.
-    pub fn forget_holder(&mut self, execution_id: ExecutionId) -> bool {
-        let load = self.load.as_mut();
-        let forgotten = load.is_some_and(|load| load.active.remove(&execution_id).is_some());
-        self.shrink();
-        forgotten
-    }
-
-    /// Raises the totals until everything that entered is accounted for: what is gone without a
-    /// trace counts as completed, what appeared without having entered as entered.
-    pub fn balance(&mut self) {
-        let present = (self.len() + self.active_count()) as u64;
-        let totals = &mut self.totals;
-        let known = totals.completed + totals.cancelled + totals.expired + present;
-        totals.completed += totals.enqueued.saturating_sub(known);
-        totals.enqueued = totals.enqueued.max(known);
-    }
-}
-
 #[cfg(test)]
 #[path = "action_queue_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "group_tests.rs"]
+mod group_tests;

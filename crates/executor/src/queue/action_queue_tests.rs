@@ -4,6 +4,7 @@ use attune_core::OrderRule;
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::Share;
 
 fn limits(max_concurrent: u32) -> QueueLimits {
     QueueLimits {
@@ -11,6 +12,8 @@ fn limits(max_concurrent: u32) -> QueueLimits {
         max_length: 100,
         timeout_seconds: 60,
         order: OrderRule::Priority,
+        group_limit: None,
+        demands: None,
     }
 }
 
@@ -26,6 +29,7 @@ fn waiting(n: i64) -> Waiting {
         eligible_at: n,
         attempt: Attempt(0),
         delayed: false,
+        share: Share::default(),
     }
 }
 
@@ -51,7 +55,7 @@ fn oldest(since: Millis) -> Option<DateTime<Utc>> {
 /// Lets these enter in order, and gives every free slot.
 fn enter(queue: &mut ActionQueue, numbers: std::ops::RangeInclusive<i64>) {
     for n in numbers {
-        queue.enter(Priority::Normal, waiting(n)).unwrap();
+        queue.enter(Priority::Normal, waiting(n), None).unwrap();
         grant(queue);
     }
 }
@@ -82,7 +86,7 @@ fn five_executions_at_limit_two() {
     let mut queue = queue(2);
     let entered: Vec<(u64, Option<i64>)> = (1..=5)
         .map(|n| {
-            let position = queue.enter(Priority::Normal, waiting(n)).unwrap();
+            let position = queue.enter(Priority::Normal, waiting(n), None).unwrap();
             (position, grant(&mut queue))
         })
         .collect();
@@ -130,7 +134,7 @@ fn a_full_queue_refuses_and_changes_nothing() {
     });
     enter(&mut queue, 1..=3);
     let before = queue.stats();
-    let full = queue.enter(Priority::Normal, waiting(4)).unwrap_err();
+    let full = queue.enter(Priority::Normal, waiting(4), None).unwrap_err();
     assert_eq!(full.to_string(), "Queue full (max length: 2)");
     assert_eq!(queue.stats(), before);
 }
@@ -145,7 +149,7 @@ fn a_higher_priority_goes_first_and_order_holds_inside_one() {
         (4, Priority::Low),
         (5, Priority::Critical),
     ] {
-        queue.enter(priority, waiting(n)).unwrap();
+        queue.enter(priority, waiting(n), None).unwrap();
     }
     assert_eq!(queue.position(Seq(4)), Some(3));
     let mut order = Vec::new();
@@ -191,6 +195,7 @@ fn executions_expire_from_the_head_when_their_time_is_over() {
                     eligible_at: n * 1000,
                     ..waiting(n)
                 },
+                None,
             )
             .unwrap();
         grant(&mut queue);
@@ -212,9 +217,9 @@ fn a_delayed_execution_takes_its_place_when_its_time_comes() {
     let mut queue = queue(1);
     enter(&mut queue, 1..=1);
     queue
-        .enter_delayed(Priority::Normal, waiting(2), 500)
+        .enter_delayed(Priority::Normal, waiting(2), None, 500)
         .unwrap();
-    queue.enter(Priority::Normal, waiting(3)).unwrap();
+    queue.enter(Priority::Normal, waiting(3), None).unwrap();
     assert_eq!(queue.next_deadline(), Some(500));
     queue.wake_delayed(499, 10);
     assert_eq!(queue.position(Seq(2)), None);
@@ -251,7 +256,7 @@ fn a_wait_is_worth_a_priority_when_there_is_ageing() {
             eligible_at: time,
             ..waiting(n)
         };
-        queue.enter(priority, entry).unwrap();
+        queue.enter(priority, entry, None).unwrap();
         grant(&mut queue);
     }
     // 410, 320, 305, 415, 411 and 411: the last two by place.
@@ -272,7 +277,7 @@ fn who_waits_goes_by_the_rule_as_it_is_now() {
         (3, Priority::Critical),
         (4, Priority::Normal),
     ] {
-        queue.enter(priority, waiting(n)).unwrap();
+        queue.enter(priority, waiting(n), None).unwrap();
     }
     let mut order = |order, first| {
         queue.set_limits(QueueLimits { order, ..limits(1) });
@@ -289,7 +294,7 @@ fn who_waits_goes_by_the_rule_as_it_is_now() {
 fn who_is_delayed_has_no_age() {
     let mut queue = queue(1);
     queue
-        .enter_delayed(Priority::Normal, waiting(1), 500)
+        .enter_delayed(Priority::Normal, waiting(1), None, 500)
         .unwrap();
     let stats = queue.stats();
     assert_eq!((stats.queue_length, stats.oldest_enqueued_at), (1, None));
@@ -319,10 +324,10 @@ fn who_is_not_granted_a_slot_is_told_why() {
     let mut queue = queue(1);
     assert_eq!(queue.blocked(), Some(Blocked::Empty));
     queue
-        .enter_delayed(Priority::Normal, waiting(1), 700)
+        .enter_delayed(Priority::Normal, waiting(1), None, 700)
         .unwrap();
     queue
-        .enter_delayed(Priority::High, waiting(2), 900)
+        .enter_delayed(Priority::High, waiting(2), None, 900)
         .unwrap();
     assert_eq!(
         queue.grant_next(),
@@ -332,7 +337,7 @@ fn who_is_not_granted_a_slot_is_told_why() {
     assert_eq!(queue.blocked(), None, "the next grant goes to somebody");
     assert_eq!(grant(&mut queue), Some(1));
     // Whoever has its time still waits for a slot, however many wait for their time.
-    queue.enter(Priority::Low, waiting(3)).unwrap();
+    queue.enter(Priority::Low, waiting(3), None).unwrap();
     assert_eq!(
         queue.grant_next(),
         Grant::Blocked(Blocked::Limit { limit: 1 })
@@ -355,7 +360,8 @@ fn who_is_not_granted_a_slot_is_told_why() {
 /// Who would start at once needs no room to wait in; who would wait does.
 #[test]
 fn a_queue_without_room_lets_in_only_who_need_not_wait() {
-    let full = |queue: &mut ActionQueue, n| queue.enter(Priority::Normal, waiting(n)).is_err();
+    let full =
+        |queue: &mut ActionQueue, n| queue.enter(Priority::Normal, waiting(n), None).is_err();
     let mut queue = queue(1);
     queue.set_limits(QueueLimits {
         max_length: 0,
@@ -369,7 +375,7 @@ fn a_queue_without_room_lets_in_only_who_need_not_wait() {
     assert!(full(&mut queue, 3), "the slot is taken");
     assert!(
         queue
-            .enter_delayed(Priority::Normal, waiting(4), 500)
+            .enter_delayed(Priority::Normal, waiting(4), None, 500)
             .is_err()
     );
     assert!(queue.finish(ExecutionId(2), Attempt(1), false));
@@ -387,7 +393,7 @@ fn no_more_are_woken_or_expired_at_a_time_than_asked_for() {
     let mut queue = queue(1);
     for n in 1..=5 {
         queue
-            .enter_delayed(Priority::Normal, waiting(n), 100)
+            .enter_delayed(Priority::Normal, waiting(n), None, 100)
             .unwrap();
     }
     queue.wake_delayed(100, 2);
@@ -447,7 +453,7 @@ proptest! {
                 Op::Enter(rank) => {
                     let priority = Priority::from_rank(rank).unwrap();
                     let entry = Waiting { enqueued_at: now, eligible_at: now, ..waiting(next) };
-                    match queue.enter(priority, entry) {
+                    match queue.enter(priority, entry, None) {
                         Ok(position) => {
                             model.push((priority, next));
                             model.sort_unstable();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use attune_core::{Priority, Seq};
 
 use super::{Millis, Waiting};
+use crate::policy::Share;
 
 /// Who waits for its time.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +35,19 @@ impl Delayed {
         let time = self.times.remove(&seq)?;
         let (_, waiting) = self.by_time.remove(&(time, seq))?;
         Some(waiting)
+    }
+
+    /// Says what somebody takes of the limits, once it waits for a slot; false when it is not here.
+    pub(super) fn set_share(&mut self, seq: Seq, share: Share) -> bool {
+        let time = self.times.get(&seq).copied();
+        let entry = time.and_then(|time| self.by_time.get_mut(&(time, seq)));
+        entry.map(|(_, waiting)| waiting.share = share).is_some()
+    }
+
+    /// Nobody is in a group any more.
+    pub(super) fn forget_shares(&mut self) {
+        let waiting = self.by_time.values_mut();
+        waiting.for_each(|(_, waiting)| waiting.share = Share::default());
     }
 
     /// Takes one out whose time has come, with that time.
@@ -71,6 +85,7 @@ mod tests {
             eligible_at: n,
             attempt: Attempt(0),
             delayed: true,
+            share: Share::default(),
         }
     }
 

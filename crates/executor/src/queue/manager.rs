@@ -40,7 +40,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{ActionQueue, Millis, QueueFull, Waiting};
-use crate::policy::QueueLimits;
+use crate::policy::{QueueLimits, Share};
 
 /// Bounds of queues that have none of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,13 +228,14 @@ impl ExecutionQueueManager {
             eligible_at: accepted_at,
             attempt: Attempt(0),
             delayed: false,
+            share: Share::default(),
         };
         let waiter = Arc::new(Waiter {
             seq,
             state: AtomicU8::new(WAITING),
             wake: Notify::new(),
         });
-        let position = queue.enter(Priority::Normal, entry)?;
+        let position = queue.enter(Priority::Normal, entry, None)?;
         self.shared
             .waiters
             .insert(execution_id.0, Arc::clone(&waiter));
@@ -358,6 +359,8 @@ impl ExecutionQueueManager {
             max_length: self.config.max_queue_length,
             timeout_seconds: self.config.queue_timeout_seconds,
             order: OrderRule::default(),
+            group_limit: None,
+            demands: None,
         }
     }
 

@@ -2,9 +2,13 @@
 
 mod action_queue;
 mod delayed;
+mod entry;
+mod load;
 mod manager;
+mod mending;
 mod view;
 
-pub use action_queue::{ActionQueue, Blocked, Grant, Granted, Holder, Millis, QueueFull, Waiting};
+pub use action_queue::ActionQueue;
+pub use entry::{Blocked, Grant, Granted, Holder, Millis, QueueFull, Waiting};
 pub use manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};
 pub use view::QueuesView;

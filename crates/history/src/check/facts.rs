@@ -1,10 +1,12 @@
 //! The records in a form that can be judged: small, because a history has millions.
 
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, ActionRef, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
-    Status, WorkerId,
+    ActionId, ActionRef, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority,
+    RequestId, Status, WorkerId,
 };
 
 use super::asked::Asked;
@@ -31,16 +33,28 @@ pub(super) struct Decision {
 #[derive(Debug, Clone)]
 pub(super) enum What {
     Accepted(ExecutionId, Status),
+    /// What it demands from now on.
+    Grouped(ExecutionId, Demand),
     Held(Key),
-    Granted(Key, Option<u32>, OrderRule),
+    Granted(Key, Bounds, OrderRule),
     Ended(Key, Status),
     Revoked(Key),
-    Limit(Option<u32>),
+    Bounds(Bounds),
     Totals {
         counts: Box<Counts>,
-        /// Whether nothing could be granted, for want of room in the pool or because operators hold it.
-        is_shut: bool,
+        /// Whether nothing could be granted for want of room in the pool, because operators hold it, or
+        /// because it was not known of all how they are grouped.
+        held_up: bool,
     },
+}
+
+/// The limits of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    pub(super) limit: Option<u32>,
+    pub(super) group_limit: Option<u32>,
+    /// The rule by which executions demand different things of them.
+    pub(super) demands: Option<i64>,
 }
 
 /// What a queue counts.
@@ -62,6 +76,8 @@ pub(super) struct Execution {
     pub(super) delayed: bool,
     /// When it was accepted, in milliseconds by the clock of its owner.
     pub(super) at: Option<i64>,
+    /// What it demanded when it was accepted.
+    pub(super) demand: Option<Demand>,
     pub(super) status_accepted: Option<Status>,
     /// The record of its acceptance by the owner.
     pub(super) accepted: Option<u32>,
@@ -74,11 +90,11 @@ pub(super) struct Execution {
     pub(super) leaves: bool,
 }
 
-/// A slot that was granted: the number of the grant and the limit then.
+/// A slot that was granted: the number of the grant, and the limits and the order then.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) grant_no: i64,
-    pub(super) limit: Option<u32>,
+    pub(super) bounds: Bounds,
     pub(super) order: OrderRule,
     pub(super) t_ns: i64,
 }
@@ -115,6 +131,8 @@ pub(super) struct Facts {
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
+    /// Actions that have grouped executions anew that were there.
+    pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
@@ -329,11 +347,13 @@ impl Facts {
                 status,
                 delayed,
                 at,
+                demand,
                 epoch,
                 t_ns,
                 ..
             } => {
                 let execution = self.of_action(*execution_id, *action_id);
+                execution.demand = *demand;
                 execution.priority = Some(*priority);
                 execution.delayed = *delayed;
                 execution.at = *at;
@@ -347,6 +367,19 @@ impl Facts {
                     t_ns,
                     What::Accepted(*execution_id, *status),
                 )
+            }
+            Record::Grouped {
+                execution_id,
+                action_id,
+                demand,
+                epoch,
+                t_ns,
+                ..
+            } => {
+                self.regrouped.insert(*action_id);
+                self.of_action(*execution_id, *action_id);
+                let what = What::Grouped(*execution_id, *demand);
+                (action_id, epoch, t_ns, what)
             }
             Record::Held {
                 execution_id,
@@ -371,20 +404,27 @@ impl Facts {
                 grant_no,
                 limit,
                 order,
+                group_limit,
+                demands,
                 epoch,
                 t_ns,
                 ..
             } => {
+                let bounds = Bounds {
+                    limit: *limit,
+                    group_limit: *group_limit,
+                    demands: *demands,
+                };
                 let key = (*execution_id, *attempt);
                 self.of_action(key.0, *action_id).leaves |= *attempt == Attempt(1);
                 let grant = Grant {
                     grant_no: *grant_no,
-                    limit: *limit,
+                    bounds,
                     order: *order,
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
-                (action_id, epoch, t_ns, What::Granted(key, *limit, *order))
+                (action_id, epoch, t_ns, What::Granted(key, bounds, *order))
             }
             Record::Ended {
                 execution_id,
@@ -424,10 +464,19 @@ impl Facts {
             Record::Limit {
                 action_id,
                 limit,
+                group_limit,
+                demands,
                 epoch,
                 t_ns,
                 ..
-            } => (action_id, epoch, t_ns, What::Limit(*limit)),
+            } => {
+                let bounds = Bounds {
+                    limit: *limit,
+                    group_limit: *group_limit,
+                    demands: *demands,
+                };
+                (action_id, epoch, t_ns, What::Bounds(bounds))
+            }
             Record::Totals {
                 action_id,
                 enqueued,
@@ -438,6 +487,7 @@ impl Facts {
                 active,
                 pool_closed,
                 paused,
+                regrouping,
                 epoch,
                 t_ns,
                 ..
@@ -452,7 +502,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    is_shut: *pool_closed || *paused,
+                    held_up: *pool_closed || *paused || *regrouping,
                 };
                 (action_id, epoch, t_ns, what)
             }
@@ -465,77 +515,5 @@ impl Facts {
             what,
         };
         self.decide(*action_id, decision);
-    }
-
-    fn add_run(&mut self, number: u32, record: &Record) {
-        match record {
-            Record::Start {
-                execution_id,
-                attempt,
-                action_id,
-                t_ns,
-            } => {
-                self.of_action(*execution_id, *action_id);
-                self.mark(
-                    (*execution_id, *attempt),
-                    Seen::Worker,
-                    false,
-                    *t_ns,
-                    number,
-                );
-            }
-            Record::End {
-                execution_id,
-                attempt,
-                t_ns,
-                ..
-            } => self.mark((*execution_id, *attempt), Seen::Worker, true, *t_ns, number),
-            Record::ProgramStart {
-                execution_id,
-                attempt,
-                action_ref,
-                pid,
-                t_ns,
-            }
-            | Record::ProgramEnd {
-                execution_id,
-                attempt,
-                action_ref,
-                pid,
-                t_ns,
-            } => {
-                let action_ref = self.intern(action_ref);
-                let seen = Seen::Program {
-                    pid: *pid,
-                    action_ref,
-                };
-                let is_end = matches!(record, Record::ProgramEnd { .. });
-                self.mark((*execution_id, *attempt), seen, is_end, *t_ns, number);
-            }
-            Record::ProcessExit {
-                executions, t_ns, ..
-            } => {
-                for id in executions {
-                    self.taken_down.entry(*id).or_default().push(*t_ns);
-                }
-            }
-            Record::Claimed {
-                execution_id,
-                attempt,
-                worker,
-                ..
-            } => {
-                let key = (*execution_id, *attempt);
-                let (first, at) = *self.claims.entry(key).or_insert((*worker, number));
-                if first != *worker {
-                    let what = format!(
-                        "attempt {attempt} of execution {execution_id} was claimed by two workers"
-                    );
-                    self.violations
-                        .push(violation(Promise::I5, what, [at, number]));
-                }
-            }
-            _ => {}
-        }
     }
 }

@@ -30,6 +30,14 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
     let tenures = facts.processes.tenures();
     let limits = Limits::of(&facts.asked);
     for (action_id, decisions) in &facts.decisions {
+        // Who waits may lack room in the limit of its group, and then nobody's slot is free for it.
+        let is_grouped = |decision: &Decision| match &decision.what {
+            What::Bounds(bounds) | What::Granted(_, bounds, _) => bounds.demands.is_some(),
+            _ => false,
+        };
+        if decisions.iter().any(is_grouped) {
+            continue;
+        }
         let partition = facts.partition_of(*action_id);
         let Some(tenures) = partition.and_then(|partition| tenures.get(&partition)) else {
             continue;
@@ -53,7 +61,7 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
                 holders: HashSet::new(),
                 waiting,
                 limit: None,
-                is_shut: false,
+                held_up: false,
                 granted: 0,
                 free_since: None,
                 found: None,
@@ -87,7 +95,7 @@ struct Slots<'a> {
     waiting: BTreeMap<(Priority, ExecutionId), i64>,
     /// The limit, once the owner has named it.
     limit: Option<Option<u32>>,
-    is_shut: bool,
+    held_up: bool,
     /// Grants at this moment.
     granted: u32,
     /// Since when a slot has been free all along.
@@ -120,11 +128,11 @@ impl Slots<'_> {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
-            What::Granted((id, _), limit, _) => {
+            What::Granted((id, _), bounds, _) => {
                 self.leave(*id);
                 self.holders.insert(*id);
                 self.granted += 1;
-                self.limit = Some(*limit);
+                self.limit = Some(bounds.limit);
             }
             What::Ended((id, _), _) => {
                 self.leave(*id);
@@ -136,8 +144,10 @@ impl Slots<'_> {
                     self.wait(*id);
                 }
             }
-            What::Limit(limit) => self.limit = Some(*limit),
-            What::Totals { is_shut, .. } => self.is_shut = *is_shut,
+            What::Bounds(bounds) => self.limit = Some(bounds.limit),
+            What::Totals { held_up, .. } => self.held_up = *held_up,
+            // Of what is grouped nothing is judged here.
+            What::Grouped(..) => {}
         }
     }
 
@@ -166,7 +176,7 @@ impl Slots<'_> {
             self.limits.least(self.action_id, from, to)
         };
         let limit = named.or_else(least).unwrap_or(0);
-        let is_free = self.holders.len() < limit as usize && !self.is_shut;
+        let is_free = self.holders.len() < limit as usize && !self.held_up;
         let goes_on = std::mem::take(&mut self.granted) >= STEP;
         if !is_free || goes_on {
             self.judge_all(self.now);

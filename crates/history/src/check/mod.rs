@@ -31,6 +31,8 @@ mod tests;
 #[cfg(test)]
 mod tests_asked;
 #[cfg(test)]
+mod tests_groups;
+#[cfg(test)]
 mod tests_order;
 #[cfg(test)]
 mod tests_pauses;

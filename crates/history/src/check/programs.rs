@@ -5,7 +5,7 @@
 //! when the latest of them was granted its slot. So a raised limit counts from the grants that
 //! it made possible, and a lowered one from the next grant. While a run is under way whose grant
 //! is not recorded (its owner was killed right then), the limit is not known and nothing is
-//! judged.
+//! judged. So with the runs of each group and its limit, where executions have never been grouped anew.
 //!
 //! *I3.* Where the limit of an action has always been 1, the first attempts of one priority that
 //! were not delayed start in the order of their ids. Later attempts are left out: their place
@@ -20,10 +20,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attune_core::{ActionId, Attempt, ExecutionId, Priority};
+use attune_core::{ActionId, Attempt, ExecutionId, GroupKey, Priority};
 
 use super::asked::{Limits, invoked};
-use super::facts::{Facts, Key, Mark, Seen};
+use super::facts::{Bounds, Facts, Key, Mark, Seen};
 use super::{Promise, Violation, violation};
 
 /// What was judged.
@@ -93,7 +93,12 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
     let always_1 = always_1(facts);
     for (action, mut runs) in by_action {
         runs.sort_unstable_by_key(|run| (run.start_ns, run.record));
-        judge_limit(facts, action, &runs, broken);
+        let of = format!("action {action}");
+        judge_limit(facts, &of, |bounds| bounds.limit, &runs, broken);
+        for (group, runs) in by_group(facts, action, &runs) {
+            let of = format!("group {group} of action {action}");
+            judge_limit(facts, &of, |bounds| bounds.group_limit, &runs, broken);
+        }
         judged.limits += judge_asked_limit(&limits, &invoked, action, &runs, broken);
         if always_1.get(&action) == Some(&true) {
             judge_order(facts, &runs, broken);
@@ -164,14 +169,37 @@ fn always_1(facts: &Facts) -> HashMap<ActionId, bool> {
     let mut always_1 = HashMap::new();
     for (key, grant) in &facts.grants {
         if let Some(action) = facts.execution(key.0).and_then(|known| known.action) {
-            *always_1.entry(action).or_insert(true) &= grant.limit == Some(1);
+            *always_1.entry(action).or_insert(true) &= grant.bounds.limit == Some(1);
         }
     }
     always_1
 }
 
-/// Runs are sorted by their start.
-fn judge_limit(facts: &Facts, action: ActionId, runs: &[Run], broken: &mut Vec<Violation>) {
+/// The runs of each group of an action, where that has always been the same one for each.
+fn by_group(facts: &Facts, action: ActionId, runs: &[Run]) -> BTreeMap<GroupKey, Vec<Run>> {
+    let mut groups: BTreeMap<GroupKey, Vec<Run>> = BTreeMap::new();
+    if facts.regrouped.contains(&action) {
+        return groups;
+    }
+    for run in runs {
+        let demand = facts.execution(run.key.0).and_then(|known| known.demand);
+        let grant = facts.grants.get(&run.key);
+        let rule = grant.and_then(|grant| grant.bounds.demands);
+        if let Some(demand) = demand.filter(|demand| Some(demand.rule) == rule) {
+            groups.entry(demand.group).or_default().push(*run);
+        }
+    }
+    groups
+}
+
+/// Runs are sorted by their start. `limit_of` tells which of the limits is meant, and `of` whose runs.
+fn judge_limit(
+    facts: &Facts,
+    of: &str,
+    limit_of: fn(&Bounds) -> Option<u32>,
+    runs: &[Run],
+    broken: &mut Vec<Violation>,
+) {
     let mut ends: Vec<(i64, usize)> = runs
         .iter()
         .enumerate()
@@ -189,13 +217,16 @@ fn judge_limit(facts: &Facts, action: ActionId, runs: &[Run], broken: &mut Vec<V
             under_way.remove(&place(over));
             unknown -= usize::from(grant_of(over).is_none());
         }
-        under_way.insert(place(index), grant_of(index).and_then(|grant| grant.limit));
+        under_way.insert(
+            place(index),
+            grant_of(index).and_then(|grant| limit_of(&grant.bounds)),
+        );
         unknown += usize::from(grant_of(index).is_none());
         let latest = under_way.last_key_value().and_then(|(_, limit)| *limit);
         let limit = latest.filter(|_| unknown == 0);
         if let Some(limit) = limit.filter(|limit| under_way.len() > *limit as usize) {
             let count = under_way.len();
-            let what = format!("{count} runs of action {action} at once at limit {limit}");
+            let what = format!("{count} runs of {of} at once at limit {limit}");
             let records = under_way.keys().map(|(_, index)| runs[*index].record);
             broken.push(violation(
                 Promise::I2,

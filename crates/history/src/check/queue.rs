@@ -1,8 +1,9 @@
 //! The queue of each action, replayed from what its owners decided.
 //!
-//! *I2.* After each grant, at most as many attempts hold a slot as the limit at that grant
-//! allows; a lowered limit takes no slot away. No attempt is granted while the execution holds
-//! one.
+//! *I2.* After each grant, those that hold a slot take no more of the limit of the action, and those of
+//! each group no more of the limit of a group, than the limits at that grant allow, unless it is one
+//! alone; a lowered limit takes no slot away. Of whom it is not known what it demands, one is taken.
+//! No attempt is granted while the execution holds one.
 //!
 //! *I3.* When a slot is granted, nobody waits who stands before the execution that gets it: by
 //! (priority, id), by id alone, or with ageing by (time of acceptance + a step for each rank of its
@@ -12,22 +13,27 @@
 //! what was put back: an execution whose slot was taken back waits at its place again, at once.
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
-//! one that was put back: it waits when a grant of its next attempt is recorded.
+//! one that was put back: it waits when a grant of its next attempt is recorded. Where executions
+//! are grouped, so is who waits in another group that has room for it; of whom the group is not known
+//! nothing is said.
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
 //! *I6.* At the end of a round that touched a queue there is no free slot while somebody waits
 //! (as for I3): whatever freed the slot must have granted it in the same commit. A round that
-//! granted as many as one step may goes on in the next.
+//! granted as many as one step may goes on in the next. Where executions are grouped, there must be room
+//! for whoever waits first in a group, and for the dearest of those that do in the limit of the action.
 //!
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OrderRule, Priority, Seq, Status};
+use attune_core::{
+    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, OrderRule, Priority, Seq, Status,
+};
 
-use super::facts::{Counts, Facts, Key, What};
+use super::facts::{Bounds, Counts, Facts, Key, What};
 use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.
@@ -53,6 +59,9 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
     put_back
 }
 
+/// Who waits, by priority.
+type Lanes = BTreeMap<Priority, BTreeSet<ExecutionId>>;
+
 /// The queue of one action, as far as the records tell.
 struct Replay<'a> {
     facts: &'a Facts,
@@ -61,14 +70,18 @@ struct Replay<'a> {
     epoch: Option<Epoch>,
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
-    /// Who waits for sure.
-    waiting: BTreeMap<Priority, BTreeSet<ExecutionId>>,
+    /// Who waits for sure, by group: in none where executions are not grouped, or it is not known how.
+    waiting: BTreeMap<Option<GroupKey>, Lanes>,
+    /// What executions demand that were grouped anew.
+    regrouped: HashMap<ExecutionId, Demand>,
+    /// The rule by which executions demand different things.
+    rule: Option<i64>,
     /// Whether this owner's times of acceptance contradict the ids.
     is_contradictory: bool,
     /// The latest of them so far.
     latest: i64,
-    /// The limit in force, once this epoch's records have named it.
-    limit: Option<Option<u32>>,
+    /// The limits in force, once this epoch's records have named them.
+    bounds: Option<Bounds>,
     /// What freed a slot last.
     freed: Option<u32>,
     /// Grants in this round.
@@ -92,9 +105,11 @@ impl<'a> Replay<'a> {
             epoch: None,
             holders: HashMap::new(),
             waiting: BTreeMap::new(),
+            regrouped: HashMap::new(),
+            rule: None,
             is_contradictory: false,
             latest: i64::MIN,
-            limit: None,
+            bounds: None,
             freed: None,
             granted: 0,
             is_stuck: false,
@@ -110,12 +125,12 @@ impl<'a> Replay<'a> {
         self.holders.clear();
         let facts = self.facts;
         let leaves = |id| facts.execution(id).is_some_and(|known| known.leaves);
-        for waiting in self.waiting.values_mut() {
+        for waiting in self.waiting.values_mut().flat_map(BTreeMap::values_mut) {
             waiting.retain(|id| leaves(*id));
         }
         self.is_contradictory = false;
         self.latest = i64::MIN;
-        self.limit = None;
+        self.bounds = None;
         self.freed = None;
         self.granted = 0;
         self.counts = None;
@@ -142,7 +157,11 @@ impl<'a> Replay<'a> {
                 self.leave(id);
                 self.holders.insert(id, (attempt, record));
             }
-            What::Granted(key, limit, rule) => self.grant(record, key, limit, rule),
+            What::Grouped(id, demand) => self.regroup(id, demand),
+            What::Granted(key, bounds, order) => {
+                self.set_rule(bounds.demands);
+                self.grant(record, key, bounds, order);
+            }
             What::Ended(key, status) => {
                 self.leave(key.0);
                 self.release(record, key);
@@ -157,11 +176,12 @@ impl<'a> Replay<'a> {
                 self.release(record, key);
                 self.put_back(key);
             }
-            What::Limit(limit) => {
-                self.limit = Some(limit);
+            What::Bounds(bounds) => {
+                self.set_rule(bounds.demands);
+                self.bounds = Some(bounds);
                 self.freed = Some(record);
             }
-            What::Totals { counts, is_shut } => self.end_round(record, *counts, is_shut),
+            What::Totals { counts, held_up } => self.end_round(record, *counts, held_up),
         }
     }
 
@@ -182,7 +202,37 @@ impl<'a> Replay<'a> {
 
     fn wait(&mut self, id: ExecutionId) {
         if let Some(priority) = self.priority(id) {
-            self.waiting.entry(priority).or_default().insert(id);
+            let lanes = self.waiting.entry(self.group(id)).or_default();
+            lanes.entry(priority).or_default().insert(id);
+        }
+    }
+
+    /// What an execution demands by the rule in force, if that is known.
+    fn demand(&self, id: ExecutionId) -> Option<Demand> {
+        let first = || self.facts.execution(id).and_then(|known| known.demand);
+        let demand = self.regrouped.get(&id).copied().or_else(first);
+        demand.filter(|demand| Some(demand.rule) == self.rule)
+    }
+
+    fn group(&self, id: ExecutionId) -> Option<GroupKey> {
+        self.demand(id).map(|demand| demand.group)
+    }
+
+    /// Executions demand by this rule from now on.
+    fn set_rule(&mut self, rule: Option<i64>) {
+        if std::mem::replace(&mut self.rule, rule) != rule {
+            let lanes = std::mem::take(&mut self.waiting).into_values();
+            for id in lanes.flat_map(BTreeMap::into_values).flatten() {
+                self.wait(id);
+            }
+        }
+    }
+
+    fn regroup(&mut self, id: ExecutionId, demand: Demand) {
+        let waited = self.leave(id);
+        self.regrouped.insert(id, demand);
+        if waited {
+            self.wait(id);
         }
     }
 
@@ -193,24 +243,67 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn leave(&mut self, id: ExecutionId) {
-        let lane = self
-            .priority(id)
-            .and_then(|lane| self.waiting.get_mut(&lane));
-        if let Some(lane) = lane {
-            lane.remove(&id);
-        }
+    /// Says whether it waited.
+    fn leave(&mut self, id: ExecutionId) -> bool {
+        let (group, priority) = (self.group(id), self.priority(id));
+        let lanes = self.waiting.get_mut(&group);
+        let lane = lanes.and_then(|lanes| lanes.get_mut(&priority?));
+        lane.is_some_and(|lane| lane.remove(&id))
     }
 
-    /// Who surely stands before an execution.
-    fn passed(&self, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
+    /// Who surely stands before an execution that is granted a slot, and could have had it.
+    fn passed(&self, bounds: Bounds, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
+        let own = self.group(id);
+        let mut groups = self.waiting.iter().filter(|(group, lanes)| {
+            bounds.demands.is_none()
+                || (group.is_some() && (**group == own || self.has_room(bounds, **group, lanes)))
+        });
+        groups.find_map(|(_, lanes)| self.passed_in(lanes, rule, id))
+    }
+
+    /// What the holders take of the limit of the action, and those of one group of its own.
+    fn used(&self, group: Option<GroupKey>) -> (u64, u64) {
+        if self.rule.is_none() {
+            return (self.holders.len() as u64, 0);
+        }
+        let mut used = (0, 0);
+        for id in self.holders.keys() {
+            let demand = self.demand(*id);
+            let cost = demand.map_or(1, |demand| u64::from(demand.cost));
+            used.0 += cost;
+            if demand.is_some_and(|demand| Some(demand.group) == group) {
+                used.1 += cost;
+            }
+        }
+        used
+    }
+
+    /// Whether a group surely has room for whoever is first in it.
+    fn has_room(&self, bounds: Bounds, group: Option<GroupKey>, lanes: &Lanes) -> bool {
+        let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
+        let (_, used) = self.used(group);
+        let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);
+        bounds.group_limit.is_none_or(fits) && is_sure()
+    }
+
+    /// The most that the first of a priority demands.
+    fn dearest(&self, lanes: &Lanes) -> u64 {
+        let heads = lanes.values().filter_map(BTreeSet::first);
+        let costs = heads.filter_map(|id| self.demand(*id));
+        costs
+            .map(|demand| u64::from(demand.cost))
+            .max()
+            .unwrap_or(1)
+    }
+
+    fn passed_in(&self, lanes: &Lanes, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
         let priority = self.priority(id)?;
         // Within a priority the first stands before all others, whatever the rule; and so does the first
         // whose time can be compared among those.
         let own = self
             .epoch
             .map(|epoch| ExecutionId::new(id.partition(), Seq::new(epoch, 0)));
-        let heads = self.waiting.iter();
+        let heads = lanes.iter();
         let mut heads = heads.flat_map(|(lane, waiting)| {
             let own = own.and_then(|own| waiting.range(own..).next());
             let heads = waiting.first().into_iter().chain(own);
@@ -247,11 +340,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn grant(&mut self, record: u32, (id, attempt): Key, limit: Option<u32>, rule: OrderRule) {
+    fn grant(&mut self, record: u32, (id, attempt): Key, bounds: Bounds, rule: OrderRule) {
         self.leave(id);
         self.granted += 1;
-        self.limit = Some(limit);
-        if let Some(first) = self.passed(rule, id) {
+        self.bounds = Some(bounds);
+        if let Some(first) = self.passed(bounds, rule, id) {
             let what = format!("execution {id} was given a slot while {first} was before it");
             let accepted = self.facts.execution(first).and_then(|known| known.accepted);
             self.break_promise(Promise::I3, what, accepted.into_iter().chain([record]));
@@ -261,9 +354,19 @@ impl<'a> Replay<'a> {
                 format!("execution {id} was given a slot while its attempt {holding} held one");
             self.break_promise(Promise::I2, what, [before, record]);
         }
-        let held = self.holders.len();
-        if let Some(limit) = limit.filter(|limit| held > *limit as usize) {
-            let what = format!("{held} slots of action {} at limit {limit}", self.action_id);
+        // Who takes more than there is runs alone.
+        let alone = self.demand(id).map_or(0, |demand| u64::from(demand.cost));
+        let (used, used_of_group) = self.used(self.group(id));
+        for (used, limit, of) in [
+            (used, bounds.limit, ""),
+            (used_of_group, bounds.group_limit, "one group of "),
+        ] {
+            let exceeded = |limit: &u32| used > u64::from(*limit) && used > alone;
+            let Some(limit) = limit.filter(exceeded) else {
+                continue;
+            };
+            let action = self.action_id;
+            let what = format!("{used} slots of {of}action {action} at limit {limit}");
             let mut records: Vec<u32> = self.holders.values().map(|(_, record)| *record).collect();
             records.sort_unstable();
             // The latest are enough to see it.
@@ -279,18 +382,28 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn end_round(&mut self, record: u32, counts: Counts, is_shut: bool) {
+    /// Whoever surely waits with room in all its limits.
+    fn with_room(&self, bounds: Bounds) -> Option<ExecutionId> {
+        let (used, _) = self.used(None);
+        let waiting = self.waiting.values();
+        let dearest = waiting.map(|lanes| self.dearest(lanes)).max().unwrap_or(1);
+        let fits = |limit: u32| used + dearest <= u64::from(limit);
+        if !bounds.limit.is_none_or(fits) {
+            return None;
+        }
+        let mut groups = self.waiting.iter().filter(|(group, lanes)| {
+            bounds.demands.is_none() || (group.is_some() && self.has_room(bounds, **group, lanes))
+        });
+        groups.find_map(|(_, lanes)| lanes.values().find_map(BTreeSet::first).copied())
+    }
+
+    fn end_round(&mut self, record: u32, counts: Counts, held_up: bool) {
         self.judge_counts(record, counts);
         self.counts = Some((counts, record));
         self.added = Counts::default();
         let granted = std::mem::take(&mut self.granted);
-        let is_free = match self.limit {
-            None => false,
-            Some(None) => !is_shut,
-            Some(Some(limit)) => !is_shut && self.holders.len() < limit as usize,
-        };
-        let waiter = self.waiting.values().find_map(BTreeSet::first);
-        let waiter = waiter.filter(|_| is_free && granted < STEP).copied();
+        let bounds = self.bounds.filter(|_| !held_up && granted < STEP);
+        let waiter = bounds.and_then(|bounds| self.with_room(bounds));
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
         if let Some(id) = waiter
             && !was_stuck

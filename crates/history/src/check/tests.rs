@@ -1,12 +1,24 @@
 //! Broken histories of I1 and I2, and good ones.
 
 use attune_core::{ExecutionId, Priority, RequestId, Status};
+use attune_record::FaultPhase;
 use uuid::Uuid;
 
 use super::world::{World, request};
 use super::*;
 
 pub(super) const NORMAL: Priority = Priority::Normal;
+
+impl World {
+    pub(super) fn fault(&mut self, phase: FaultPhase) {
+        self.push(|t_ns| Record::Fault {
+            name: "pause".to_owned(),
+            target: "something".to_owned(),
+            phase,
+            t_ns,
+        });
+    }
+}
 
 /// Judges with the rows of the store, and without.
 pub(super) fn findings(world: &World) -> [Findings; 2] {

@@ -306,6 +306,7 @@ fn i6_who_may_not_have_the_slot_waits() {
         active: 1,
         pool_closed: true,
         paused: false,
+        regrouping: false,
         epoch: Epoch(1),
         round: 3,
         t_ns,

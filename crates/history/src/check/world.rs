@@ -9,7 +9,7 @@ use attune_core::{
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use attune_record::{FaultPhase, ProcessPhase, Record};
+use attune_record::{ProcessPhase, Record};
 
 pub(super) const ACTION: ActionId = ActionId(7);
 pub(super) const PARTITION: PartitionId = PartitionId(0);
@@ -115,15 +115,6 @@ impl World {
         })
     }
 
-    pub(super) fn fault(&mut self, phase: FaultPhase) {
-        self.push(|t_ns| Record::Fault {
-            name: "pause".to_owned(),
-            target: "something".to_owned(),
-            phase,
-            t_ns,
-        });
-    }
-
     /// Nothing happens for so many nanoseconds.
     pub(super) fn wait(&mut self, nanos: i64) {
         self.t += nanos;
@@ -200,6 +191,7 @@ impl World {
             active,
             pool_closed,
             paused: false,
+            regrouping: false,
             epoch,
             round: 0,
             t_ns: 0,
@@ -275,6 +267,7 @@ impl World {
             status,
             delayed: false,
             at: Some(at),
+            demand: None,
             epoch,
             round: 0,
             t_ns: 0,
@@ -322,6 +315,8 @@ impl World {
                 grant_no,
                 limit,
                 order,
+                group_limit: None,
+                demands: None,
                 epoch,
                 round: 0,
                 t_ns: 0,
@@ -496,6 +491,8 @@ impl World {
         self.decide(|epoch| Record::Limit {
             action_id: ACTION,
             limit: Some(limit),
+            group_limit: None,
+            demands: None,
             epoch,
             round: 0,
             t_ns: 0,

@@ -3,6 +3,7 @@
 use attune_core::{ActionId, QueueStats, QueueTotals, Seq};
 
 use super::*;
+use crate::groups::Words;
 use crate::oracle::WRONG_BY;
 use crate::shadow::Told;
 use crate::world::{WALL, pool_name};
@@ -154,7 +155,9 @@ impl World {
         let all = usize::MAX;
         let (rows, _) = self.store.load_rows(decided.partition, None, all);
         let now = self.owners[o].wall(self.now);
-        shadow.recover(now, &self.owners[o].since, &rows);
+        let asked = |id| self.store.active.get(&id).map(|row| row.request);
+        let words = |id| asked(id).map(Words::of).unwrap_or_default();
+        shadow.recover(now, &self.owners[o].since, &rows, words);
         shadow.learn(&decided.facts);
         self.shadows.insert(key, shadow);
     }

@@ -3,6 +3,7 @@
 use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
+use crate::groups::Grouping;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -70,6 +71,7 @@ impl Plan {
             actions,
             noise: noise(rng),
             room: rng.chance(200).then(|| 1 + rng.index(8)),
+            says_words: false,
             ops,
             faults,
             routing: RoutingPlan::default(),
@@ -79,6 +81,7 @@ impl Plan {
         plan.add_lasting();
         plan.add_orders();
         plan.add_pauses();
+        plan.add_groups();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -142,6 +145,29 @@ impl Plan {
         }
         self.ops.sort_by_key(|op| (op.at, op.id));
     }
+
+    /// By what executions are grouped, likewise.
+    fn add_groups(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x6e0f_6e0f_6e0f_6e0f);
+        let rng = &mut rng;
+        if rng.chance(500) {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.grouping = Grouping::draw(rng, action.limit);
+        }
+        if rng.chance(500) {
+            let mut at = rng.between(200, self.heal_at / 2);
+            for _ in 0..=rng.index(4) {
+                let action = rng.index(self.actions.len());
+                let grouping = Grouping::draw(rng, self.actions[action].limit);
+                self.ask(at, Op::Group { action, grouping });
+                at += rng.between(20, 4_000);
+            }
+            self.ops.sort_by_key(|op| (op.at, op.id));
+        }
+    }
 }
 
 /// With steps of about as long as executions wait.
@@ -167,6 +193,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         max_length: rng.chance(150).then_some(5),
         timeout_seconds: rng.chance(150).then_some(8),
         order: OrderRule::Priority,
+        grouping: Default::default(),
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail
         } else {

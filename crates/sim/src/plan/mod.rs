@@ -12,6 +12,7 @@ use attune_core::{
     ActionPolicy, OnWorkerLost, OrderRule, PartitionId, PauseMode, PauseTarget, Priority,
 };
 
+use crate::groups::Grouping;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -51,6 +52,8 @@ pub struct ActionShape {
     pub timeout_seconds: Option<u32>,
     /// By what those who wait stand in line.
     pub order: OrderRule,
+    /// By what executions are grouped, and the limit of each group.
+    pub grouping: (Grouping, Option<u32>),
     /// What happens when its worker dies.
     pub on_worker_lost: OnWorkerLost,
     /// How often it may be tried.
@@ -147,6 +150,13 @@ pub enum Op {
         /// How; `None` resumes them.
         mode: Option<PauseMode>,
     },
+    /// Groups the executions of an action otherwise.
+    Group {
+        /// Which action.
+        action: usize,
+        /// How, and the limit of each group.
+        grouping: (Grouping, Option<u32>),
+    },
 }
 
 /// Something planned.
@@ -181,6 +191,8 @@ pub struct Plan {
     pub noise: Noise,
     /// How many dispatches the broker keeps at once, until `heal_at`.
     pub room: Option<usize>,
+    /// Whether submissions say by what they can be grouped.
+    pub says_words: bool,
     /// What clients do.
     pub ops: Vec<Planned<Op>>,
     /// What goes wrong.

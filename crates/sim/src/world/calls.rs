@@ -231,6 +231,7 @@ impl World {
                 }
             }
             Call::LoadSlots(ids) => Reply::Slots(store.load_slots(now, ids)),
+            Call::LoadWords(ids) => Reply::Words(store.load_words(ids)),
             Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
             Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends()),
             Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(observed)),

@@ -379,6 +379,7 @@ async fn rival(
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            demand: None,
         };
         let batch = Batch {
             fences: vec![(place, epoch)],

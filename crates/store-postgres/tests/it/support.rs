@@ -200,6 +200,7 @@ impl Owner {
             status: Status::Queued,
             attempt: Attempt(0),
             grant_no: None,
+            demand: None,
         }
     }
 

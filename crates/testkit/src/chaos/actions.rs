@@ -47,7 +47,7 @@ enum Kind {
 
 /// By what those who wait stand in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+enum Order {
     /// A higher priority goes first, as without a word about it.
     Priority,
     /// The priority counts for nothing.
@@ -58,7 +58,7 @@ pub(crate) enum Order {
 
 impl Order {
     /// One of them; the steps are about as long as executions wait.
-    pub(crate) fn numbered(number: usize) -> Self {
+    fn numbered(number: usize) -> Self {
         [Self::Priority, Self::Ageing(1), Self::Fifo, Self::Ageing(5)][number % 4]
     }
 
@@ -71,14 +71,83 @@ impl Order {
     }
 }
 
+/// The limits of an action, and the order under them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) limit: Option<u32>,
+    order: Order,
+    grouping: Grouping,
+}
+
+impl Policy {
+    /// One of them.
+    pub(crate) fn numbered(limit: Option<u32>, number: usize) -> Self {
+        Self {
+            limit,
+            order: Order::numbered(number),
+            grouping: [
+                Grouping::None,
+                Grouping::None,
+                Grouping::ByLabel,
+                Grouping::ByUserAndLabel,
+                Grouping::ByCost,
+            ][number % 5],
+        }
+    }
+
+    /// Only a limit.
+    fn plain(limit: Option<u32>) -> Self {
+        Self {
+            limit,
+            order: Order::Priority,
+            grouping: Grouping::None,
+        }
+    }
+
+    fn to_json(self) -> Value {
+        let mut policy = json!({
+            "concurrency": {"limit": self.limit},
+            "queue": {"max_length": MAX_WAITING, "timeout_seconds": WAIT_SECONDS},
+        });
+        self.order.add_to(&mut policy);
+        let most = self.limit.unwrap_or(2);
+        self.grouping.add_to(&mut policy["concurrency"], most);
+        policy
+    }
+}
+
+/// By what executions are grouped, and whether some take more than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grouping {
+    None,
+    ByLabel,
+    ByUserAndLabel,
+    ByCost,
+}
+
+impl Grouping {
+    /// Under an action's limit of `most`.
+    fn add_to(self, concurrency: &mut Value, most: u32) {
+        match self {
+            Self::None => return,
+            Self::ByLabel => concurrency["group_by"] = json!(["labels.k"]),
+            Self::ByUserAndLabel => concurrency["group_by"] = json!(["user", "labels.k"]),
+            Self::ByCost => {
+                concurrency["cost"] = json!({"path": "parameters.cost", "max": most.min(3)});
+                concurrency["limit"] = json!(most);
+                return;
+            }
+        }
+        concurrency["group_limit"] = json!(most.min(2));
+    }
+}
+
 /// An action.
 #[derive(Debug, Clone)]
 pub(crate) struct Action {
     pub(crate) action_ref: String,
-    /// The limit that it begins with.
-    pub(crate) limit: Option<u32>,
-    /// The order that it begins with.
-    pub(crate) order: Order,
+    /// What it begins with.
+    pub(crate) policy: Policy,
     kind: Kind,
     /// How often it is asked for, next to the others.
     weight: u32,
@@ -95,8 +164,10 @@ impl Action {
             };
             Self {
                 action_ref: format!("chaos.a{number:02}"),
-                limit: (number != COUNT - 1).then_some(1 + (number % 5) as u32),
-                order: Order::numbered(number),
+                policy: Policy::numbered(
+                    (number != COUNT - 1).then_some(1 + (number % 6) as u32),
+                    number,
+                ),
                 kind,
                 weight,
             }
@@ -108,8 +179,7 @@ impl Action {
         ];
         let special = special.map(|(action_ref, kind, weight)| Self {
             action_ref: action_ref.to_owned(),
-            limit: Some(2),
-            order: Order::Priority,
+            policy: Policy::plain(Some(2)),
             kind,
             weight,
         });
@@ -124,8 +194,7 @@ impl Action {
         let lasting = lasting.into_iter().chain(probes);
         let lasting = lasting.map(|(action_ref, kind, limit)| Self {
             action_ref,
-            limit,
-            order: Order::Priority,
+            policy: Policy::plain(limit),
             kind,
             weight: 0,
         });
@@ -139,12 +208,7 @@ impl Action {
 
     /// The action as the API takes it. `program` is this very program, `history` the folder of
     /// its records.
-    pub(crate) fn spec(
-        &self,
-        program: &Path,
-        history: &Path,
-        (limit, order): (Option<u32>, Order),
-    ) -> Value {
+    pub(crate) fn spec(&self, program: &Path, history: &Path, policy: Policy) -> Value {
         let run = match self.kind {
             Kind::Noop | Kind::Large | Kind::Probe => json!({"builtin": "noop"}),
             Kind::Sleep => json!({"builtin": "sleep"}),
@@ -161,12 +225,8 @@ impl Action {
         };
         let mut spec = json!({
             "ref": self.action_ref, "run": run, "max_attempts": max_attempts, "pool": pool,
-            "policy": {
-                "concurrency": {"limit": limit},
-                "queue": {"max_length": MAX_WAITING, "timeout_seconds": WAIT_SECONDS},
-            },
+            "policy": policy.to_json(),
         });
-        order.add_to(&mut spec["policy"]);
         if self.kind == Kind::Large {
             spec["env"] = json!({"PAD": "x".repeat(20_000)});
         }
@@ -192,10 +252,23 @@ impl Action {
     pub(crate) fn submission(&self, request_id: uuid::Uuid, random: &mut StdRng) -> Value {
         let priorities = ["critical", "high", "normal", "low", "background"];
         let priority = priorities[random.random_range(0..priorities.len())];
-        json!({
+        let mut submission = json!({
             "request_id": request_id, "action_ref": self.action_ref,
             "parameters": self.parameters(random), "priority": priority,
-        })
+        });
+        // Some say nothing, and are in a group together. What takes more than there is is refused,
+        // which clients must cope with.
+        let some = random.random_range(0..18_u32);
+        if some % 3 > 0 {
+            submission["labels"] = json!({"k": format!("k{}", some % 3)});
+        }
+        if some % 2 > 0 {
+            submission["requested_by"] = json!(format!("user{}", some / 9));
+        }
+        if some < 4 {
+            submission["parameters"]["cost"] = json!(some % 3 + 1);
+        }
+        submission
     }
 
     /// One of them, as often as its weight says.

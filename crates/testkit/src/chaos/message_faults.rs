@@ -12,7 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::actions::{Order, PARTITIONS, POISON};
+use super::actions::{PARTITIONS, POISON, Policy};
 use super::amqp::envelope;
 use super::nemesis::{Fault, Lane, Rig};
 use super::probe;
@@ -63,7 +63,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     ),
     fault!(
         "limits",
-        "limits and orders of some actions are changed",
+        "limits, groups and orders of some actions are changed",
         "nothing to heal",
         5,
         limits
@@ -193,28 +193,26 @@ async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
     let mut targets = Vec::new();
     for _ in 0..count {
         let action = &shared.actions[random.random_range(0..shared.actions.len())];
-        if action.limit.is_some() && action.action_ref != POISON {
-            let order = Order::numbered(random.random_range(0..4));
-            targets.push((action, Some(random.random_range(1..=6)), order));
+        if action.policy.limit.is_some() && action.action_ref != POISON {
+            let limit = Some(random.random_range(1..=6));
+            let policy = Policy::numbered(limit, random.random_range(0..20));
+            targets.push((action, policy));
         }
     }
     let names: Vec<_> = targets
         .iter()
-        .map(|(action, limit, order)| {
-            let limit = limit.unwrap_or_default();
-            format!("{}={limit},{order:?}", action.action_ref)
-        })
+        .map(|(action, policy)| format!("{}={policy:?}", action.action_ref))
         .collect();
     let begun = rig.begin(fault, &names.join(" "))?;
-    for (action, limit, order) in targets {
+    for (action, policy) in targets {
         {
             // Before the change, because it may be in force even if no answer comes.
             let mut limits = rig.limits.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(highest) = limits.get_mut(&action.action_ref) {
-                *highest = (*highest).max(limit);
+                *highest = (*highest).max(policy.limit);
             }
         }
-        let spec: Value = action.spec(&shared.program, &shared.history, (limit, order));
+        let spec: Value = action.spec(&shared.program, &shared.history, policy);
         let path = format!("/api/v1/actions/{}", action.action_ref);
         // No answer, or not in force yet: as it may be.
         let _answer = api

@@ -221,7 +221,7 @@ fn prepare(
     let limits: BTreeMap<_, _> = shared
         .actions
         .iter()
-        .map(|action| (action.action_ref.clone(), action.limit))
+        .map(|action| (action.action_ref.clone(), action.policy.limit))
         .collect();
     ensure!(options.rate > 0.0, "the rate must be above 0");
     Ok(Rig {
@@ -250,12 +250,8 @@ async fn go_through(
     api.until_ready().await?;
     for action in &shared.actions {
         wait_for(&action.action_ref, async || {
-            api.apply(&action.spec(
-                &shared.program,
-                &shared.history,
-                (action.limit, action.order),
-            ))
-            .await
+            let spec = action.spec(&shared.program, &shared.history, action.policy);
+            api.apply(&spec).await
         })
         .await?;
     }

@@ -1,0 +1,295 @@
+//! What an execution demands of the limits of its action.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::path::{InSchema, Path, Words};
+use super::{Concurrency, Cost};
+use crate::action::ActionSpec;
+use crate::reject::Reject;
+
+/// Names a group: the executions of one action that share a group limit. It is the SHA-256 of the values
+/// by which they are grouped, as a canonical JSON array, cut to 16 bytes.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct GroupKey(pub [u8; 16]);
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl From<GroupKey> for String {
+    fn from(key: GroupKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl TryFrom<String> for GroupKey {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let read = u128::from_str_radix(&text, 16).ok();
+        let read = read.filter(|_| text.len() == 32);
+        read.map(|key| Self(key.to_be_bytes()))
+            .ok_or_else(|| format!("{text:?} is no group key: 32 hexadecimal digits"))
+    }
+}
+
+/// What an execution demands of the limits of its action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Demand {
+    /// The [`DemandRule::mark`] of the rule that it follows from. It says nothing under any other.
+    pub rule: i64,
+    /// Its group.
+    pub group: GroupKey,
+    /// How much it takes of each limit.
+    pub cost: u16,
+}
+
+impl Demand {
+    /// How many bytes it has as it is stored.
+    const BYTES: usize = 26;
+
+    /// The rule, the group and the cost, as they are stored.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&self.rule.to_be_bytes());
+        bytes[8..24].copy_from_slice(&self.group.0);
+        bytes[24..].copy_from_slice(&self.cost.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what is stored; `None` when that is no demand, so that it must be made anew.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (rule, rest) = bytes.split_first_chunk()?;
+        let (group, rest) = rest.split_first_chunk()?;
+        let cost = u16::from_be_bytes(rest.try_into().ok()?);
+        (cost > 0).then_some(Self {
+            rule: i64::from_be_bytes(*rule),
+            group: GroupKey(*group),
+            cost,
+        })
+    }
+}
+
+/// How demands follow from submissions, for one action.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DemandRule {
+    /// Each place and what counts where nothing stands there.
+    group_by: Vec<(Path, Value)>,
+    cost: Option<(Cost, Value)>,
+    mark: i64,
+}
+
+impl DemandRule {
+    /// The rule of an action; `None` where every execution demands the same.
+    #[must_use]
+    pub fn of(spec: &ActionSpec) -> Option<Self> {
+        let Concurrency { group_by, cost, .. } = &spec.policy.concurrency;
+        if group_by.is_empty() && cost.is_none() {
+            return None;
+        }
+        let default = |path: &Path| {
+            let schema = spec.parameters.as_ref();
+            match schema.map(|schema| path.schema(schema)) {
+                Some(InSchema::Found(schema)) => schema.get("default").cloned(),
+                _ => None,
+            }
+            .unwrap_or_default()
+        };
+        let group_by: Vec<_> = group_by
+            .iter()
+            .map(|path| (path.clone(), default(path)))
+            .collect();
+        let cost = cost.clone().map(|cost| {
+            let absent = default(&cost.path);
+            (cost, absent)
+        });
+        let text = serde_json::to_vec(&(&group_by, &cost)).unwrap_or_default();
+        let hash = Sha256::digest(&text);
+        // Never 0, which stands for no rule.
+        let mark = i64::from_be_bytes(hash[..8].try_into().unwrap_or_default()) | 1;
+        Some(Self {
+            group_by,
+            cost,
+            mark,
+        })
+    }
+
+    /// Tells this rule from others: demands are only worth something under the rule that they follow from.
+    #[must_use]
+    pub fn mark(&self) -> i64 {
+        self.mark
+    }
+
+    /// What a submission demands.
+    ///
+    /// # Errors
+    /// A [`Reject`] that names the place of the cost, when what stands there is none.
+    pub fn demand(&self, words: &Words<'_>) -> Result<Demand, Reject> {
+        let cost = match &self.cost {
+            None => 1,
+            Some((cost, absent)) => cost.of(words, absent)?,
+        };
+        Ok(Demand {
+            rule: self.mark,
+            group: self.group(words),
+            cost,
+        })
+    }
+
+    /// What an execution demands that was accepted under another rule: where no cost can be read, the one
+    /// of those that say nothing.
+    #[must_use]
+    pub fn demand_anew(&self, words: &Words<'_>) -> Demand {
+        self.demand(words).unwrap_or_else(|_| Demand {
+            rule: self.mark,
+            group: self.group(words),
+            cost: self.cost.as_ref().map_or(1, |(cost, _)| cost.default),
+        })
+    }
+
+    fn group(&self, words: &Words<'_>) -> GroupKey {
+        if self.group_by.is_empty() {
+            return GroupKey::default();
+        }
+        let values = self.group_by.iter();
+        let values = values.map(|(path, absent)| path.value(words).unwrap_or(absent.clone()));
+        // Members of objects are in the order of their names, so equal values have equal texts.
+        let text = Value::Array(values.collect()).to_string();
+        let hash = Sha256::digest(text.as_bytes());
+        GroupKey(hash[..16].try_into().unwrap_or_default())
+    }
+}
+
+impl Cost {
+    fn of(&self, words: &Words<'_>, absent: &Value) -> Result<u16, Reject> {
+        let value = self.path.value(words).unwrap_or(absent.clone());
+        let given = match &value {
+            Value::Null => return Ok(self.default),
+            // A label is always text.
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => number.as_u64(),
+            _ => None,
+        };
+        let given = given.and_then(|given| u16::try_from(given).ok());
+        given
+            .filter(|given| (1..=self.max).contains(given))
+            .ok_or_else(|| {
+                let shown: String = value.to_string().chars().take(64).collect();
+                let words = format!(
+                    "`{}` is {shown}; it says how much of the limits of the action this execution \
+                     takes and must be a whole number from 1 to {}",
+                    self.path, self.max
+                );
+                Reject::field(self.path.to_string(), words)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(policy: &str, parameters: Option<Value>) -> ActionSpec {
+        let mut spec = ActionSpec::core_pack().remove(1);
+        spec.policy = serde_json::from_str(policy).unwrap();
+        spec.parameters = parameters;
+        spec
+    }
+
+    fn submission(text: &str) -> crate::Submission {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn equal_values_make_one_group_however_they_are_written() {
+        let policy =
+            r#"{"concurrency": {"group_by": ["parameters.host", "user"], "group_limit": 1}}"#;
+        let rule = DemandRule::of(&spec(policy, None)).unwrap();
+        let group = |text: &str| rule.demand(&submission(text).words()).unwrap().group;
+        let one = group(
+            r#"{"action_ref":"a.b","requested_by":"ann","parameters":{"host":{"a":1,"b":2}}}"#,
+        );
+        let same = group(
+            r#"{"action_ref":"a.b","requested_by":"ann","parameters":{"x":0, "host":{ "b" : 2, "a":1 }}}"#,
+        );
+        assert_eq!(one, same);
+        let others = [
+            r#"{"action_ref":"a.b","parameters":{"host":{"a":1,"b":2}}}"#,
+            r#"{"action_ref":"a.b","requested_by":"ann","parameters":{"host":{"a":1}}}"#,
+            r#"{"action_ref":"a.b","requested_by":"null"}"#,
+            r#"{"action_ref":"a.b"}"#,
+        ];
+        let groups: std::collections::BTreeSet<_> =
+            others.iter().map(|text| group(text)).chain([one]).collect();
+        assert_eq!(groups.len(), 5);
+        let null = group(r#"{"action_ref":"a.b","parameters":{"host":null}}"#);
+        assert_eq!(null, group(others[3]), "a missing value is null");
+    }
+
+    #[test]
+    fn what_is_left_out_is_what_the_schema_says() {
+        let policy = r#"{"concurrency": {"group_by": ["parameters.host"], "group_limit": 1}}"#;
+        let schema =
+            |default: &str| Some(serde_json::json!({"properties": {"host": {"default": default}}}));
+        let (here, there) = (spec(policy, schema("here")), spec(policy, schema("there")));
+        let [here, there] = [here, there].map(|spec| DemandRule::of(&spec).unwrap());
+        assert_ne!(here.mark(), there.mark(), "another rule");
+        let silent = submission(r#"{"action_ref":"a.b"}"#);
+        let told = submission(r#"{"action_ref":"a.b","parameters":{"host":"here"}}"#);
+        let group =
+            |rule: &DemandRule, of: &crate::Submission| rule.demand(&of.words()).unwrap().group;
+        assert_eq!(group(&here, &silent), group(&here, &told));
+        assert_ne!(group(&there, &silent), group(&there, &told));
+    }
+
+    #[test]
+    fn a_cost_that_is_none_names_its_place() {
+        let policy = r#"{"concurrency": {"limit": 8, "cost": {"path": "labels.gpus", "default": 2, "max": 8}}}"#;
+        let rule = DemandRule::of(&spec(policy, None)).unwrap();
+        let labelled = |gpus: &str| {
+            submission(&format!(
+                r#"{{"action_ref":"a.b","labels":{{"gpus":"{gpus}"}}}}"#
+            ))
+        };
+        for (gpus, cost) in [("1", 1), ("8", 8)] {
+            assert_eq!(rule.demand(&labelled(gpus).words()).unwrap().cost, cost);
+        }
+        let silent = submission(r#"{"action_ref":"a.b"}"#);
+        assert_eq!(rule.demand(&silent.words()).unwrap().cost, 2);
+        for gpus in ["0", "9", "-1", "1.5", "many", "99999999999999999999"] {
+            let labelled = labelled(gpus);
+            let reject = rule.demand(&labelled.words()).unwrap_err();
+            assert_eq!(reject.field.as_deref(), Some("labels.gpus"), "{reject}");
+            assert_eq!(rule.demand_anew(&labelled.words()).cost, 2);
+        }
+    }
+
+    #[test]
+    fn a_demand_is_stored_and_read() {
+        let demand = Demand {
+            rule: -7,
+            group: GroupKey(*b"0123456789abcdef"),
+            cost: 3,
+        };
+        let bytes = demand.to_bytes();
+        assert_eq!(Demand::from_bytes(&bytes), Some(demand));
+        let free = Demand { cost: 0, ..demand }.to_bytes();
+        for wrong in [&bytes[1..], &free, &[]] {
+            assert_eq!(Demand::from_bytes(wrong), None);
+        }
+        let text = demand.group.to_string();
+        assert_eq!(GroupKey::try_from(text), Ok(demand.group));
+    }
+}

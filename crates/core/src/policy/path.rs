@@ -1,0 +1,303 @@
+//! Places in a submission that a policy goes by.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::submission::Submission;
+
+/// A place in a submission.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Path {
+    /// The user for whom it runs: `user`.
+    User,
+    /// Its own group: `group`.
+    Group,
+    /// One of its labels: `labels.NAME`.
+    Label(String),
+    /// One of its parameters, or a part of one: `parameters.a.b`.
+    Parameter(Vec<String>),
+}
+
+/// How many parts a path into the parameters may have.
+const MAX_PARTS: usize = 8;
+
+impl std::str::FromStr for Path {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, rest) = match text.split_once('.') {
+            Some((first, rest)) => (first, Some(rest)),
+            None => (text, None),
+        };
+        match (first, rest) {
+            ("user", None) => return Ok(Self::User),
+            ("group", None) => return Ok(Self::Group),
+            ("user", Some("tier")) | ("source", None) => {
+                return Err(format!(
+                    "`{text}` is not supported yet; use user, group, labels.NAME or parameters.NAME"
+                ));
+            }
+            ("labels", Some(name)) if !name.is_empty() => return Ok(Self::Label(name.to_owned())),
+            ("parameters", Some(rest)) => {
+                let parts: Vec<String> = rest.split('.').map(str::to_owned).collect();
+                if parts.len() <= MAX_PARTS && parts.iter().all(|part| !part.is_empty()) {
+                    return Ok(Self::Parameter(parts));
+                }
+            }
+            _ => {}
+        }
+        let shown: String = text.chars().take(64).collect();
+        Err(format!(
+            "{shown:?} is no place in a submission; use user, group, labels.NAME or \
+             parameters.NAME, a parameter's parts with dots between them, {MAX_PARTS} at most"
+        ))
+    }
+}
+
+impl TryFrom<String> for Path {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Path> for String {
+    fn from(path: Path) -> Self {
+        path.to_string()
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User => f.write_str("user"),
+            Self::Group => f.write_str("group"),
+            Self::Label(name) => write!(f, "labels.{name}"),
+            Self::Parameter(parts) => write!(f, "parameters.{}", parts.join(".")),
+        }
+    }
+}
+
+/// What of a submission policies can go by.
+#[derive(Debug, Clone, Copy)]
+pub struct Words<'a> {
+    /// The user for whom it runs.
+    pub user: Option<&'a str>,
+    /// Its own group.
+    pub group: Option<&'a str>,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its parameters: a JSON object, as it was written.
+    pub parameters: &'a RawValue,
+}
+
+impl Submission {
+    /// What of it policies can go by.
+    #[must_use]
+    pub fn words(&self) -> Words<'_> {
+        Words {
+            user: self.requested_by.as_deref(),
+            group: self.group.as_deref(),
+            labels: &self.labels,
+            parameters: &self.parameters,
+        }
+    }
+}
+
+impl Path {
+    /// What stands at this place; `None` when nothing does.
+    #[must_use]
+    pub fn value(&self, words: &Words<'_>) -> Option<Value> {
+        let text = |text: &str| Value::String(text.to_owned());
+        match self {
+            Self::User => words.user.map(text),
+            Self::Group => words.group.map(text),
+            Self::Label(name) => words.labels.get(name).map(|label| text(label)),
+            Self::Parameter(parts) => {
+                let mut place = Cow::Borrowed(words.parameters);
+                for part in parts {
+                    place = Cow::Owned(member(&place, part)?);
+                }
+                serde_json::from_str(place.get()).ok()
+            }
+        }
+    }
+
+    /// What a JSON schema of the parameters says about this place: the schema of what stands there, or
+    /// that nothing can be said, or that there is no such place.
+    pub(super) fn schema<'a>(&self, parameters: &'a Value) -> InSchema<'a> {
+        let Self::Parameter(parts) = self else {
+            return InSchema::Unknown;
+        };
+        let mut schema = parameters;
+        for part in parts {
+            let Some(Value::Object(properties)) = schema.get("properties") else {
+                return InSchema::Unknown;
+            };
+            match properties.get(part) {
+                Some(property) => schema = property,
+                // What is described elsewhere than under `properties` may have the member.
+                None if schema
+                    .as_object()
+                    .is_some_and(|schema| schema.keys().any(is_wide)) =>
+                {
+                    return InSchema::Unknown;
+                }
+                None => return InSchema::Absent,
+            }
+        }
+        InSchema::Found(schema)
+    }
+}
+
+/// Whether a keyword of a schema can name members that `properties` does not.
+fn is_wide(keyword: &String) -> bool {
+    let words = [
+        "$ref",
+        "$dynamicRef",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "if",
+        "patternProperties",
+        "dependentSchemas",
+    ];
+    words.contains(&keyword.as_str())
+}
+
+/// What a schema says about a place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum InSchema<'a> {
+    /// This must fit what stands there.
+    Found(&'a Value),
+    /// It has members, and this is none of them.
+    Absent,
+    /// It does not say.
+    Unknown,
+}
+
+/// One member of a JSON object, unread; `None` when it is no object or has no such member. The others
+/// are passed over: parameters may have a mebibyte.
+fn member(object: &RawValue, name: &str) -> Option<Box<RawValue>> {
+    struct Member<'a>(&'a str);
+
+    impl<'de> Visitor<'de> for Member<'_> {
+        type Value = Option<Box<RawValue>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+                if key == self.0 {
+                    found = Some(map.next_value()?);
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            Ok(found)
+        }
+    }
+
+    if !object.get().trim_start().starts_with('{') {
+        return None;
+    }
+    let mut reader = serde_json::Deserializer::from_str(object.get());
+    reader.deserialize_map(Member(name)).ok().flatten()
+}
+
+/// Reads a list of places, which names the one that is wrong.
+pub(super) fn read_paths<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Path>, D::Error> {
+    let given = Vec::<String>::deserialize(from)?;
+    let read = given.into_iter().map(Path::try_from);
+    read.collect::<Result<_, _>>().map_err(D::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(path: &str, submission: &str) -> Option<Value> {
+        let submission: Submission = serde_json::from_str(submission).unwrap();
+        path.parse::<Path>().unwrap().value(&submission.words())
+    }
+
+    #[test]
+    fn a_path_is_read_and_written_the_same() {
+        for text in [
+            "user",
+            "group",
+            "labels.a.b",
+            "parameters.x",
+            "parameters.a.b.c",
+        ] {
+            assert_eq!(text.parse::<Path>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "users",
+            "labels",
+            "labels.",
+            "parameters",
+            "parameters.",
+            "parameters.a..b",
+            "user.name",
+            "parameters.1.2.3.4.5.6.7.8.9",
+        ] {
+            let said = text.parse::<Path>().unwrap_err();
+            assert!(said.contains("labels.NAME"), "{text}: {said}");
+        }
+        for text in ["user.tier", "source"] {
+            assert!(
+                text.parse::<Path>()
+                    .unwrap_err()
+                    .contains("not supported yet")
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_is_found_wherever_it_stands() {
+        let submission = r#"{"action_ref": "core.echo", "requested_by": "ann", "labels": {"a.b": "1"},
+            "parameters": {"big": {"x": [1, {"host": "no"}]}, "t": {"host": {"b": 2, "a": 1}}, "h\u006fst": null}}"#;
+        assert_eq!(value("user", submission), Some("ann".into()));
+        assert_eq!(value("group", submission), None);
+        assert_eq!(value("labels.a.b", submission), Some("1".into()));
+        assert_eq!(value("labels.b", submission), None);
+        let object = serde_json::json!({"a": 1, "b": 2});
+        assert_eq!(value("parameters.t.host", submission), Some(object));
+        assert_eq!(
+            value("parameters.host", submission),
+            Some(Value::Null),
+            "escaped"
+        );
+        assert_eq!(value("parameters.big.x.host", submission), None, "a list");
+        assert_eq!(value("parameters.none.host", submission), None);
+    }
+
+    #[test]
+    fn a_schema_knows_its_members() {
+        let schema = serde_json::json!({"properties": {
+            "a": {"properties": {"b": {"default": 7}}}, "open": {}, "wide": {"properties": {}, "anyOf": []}}});
+        let at = |path: &str| path.parse::<Path>().unwrap().schema(&schema);
+        assert_eq!(
+            at("parameters.a.b"),
+            InSchema::Found(&serde_json::json!({"default": 7}))
+        );
+        assert_eq!(at("parameters.a.c"), InSchema::Absent);
+        assert_eq!(at("parameters.c"), InSchema::Absent);
+        assert_eq!(at("parameters.open.c"), InSchema::Unknown);
+        assert_eq!(at("parameters.wide.c"), InSchema::Unknown);
+        assert_eq!(at("labels.c"), InSchema::Unknown);
+    }
+}

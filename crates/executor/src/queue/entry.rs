@@ -1,0 +1,110 @@
+//! Who is in a queue, and what is said of it.
+
+use attune_core::{Attempt, ExecutionId, Priority, Seq};
+
+use crate::policy::Share;
+
+/// Milliseconds since 1970.
+pub type Millis = i64;
+
+/// An execution that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Its place in the order.
+    pub seq: Seq,
+    /// When it was accepted.
+    pub enqueued_at: Millis,
+    /// Since when it waits for a slot: since it was accepted, or since its delay was over.
+    pub eligible_at: Millis,
+    /// How often it has held a slot so far.
+    pub attempt: Attempt,
+    /// Whether it became eligible later than it was accepted, so that later ones may rightly have
+    /// been granted before it.
+    pub delayed: bool,
+    /// What it takes of the limits; the queue finds that out from what it demands.
+    pub share: Share,
+}
+
+/// An execution that holds a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// The attempt that holds it.
+    pub attempt: Attempt,
+    /// Its priority, for when it must wait again.
+    pub priority: Priority,
+    /// Its place in the order, likewise.
+    pub seq: Seq,
+    /// When it was accepted.
+    pub enqueued_at: Millis,
+    /// Since when it waited for a slot.
+    pub eligible_at: Millis,
+    /// Whether it shall be ended.
+    pub cancel_requested: bool,
+    /// What it takes of the limits, likewise.
+    pub share: Share,
+}
+
+/// The queue holds as many waiting executions as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("Queue full (max length: {max_length})")]
+pub struct QueueFull {
+    /// How many may wait.
+    pub max_length: u32,
+}
+
+/// A slot that was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// The attempt that holds the slot.
+    pub attempt: Attempt,
+    /// As it was for [`Waiting::delayed`].
+    pub delayed: bool,
+}
+
+/// What an attempt to give a slot led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grant {
+    /// The first in order holds a slot now.
+    Granted(Granted),
+    /// Nobody was given a slot.
+    Blocked(Blocked),
+}
+
+impl Grant {
+    /// The slot that was given, if one was.
+    pub fn granted(self) -> Option<Granted> {
+        match self {
+            Self::Granted(granted) => Some(granted),
+            Self::Blocked(_) => None,
+        }
+    }
+}
+
+/// Why nobody is given a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// Nobody waits.
+    Empty,
+    /// All that wait are delayed.
+    Delayed {
+        /// When the first of them becomes eligible.
+        until: Millis,
+    },
+    /// As many hold a slot as may.
+    Limit {
+        /// How many may.
+        limit: u32,
+    },
+    /// All that wait lack room in the limit of their group.
+    Groups,
+    /// By what executions are grouped has changed, and the groups of some are not known yet.
+    Regrouping,
+    /// The pool that would run it takes no more dispatches at the moment.
+    PoolClosed,
+    /// Operators hold the queue.
+    Paused,
+}

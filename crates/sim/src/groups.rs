@@ -1,0 +1,155 @@
+//! By what the executions of an action are grouped and what each takes of its limits, told once more in
+//! the plainest words: owners are judged by this, and not by the rules that they decide by.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use attune_core::policy::Cost;
+use attune_core::{ActionPolicy, ActionSpec, Builtin, DemandRule, RequestId, Run, Submission};
+
+use crate::rng::Rng;
+
+/// By what executions of an action are grouped, and whether some take more than others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Grouping {
+    /// By their user.
+    pub by_user: bool,
+    /// By a label.
+    pub by_label: bool,
+    /// The most that one may take, where they say what they take.
+    pub most: Option<u16>,
+}
+
+impl Grouping {
+    /// Draws one, and the limit of each group.
+    pub(crate) fn draw(rng: &mut Rng, limit: Option<u32>) -> (Self, Option<u32>) {
+        let (by_user, by_label) = rng.pick(&[
+            (false, false),
+            (true, false),
+            (false, true),
+            (true, true),
+            (true, false),
+        ]);
+        let limits = [1, 1, 2, 3].map(|it: u32| it.min(limit.unwrap_or(it)));
+        let group_limit = (by_user || by_label).then(|| rng.pick(&limits));
+        let least = group_limit.or(limit).unwrap_or(0);
+        let most = rng.chance(300).then(|| least.min(3));
+        let most = most.and_then(|most| u16::try_from(most).ok());
+        let grouping = Self {
+            by_user,
+            by_label,
+            most: most.filter(|most| *most > 1),
+        };
+        (grouping, group_limit)
+    }
+
+    /// Writes it down as somebody would who wants it.
+    pub(crate) fn write(self, policy: &mut ActionPolicy, group_limit: Option<u32>) {
+        let mut paths = Vec::new();
+        if self.by_user {
+            paths.push("user");
+        }
+        if self.by_label {
+            paths.push("labels.g");
+        }
+        let path = |text: &str| text.parse().expect("it is a path");
+        let concurrency = &mut policy.concurrency;
+        concurrency.group_by = paths.into_iter().map(path).collect();
+        concurrency.group_limit = group_limit.filter(|_| self.by_user || self.by_label);
+        concurrency.cost = self.most.map(|max| Cost {
+            path: path("labels.c"),
+            default: 1,
+            max,
+        });
+    }
+
+    /// The grouping of a rule; nothing of none.
+    pub(crate) fn of(mark: Option<i64>) -> Self {
+        static KNOWN: LazyLock<BTreeMap<i64, Grouping>> = LazyLock::new(known);
+        mark.and_then(|mark| KNOWN.get(&mark).copied())
+            .unwrap_or_default()
+    }
+
+    /// In which group an execution is.
+    pub(crate) fn group(self, words: Words) -> Group {
+        (
+            words.user.filter(|_| self.by_user),
+            words.label.filter(|_| self.by_label),
+        )
+    }
+
+    /// What it takes.
+    pub(crate) fn cost(self, words: Words) -> u64 {
+        match self.most {
+            // Who asked for more than that asked before, and counts as one who says nothing.
+            Some(most) if words.cost <= most => u64::from(words.cost),
+            _ => 1,
+        }
+    }
+}
+
+/// A user and a label, as far as they matter.
+pub(crate) type Group = (Option<u8>, Option<u8>);
+
+/// Every grouping that there is, by the mark of its rule.
+fn known() -> BTreeMap<i64, Grouping> {
+    let mut known = BTreeMap::new();
+    for by_user in [false, true] {
+        for by_label in [false, true] {
+            for most in [None, Some(2), Some(3)] {
+                let grouping = Grouping {
+                    by_user,
+                    by_label,
+                    most,
+                };
+                let action_ref = "core.noop".parse().expect("it is a ref");
+                let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
+                grouping.write(&mut spec.policy, Some(3));
+                if let Some(rule) = DemandRule::of(&spec) {
+                    known.insert(rule.mark(), grouping);
+                }
+            }
+        }
+    }
+    known
+}
+
+/// What a submission says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Words {
+    user: Option<u8>,
+    label: Option<u8>,
+    cost: u16,
+}
+
+impl Words {
+    /// What the submission under this request id says, whoever sends it and however often.
+    pub(crate) fn of(request: RequestId) -> Self {
+        let bytes = request.0.as_bytes();
+        let half = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap_or_default());
+        let mut rng = Rng::new(half(&bytes[..8]) ^ half(&bytes[8..]));
+        let mut some = |many: i64| {
+            let drawn = u8::try_from(rng.between(0, many)).unwrap_or(0);
+            // Some say nothing, and are in a group together.
+            (drawn > 0).then_some(drawn)
+        };
+        Self {
+            user: some(3),
+            label: some(2),
+            cost: some(3).map_or(1, u16::from),
+        }
+    }
+
+    /// Says it.
+    pub(crate) fn write(self, submission: &mut Submission) {
+        submission.requested_by = self.user.map(|user| format!("user{user}"));
+        let labels = [
+            ("g", self.label.map(|label| label.to_string())),
+            ("c", (self.cost > 1).then(|| self.cost.to_string())),
+        ];
+        let labels = labels.into_iter();
+        submission.labels = labels
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect();
+    }
+}
