@@ -132,6 +132,11 @@ pub struct Submitted {
     /// Whether the same request had been accepted before.
     #[serde(default)]
     pub repeated: bool,
+    /// The priority that it has: the one that was asked for, unless the policy of its action allows less,
+    /// or says which one it has when none is asked for. Not of a request that had been accepted before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<words::Priority>, nullable = false)]
+    pub priority: Option<Priority>,
     /// The request id under which it was accepted.
     #[schema(value_type = Uuid)]
     pub request_id: RequestId,

@@ -99,10 +99,14 @@ pub struct Submission {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub parameters: Map<String, Value>,
-    /// Who goes first.
+    /// Who goes first; without it, as the policy of the action says, else `normal`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub priority: Option<Priority>,
+    /// Where it comes from: policies can give it a priority by that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub source: Option<Source>,
     /// The rule firing that asks, in the client's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
@@ -228,7 +232,7 @@ pub enum OnWorkerLost {
 }
 
 /// The policy of one action.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActionPolicy {
     /// How many may run at once.
@@ -237,7 +241,7 @@ pub struct ActionPolicy {
     /// How many may wait, how long, and in which order.
     #[serde(default)]
     pub queue: QueueBounds,
-    /// What priorities are worth.
+    /// Which priority executions have, and what priorities are worth.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: Priorities,
 }
@@ -305,6 +309,18 @@ pub struct QueueBounds {
     pub ordering: Option<Ordering>,
 }
 
+/// The priority of some executions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PriorityRule {
+    /// What a submission must say, all of it: places, as in `concurrency.group_by` and `source`, each with
+    /// the value that must stand there, a list of which it must be one, or `{exists: true}`.
+    #[schema(value_type = Object)]
+    pub when: BTreeMap<String, Value>,
+    /// The priority that it has then.
+    pub then: Priority,
+}
+
 /// By what the executions of an action stand in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -316,10 +332,32 @@ pub enum Ordering {
     Fifo,
 }
 
-/// What priorities are worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+/// Where a submission comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A person who waits for it.
+    Interactive,
+    /// A program.
+    Api,
+    /// Work that nobody waits for.
+    Background,
+}
+
+/// Which priority executions have, and what priorities are worth.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Priorities {
+    /// The priority of whatever asks for none and no rule is for; `normal` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Priority>,
+    /// The highest priority that may be asked for: what asks for more has this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Priority>,
+    /// The priority of what asks for none, by what it says: that of the first rule that is for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub rules: Vec<PriorityRule>,
     /// After how many seconds of waiting an execution stands where one of the next higher priority
     /// stands that comes then. Without it a lower priority waits as long as there is a higher one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

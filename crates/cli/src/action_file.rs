@@ -274,7 +274,7 @@ mod tests {
             ),
             (
                 "ref: a.b\nrun: {builtin: noop}\npolicy: {concurrency: {limt: 2}}",
-                "policy.concurrency.limt: unknown field `limt`, expected `limit`",
+                "policy.concurrency.limt: unknown field `limt`, expected one of `limit`",
             ),
             (
                 "ref: a.b\nrun: {builtin: noop}\ntimeout_seconds: 0",

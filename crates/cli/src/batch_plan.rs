@@ -238,6 +238,7 @@ mod tests {
             status: Status::Queued,
             position: None,
             repeated: false,
+            priority: None,
             request_id: RequestId::fresh(),
         }))
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use attune_api_types::{Execution, Submitted};
-use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Status, Submission};
+use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Source, Status, Submission};
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -57,6 +57,10 @@ pub struct SubmitArguments {
     /// For whom it runs.
     #[arg(long, conflicts_with = "file")]
     user: Option<String>,
+    /// Where it comes from: interactive, api or background. The policy of the action can give it a
+    /// priority by that.
+    #[arg(long, conflicts_with = "file")]
+    source: Option<Source>,
     /// A key to list it by.
     #[arg(long, conflicts_with = "file")]
     group: Option<String>,
@@ -119,7 +123,8 @@ pub(super) async fn execute(http: &Http, arguments: SubmitArguments) -> Result<O
     Ok(if arguments.connect.json {
         Output::json(&submitted)
     } else {
-        Output::text(accepted_line(&submitted, submission.not_before))
+        let line = accepted_line(&submitted, submission.not_before);
+        Output::text(line + &lowered(submission.priority, &submitted))
     })
 }
 
@@ -136,8 +141,9 @@ fn submission(arguments: &SubmitArguments) -> Result<Submission, String> {
     }
     let submission = Submission {
         parameters,
-        priority: arguments.priority.unwrap_or_default(),
+        priority: arguments.priority,
         requested_by: arguments.user.clone(),
+        source: arguments.source,
         group: arguments.group.clone(),
         labels,
         not_before: arguments.not_before.or_else(|| {
@@ -210,6 +216,16 @@ async fn submit(
         }
         failure
     })
+}
+
+/// What a policy has made of a priority that was asked for.
+fn lowered(asked: Option<Priority>, submitted: &Submitted) -> String {
+    match (asked, submitted.priority) {
+        (Some(asked), Some(has)) if asked != has => {
+            format!("; its priority is {has}, the highest that its action allows")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Whom a delayed one finds before it says nothing about when it starts.
@@ -414,7 +430,7 @@ mod tests {
             (submission.not_before, submission.timeout_seconds),
             (None, None)
         );
-        assert_eq!(submission.priority, Priority::High);
+        assert_eq!(submission.priority, Some(Priority::High));
         assert_eq!(submission.requested_by.as_deref(), Some("ann"));
         assert_eq!(submission.group.as_deref(), Some("g"));
         assert_eq!(submission.labels.len(), 2);
@@ -483,6 +499,7 @@ mod tests {
             status: Status::Queued,
             position: Some(3),
             repeated: false,
+            priority: None,
             request_id: RequestId::fresh(),
         };
         let at = |text: &str| attune_core::read_time(text).ok();
@@ -506,6 +523,14 @@ mod tests {
         assert_eq!(
             accepted_line(&submitted, None),
             "execution 7 is requested (accepted before)"
+        );
+        submitted.priority = Some(Priority::High);
+        assert_eq!(lowered(None, &submitted), "");
+        assert_eq!(lowered(submitted.priority, &submitted), "");
+        let said = lowered(Some(Priority::Critical), &submitted);
+        assert_eq!(
+            said,
+            "; its priority is high, the highest that its action allows"
         );
     }
 }

@@ -17,6 +17,7 @@ pub mod priority;
 pub mod promise;
 pub mod refusal;
 pub mod reject;
+pub mod source;
 pub mod span;
 pub mod stats;
 pub mod status;
@@ -37,6 +38,7 @@ pub use refusal::Refusal;
 pub use reject::{Reject, RejectCode};
 /// JSON as it came, unread.
 pub use serde_json::value::RawValue;
+pub use source::Source;
 pub use span::millis;
 pub use stats::{QueueStats, QueueTotals};
 pub use status::{IllegalMove, Move, Status};

@@ -2,6 +2,7 @@
 
 mod demand;
 mod path;
+mod priorities;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,6 +13,7 @@ use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
 pub use path::{Path, Words};
+pub use priorities::{Exists, Priorities, PriorityRule, Test};
 
 /// How many executions of an action may hold a slot at once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -78,24 +80,8 @@ pub struct QueueBounds {
     pub ordering: Option<Ordering>,
 }
 
-/// What priorities are worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Priorities {
-    /// After how many seconds of waiting an execution stands where one of the next higher priority
-    /// stands that comes then; without it a lower priority waits as long as there is a higher one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ageing_seconds: Option<u32>,
-}
-
-impl Priorities {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// The policy of one action.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ActionPolicy {
     /// How many may run at once.
@@ -104,7 +90,7 @@ pub struct ActionPolicy {
     /// How many may wait, how long, and in which order.
     #[serde(default)]
     pub queue: QueueBounds,
-    /// What priorities are worth.
+    /// Which priority executions have, and what priorities are worth.
     #[serde(default, skip_serializing_if = "Priorities::is_default")]
     pub priority: Priorities,
 }
@@ -141,6 +127,8 @@ impl ActionPolicy {
             self.queue.timeout_seconds,
             settings,
         )?;
+        let is_fifo = self.queue.ordering == Some(Ordering::Fifo);
+        self.priority.check(is_fifo, parameters)?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };
@@ -151,7 +139,7 @@ impl ActionPolicy {
             );
             return Err(Reject::field(field, words));
         }
-        if self.queue.ordering == Some(Ordering::Fifo) {
+        if is_fifo {
             let words = format!(
                 "`{field}` has no meaning with `policy.queue.ordering: fifo`, where priorities count \
                  for nothing; leave one of the two out"
@@ -215,12 +203,14 @@ impl Concurrency {
             if self.group_by[..index].contains(path) {
                 return wrong(format!("`{field}` names `{path}` twice; once is enough"));
             }
+            check_stored(field, path)?;
             check_path(field, path, parameters)?;
         }
         Ok(())
     }
 
     fn check_cost(&self, cost: &Cost, parameters: Option<&Value>) -> Result<(), Reject> {
+        check_stored("policy.concurrency.cost.path", &cost.path)?;
         check_path("policy.concurrency.cost.path", &cost.path, parameters)?;
         let field = "policy.concurrency.cost.max";
         let Some(least) = self.group_limit.or(self.limit) else {
@@ -246,6 +236,16 @@ impl Concurrency {
         }
         Ok(())
     }
+}
+
+/// Checks that what stands at a place is stored with an execution: it may have to be read again.
+fn check_stored(field: &str, path: &Path) -> Result<(), Reject> {
+    if *path != Path::Source {
+        return Ok(());
+    }
+    let words =
+        format!("`{field}` names `{path}`, which is not supported there yet; name another one");
+    Err(Reject::field(field, words))
 }
 
 /// Checks that the parameters of an action can have such a place.

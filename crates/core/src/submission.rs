@@ -13,6 +13,7 @@ use crate::ids::{ExecutionId, RequestId};
 use crate::input;
 use crate::priority::Priority;
 use crate::reject::Reject;
+use crate::source::Source;
 
 /// A request to run an action once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,13 +28,12 @@ pub struct Submission {
     /// What the action is given: a JSON object, kept as it was written.
     #[serde(default = "empty_object", deserialize_with = "object_or_null")]
     pub parameters: Box<RawValue>,
-    /// Who goes first.
-    #[serde(
-        default,
-        deserialize_with = "value_or_null",
-        skip_serializing_if = "is_default"
-    )]
-    pub priority: Priority,
+    /// Who goes first; without it, as the policy of the action says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
+    /// Where it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
     /// The rule firing that asks, in the client's own words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enforcement_id: Option<String>,
@@ -73,15 +73,6 @@ fn empty_object() -> Box<RawValue> {
 fn object_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Box<RawValue>, D::Error> {
     let given = Option::<Box<RawValue>>::deserialize(from)?;
     Ok(given.unwrap_or_else(empty_object))
-}
-
-/// As [`object_or_null`].
-fn value_or_null<'de, T, D>(from: D) -> Result<T, D::Error>
-where
-    T: Deserialize<'de> + Default,
-    D: Deserializer<'de>,
-{
-    Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
 /// As [`object_or_null`]. A key that comes twice is refused: what its sender meant cannot be told.
@@ -144,10 +135,6 @@ pub fn read_time(text: &str) -> Result<DateTime<Utc>, String> {
     text.parse().map_err(wrong)
 }
 
-fn is_default(priority: &Priority) -> bool {
-    *priority == Priority::default()
-}
-
 impl Submission {
     /// A submission of `action_ref` with empty parameters.
     pub fn new(action_ref: impl Into<String>) -> Self {
@@ -155,7 +142,8 @@ impl Submission {
             request_id: None,
             action_ref: action_ref.into(),
             parameters: empty_object(),
-            priority: Priority::default(),
+            priority: None,
+            source: None,
             enforcement_id: None,
             requested_by: None,
             group: None,
@@ -167,13 +155,16 @@ impl Submission {
     }
 
     /// A digest of the body without its request id, by which a repeated request is told from a different one
-    /// under the same id: the first eight bytes of its SHA-256.
+    /// under the same id: the first eight bytes of its SHA-256. To ask for the priority `normal` is the same
+    /// as to ask for none here, as it was before that made a difference.
     pub fn digest(&self) -> i64 {
         use sha2::Digest as _;
+        let priority = self.priority.filter(|asked| *asked != Priority::Normal);
         let body = match self.request_id {
-            None => serde_json::to_vec(self),
-            Some(_) => serde_json::to_vec(&Self {
+            None if priority == self.priority => serde_json::to_vec(self),
+            _ => serde_json::to_vec(&Self {
                 request_id: None,
+                priority,
                 ..self.clone()
             }),
         };
@@ -244,7 +235,7 @@ mod tests {
     #[test]
     fn null_means_left_out() {
         let text = r#"{"action_ref":"core.echo","request_id":null,"parameters":null,
-            "priority":null,"enforcement_id":null,"requested_by":null,"group":null,"labels":null,
+            "priority":null,"source":null,"enforcement_id":null,"requested_by":null,"group":null,"labels":null,
             "not_before":null,"timeout_seconds":null,"requeue_of":null}"#;
         let (with, without) = (parse(text), parse(r#"{"action_ref":"core.echo"}"#));
         assert_eq!(with.check(), Ok(()));
@@ -252,6 +243,8 @@ mod tests {
         assert_eq!(with.parameters.get(), "{}");
         for wrong in [
             r#""priority":"urgent""#,
+            r#""source":"human""#,
+            r#""source":7"#,
             r#""labels":[]"#,
             r#""labels":{"a":null}"#,
             r#""labels":{"a":"1","b":"2","a":"1"}"#,
@@ -261,6 +254,28 @@ mod tests {
             let text = format!(r#"{{"action_ref":"core.echo",{wrong}}}"#);
             assert!(serde_json::from_str::<Submission>(&text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn asking_for_normal_is_the_same_request_as_asking_for_nothing() {
+        let digest = |text: &str| parse(text).digest();
+        let silent = digest(r#"{"action_ref":"core.echo"}"#);
+        let id = "0198c1f0-5a00-7000-8000-0000000000a1";
+        let named =
+            format!(r#"{{"request_id":"{id}","action_ref":"core.echo","priority":"normal"}}"#);
+        assert_eq!(silent, digest(&named));
+        assert_ne!(
+            silent,
+            digest(r#"{"action_ref":"core.echo","priority":"low"}"#)
+        );
+        let normal = parse(&named);
+        assert_eq!(
+            normal.priority,
+            Some(Priority::Normal),
+            "the policy sees it"
+        );
+        let sent = serde_json::to_string(&normal).unwrap();
+        assert!(sent.contains(r#""priority":"normal""#), "{sent}");
     }
 
     #[test]

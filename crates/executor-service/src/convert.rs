@@ -335,6 +335,7 @@ pub(crate) fn answer(message_id: Uuid, answer: Answer) -> v1::Answer {
         status: accepted.status,
         position: accepted.position,
         repeated: accepted.repeated,
+        priority: accepted.priority,
     };
     v1::Answer {
         request_id: answer.request_id,

@@ -279,6 +279,8 @@ impl StoredWords {
     pub(crate) fn words(&self) -> Words<'_> {
         Words {
             user: self.requested_by.as_deref(),
+            // It is not stored, and nothing is grouped by it.
+            source: None,
             group: self.group.as_deref(),
             labels: &self.labels,
             parameters: &self.parameters,

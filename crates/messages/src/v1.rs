@@ -1,8 +1,8 @@
 //! Version 1 of every message.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, Reject, RequestId,
-    Run, Status, Submission, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueStats, Reject,
+    RequestId, Run, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,9 @@ pub struct Accepted {
     /// Whether the request had been accepted before.
     #[serde(default)]
     pub repeated: bool,
+    /// The priority that it has, when it was accepted just now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 /// Run an execution. Owner → workers of a pool.

@@ -7,7 +7,7 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phases::{FaultPhase, ProcessPhase};
+use crate::phase::{FaultPhase, ProcessPhase};
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
@@ -83,6 +83,9 @@ pub enum Record {
         /// By what its executions stand in line.
         #[serde(default, skip_serializing_if = "OrderRule::is_default")]
         order: OrderRule,
+        /// Whether its policy decides which priorities executions have.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        sets_priorities: bool,
         /// When.
         t_ns: i64,
     },

@@ -439,6 +439,7 @@ fn the_form_of_changes_is_fixed() {
         action_ref: "core.noop".to_owned(),
         limit: Some(3),
         order,
+        sets_priorities: false,
         t_ns: 1,
     };
     check(

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::phases::ProcessPhase;
+use crate::phase::ProcessPhase;
 use crate::record::{Record, now_ns};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::thread::{self, JoinHandle};

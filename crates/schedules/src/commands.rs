@@ -44,6 +44,7 @@ async fn answer_all(bus: MemoryBus) -> usize {
                     status: None,
                     position: None,
                     repeated: false,
+                    priority: None,
                 }),
             })
             .collect();

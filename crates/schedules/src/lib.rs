@@ -33,6 +33,8 @@ pub use task::spawn;
 #[path = "../../commands/src/client/mod.rs"]
 mod client;
 mod clock;
+#[path = "../../record/src/committed.rs"]
+mod committed;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
 mod guard;
@@ -44,14 +46,14 @@ mod memory;
 mod options;
 #[path = "../../worker/src/outbox.rs"]
 mod outbox;
+#[path = "../../record/src/phase.rs"]
+mod phase;
 #[path = "../../executor/src/policy/mod.rs"]
 mod policy;
 #[path = "../../bus/src/port.rs"]
 mod port;
 #[path = "../../executor/src/queue/mod.rs"]
 mod queue;
-#[path = "../../record/src/phases.rs"]
-mod phases;
 #[path = "../../record/src/record.rs"]
 mod record;
 #[path = "../../record/src/recorder.rs"]

@@ -174,18 +174,21 @@ impl World {
             return;
         };
         let mut submission = Submission::new(shape.name.clone());
-        submission.priority = priority;
+        submission.priority = Some(priority);
         let request_id = self.request_of(id);
+        let words = Words::of(request_id);
         if self.plan.says_words {
-            Words::of(request_id).write(&mut submission);
+            words.write(&mut submission);
+            submission.priority = submission.priority.filter(|_| !words.is_modest);
         }
+        let rank = shape.ranks.of(submission.priority, words);
         submission.group = differs.then(|| "another body".to_owned());
         let planned = self.plan.ops.iter().find(|op| op.id == id);
         let at = planned.map_or(0, |op| op.at);
         let not_before = delay.and_then(|delay| DateTime::from_timestamp_millis(WALL + at + delay));
         submission.not_before = not_before;
         let partition = self.plan.partition_of(action);
-        self.oracle.said.submitted(request_id, &submission);
+        self.oracle.said.submitted(request_id, &submission, rank);
         if !asks {
             self.refusals.fired(request_id);
         }

@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use attune_core::policy::Cost;
-use attune_core::{ActionPolicy, ActionSpec, Builtin, DemandRule, RequestId, Run, Submission};
+use attune_core::policy::{Cost, PriorityRule, Test};
+use attune_core::{
+    ActionPolicy, ActionSpec, Builtin, DemandRule, Priority, RequestId, Run, Submission,
+};
 
 use crate::rng::Rng;
 
@@ -120,6 +122,8 @@ pub(crate) struct Words {
     user: Option<u8>,
     label: Option<u8>,
     cost: u16,
+    /// It asks for no priority.
+    pub(crate) is_modest: bool,
 }
 
 impl Words {
@@ -137,6 +141,7 @@ impl Words {
             user: some(3),
             label: some(2),
             cost: some(3).map_or(1, u16::from),
+            is_modest: some(1).is_some(),
         }
     }
 
@@ -151,5 +156,59 @@ impl Words {
         submission.labels = labels
             .filter_map(|(name, value)| Some((name.to_owned(), value?)))
             .collect();
+    }
+}
+
+/// Which priorities executions of an action have, told once more in the plainest words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ranks {
+    /// Of those that ask for none.
+    pub default: Option<Priority>,
+    /// The highest.
+    pub max: Option<Priority>,
+    /// Of those with this label that ask for none.
+    pub of_label: Option<(u8, Priority)>,
+}
+
+impl Ranks {
+    /// Draws them.
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let mut some = |per_mille| rng.chance(per_mille).then(|| rng.pick(&Priority::ALL));
+        let (max, default, then) = (some(300), some(300), some(400));
+        let lowered = |it: Priority| max.map_or(it, |max| it.max(max));
+        Self {
+            default: default.map(lowered),
+            max,
+            of_label: then.map(|then| (1, lowered(then))),
+        }
+    }
+
+    /// Writes them down.
+    pub(crate) fn write(self, policy: &mut ActionPolicy) {
+        let priority = &mut policy.priority;
+        (priority.default, priority.max) = (self.default, self.max);
+        let rule = self.of_label.map(|(label, then)| PriorityRule {
+            when: [("labels.g".parse().expect("it is a path"), label.to_string())]
+                .map(|(path, label)| (path, Test::Equals(label.into())))
+                .into(),
+            then,
+        });
+        priority.rules = rule.into_iter().collect();
+    }
+
+    /// The priority of somebody who asks for this one.
+    pub(crate) fn of(self, asked: Option<Priority>, words: Words) -> Priority {
+        let of_label = self
+            .of_label
+            .filter(|(label, _)| words.label == Some(*label));
+        let wanted = match (asked, of_label, self.default) {
+            (Some(asked), ..) => asked,
+            (None, Some((_, then)), _) => then,
+            (None, None, default) => default.unwrap_or(Priority::Normal),
+        };
+        match self.max {
+            Some(max) if max.rank() > wanted.rank() => max,
+            _ => wanted,
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Priority, Promise, RequestId, Submission};
+use attune_core::{ActionId, Priority, Promise, RequestId, Status, Submission};
 use attune_executor::Fact;
 
 use crate::oracle::Violation;
@@ -22,10 +22,15 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Somebody asks for an execution.
-    pub(crate) fn submitted(&mut self, request: RequestId, submission: &Submission) {
+    /// Somebody asks for an execution, which is to have this priority.
+    pub(crate) fn submitted(
+        &mut self,
+        request: RequestId,
+        submission: &Submission,
+        rank: Priority,
+    ) {
         let not_before = submission.not_before.map(|time| time.timestamp_millis());
-        let said = (submission.priority, not_before);
+        let said = (rank, not_before);
         self.submitted.entry(request).or_insert(said);
         let action_ref = submission.action_ref.clone();
         self.actions.entry(request).or_insert(action_ref);
@@ -72,6 +77,7 @@ impl Said {
             priority,
             request_id,
             not_before,
+            status,
             ..
         } = fact
         else {
@@ -81,8 +87,9 @@ impl Said {
             let words = format!("{execution_id} was accepted and nobody asked for it");
             return Some(Violation::of(Promise::I5, words));
         };
-        if asked != priority {
-            let words = format!("{execution_id} was asked for as {asked}, and waits as {priority}");
+        // What is refused does not wait.
+        if asked != priority && *status != Status::Rejected {
+            let words = format!("{execution_id} is to wait as {asked}, and waits as {priority}");
             return Some(Violation::of(Promise::I3, words));
         }
         if not_before.is_some() && not_before != start {

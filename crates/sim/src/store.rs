@@ -466,7 +466,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         request: new.request_id,
         submission: Arc::clone(&new.submission),
         demand: new.demand,
-        priority: new.submission.priority,
+        priority: new.submission.priority.unwrap_or_default(),
         status: new.status,
         attempt: new.attempt,
         not_before: new

@@ -493,6 +493,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     plan::set_order(&mut spec.policy, shape.order);
     let (grouping, group_limit) = shape.grouping;
     grouping.write(&mut spec.policy, group_limit);
+    shape.ranks.write(&mut spec.policy);
     spec.on_worker_lost = shape.on_worker_lost;
     spec.max_attempts = shape.max_attempts;
     spec.pool = pool_name(shape.pool);

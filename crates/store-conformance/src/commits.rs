@@ -23,7 +23,7 @@ pub async fn inserts_load_in_order_and_in_pages(store: Arc<dyn Store>) {
     let mut inserts: Vec<_> = (0..7)
         .map(|n| world.queued(if n % 2 == 0 { &one } else { &two }))
         .collect();
-    Arc::make_mut(&mut inserts[3].submission).priority = Priority::Critical;
+    Arc::make_mut(&mut inserts[3].submission).priority = Some(Priority::Critical);
     Arc::make_mut(&mut inserts[4].submission).not_before = Some(not_before);
     inserts.push(world.requested(&two));
     inserts.push(world.queued(&other));

@@ -20,7 +20,7 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         .collect();
     let submission = Submission {
         parameters: raw(r#"{"message": "hi"}"#),
-        priority: Priority::Background,
+        priority: Some(Priority::Background),
         enforcement_id: Some("rule-7".to_owned()),
         requested_by: Some("ada".to_owned()),
         group: Some("tenant/9".to_owned()),

@@ -17,7 +17,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     let (one, two) = (world.action(1, "one").await, world.action(2, "two").await);
     let waiting = world.insert_queued(&one).await;
     let mut urgent = world.requested(&one);
-    Arc::make_mut(&mut urgent.submission).priority = Priority::High;
+    Arc::make_mut(&mut urgent.submission).priority = Some(Priority::High);
     let requested = world.insert(vec![urgent]).await[0];
     let running = world.insert_requested(&two).await;
     let worker = world.worker("w").await;

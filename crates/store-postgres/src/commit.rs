@@ -327,7 +327,9 @@ fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| new.status.as_str());
     binds.column(new, |new| new.attempt.0);
     binds.column(new, |new| new.grant_no);
-    binds.column(new, |new| i16::from(new.submission.priority.rank()));
+    binds.column(new, |new| {
+        i16::from(new.submission.priority.unwrap_or_default().rank())
+    });
     binds.column(new, |new| text::text(&new.submission.action_ref));
     binds.column(new, |new| {
         text::optional(new.submission.enforcement_id.as_ref())

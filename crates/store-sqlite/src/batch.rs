@@ -199,7 +199,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         id: new.id.0,
         action: new.action_id.0,
         action_ref: &submission.action_ref,
-        priority: submission.priority.rank(),
+        priority: submission.priority.unwrap_or_default().rank(),
         status: outcome.map_or(new.status, |outcome| outcome.status),
         attempt: new.attempt.0,
         grant_no: new.grant_no,

@@ -56,7 +56,8 @@ fn actions_have_the_same_members() {
         "on_worker_lost": "fail", "max_attempts": 2, "env": {"A": "b"},
         "policy": {"concurrency": {"limit": 4, "group_by": ["user", "parameters.a.b"], "group_limit": 3,
                                    "cost": {"path": "labels.c", "default": 1, "max": 2}}, "queue": {"max_length": 2, "timeout_seconds": 3, "ordering": "priority"},
-                   "priority": {"ageing_seconds": 4}},
+                   "priority": {"ageing_seconds": 4, "default": "low", "max": "high", "rules": [
+                       {"when": {"source": "api", "user": ["a", "b"], "labels.x": {"exists": true}}, "then": "normal"}]}},
     });
     same::<ActionSpec, words::ActionSpec>(&whole);
     for (member, _) in whole.as_object().unwrap() {
@@ -84,6 +85,7 @@ fn submissions_have_the_same_members() {
         ("action_ref", json!("a.b")),
         ("parameters", json!({"n": 1})),
         ("priority", json!("low")),
+        ("source", json!("api")),
         ("enforcement_id", json!("rule")),
         ("requested_by", json!("ann")),
         ("group", json!("g")),

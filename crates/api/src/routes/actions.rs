@@ -121,6 +121,7 @@ async fn store_and_tell(
         action_ref: spec.action_ref.to_string(),
         limit: spec.policy.concurrency.limit,
         order: spec.policy.order(),
+        sets_priorities: spec.policy.priority.sets_any(),
         t_ns: now_ns(),
     });
     let applied = app

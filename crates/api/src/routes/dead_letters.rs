@@ -403,7 +403,7 @@ fn submission(record: ExecutionRecord, dispatched: ExecutionRequested) -> Submis
         request_id: Some(RequestId::of_rerun(record.id)),
         // As they were written: the record has them as values.
         parameters: dispatched.parameters,
-        priority: record.priority,
+        priority: Some(record.priority),
         enforcement_id: record.enforcement_id,
         requested_by: record.requested_by,
         group: record.group,

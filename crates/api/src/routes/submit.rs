@@ -239,6 +239,7 @@ fn answer(
         status,
         position: accepted.position,
         repeated: accepted.repeated,
+        priority: accepted.priority,
         request_id,
     })
 }

@@ -179,6 +179,7 @@ fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
         status: Some(Status::Queued),
         position: Some(0),
         repeated,
+        priority: None,
     }
 }
 
@@ -305,6 +306,7 @@ impl Commands for Fake {
                     status: None,
                     position: None,
                     repeated: false,
+                    priority: None,
                 })
             }
         })

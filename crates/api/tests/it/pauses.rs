@@ -55,6 +55,7 @@ impl State {
                     execution_id: None,
                     status: None,
                     position: None,
+                    priority: None,
                     repeated: false,
                 }),
             }

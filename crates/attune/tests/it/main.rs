@@ -34,6 +34,7 @@ mod operators;
 mod oracle;
 mod orders;
 mod pauses;
+mod priorities;
 mod python;
 mod queues;
 mod requests;

@@ -29,6 +29,7 @@ fn accepted(n: i64) -> Option<AnswerOutcome> {
         status: Some(Status::Queued),
         position: Some(0),
         repeated: false,
+        priority: None,
     }))
 }
 

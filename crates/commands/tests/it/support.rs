@@ -208,6 +208,7 @@ pub(crate) fn accepted(id: i64) -> AnswerOutcome {
         status: Some(Status::Queued),
         position: Some(0),
         repeated: false,
+        priority: None,
     })
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::source::Source;
 use crate::submission::Submission;
 
 /// A place in a submission.
@@ -17,6 +18,8 @@ use crate::submission::Submission;
 pub enum Path {
     /// The user for whom it runs: `user`.
     User,
+    /// Where it comes from: `source`.
+    Source,
     /// Its own group: `group`.
     Group,
     /// One of its labels: `labels.NAME`.
@@ -38,10 +41,12 @@ impl std::str::FromStr for Path {
         };
         match (first, rest) {
             ("user", None) => return Ok(Self::User),
+            ("source", None) => return Ok(Self::Source),
             ("group", None) => return Ok(Self::Group),
-            ("user", Some("tier")) | ("source", None) => {
+            ("user", Some("tier")) => {
                 return Err(format!(
-                    "`{text}` is not supported yet; use user, group, labels.NAME or parameters.NAME"
+                    "`{text}` is not supported yet; use user, source, group, labels.NAME or \
+                     parameters.NAME"
                 ));
             }
             ("labels", Some(name)) if !name.is_empty() => return Ok(Self::Label(name.to_owned())),
@@ -55,7 +60,7 @@ impl std::str::FromStr for Path {
         }
         let shown: String = text.chars().take(64).collect();
         Err(format!(
-            "{shown:?} is no place in a submission; use user, group, labels.NAME or \
+            "{shown:?} is no place in a submission; use user, source, group, labels.NAME or \
              parameters.NAME, a parameter's parts with dots between them, {MAX_PARTS} at most"
         ))
     }
@@ -79,6 +84,7 @@ impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User => f.write_str("user"),
+            Self::Source => f.write_str("source"),
             Self::Group => f.write_str("group"),
             Self::Label(name) => write!(f, "labels.{name}"),
             Self::Parameter(parts) => write!(f, "parameters.{}", parts.join(".")),
@@ -91,6 +97,8 @@ impl fmt::Display for Path {
 pub struct Words<'a> {
     /// The user for whom it runs.
     pub user: Option<&'a str>,
+    /// Where it comes from.
+    pub source: Option<Source>,
     /// Its own group.
     pub group: Option<&'a str>,
     /// Its labels.
@@ -105,6 +113,7 @@ impl Submission {
     pub fn words(&self) -> Words<'_> {
         Words {
             user: self.requested_by.as_deref(),
+            source: self.source,
             group: self.group.as_deref(),
             labels: &self.labels,
             parameters: &self.parameters,
@@ -119,6 +128,7 @@ impl Path {
         let text = |text: &str| Value::String(text.to_owned());
         match self {
             Self::User => words.user.map(text),
+            Self::Source => words.source.map(|source| text(source.as_str())),
             Self::Group => words.group.map(text),
             Self::Label(name) => words.labels.get(name).map(|label| text(label)),
             Self::Parameter(parts) => {
@@ -236,6 +246,7 @@ mod tests {
     fn a_path_is_read_and_written_the_same() {
         for text in [
             "user",
+            "source",
             "group",
             "labels.a.b",
             "parameters.x",
@@ -257,7 +268,7 @@ mod tests {
             let said = text.parse::<Path>().unwrap_err();
             assert!(said.contains("labels.NAME"), "{text}: {said}");
         }
-        for text in ["user.tier", "source"] {
+        for text in ["user.tier"] {
             assert!(
                 text.parse::<Path>()
                     .unwrap_err()

@@ -139,6 +139,7 @@ fn what_is_refused_is_told_by_partition_after_what_is_accepted() {
         status: None,
         position: None,
         repeated: false,
+        priority: None,
     }));
     let tell = |answers, acks: &[u64]| Tell {
         answers,

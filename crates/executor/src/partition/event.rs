@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Outcome, Pauses, QueueTotals, Reject, RequestId,
-    Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Outcome, Pauses, Priority, QueueTotals, Reject,
+    RequestId, Submission, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -191,6 +191,8 @@ pub struct Accepted {
     pub position: Option<u64>,
     /// Whether the request had been accepted before.
     pub repeated: bool,
+    /// The priority that it has, when it was accepted just now.
+    pub priority: Option<Priority>,
 }
 
 /// What the reconciler takes for lost or forgotten, in milliseconds.

@@ -106,6 +106,7 @@ impl Partition {
             status: Some(status),
             position: None,
             repeated: false,
+            priority: None,
         };
         if self.released.len() == REMEMBERED {
             self.released.pop_front();

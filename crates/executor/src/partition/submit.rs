@@ -114,7 +114,11 @@ impl Partition {
             .not_before
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
-        let priority = submission.priority;
+        let priority = action
+            .spec
+            .policy
+            .priority
+            .of(submission.priority, &submission.words());
         let limits = || limits_of(&action.spec, rule, self.queues.config());
         let enter = |queue: &mut ActionQueue| match not_before {
             Some(time) => queue.enter_delayed(priority, waiting, demand.as_ref(), time),
@@ -126,6 +130,10 @@ impl Partition {
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
         new.demand = demand;
+        // Its policy decides, and may be another one later.
+        if new.submission.priority != Some(priority) {
+            Arc::make_mut(&mut new.submission).priority = Some(priority);
+        }
         self.note(|| accepted_fact(now, &new, not_before));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
@@ -144,6 +152,7 @@ impl Partition {
             status: Some(status),
             position,
             repeated: false,
+            priority: Some(priority),
         })
     }
 
@@ -259,6 +268,7 @@ fn repeated(known: &KnownRequest, digest: i64, out: &mut Vec<Effect>) -> Result<
             status: Some(known.status),
             position: None,
             repeated: true,
+            priority: None,
         });
     }
     out.push(Effect::Count(Counter::Rejected));
@@ -302,7 +312,7 @@ fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) ->
     Fact::Accepted {
         execution_id: new.id,
         action_id: new.action_id,
-        priority: new.submission.priority,
+        priority: new.submission.priority.unwrap_or_default(),
         request_id: new.request_id,
         status: new.status,
         not_before,

@@ -427,7 +427,7 @@ pub(super) fn reconcile(slots: Vec<StoredSlot>) -> Event {
 
 pub(super) fn submit_event(request_id: RequestId, priority: Priority) -> Event {
     let submission = Submission {
-        priority,
+        priority: Some(priority),
         ..Submission::new("core.noop")
     };
     submitted(request_id, submission, OnReject::Answer)

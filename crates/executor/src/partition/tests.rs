@@ -140,7 +140,7 @@ fn what_is_recorded_as_rejected_stays_refused_when_it_comes_again() {
     assert!(!again.iter().any(is_letter), "{again:?}");
     // Another body under that id is still one that only a letter can keep.
     let mut other = Submission::new("core.noop");
-    other.priority = Priority::High;
+    other.priority = Some(Priority::High);
     let other = world.step(submitted(request, other, OnReject::Record));
     assert!(other.iter().any(is_letter), "{other:?}");
 }
@@ -151,7 +151,7 @@ fn a_firing_under_a_request_id_that_is_taken_becomes_a_letter() {
     let request = RequestId::fresh();
     let firing = |priority| {
         let mut submission = Submission::new("core.noop");
-        submission.priority = priority;
+        submission.priority = Some(priority);
         submitted(request, submission, OnReject::Record)
     };
     world.round(vec![firing(Priority::Normal)]);

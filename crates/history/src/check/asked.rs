@@ -11,8 +11,8 @@
 //! force. One that never was answered may come into force at any time; before the first that is
 //! known, the action has no limit.
 //!
-//! *I3.* An execution waits with the priority that its client asked for, and is held up only if
-//! its client asked for that. At each grant the order in force is one that can be, by the same rule
+//! *I3.* An execution waits with the priority that its client asked for, unless the policy of its action
+//! decides about that, and is held up only if its client asked for that. At each grant the order in force is one that can be, by the same rule
 //! as a limit, where no API was killed: what one was asked for at that moment may be stored, and the
 //! record of it lost.
 
@@ -43,6 +43,8 @@ struct Change {
 pub(super) struct Asked {
     changes: HashMap<Uuid, (String, Change)>,
     actions: HashMap<String, ActionId>,
+    /// Actions whose policies decide about priorities, at some time.
+    priorities_set: HashSet<String>,
     /// When the broker first confirmed a request, and the record.
     pub(super) confirmed: HashMap<RequestId, (i64, u32)>,
 }
@@ -60,8 +62,12 @@ impl Asked {
                 action_ref,
                 limit,
                 order,
+                sets_priorities,
                 t_ns,
             } => {
+                if *sets_priorities {
+                    self.priorities_set.insert(action_ref.clone());
+                }
                 let change = Change {
                     limit: *limit,
                     order: *order,
@@ -93,6 +99,12 @@ impl Asked {
     /// The actions that somebody applied, with their refs.
     pub(super) fn actions(&self) -> impl Iterator<Item = (ActionId, &String)> {
         self.actions.iter().map(|(name, id)| (*id, name))
+    }
+
+    /// Whether the policy of an action has decided about priorities at some time.
+    fn sets_priorities(&self, action: ActionId) -> bool {
+        let mut set = self.priorities_set.iter();
+        set.any(|action_ref| self.actions.get(action_ref) == Some(&action))
     }
 }
 
@@ -195,6 +207,12 @@ fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>
         let (Some(queue), Some(known)) = (&request.queue, facts.execution(id)) else {
             continue;
         };
+        if known
+            .action
+            .is_some_and(|action| facts.asked.sets_priorities(action))
+        {
+            continue;
+        }
         judged.priorities += 1;
         let records = request.invoked.map(|(_, invoke)| invoke);
         let records = records.into_iter().chain([record]);

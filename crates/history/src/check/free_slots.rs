@@ -18,7 +18,8 @@ use std::collections::{BTreeMap, HashSet};
 use attune_core::{ActionId, ExecutionId, Priority, Status};
 
 use super::asked::Limits;
-use super::facts::{Decision, Facts, What};
+use super::decision::{Decision, What};
+use super::facts::Facts;
 use super::processes::Tenure;
 use super::queue::STEP;
 use super::rounds::PATIENCE;

@@ -14,6 +14,7 @@
 //! what clients and the API said), `pauses` (I2: what operators hold), `rounds` (I6: owners that do nothing).
 
 mod asked;
+mod decision;
 mod facts;
 mod free_slots;
 mod outcomes;

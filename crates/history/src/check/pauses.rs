@@ -12,7 +12,8 @@ use attune_core::{ActionId, PauseMode, PauseTarget, Status};
 use attune_record::Record;
 use uuid::Uuid;
 
-use super::facts::{Decision, Facts, What};
+use super::decision::{Decision, What};
+use super::facts::Facts;
 use super::processes::Tenure;
 use super::{Judged, Promise, Violation, violation};
 

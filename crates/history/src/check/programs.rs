@@ -23,7 +23,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use attune_core::{ActionId, Attempt, ExecutionId, GroupKey, Priority};
 
 use super::asked::{Limits, invoked};
-use super::facts::{Bounds, Facts, Key, Mark, Seen};
+use super::decision::Bounds;
+use super::facts::{Facts, Key, Mark, Seen};
 use super::{Promise, Violation, violation};
 
 /// What was judged.

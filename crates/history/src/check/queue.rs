@@ -33,7 +33,8 @@ use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, OrderRule, Priority, Seq, Status,
 };
 
-use super::facts::{Bounds, Counts, Facts, Key, What};
+use super::decision::{Bounds, Counts, What};
+use super::facts::{Facts, Key};
 use super::{Promise, Violation, violation};
 
 /// An owner that granted so many in one step goes on in the next round.

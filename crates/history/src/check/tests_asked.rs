@@ -18,6 +18,7 @@ impl World {
             action_ref: ACTION_REF.to_owned(),
             limit,
             order,
+            sets_priorities: false,
             t_ns,
         });
     }

@@ -54,6 +54,24 @@ fn i3_a_lower_priority_before_a_higher() {
 }
 
 impl World {
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.round += 1;
+        let apply_id = Uuid::from_u128(self.round.into());
+        self.ask_limit(apply_id, Some(limit));
+        self.decide(|epoch| Record::Limit {
+            action_id: ACTION,
+            limit: Some(limit),
+            group_limit: None,
+            demands: None,
+            epoch,
+            round: 0,
+            t_ns: 0,
+        });
+        self.serve(None);
+        self.limit_is_stored(apply_id, true);
+    }
+
     pub(super) fn set_order(&mut self, order: OrderRule) {
         self.order = order;
         self.set_limit(self.limit);

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use attune_core::{ActionId, Attempt, Epoch, ExecutionId, Seq, Status};
 
-use super::facts::{Counts, Facts, Key, What};
+use super::decision::{Counts, What};
+use super::facts::{Facts, Key};
 use super::{Judged, Promise, Violation, violation};
 use attune_record::Record;
 

@@ -44,7 +44,7 @@ pub(super) struct World {
     epoch: i64,
     next: u32,
     grants: i64,
-    round: u64,
+    pub(super) round: u64,
     t: i64,
     counts: [u64; 4],
 }
@@ -131,7 +131,7 @@ impl World {
         self.records.len() - 1
     }
 
-    fn decide(&mut self, record: impl FnOnce(Epoch) -> Record) {
+    pub(super) fn decide(&mut self, record: impl FnOnce(Epoch) -> Record) {
         let t = self.now();
         let record = record(Epoch(self.epoch)).committed(self.round, t);
         self.records.push(record);
@@ -293,7 +293,7 @@ impl World {
     }
 
     /// Grants what is free, ends the round, and lets the runs begin.
-    fn serve(&mut self, freed: Option<usize>) {
+    pub(super) fn serve(&mut self, freed: Option<usize>) {
         let mut granted = Vec::new();
         let was_full = self.holders.len() + 1 >= self.limit as usize;
         while self.holders.len() < self.limit as usize
@@ -483,24 +483,6 @@ impl World {
         });
     }
 
-    pub(super) fn set_limit(&mut self, limit: u32) {
-        self.limit = limit;
-        self.round += 1;
-        let apply_id = Uuid::from_u128(self.round.into());
-        self.ask_limit(apply_id, Some(limit));
-        self.decide(|epoch| Record::Limit {
-            action_id: ACTION,
-            limit: Some(limit),
-            group_limit: None,
-            demands: None,
-            epoch,
-            round: 0,
-            t_ns: 0,
-        });
-        self.serve(None);
-        self.limit_is_stored(apply_id, true);
-    }
-
     /// A completion comes a second time.
     pub(super) fn repeat_completion(&mut self, execution_id: ExecutionId) {
         self.decide(|_| Record::StaleCompletion {
@@ -540,6 +522,7 @@ impl World {
     }
 
     pub(super) fn lines(&self) -> Vec<FinalLine> {
-        self.rows.values().cloned().map(FinalLine::Row).collect()
+        let rows = self.rows.values().cloned();
+        rows.map(FinalLine::Row).collect()
     }
 }

@@ -63,7 +63,7 @@ fn golden_values_arrive_in_their_fields() {
     let full = &submits[1].submission;
     assert_eq!(
         (full.action_ref.as_str(), full.priority),
-        ("core.http.get", Priority::High)
+        ("core.http.get", Some(Priority::High))
     );
     assert_eq!(full.labels["team"], "billing");
     assert_eq!(full.check(), Ok(()));
@@ -101,7 +101,7 @@ fn what_may_be_left_out_has_its_default() {
     .unwrap();
     assert_eq!(submit[0].on_reject, OnReject::Answer);
     assert_eq!(submit[0].submission.parameters.get(), "{}");
-    assert_eq!(submit[0].submission.priority, Priority::Normal);
+    assert_eq!(submit[0].submission.priority, None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
-use crate::groups::Grouping;
+use crate::groups::{Grouping, Ranks};
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -156,6 +156,7 @@ impl Plan {
         self.says_words = true;
         for action in &mut self.actions {
             action.grouping = Grouping::draw(rng, action.limit);
+            action.ranks = Ranks::draw(rng);
         }
         if rng.chance(500) {
             let mut at = rng.between(200, self.heal_at / 2);
@@ -194,6 +195,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         timeout_seconds: rng.chance(150).then_some(8),
         order: OrderRule::Priority,
         grouping: Default::default(),
+        ranks: Ranks::default(),
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail
         } else {

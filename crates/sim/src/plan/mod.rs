@@ -12,7 +12,7 @@ use attune_core::{
     ActionPolicy, OnWorkerLost, OrderRule, PartitionId, PauseMode, PauseTarget, Priority,
 };
 
-use crate::groups::Grouping;
+use crate::groups::{Grouping, Ranks};
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -54,6 +54,8 @@ pub struct ActionShape {
     pub order: OrderRule,
     /// By what executions are grouped, and the limit of each group.
     pub grouping: (Grouping, Option<u32>),
+    /// Which priorities they have.
+    pub ranks: Ranks,
     /// What happens when its worker dies.
     pub on_worker_lost: OnWorkerLost,
     /// How often it may be tried.

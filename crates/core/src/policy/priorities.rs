@@ -1,0 +1,342 @@
+//! Which priority an execution has, and what that is worth.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::path::Words;
+use super::{Path, check_path};
+use crate::priority::Priority;
+use crate::reject::Reject;
+
+/// Which priority executions have, and what priorities are worth.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Priorities {
+    /// The priority of whatever asks for none and no rule is for; `normal` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Priority>,
+    /// The highest priority that may be asked for: what asks for more has this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Priority>,
+    /// The priority of what asks for none, by what it says: that of the first rule that is for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<PriorityRule>,
+    /// After how many seconds of waiting an execution stands where one of the next higher priority
+    /// stands that comes then; without it a lower priority waits as long as there is a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ageing_seconds: Option<u32>,
+}
+
+/// The priority of some executions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PriorityRule {
+    /// What a submission must say, all of it.
+    pub when: BTreeMap<Path, Test>,
+    /// The priority that it has then.
+    pub then: Priority,
+}
+
+/// What must stand at a place. It cannot fail, and what it costs is known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Test {
+    /// One of these.
+    OneOf(Vec<Value>),
+    /// Something, or nothing.
+    Exists(Exists),
+    /// This.
+    Equals(Value),
+}
+
+/// Whether something must stand at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exists {
+    /// Whether it must.
+    pub exists: bool,
+}
+
+/// How many rules there may be.
+const MAX_RULES: usize = 100;
+/// How many values one test may name.
+const MAX_VALUES: usize = 1_000;
+
+impl Test {
+    fn holds(&self, value: Option<&Value>) -> bool {
+        match self {
+            Self::Exists(wanted) => value.is_some() == wanted.exists,
+            Self::Equals(wanted) => value == Some(wanted),
+            Self::OneOf(wanted) => value.is_some_and(|value| wanted.contains(value)),
+        }
+    }
+
+    fn values(&self) -> &[Value] {
+        match self {
+            Self::Exists(_) => &[],
+            Self::Equals(value) => std::slice::from_ref(value),
+            Self::OneOf(values) => values,
+        }
+    }
+
+    /// Whether all that fits another test fits this one.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exists(wanted), Self::Exists(other)) => wanted == other,
+            (Self::Exists(wanted), _) => wanted.exists,
+            (_, Self::Exists(_)) => false,
+            _ => {
+                let values = self.values();
+                other.values().iter().all(|value| values.contains(value))
+            }
+        }
+    }
+}
+
+impl PriorityRule {
+    fn is_for(&self, words: &Words<'_>) -> bool {
+        let mut tests = self.when.iter();
+        tests.all(|(path, test)| test.holds(path.value(words).as_ref()))
+    }
+
+    /// Whether all that another rule is for is this one's already.
+    fn covers(&self, other: &Self) -> bool {
+        let mut tests = self.when.iter();
+        tests.all(|(path, test)| other.when.get(path).is_some_and(|other| test.covers(other)))
+    }
+}
+
+impl Priorities {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether some executions have another priority than the one that was asked for, or `normal`.
+    #[must_use]
+    pub fn sets_any(&self) -> bool {
+        self.default.is_some() || self.max.is_some() || !self.rules.is_empty()
+    }
+
+    /// The priority of a submission that asks for `asked`.
+    #[must_use]
+    pub fn of(&self, asked: Option<Priority>, words: &Words<'_>) -> Priority {
+        let by_rule = || self.rules.iter().find(|rule| rule.is_for(words));
+        let wanted = asked.or_else(|| by_rule().map(|rule| rule.then));
+        let wanted = wanted.or(self.default).unwrap_or_default();
+        // The higher goes first and is the smaller.
+        self.max.map_or(wanted, |max| wanted.max(max))
+    }
+
+    pub(super) fn check(&self, is_fifo: bool, parameters: Option<&Value>) -> Result<(), Reject> {
+        if let (Some(default), Some(max)) = (self.default, self.max)
+            && default < max
+        {
+            let field = "policy.priority.default";
+            let words = format!(
+                "`{field}` is {default} and `policy.priority.max` {max}, which is lower; lower the one \
+                 or raise the other"
+            );
+            return Err(Reject::field(field, words));
+        }
+        let sets = [
+            ("default", self.default.is_some()),
+            ("max", self.max.is_some()),
+            ("rules", !self.rules.is_empty()),
+        ];
+        if let Some((name, _)) = sets.iter().find(|(_, is_set)| is_fifo && *is_set) {
+            let field = format!("policy.priority.{name}");
+            let words = format!(
+                "`{field}` has no meaning with `policy.queue.ordering: fifo`, where priorities count \
+                 for nothing; leave one of the two out"
+            );
+            return Err(Reject::field(field, words));
+        }
+        let field = "policy.priority.rules";
+        if self.rules.len() > MAX_RULES {
+            let words = format!(
+                "`{field}` has {} rules; at most {MAX_RULES} are allowed",
+                self.rules.len()
+            );
+            return Err(Reject::field(field, words));
+        }
+        for (number, rule) in self.rules.iter().enumerate() {
+            self.check_rule(number, rule, parameters)?;
+        }
+        Ok(())
+    }
+
+    fn check_rule(
+        &self,
+        number: usize,
+        rule: &PriorityRule,
+        parameters: Option<&Value>,
+    ) -> Result<(), Reject> {
+        let field = format!("policy.priority.rules.{number}");
+        let wrong =
+            |part: &str, words: String| Err(Reject::field(format!("{field}.{part}"), words));
+        if rule.when.is_empty() {
+            let words = format!(
+                "`{field}.when` is for everything; that is what `policy.priority.default` says"
+            );
+            return wrong("when", words);
+        }
+        for (path, test) in &rule.when {
+            check_path(&format!("{field}.when"), path, parameters)?;
+            let values = test.values();
+            if values.len() > MAX_VALUES || (values.is_empty() && !matches!(test, Test::Exists(_)))
+            {
+                let words = format!(
+                    "`{field}.when.{path}` names {} values; it must be from 1 to {MAX_VALUES}",
+                    values.len()
+                );
+                return wrong("when", words);
+            }
+        }
+        if self.max.is_some_and(|max| rule.then < max) {
+            let words = format!(
+                "`{field}.then` is {} and above `policy.priority.max`; lower the one or raise the other",
+                rule.then
+            );
+            return wrong("then", words);
+        }
+        let earlier = self.rules[..number].iter();
+        if let Some(before) = earlier.clone().position(|earlier| earlier.covers(rule)) {
+            let words = format!(
+                "`{field}` is never reached: whatever it is for is rule {before}'s already; put it \
+                 before that one or leave it out"
+            );
+            return wrong("when", words);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Submission;
+
+    fn priorities(text: &str) -> Priorities {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_first_rule_decides_for_what_asks_for_none() {
+        let priorities = priorities(
+            r#"{"default": "low", "max": "high", "rules": [
+                {"when": {"source": "interactive", "labels.tier": ["gold", "silver"]}, "then": "high"},
+                {"when": {"parameters.rows": 0}, "then": "background"},
+                {"when": {"user": {"exists": true}}, "then": "normal"}]}"#,
+        );
+        assert_eq!(priorities.check(false, None), Ok(()));
+        let of = |submission: &str| {
+            let submission: Submission = serde_json::from_str(submission).unwrap();
+            priorities.of(submission.priority, &submission.words())
+        };
+        let gold = r#""labels":{"tier":"gold"}"#;
+        for (submission, priority) in [
+            (
+                format!(r#"{{"action_ref":"a.b","source":"interactive",{gold}}}"#),
+                Priority::High,
+            ),
+            (
+                format!(r#"{{"action_ref":"a.b","source":"api",{gold}}}"#),
+                Priority::Low,
+            ),
+            (
+                r#"{"action_ref":"a.b","parameters":{"rows":0},"requested_by":"ann"}"#.to_owned(),
+                Priority::Background,
+            ),
+            (
+                r#"{"action_ref":"a.b","parameters":{"rows":"0"},"requested_by":"ann"}"#.to_owned(),
+                Priority::Normal,
+            ),
+            (r#"{"action_ref":"a.b"}"#.to_owned(), Priority::Low),
+            (
+                r#"{"action_ref":"a.b","priority":"normal"}"#.to_owned(),
+                Priority::Normal,
+            ),
+            (
+                r#"{"action_ref":"a.b","priority":"critical"}"#.to_owned(),
+                Priority::High,
+            ),
+        ] {
+            assert_eq!(of(&submission), priority, "{submission}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_names_its_field() {
+        let rule = |when: &str, then: &str| format!(r#"{{"when": {when}, "then": "{then}"}}"#);
+        let user = rule(r#"{"user": ["ann", "bob"]}"#, "high");
+        let many = (0..=MAX_RULES).map(|n| rule(&format!(r#"{{"user": "u{n}"}}"#), "low"));
+        let many = many.collect::<Vec<_>>().join(",");
+        for (text, field) in [
+            (
+                r#"{"default": "high", "max": "normal"}"#.to_owned(),
+                "default",
+            ),
+            (
+                format!(r#"{{"rules": [{}]}}"#, rule("{}", "low")),
+                "rules.0.when",
+            ),
+            (
+                format!(r#"{{"rules": [{}]}}"#, rule(r#"{"user": []}"#, "low")),
+                "rules.0.when",
+            ),
+            (
+                format!(
+                    r#"{{"rules": [{}]}}"#,
+                    rule(r#"{"parameters.x": 1}"#, "low")
+                ),
+                "rules.0.when",
+            ),
+            (
+                format!(r#"{{"max": "normal", "rules": [{user}]}}"#),
+                "rules.0.then",
+            ),
+            (
+                format!(
+                    r#"{{"rules": [{user}, {}]}}"#,
+                    rule(r#"{"user": "bob", "group": "g"}"#, "low")
+                ),
+                "rules.1.when",
+            ),
+            (
+                format!(
+                    r#"{{"rules": [{}, {user}]}}"#,
+                    rule(r#"{"user": {"exists": true}}"#, "low")
+                ),
+                "rules.1.when",
+            ),
+            (format!(r#"{{"rules": [{many}]}}"#), "rules"),
+        ] {
+            let schema = serde_json::json!({"properties": {"y": {}}});
+            let reject = priorities(&text).check(false, Some(&schema)).unwrap_err();
+            assert_eq!(
+                reject.field,
+                Some(format!("policy.priority.{field}")),
+                "{text}"
+            );
+        }
+        let wider = format!(
+            r#"{{"rules": [{}, {user}]}}"#,
+            rule(r#"{"user": "bob"}"#, "low")
+        );
+        assert_eq!(priorities(&wider).check(false, None), Ok(()));
+        for (text, field) in [
+            (r#"{"default": "low"}"#.to_owned(), "default"),
+            (r#"{"max": "low"}"#.to_owned(), "max"),
+            (format!(r#"{{"rules": [{user}]}}"#), "rules"),
+        ] {
+            let reject = priorities(&text).check(true, None).unwrap_err();
+            assert_eq!(
+                reject.field,
+                Some(format!("policy.priority.{field}")),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What owners decide, in a form that can be judged.
+
+use attune_core::{Demand, Epoch, ExecutionId, OrderRule, Status};
+
+use super::facts::Key;
+
+/// What an owner decided about the queue of one action.
+#[derive(Debug, Clone)]
+pub(super) struct Decision {
+    pub(super) epoch: Epoch,
+    /// The number of the record: within an epoch, later is higher.
+    pub(super) record: u32,
+    pub(super) t_ns: i64,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    Accepted(ExecutionId, Status),
+    /// What it demands from now on.
+    Grouped(ExecutionId, Demand),
+    Held(Key),
+    Granted(Key, Bounds, OrderRule),
+    Ended(Key, Status),
+    Revoked(Key),
+    Bounds(Bounds),
+    Totals {
+        counts: Box<Counts>,
+        /// Whether nothing could be granted for want of room in the pool, because operators hold it, or
+        /// because it was not known of all how they are grouped.
+        held_up: bool,
+    },
+}
+
+/// The limits of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    pub(super) limit: Option<u32>,
+    pub(super) group_limit: Option<u32>,
+    /// The rule by which executions demand different things of them.
+    pub(super) demands: Option<i64>,
+}
+
+/// What a queue counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) struct Counts {
+    pub(super) enqueued: u64,
+    pub(super) completed: u64,
+    pub(super) cancelled: u64,
+    pub(super) expired: u64,
+    pub(super) waiting: u64,
+    pub(super) active: u64,
+}
