@@ -53,7 +53,7 @@ pub struct ActionList {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum InForce {
-    /// The owner of the action's partition has taken it over.
+    /// The owner of the action's partition has taken it over; of what concerns several, all of them.
     Now,
     /// It is stored; the owner could not be told and takes it over by itself, within
     /// `executor.reconcile.interval_seconds` as long as an executor runs. Nothing is to be repeated.

@@ -5,6 +5,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::PauseView;
+
 /// How a queue is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +69,9 @@ pub struct QueueView {
     pub max_length: u32,
     /// How long an execution may wait, in seconds.
     pub timeout_seconds: u64,
+    /// By what operators hold it: nothing is granted from it while there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pauses: Vec<PauseView>,
     /// The verdict.
     pub health: QueueHealth,
 }

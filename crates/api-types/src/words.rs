@@ -53,6 +53,16 @@ pub enum Priority {
     Background,
 }
 
+/// How queues are held. The stronger one counts when several cover a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PauseMode {
+    /// Executions are accepted, and nobody is given a slot.
+    Pause,
+    /// Nobody is given a slot, and no execution is accepted; done when nothing runs.
+    Drain,
+}
+
 /// One submission, or an array of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

@@ -29,6 +29,8 @@ pub struct Bounds<'a> {
     pub unserved_pool: Option<&'a str>,
     /// What keeps the owner of its partition from its work.
     pub trouble: Option<&'a LeaseTrouble>,
+    /// Operators hold it: that its executions wait is what they want.
+    pub held: bool,
     /// Executions demand different things of its limits: a slot that is free may be nobody's of those
     /// who wait, as long as anybody holds one.
     pub grouped: bool,
@@ -54,8 +56,10 @@ pub fn judge(
     judge_owner(bounds, &mut found);
     judge_length(stats, bounds, &mut found);
     let waited = stats.oldest_enqueued_at.map(|oldest| now - oldest);
-    judge_age(waited, &mut found);
-    judge_slots(stats, bounds, waited, &mut found);
+    if !bounds.held {
+        judge_age(waited, &mut found);
+        judge_slots(stats, bounds, waited, &mut found);
+    }
     judge_pool(stats, bounds, &mut found);
     judge_freshness(stats, as_of, now, &mut found);
     QueueHealth {
@@ -231,6 +235,7 @@ mod tests {
         max_length: 100,
         unserved_pool: None,
         trouble: None,
+        held: false,
         grouped: false,
     };
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use attune_bus::Bus;
 use attune_commands::{ClientError, CommandClient};
-use attune_core::{ActionId, ExecutionId, QueueStats, Submission};
+use attune_core::{ActionId, ExecutionId, PartitionId, QueueStats, Submission};
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
-    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, PartitionStore, StatsStore, Store,
-    WorkerStore,
+    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, PartitionStore, PauseStore,
+    StatsStore, Store, WorkerStore,
 };
 
 use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
@@ -57,6 +57,14 @@ pub trait Commands: Send + Sync + 'static {
         action_ref: &str,
         deadline: Duration,
     ) -> Result<Accepted, ClientError>;
+
+    /// Makes the owners of these partitions read again what operators hold. The outcomes come in
+    /// the order of the partitions.
+    async fn pauses_changed(
+        &self,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>>;
 }
 
 #[async_trait]
@@ -92,6 +100,14 @@ impl Commands for CommandClient {
     ) -> Result<Accepted, ClientError> {
         Self::action_changed(self, action_ref, deadline).await
     }
+
+    async fn pauses_changed(
+        &self,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        Self::pauses_changed(self, partitions.iter().copied(), deadline).await
+    }
 }
 
 /// The queues of an executor in this process, as they are in its memory. Only to be looked at.
@@ -118,6 +134,8 @@ pub struct Ports {
     pub audit: Arc<dyn AuditStore>,
     /// Who owns which partition.
     pub partitions: Arc<dyn PartitionStore>,
+    /// Where operators hold queues.
+    pub pauses: Arc<dyn PauseStore>,
     /// Messages that nobody could use.
     pub letters: Arc<dyn DeadLetterStore>,
     /// Where they are put back.
@@ -151,6 +169,7 @@ impl Ports {
             stats: store.clone(),
             audit: store.clone(),
             partitions: store.clone(),
+            pauses: store.clone(),
             letters: store.clone(),
             bus: bus.clone(),
             commands,

@@ -35,7 +35,7 @@ pub(super) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// A call did not give what was asked for.
 #[derive(Debug, Clone)]
 pub(super) enum CallError {
-    /// The server refused; asking again does not help, except when a queue is full.
+    /// The server refused; asking again does not help, except when a queue is full or drained.
     Refused(ErrorDetail),
     /// The server could not do it now, and maybe has done it.
     Unavailable(ErrorDetail),
@@ -185,6 +185,15 @@ impl Http {
             .await
     }
 
+    /// Deletes `path`, with the parameters of `query` that have a value.
+    pub(super) async fn delete<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, Option<String>)],
+    ) -> Result<T, CallError> {
+        self.send(self.client.delete(self.url(path, query)?)).await
+    }
+
     fn url(&self, path: &str, query: &[(&str, Option<String>)]) -> Result<Url, CallError> {
         let mut url = format!("{}/api/v1{path}", self.base.as_str().trim_end_matches('/'))
             .parse::<Url>()
@@ -219,7 +228,8 @@ impl Http {
         let Ok(ErrorBody { error }) = serde_json::from_slice(&body) else {
             return Err(self.foreign(&format!("HTTP {}", status.as_u16())));
         };
-        if status.is_server_error() {
+        // Of a queue that is drained it is known that nothing was done.
+        if status.is_server_error() && error.code != "QUEUE_DRAINING" {
             Err(CallError::Unavailable(error))
         } else {
             Err(CallError::Refused(error))

@@ -16,6 +16,7 @@ mod executions;
 mod holders;
 mod http;
 mod lines;
+mod pauses;
 mod probe;
 mod queues;
 mod render;

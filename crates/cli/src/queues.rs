@@ -1,13 +1,13 @@
 //! `attune queues`.
 
 use attune_api_types::{HealthState, QueueList, QueueView};
-use attune_core::ActionRef;
+use attune_core::{ActionRef, PauseMode};
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 
 use super::http::Http;
 use super::render::{Column, duration, limit, millis, table};
-use super::{Connect, EXIT_CODES, Failure, Output, holders};
+use super::{Connect, EXIT_CODES, Failure, Output, holders, pauses};
 
 /// Figures of a moment less long ago, in milliseconds, are those of now: the time that the answer
 /// itself takes.
@@ -39,12 +39,32 @@ enum QueuesCommand {
         #[arg(value_name = "REF")]
         action_ref: ActionRef,
     },
+    /// Holds queues: what comes is accepted, and nothing starts until they are resumed.
+    Pause(pauses::PauseArguments),
+    /// Holds queues and lets nothing in: what comes is refused; done when nothing runs.
+    Drain(pauses::PauseArguments),
+    /// Lets queues go on. What is also held with its pack or with all stays held.
+    Resume(pauses::PauseArguments),
+    /// Everything that is held: by whom, since when, why.
+    #[command(after_help = EXIT_CODES)]
+    Pauses,
 }
 
 pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<Output, Failure> {
     let json = arguments.connect.json;
-    if let Some(QueuesCommand::Holders { action_ref }) = arguments.command {
-        return holders::list(http, &action_ref, json).await;
+    match arguments.command {
+        Some(QueuesCommand::Holders { action_ref }) => {
+            return holders::list(http, &action_ref, json).await;
+        }
+        Some(QueuesCommand::Pause(of)) => {
+            return pauses::change(http, of, Some(PauseMode::Pause), json).await;
+        }
+        Some(QueuesCommand::Drain(of)) => {
+            return pauses::change(http, of, Some(PauseMode::Drain), json).await;
+        }
+        Some(QueuesCommand::Resume(of)) => return pauses::change(http, of, None, json).await,
+        Some(QueuesCommand::Pauses) => return pauses::list(http, json).await,
+        None => {}
     }
     let now = Utc::now();
     if let Some(action_ref) = arguments.action_ref {
@@ -125,6 +145,15 @@ pub(super) fn as_of(age_ms: u64) -> String {
 }
 
 fn health(queue: &QueueView) -> String {
+    let held = pauses::of_queue(&queue.pauses, queue.active_count);
+    match (held, verdict(queue)) {
+        (Some(held), verdict) if verdict == "healthy" => held,
+        (Some(held), verdict) => format!("{held}; {verdict}"),
+        (None, verdict) => verdict,
+    }
+}
+
+fn verdict(queue: &QueueView) -> String {
     let state = match queue.health.state {
         HealthState::Healthy => return "healthy".to_owned(),
         HealthState::Degraded => "degraded",

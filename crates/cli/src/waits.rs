@@ -12,6 +12,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::holders;
 use super::http::Http;
+use super::pauses;
 use super::queues::as_of;
 use super::render::{duration, millis};
 
@@ -126,6 +127,12 @@ async fn around(http: &Http, record: &Execution) -> Around {
     }
 }
 
+/// By what operators hold its queue.
+fn held_by(around: &Around) -> Option<String> {
+    let queue = around.queue.as_ref()?;
+    pauses::of_queue(&queue.pauses, queue.active_count.max(1))
+}
+
 /// Why an execution has no slot yet.
 fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
     let partition = record.id.partition();
@@ -137,6 +144,9 @@ fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
     let mut said = Vec::new();
     if let Some(until) = record.not_before.filter(|until| *until > now) {
         said.push(format!("for its time, {} from now", duration(until - now)));
+        said.extend(undecided(&owner, partition));
+    } else if let Some(held) = held_by(around) {
+        said.push(format!("for operators to resume its queue: {held}"));
         said.extend(undecided(&owner, partition));
     } else if let Some((taken, limit)) = slots(around).filter(|(taken, limit)| taken >= limit) {
         let name = &record.action_ref;

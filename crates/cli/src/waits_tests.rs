@@ -279,6 +279,24 @@ fn what_cannot_be_seen_is_not_guessed() {
     );
 }
 
+#[test]
+fn who_waits_in_a_held_queue_is_told_who_holds_it() {
+    let mut around = held(well(Some(1)));
+    let mut stats = queue(1, 1, Some(1));
+    stats.pauses.push(attune_api_types::PauseView {
+        scope: "pack".to_owned(),
+        target: Some("core".to_owned()),
+        mode: attune_core::PauseMode::Pause,
+        since: Utc::now(),
+        who: "ann".to_owned(),
+        reason: None,
+    });
+    around.queue = Some(stats);
+    let said = queued_after(&around, 60);
+    let expected = "for operators to resume its queue: paused by ann with pack core";
+    assert!(said.starts_with(expected), "{said}");
+}
+
 /// A free slot is no sign of trouble where the group may have no room.
 #[test]
 fn who_waits_for_its_group_is_told_so() {

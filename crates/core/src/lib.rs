@@ -9,6 +9,7 @@ pub mod ids;
 pub mod input;
 pub mod network;
 pub mod outcome;
+pub mod pause;
 pub mod plain;
 pub mod plant;
 pub mod policy;
@@ -28,6 +29,7 @@ pub use ids::{
 };
 pub use network::Network;
 pub use outcome::Outcome;
+pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;
 pub use policy::{ActionPolicy, Demand, DemandRule, GroupKey, OrderRule};
 pub use priority::Priority;

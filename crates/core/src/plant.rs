@@ -21,6 +21,8 @@ pub enum Bug {
     NoClaim,
     /// An owner that was overtaken still writes.
     NoFence,
+    /// Whoever takes a partition over does not know what operators hold.
+    PauseForgotten,
     /// A refused publish is repeated before all else.
     RefusedLoop,
     /// A refused commit costs a new epoch and a reload.
@@ -47,7 +49,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -55,6 +57,7 @@ impl Bug {
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
+        Self::PauseForgotten,
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
@@ -78,6 +81,7 @@ impl Bug {
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
+            Self::PauseForgotten => "pause-forgotten",
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",

@@ -10,6 +10,8 @@ use crate::ExecutionId;
 pub enum RejectCode {
     /// The queue of the action holds as many waiting executions as it may.
     QueueFull,
+    /// Operators drain the queue of the action: it takes nothing new.
+    QueueDraining,
     /// No action has this ref.
     UnknownAction,
     /// No execution has this id.
@@ -34,6 +36,7 @@ impl RejectCode {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::QueueFull => "QUEUE_FULL",
+            Self::QueueDraining => "QUEUE_DRAINING",
             Self::UnknownAction => "UNKNOWN_ACTION",
             Self::UnknownExecution => "UNKNOWN_EXECUTION",
             Self::InvalidInput => "INVALID_INPUT",
@@ -47,7 +50,10 @@ impl RejectCode {
 
     /// Whether the first release can read it: it cannot read a message with another code in it.
     pub fn is_of_first_release(self) -> bool {
-        !matches!(self, Self::AlreadyRejected | Self::Other)
+        !matches!(
+            self,
+            Self::AlreadyRejected | Self::QueueDraining | Self::Other
+        )
     }
 }
 
@@ -95,6 +101,19 @@ impl Reject {
             message: format!("Queue full (max length: {max_length})"),
             field: None,
             retry_after_seconds: Some(1),
+        }
+    }
+
+    /// Operators drain the queue of an action.
+    pub fn queue_draining(action_ref: &str) -> Self {
+        let words = format!(
+            "the queue of `{action_ref}` is being drained: it takes nothing new until an operator \
+             resumes it (`attune queues pauses` says who drains it, and why)"
+        );
+        Self {
+            // Somebody has to decide: asking every second would be for nothing.
+            retry_after_seconds: Some(30),
+            ..Self::new(RejectCode::QueueDraining, words)
         }
     }
 

@@ -73,10 +73,20 @@ impl Calls {
                 Reply::Retired
             }
             Call::LoadQueues(partition) => {
+                // What is held is read last: what was told to others meanwhile is in it.
                 let ids = [partition];
                 let (actions, totals) =
                     tokio::try_join!(store.load_actions(&ids), store.load_totals(&ids))?;
-                Reply::Queues { actions, totals }
+                let pauses = store.pauses(None).await?.unwrap_or_default().pauses();
+                Reply::Queues {
+                    actions,
+                    totals,
+                    pauses: Arc::new(pauses),
+                }
+            }
+            Call::LoadPauses { newer_than } => {
+                let newer = store.pauses(Some(newer_than)).await?;
+                Reply::Pauses(newer.map(|set| Arc::new(set.pauses())))
             }
             Call::LoadRows {
                 partition,

@@ -11,7 +11,9 @@ use attune_bus::{
 };
 use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
-use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, SlotRelease, Submit};
+use attune_messages::v1::{
+    ActionChanged, Cancel, ForceRelease, PausesChanged, SlotRelease, Submit,
+};
 use attune_messages::{DecodeError, Envelope, Message};
 use attune_runtime::{Backoff, LogPace};
 use tokio::sync::mpsc;
@@ -275,12 +277,17 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             let changes = items.map(|item| (item.request_id, item.action_ref));
             Ok(Work::Changes(changes.collect()))
         }
+        _ if envelope.is::<PausesChanged>() => {
+            let items = envelope.items::<PausesChanged>()?.into_iter();
+            Ok(Work::Pauses(items.map(|item| item.request_id).collect()))
+        }
         _ => {
             let types = [
                 Submit::TYPE,
                 Cancel::TYPE,
                 ForceRelease::TYPE,
                 ActionChanged::TYPE,
+                PausesChanged::TYPE,
             ];
             Err(envelope.unexpected(&types.join(", ")))
         }

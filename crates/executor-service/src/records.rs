@@ -51,7 +51,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             pid: None,
             t_ns,
         },
-        Fact::Pool { .. } | Fact::Refused { .. } => return None,
+        Fact::Pool { .. } | Fact::Paused { .. } | Fact::Refused { .. } => return None,
         Fact::Lost => Record::Lost {
             partition,
             epoch,
@@ -197,6 +197,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
         Fact::Totals {
             stats,
             pool_closed,
+            paused,
             regrouping,
             goes_on,
         } => Record::Totals {
@@ -208,6 +209,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             waiting: stats.queue_length,
             active: stats.active_count,
             pool_closed: *pool_closed,
+            paused: *paused,
             regrouping: *regrouping,
             goes_on: *goes_on,
             epoch,

@@ -135,6 +135,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         Event::Recover {
             actions: actions_of,
             totals: Vec::new(),
+            pauses: Arc::default(),
         },
     );
     let row = |place: u32| StoredExecution {

@@ -5,8 +5,8 @@
 
 use attune_core::policy::TryEnd;
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
-    Status,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, Hold, OrderRule, PartitionId, Priority,
+    RequestId, Status,
 };
 
 use crate::policy::QueueLimits;
@@ -138,6 +138,13 @@ pub enum Fact {
         /// Whether nothing is granted.
         closed: bool,
     },
+    /// Operators hold a queue in another way from now on.
+    Paused {
+        /// Which action.
+        action_id: ActionId,
+        /// How.
+        hold: Hold,
+    },
     /// The partition is not served any more.
     Lost,
     /// A commit was refused, because the partition has another owner.
@@ -148,6 +155,8 @@ pub enum Fact {
         stats: attune_core::QueueStats,
         /// Whether nothing is granted because its pool takes no dispatches.
         pool_closed: bool,
+        /// Whether nothing is granted because operators hold it.
+        paused: bool,
         /// Whether nothing is granted until it is known what executions demand that were there before.
         regrouping: bool,
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.

@@ -96,6 +96,16 @@ pub struct ActionChanged {
 }
 message!(ActionChanged = "partition.action_changed");
 
+/// What operators hold has changed: read it again. API → owner. An owner of before this message puts
+/// it among the dead letters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PausesChanged {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+}
+message!(PausesChanged = "partition.pauses_changed");
+
 /// What an owner answers to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
@@ -123,7 +133,7 @@ pub enum AnswerOutcome {
 /// An execution as the answer to a command shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
-    /// Which execution; absent in the answer to a change of an action.
+    /// Which execution; absent in the answer to a change of an action or a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execution_id: Option<ExecutionId>,
     /// Where it stands.

@@ -5,6 +5,7 @@
 //! ([`now_ns`]), so the records of all processes of one machine, and of one machine only, can be
 //! put in order. Judging them is the business of the crate `attune-history`, which no daemon links.
 
+mod committed;
 pub mod phase;
 pub mod read;
 pub mod record;
@@ -13,7 +14,7 @@ mod recorder;
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::{sync, thread};
 
-pub use phase::{FaultPhase, ProcessPhase};
+pub use phase::{FaultPhase, ProcessPhase, Retried};
 pub use read::{ReadError, Records, read_dir};
-pub use record::{Record, Retried, now_ns};
+pub use record::{Record, now_ns};
 pub use recorder::{RecordError, Recorder};

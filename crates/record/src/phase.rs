@@ -1,5 +1,6 @@
-//! How far something is that is recorded more than once.
+//! How far something is that is recorded more than once, and how a try ended.
 
+use attune_core::policy::TryEnd;
 use serde::{Deserialize, Serialize};
 
 /// Where a role of a process stands.
@@ -22,4 +23,13 @@ pub enum FaultPhase {
     Begin,
     /// It is made good.
     End,
+}
+
+/// How a try ended that is followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retried {
+    /// How.
+    pub end: TryEnd,
+    /// When it may be tried again, by the owner's time, in milliseconds since 1970.
+    pub not_before: i64,
 }

@@ -1,14 +1,13 @@
 //! What can be recorded.
 
-use attune_core::policy::TryEnd;
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
-    Status, WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority,
+    RequestId, Status, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phase::{FaultPhase, ProcessPhase};
+use crate::phase::{FaultPhase, ProcessPhase, Retried};
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
@@ -97,6 +96,29 @@ pub enum Record {
         /// The action.
         action_id: ActionId,
         /// Whether its owner has answered that it goes by it.
+        in_force: bool,
+        /// When.
+        t_ns: i64,
+    },
+    /// The API is about to hold queues or to resume them. What was asked for and has no
+    /// [`PauseOk`](Self::PauseOk) may have been stored.
+    PauseInvoke {
+        /// By which the outcome is found.
+        pause_id: Uuid,
+        /// `action`, `pack` or `all`.
+        scope: String,
+        /// The action's ref or the pack.
+        target: String,
+        /// How they are to be held; `None` resumes them.
+        mode: Option<PauseMode>,
+        /// When.
+        t_ns: i64,
+    },
+    /// What operators hold is stored.
+    PauseOk {
+        /// Which change of it.
+        pause_id: Uuid,
+        /// Whether all owners concerned have answered that they go by it.
         in_force: bool,
         /// When.
         t_ns: i64,
@@ -191,8 +213,7 @@ pub enum Record {
         /// Whether it may not start before a time of its own, so that others may overtake it.
         #[serde(default, skip_serializing_if = "is_false")]
         delayed: bool,
-        /// When, in milliseconds since 1970 by the clock of its owner: it stands in line by that where a
-        /// wait counts.
+        /// When, in milliseconds since 1970 by the clock of its owner: where a wait counts, from then on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
         /// What it demands of the limits of its action, where not all demand the same.
@@ -346,8 +367,10 @@ pub enum Record {
         /// Whether nothing is granted because its pool takes no dispatches.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
-        /// Whether nothing is granted until it is known what executions demand that were there before
-        /// the rule changed.
+        /// Whether nothing is granted because operators hold it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        paused: bool,
+        /// Whether nothing is granted until it is known what executions demand that were there before.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         regrouping: bool,
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
@@ -513,40 +536,6 @@ pub enum Record {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-impl Record {
-    /// The same record of an owner, this process, with the number and the time of the commit that
-    /// made it true;
-    /// kinds that owners do not commit stay as they are.
-    #[must_use]
-    pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
-        match &mut self {
-            Self::Accepted { round, t_ns, .. }
-            | Self::Grouped { round, t_ns, .. }
-            | Self::Held { round, t_ns, .. }
-            | Self::Granted { round, t_ns, .. }
-            | Self::Ended { round, t_ns, .. }
-            | Self::Revoked { round, t_ns, .. }
-            | Self::Limit { round, t_ns, .. }
-            | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
-            Self::Acquired { pid, t_ns, .. } => {
-                (*pid, *t_ns) = (Some(std::process::id()), now_ns);
-            }
-            Self::StaleCompletion { t_ns, .. } => *t_ns = now_ns,
-            _ => {}
-        }
-        self
-    }
-}
-
-/// How a try ended that is followed by another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Retried {
-    /// How.
-    pub end: TryEnd,
-    /// When it may be tried again, by the owner's time, in milliseconds since 1970.
-    pub not_before: i64,
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set

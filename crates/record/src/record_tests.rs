@@ -295,6 +295,7 @@ fn the_form_of_decisions_is_fixed() {
         waiting: 2,
         active: 2,
         pool_closed: false,
+        paused: false,
         regrouping: false,
         goes_on: false,
         epoch,
@@ -468,5 +469,29 @@ fn the_form_of_changes_is_fixed() {
     check(
         &ok,
         r#"{"kind":"apply_ok","apply_id":"NIL","action_id":7,"in_force":true,"t_ns":2}"#,
+    );
+    let pause = |mode| Record::PauseInvoke {
+        pause_id: Uuid::nil(),
+        scope: "pack".to_owned(),
+        target: "core".to_owned(),
+        mode,
+        t_ns: 3,
+    };
+    check(
+        &pause(Some(PauseMode::Drain)),
+        r#"{"kind":"pause_invoke","pause_id":"NIL","scope":"pack","target":"core","mode":"drain","t_ns":3}"#,
+    );
+    check(
+        &pause(None),
+        r#"{"kind":"pause_invoke","pause_id":"NIL","scope":"pack","target":"core","mode":null,"t_ns":3}"#,
+    );
+    let ok = Record::PauseOk {
+        pause_id: Uuid::nil(),
+        in_force: false,
+        t_ns: 4,
+    };
+    check(
+        &ok,
+        r#"{"kind":"pause_ok","pause_id":"NIL","in_force":false,"t_ns":4}"#,
     );
 }

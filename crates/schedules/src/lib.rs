@@ -33,6 +33,8 @@ pub use task::spawn;
 #[path = "../../commands/src/client/mod.rs"]
 mod client;
 mod clock;
+#[path = "../../record/src/committed.rs"]
+mod committed;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
 mod guard;

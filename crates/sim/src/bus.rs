@@ -39,6 +39,8 @@ pub(crate) enum Body {
     Cancel(RequestId, ExecutionId, Arc<str>),
     /// This action has changed; who asks stands last.
     Changed(RequestId, Arc<str>, Arc<str>),
+    /// What operators hold has changed; who asks stands last.
+    Pauses(RequestId, Arc<str>),
     /// An operator takes a slot back.
     Release(Arc<ForceRelease>, Arc<str>),
     /// A run has ended.

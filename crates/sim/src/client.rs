@@ -29,6 +29,8 @@ pub(crate) struct Ask {
     pub(crate) confirm_only: bool,
     /// The limit that holds when it is answered.
     limit: Option<(ActionId, i64)>,
+    /// The version of what is held that is in force in a partition when it is answered.
+    pub(crate) pause: Option<(i64, PartitionId)>,
     tries: u32,
     pub(crate) done: bool,
 }
@@ -103,6 +105,9 @@ impl World {
                 *self.seen.faults.entry("order").or_default() += 1;
                 self.change_policy(action, |policy| plan::set_order(policy, order));
             }
+            // What came later than the end of all that goes wrong would never end.
+            Op::Pause { .. } if self.healed => {}
+            Op::Pause { target, mode } => self.change_pause(&target, mode),
         }
     }
 
@@ -212,7 +217,7 @@ impl World {
         self.add_ask(0, id.partition(), request_id, false, body);
     }
 
-    fn add_ask(
+    pub(crate) fn add_ask(
         &mut self,
         client: usize,
         partition: PartitionId,
@@ -228,6 +233,7 @@ impl World {
             request_id,
             confirm_only,
             limit: None,
+            pause: None,
             tries: 0,
             done: false,
         });
@@ -295,6 +301,9 @@ impl World {
         if is_refused && matches!(ask.body, Body::Submit(_)) {
             let request = ask.request_id;
             return self.heard_refusal(request, (number, copy));
+        }
+        if let Some((version, partition)) = ask.pause {
+            self.holds.told(version, partition);
         }
         if let Some((action, version)) = ask.limit {
             self.oracle.said.told(action, version);

@@ -99,6 +99,7 @@ impl World {
             let action = self.store.actions[number].id;
             self.watch_limit(number, excused);
             let waiting = self.could_be_granted(number).filter(|_| !excused);
+            let waiting = waiting.filter(|_| !self.is_held(number));
             let Some(id) = waiting.filter(|_| self.is_served(number)) else {
                 self.flow.since.remove(&action);
                 continue;
@@ -148,7 +149,7 @@ impl World {
         self.lasting.put_off = put_off;
     }
 
-    /// A limit and an order that are stored hold soon, whether or not their owner was told of them.
+    /// A limit, an order and a pause that are stored hold soon, whether or not their owner was told of them.
     fn watch_limit(&mut self, number: usize, excused: bool) {
         let action = &self.store.actions[number];
         let policy = &action.spec.policy;
@@ -158,13 +159,15 @@ impl World {
             policy.concurrency.group_limit,
             rule,
         );
-        let (id, stored) = (action.id, (limits, policy.order()));
+        let held = self.store.pauses.hold_of(&action.spec.action_ref).mode;
+        let (id, stored) = (action.id, (limits, policy.order(), held));
         let lease = &self.store.leases[usize::from(action.partition.0)];
         let shadow = self.shadows.get(&(action.partition, Epoch(lease.epoch)));
         let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
-        let differs = held_to.is_some_and(|held| {
-            let limits = (held.max_concurrent, held.group_limit, held.demands);
-            (limits, held.order) != stored
+        let mode = shadow.and_then(|shadow| shadow.hold_of(id).mode);
+        let differs = held_to.is_some_and(|to| {
+            let limits = (to.max_concurrent, to.group_limit, to.demands);
+            (limits, to.order, mode) != stored
         });
         let is_unread = self.lasting.is_unread(action.partition, self.now);
         if excused || is_unread || !differs || !self.is_served(number) {
@@ -308,7 +311,8 @@ impl World {
             if lease.owner != Some(id) || !self.is_served(number) {
                 continue;
             }
-            if let Some(waiting) = self.could_be_granted(number) {
+            let waiting = self.could_be_granted(number);
+            if let Some(waiting) = waiting.filter(|_| !self.is_held(number)) {
                 let words = format!(
                     "an owner did one thing for {cost} ms, while {waiting} could have had a slot"
                 );

@@ -106,7 +106,9 @@ impl Lasting {
             Call::LookUp { .. } => &[Reads::LookUps],
             Call::LoadQueues(_) => &[Reads::Loads],
             Call::LoadRows { .. } => &[Reads::Loads],
-            Call::ScanRows { .. } | Call::LoadSlots(_) => &[Reads::Sweeps],
+            Call::ScanRows { .. } | Call::LoadSlots(_) | Call::LoadPauses { .. } => {
+                &[Reads::Sweeps]
+            }
             Call::LoadBodies(_) | Call::LoadWords(_) => &[Reads::Bodies],
             Call::Look | Call::WorkerEnds => &[Reads::Looks],
             Call::Renew(_)

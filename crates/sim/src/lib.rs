@@ -18,6 +18,7 @@ mod client;
 mod faults;
 mod flow;
 mod groups;
+mod holds;
 mod lasting;
 mod oracle;
 mod owner;

@@ -44,6 +44,8 @@ pub enum Rule {
     Audit,
     /// Who is tried again is that as often and as late as its action says, and nobody else ends before.
     Retry,
+    /// What operators hold is held.
+    Held,
 }
 
 impl From<Promise> for Rule {
@@ -68,6 +70,7 @@ impl Rule {
             Self::Clock,
             Self::Audit,
             Self::Retry,
+            Self::Held,
         ])
     }
 
@@ -86,6 +89,7 @@ impl Rule {
             Self::Clock => "clock",
             Self::Audit => "audit",
             Self::Retry => "retry",
+            Self::Held => "held",
         }
     }
 }

@@ -490,6 +490,9 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
             let change = (*request_id, action_ref.to_string());
             (Work::Changes(vec![change]), Some(Arc::clone(reply_to)))
         }
+        Body::Pauses(request_id, reply_to) => {
+            (Work::Pauses(vec![*request_id]), Some(Arc::clone(reply_to)))
+        }
         Body::Release(command, reply_to) => {
             let work = Work::Releases(vec![(**command).clone()]);
             (work, Some(Arc::clone(reply_to)))

@@ -3,10 +3,12 @@
 //! The core sorts, indexes and caches; this does not. It is built from the same rows, told the
 //! same events, and looks through everything each time.
 
+mod settling;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, Priority, Promise, Status,
+    ActionId, Attempt, Demand, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise, Status,
 };
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
@@ -52,6 +54,9 @@ enum Accepted {
 /// By how much the clocks of two owners may differ when nobody's is wrong.
 const CLOCKS_DIFFER: Millis = 1_000;
 
+/// How many slots one step gives at most; the others have their turn in the next round.
+const STEP: usize = 1_000;
+
 /// What the owners are told by others.
 pub(crate) struct Told<'a> {
     /// By workers.
@@ -70,6 +75,10 @@ pub(crate) struct Shadow {
     pub(crate) bounds: BTreeMap<ActionId, QueueLimits>,
     /// The pools that take no dispatches.
     pub(crate) closed: BTreeSet<String>,
+    /// How the queues are held that are or were.
+    pub(crate) holds: BTreeMap<ActionId, Hold>,
+    /// How many slots were given in the last part of the log.
+    pub(crate) granted: usize,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
@@ -168,13 +177,24 @@ impl Shadow {
         }
     }
 
-    /// Takes in the bounds of actions.
+    /// Takes in the bounds of actions, and how they are held.
     pub(crate) fn learn(&mut self, facts: &[Fact]) {
         for fact in facts {
-            if let Fact::Bounds { action_id, limits } = fact {
-                self.bounds.insert(*action_id, *limits);
+            match fact {
+                Fact::Bounds { action_id, limits } => {
+                    self.bounds.insert(*action_id, *limits);
+                }
+                Fact::Paused { action_id, hold } => {
+                    self.holds.insert(*action_id, *hold);
+                }
+                _ => {}
             }
         }
+    }
+
+    /// How the queue of an action is held.
+    pub(crate) fn hold_of(&self, action: ActionId) -> Hold {
+        self.holds.get(&action).copied().unwrap_or(Hold::NONE)
     }
 
     /// The limit of an action.
@@ -311,11 +331,16 @@ impl Shadow {
         facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
+        let granted = facts
+            .iter()
+            .filter(|fact| matches!(fact, Fact::Granted { .. }));
+        self.granted = granted.count();
         for fact in facts {
             out.extend(told.retries.judge(now, fact, |id, attempt, status| {
                 told.reports.contains(id, attempt, status)
             }));
             match fact {
+                Fact::Paused { .. } => self.learn(std::slice::from_ref(fact)),
                 Fact::Bounds { action_id, limits } => {
                     let earlier = self.bounds.insert(*action_id, *limits);
                     if earlier.is_some_and(|earlier| earlier.demands != limits.demands) {
@@ -412,6 +437,10 @@ impl Shadow {
             let words = format!("{id} is granted attempt {attempt} after {}", seen.attempt);
             out.push(Violation::of(Promise::I5, words));
         }
+        if self.hold_of(seen.action).mode.is_some() {
+            let words = format!("{id} is granted a slot of {}, which is held", seen.action);
+            out.push(Violation::of(Rule::Held, words));
+        }
         for (in_group, of) in [(false, "of"), (true, "of its group of")] {
             if !self.has_room(&seen, in_group) {
                 let words = format!(
@@ -491,75 +520,14 @@ impl Shadow {
             let words = format!("{id} ends as {status}, and no run of its attempt said so");
             out.push(Violation::of(Promise::I5, words));
         }
-        let waited = now.saturating_sub(seen.since);
+        let hold = self.hold_of(seen.action);
+        let waited = now.saturating_sub(seen.since.max(hold.waits_from));
         let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
-        if status == Status::Expired && (waited < most || !seen.may_expire(now)) {
+        if status == Status::Expired
+            && (waited < most || !seen.may_expire(now) || hold.mode.is_some())
+        {
             let words = format!("{id} expires after {waited} ms of {most}");
             out.push(Violation::of(Rule::Expiry, words));
-        }
-    }
-
-    /// What must be true whenever a round has done with an event: no free slot beside someone
-    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches.
-    pub(crate) fn settle(
-        &self,
-        now: Millis,
-        pool_of: impl Fn(ActionId) -> String,
-        out: &mut Vec<Violation>,
-    ) {
-        for action in self.bounds.keys() {
-            if self.closed.contains(&pool_of(*action)) {
-                continue;
-            }
-            if let Some(id) = self.could_be_granted(now, *action) {
-                let words = format!(
-                    "{id} waits although a slot of {action} is free at {now}: {:?}",
-                    self.rows.get(&id)
-                );
-                out.push(Violation::of(Promise::I6, words));
-            }
-        }
-    }
-
-    /// Somebody who surely has room in all its limits, and nobody before it lacks any.
-    fn could_be_granted(&self, now: Millis, action: ActionId) -> Option<ExecutionId> {
-        if !self.is_grouped(action) {
-            return None;
-        }
-        let rule = self.bounds.get(&action).map(|limits| limits.order);
-        let rule = rule.unwrap_or_default();
-        let waiting: Vec<_> = self.eligible(now, action).collect();
-        let grouping = self.grouping(action);
-        let groups: BTreeSet<Group> = waiting
-            .iter()
-            .map(|(_, seen)| grouping.group(seen.words))
-            .collect();
-        // Whoever of these is the first: they all have room.
-        let heads = groups.into_iter().filter_map(|group| {
-            let heads = self.heads(rule, &waiting, group);
-            let fit = |in_group| heads.iter().all(|(_, head)| self.has_room(head, in_group));
-            let is_sure = heads.iter().any(|(_, head)| self.has_room(head, true));
-            is_sure.then(|| (heads[0].0, fit(true), fit(false)))
-        });
-        let heads: Vec<_> = heads.collect();
-        let all_fit = heads.iter().all(|(_, _, in_action)| *in_action);
-        let mut sure = heads.into_iter().filter(|(_, in_group, _)| *in_group);
-        sure.next().map(|(id, ..)| id).filter(|_| all_fit)
-    }
-
-    /// What must be true whenever time has passed: nobody has waited too long.
-    pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
-        for (action, limits) in &self.bounds {
-            let most = longest_wait(limits);
-            let overdue = self.rows.iter().find(|(_, seen)| {
-                seen.action == *action
-                    && seen.may_expire(now)
-                    && seen.since.saturating_add(most) < now
-            });
-            if let Some((id, seen)) = overdue {
-                let words = format!("{id} waits {} ms of {most}", now - seen.since);
-                out.push(Violation::of(Rule::Expiry, words));
-            }
         }
     }
 }

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Demand, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
-    QueueTotals, RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Demand, ExecutionId, Outcome, OwnerId, PartitionId, Pauses,
+    Priority, QueueTotals, RequestId, Status, Submission, WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, StoredWords,
@@ -143,6 +143,8 @@ pub(crate) struct Store {
     pub(crate) requests: BTreeMap<RequestId, (ExecutionId, i64)>,
     /// What has gone through each queue.
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
+    /// What operators hold.
+    pub(crate) pauses: Pauses,
     workers: BTreeMap<WorkerId, WorkerLease>,
     /// Which owners are there, how often they have said so, until when, and whether they were cut
     /// off then.

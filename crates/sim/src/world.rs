@@ -23,6 +23,7 @@ use crate::beside::Beside;
 use crate::bus::{Body, Bus, Delivery, Name, Party};
 use crate::client::Ask;
 use crate::flow::Flow;
+use crate::holds::Holds;
 use crate::lasting::Lasting;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
@@ -86,6 +87,8 @@ pub(crate) struct World {
     pub(crate) confirmed: BTreeSet<RequestId>,
     /// What is stored beside the executions.
     pub(crate) beside: Beside,
+    /// What operators were told is held.
+    pub(crate) holds: Holds,
     /// What clients were told is refused.
     pub(crate) refusals: Refusals,
     pub(crate) completions: Vec<Arc<Completion>>,
@@ -172,6 +175,7 @@ impl World {
             client_at: BTreeMap::new(),
             confirmed: BTreeSet::new(),
             beside: Beside::default(),
+            holds: Holds::default(),
             refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
@@ -471,6 +475,7 @@ impl World {
         self.beside.refused_until = 0;
         self.store.hidden.clear();
         self.lasting.heal();
+        self.resume_all();
         self.heal_routing();
         for o in 0..self.owners.len() {
             let owner = &mut self.owners[o];

@@ -28,6 +28,7 @@ mod fence;
 mod holders;
 mod leases;
 mod listing;
+mod pauses;
 mod requests;
 mod retries;
 mod slots;
@@ -154,6 +155,10 @@ cases! { ($)
     retries::what_is_tried_again_waits_with_its_reason,
     retries::who_is_put_back_and_granted_at_once_keeps_its_reason,
     retries::a_repeated_or_fenced_retry_changes_nothing,
+    pauses::a_pause_is_held_until_it_is_resumed,
+    pauses::only_what_there_is_is_paused,
+    pauses::a_set_is_read_when_it_is_newer,
+    pauses::racing_operators_make_one_set,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::requests_are_kept_as_long_as_asked,

@@ -22,6 +22,7 @@ mod history;
 mod options;
 mod partition_rows;
 mod partitions;
+mod pauses;
 mod requests;
 mod schema;
 mod sessions;

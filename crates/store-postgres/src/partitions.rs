@@ -10,7 +10,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
     ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
-    SlotRow, StoreError, TroubleNote, WorkerEnd,
+    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -25,7 +25,7 @@ use crate::partition_rows::{
     worker_end,
 };
 use crate::time::{Place, Time};
-use crate::{PostgresStore, requests, sql};
+use crate::{PostgresStore, pauses, requests, sql};
 
 #[async_trait]
 impl PartitionStore for PostgresStore {
@@ -251,6 +251,10 @@ impl PartitionStore for PostgresStore {
                 Ok(ActiveSlice { rows, last })
             })
             .await
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        pauses::load(&self.db, newer_than).await
     }
 
     async fn load_totals(

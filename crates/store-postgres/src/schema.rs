@@ -92,6 +92,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0015_additive_system.sql"),
         ),
         (
+            16,
+            "additive_pause",
+            include_str!("../../../migrations/postgres/0016_additive_pause.sql"),
+        ),
+        (
             17,
             "additive_retry",
             include_str!("../../../migrations/postgres/0017_additive_retry.sql"),

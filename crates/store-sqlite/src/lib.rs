@@ -29,6 +29,7 @@ mod migrate;
 mod options;
 mod partition_rows;
 mod partitions;
+mod pauses;
 mod rows;
 mod script;
 pub mod sql;

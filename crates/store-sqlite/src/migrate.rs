@@ -71,6 +71,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0012_additive_cluster_bus.sql"),
     ),
     (
+        13,
+        "additive_pause",
+        include_str!("../../../migrations/sqlite/0013_additive_pause.sql"),
+    ),
+    (
         14,
         "additive_retry",
         include_str!("../../../migrations/sqlite/0014_additive_retry.sql"),

@@ -11,7 +11,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
     ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
-    SlotRow, StoreError, TroubleNote, WorkerEnd,
+    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -26,8 +26,8 @@ use crate::partition_rows::{
     worker_end,
 };
 use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
-use crate::sql;
 use crate::store::{Inner, SqliteStore};
+use crate::{pauses, sql};
 
 #[async_trait]
 impl PartitionStore for SqliteStore {
@@ -230,6 +230,10 @@ impl PartitionStore for SqliteStore {
             Ok(ActiveSlice { rows, last })
         })
         .await
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        pauses::load(self, newer_than).await
     }
 
     async fn load_totals(

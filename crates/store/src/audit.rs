@@ -16,6 +16,12 @@ pub mod what {
     pub const FORCE_RELEASE: &str = "slot.force_release";
     /// An execution was given a slot, or started, before an earlier one.
     pub const ORDER_VIOLATION: &str = "violation.order";
+    /// Operators pause queues; the target is `all`, or `pack` or `action` and its name.
+    pub const QUEUES_PAUSE: &str = "queues.pause";
+    /// Operators drain queues; the target likewise.
+    pub const QUEUES_DRAIN: &str = "queues.drain";
+    /// Operators resume queues; the target likewise.
+    pub const QUEUES_RESUME: &str = "queues.resume";
     /// More executions held a slot than the limit allows.
     pub const LIMIT_VIOLATION: &str = "violation.limit";
     /// An operator fenced off what was before a restore of the store.

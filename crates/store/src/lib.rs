@@ -15,6 +15,7 @@ pub mod error;
 pub mod executions;
 pub mod leases;
 pub mod partitions;
+pub mod pauses;
 pub mod stats;
 pub mod workers;
 
@@ -37,6 +38,9 @@ pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
     ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
     PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+};
+pub use pauses::{
+    MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
@@ -61,6 +65,7 @@ pub trait Store:
     + StatsStore
     + AuditStore
     + DeadLetterStore
+    + PauseStore
     + Send
     + Sync
     + 'static

@@ -16,6 +16,7 @@ use crate::audit::NewAudit;
 use crate::dead_letters::NewDeadLetter;
 use crate::error::StoreError;
 use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
+use crate::pauses::PauseSet;
 
 /// What an owner must know before it decides on a batch of submissions.
 #[derive(Debug, Clone, Default)]
@@ -447,6 +448,12 @@ pub trait PartitionStore: Send + Sync {
         after: Option<ExecutionId>,
         limit: u32,
     ) -> Result<ActiveSlice, StoreError>;
+
+    /// What operators hold; `None` when the version of the set is not above `newer_than`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError>;
 
     /// The totals of every queue of these partitions.
     ///

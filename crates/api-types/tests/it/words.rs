@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use attune_api_types::words;
-use attune_core::{ActionSpec, Priority, Status, Submission};
+use attune_core::{ActionSpec, PauseMode, Priority, Status, Submission};
 use serde_json::{Value, json};
 
 /// Both read `text`, and write the same again, or both refuse it.
@@ -35,9 +35,13 @@ fn states_and_priorities_have_the_same_names() {
     for priority in Priority::ALL {
         same::<Priority, words::Priority>(&json!(priority));
     }
+    for mode in [PauseMode::Pause, PauseMode::Drain] {
+        same::<PauseMode, words::PauseMode>(&json!(mode));
+    }
     for other in ["", "done", "Queued", "urgent"] {
         same::<Status, words::Status>(&json!(other));
         same::<Priority, words::Priority>(&json!(other));
+        same::<PauseMode, words::PauseMode>(&json!(other));
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) async fn apply(
 
 /// Why the owner has not taken over what is stored. Not in the words of a command, which say what
 /// became of it and to repeat it: an owner takes the action over by itself.
-fn why_pending(error: ClientError) -> String {
+pub(super) fn why_pending(error: ClientError) -> String {
     match error {
         ClientError::NotConfirmed { reason, .. } => {
             format!("its executor has not answered in time ({reason})")
@@ -167,7 +167,7 @@ async fn store_and_tell(
 }
 
 /// For the checker of histories: limits by what was asked for, not by what owners say.
-fn record(app: &App, record: impl FnOnce() -> Record) {
+pub(super) fn record(app: &App, record: impl FnOnce() -> Record) {
     if let Some(recorder) = &app.ports.recorder {
         recorder.record(record());
     }

@@ -5,6 +5,7 @@ mod cluster;
 mod dead_letters;
 mod executions;
 mod holders;
+mod pauses;
 mod probes;
 mod queues;
 mod submit;
@@ -121,6 +122,9 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(queues::show))
         .routes(routes!(holders::list))
         .routes(routes!(queues::list))
+        .routes(routes!(pauses::list))
+        .routes(routes!(pauses::hold, pauses::resume))
+        .routes(routes!(pauses::hold_all, pauses::resume_all))
         .routes(routes!(cluster::show))
         .routes(routes!(cluster::audit_log))
         .routes(routes!(dead_letters::list))

@@ -14,11 +14,12 @@ use chrono::{DateTime, Utc};
 
 use super::App;
 use super::actions::ref_of;
+use super::pauses;
 use crate::error::ApiError;
 use crate::health::{Bounds, VIOLATION_SHOWN, judge};
 use crate::options::QueueDefaults;
 use crate::query::{Params, decode_queue_cursor, encode_queue_cursor};
-use attune_api_types::{QueueList, QueueView};
+use attune_api_types::{PauseView, QueueList, QueueView};
 
 /// What a row is thought to need, in bytes, as long as its page is not read.
 const ROW_BYTES: usize = 1024;
@@ -68,7 +69,8 @@ pub(crate) async fn show(
         )),
         ..limits
     };
-    let view = figures.view(action_ref.into(), limits, &violations, Utc::now());
+    let held = pauses::of_action(&pauses::held(&app).await?, action_ref.as_str());
+    let view = figures.view(action_ref.into(), limits, held, &violations, Utc::now());
     Ok(Json(view))
 }
 
@@ -119,6 +121,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
     let violations = violations(&app, &refs).await?;
     let served = served_pools(&app).await?;
     let troubles = troubles(&app).await?;
+    let held = pauses::held(&app).await?;
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
         let id = row.stats.action_id;
@@ -141,7 +144,8 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
                 ..Limits::of(bounds, grouped, app.options.queue)
             };
             let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
-            figures.view(action_ref, limits, found, now)
+            let held = pauses::of_action(&held, &action_ref);
+            figures.view(action_ref, limits, held, found, now)
         })
         .collect();
     queues.sort_by_key(|queue| std::cmp::Reverse(queue.queue_length));
@@ -224,6 +228,7 @@ impl Figures {
         self,
         action_ref: String,
         limits: Limits<'_>,
+        pauses: Vec<PauseView>,
         violations: &[Violations],
         now: DateTime<Utc>,
     ) -> QueueView {
@@ -231,6 +236,7 @@ impl Figures {
             max_length: limits.max_length,
             unserved_pool: limits.unserved_pool,
             trouble: limits.trouble,
+            held: !pauses.is_empty(),
             grouped: limits.grouped,
         };
         let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
@@ -251,6 +257,7 @@ impl Figures {
             age_ms: age.map(millis),
             max_length: limits.max_length,
             timeout_seconds: limits.timeout_seconds,
+            pauses,
         }
     }
 }

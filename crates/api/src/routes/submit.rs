@@ -44,7 +44,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
             may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
         (status = 503, description = "`OUTCOME_UNKNOWN`: no answer in time; repeat it with the \
             `request_id` as the key. `NO_OWNER`, `OVERLOADED`, `STORE_UNAVAILABLE`: nothing was \
-            done; repeat it later.", body = ErrorBody),
+            done; repeat it later. `QUEUE_DRAINING`: operators drain the queue of the action, \
+            which takes nothing new.", body = ErrorBody),
     )
 )]
 pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {

@@ -9,7 +9,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
     ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore,
-    SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
+    PauseSet, SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -145,6 +145,15 @@ impl PartitionStore for Fake {
         _limit: u32,
     ) -> Result<ActiveSlice, StoreError> {
         panic!("{NOT_ASKED}")
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        self.store(|state| {
+            let set = state.pauses.clone();
+            newer_than
+                .is_none_or(|known| set.version > known)
+                .then_some(set)
+        })
     }
 
     async fn load_totals(

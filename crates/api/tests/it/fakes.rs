@@ -16,9 +16,9 @@ use attune_core::{
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
-    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PolicyChange, Requeue,
-    SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats,
-    Violations, WorkerLease, WorkerRow, WorkerStore,
+    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PauseChange, PauseSet,
+    PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore,
+    StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) begun: Vec<Requeue>,
     pub(crate) requeues: Vec<Requeue>,
     pub(crate) bus: MemoryBus,
+    pub(crate) pauses: PauseSet,
+    pub(crate) pause_changes: Vec<PauseChange>,
 }
 
 /// All ports on one state; a clone is the same.
@@ -104,6 +106,7 @@ impl Fake {
             stats: all.clone(),
             audit: all.clone(),
             partitions: all.clone(),
+            pauses: all.clone(),
             letters: all.clone(),
             bus: Arc::new(self.with(|state| state.bus.clone())),
             commands: all.clone(),
@@ -308,6 +311,14 @@ impl Commands for Fake {
                 })
             }
         })
+    }
+
+    async fn pauses_changed(
+        &self,
+        partitions: &[PartitionId],
+        _deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.with(|state| state.tell_pauses(partitions))
     }
 }
 

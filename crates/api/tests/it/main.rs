@@ -13,6 +13,7 @@ mod fakes;
 mod harness;
 mod http;
 mod operators;
+mod pauses;
 mod queues;
 mod recording;
 mod reference;

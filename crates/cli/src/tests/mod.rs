@@ -69,6 +69,7 @@ pub(super) fn queue(length: u64, active: u64, limit: Option<u32>) -> QueueView {
         age_ms: Some(1200),
         max_length: 100,
         timeout_seconds: 60,
+        pauses: Vec::new(),
         health: QueueHealth {
             state: HealthState::Degraded,
             reasons: vec![format!("a tenth full or more: {length} of 100")],

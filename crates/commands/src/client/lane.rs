@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
-use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, Submit};
+use attune_messages::v1::{ActionChanged, Cancel, ForceRelease, PausesChanged, Submit};
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use chrono::Utc;
 use serde_json::value::RawValue;
@@ -30,6 +30,7 @@ pub(super) enum Kind {
     Cancel,
     ForceRelease,
     ActionChanged,
+    PausesChanged,
 }
 
 impl Kind {
@@ -40,6 +41,7 @@ impl Kind {
             Self::Cancel => PackSize::of::<Cancel>(bounds),
             Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
             Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
+            Self::PausesChanged => PackSize::of::<PausesChanged>(bounds),
         }
     }
 
@@ -50,6 +52,7 @@ impl Kind {
             Self::Cancel => encode_raw::<Cancel>(message_id, now, items),
             Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
             Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
+            Self::PausesChanged => encode_raw::<PausesChanged>(message_id, now, items),
         }
     }
 }

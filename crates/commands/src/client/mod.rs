@@ -26,7 +26,7 @@ use std::time::Duration;
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
-    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, Submit,
+    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, PausesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -303,6 +303,26 @@ impl CommandClient {
             deadline,
         )
         .await
+    }
+
+    /// Tells the owners of these partitions that what operators hold has changed, and waits until
+    /// each goes by it. The outcomes come in the order of the partitions.
+    pub async fn pauses_changed(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let deadline = Deadline::after(deadline);
+        let tell = |partition| {
+            let request_id = RequestId::fresh();
+            let item = PausesChanged { request_id };
+            let prepared = Prepared::new(Kind::PausesChanged, request_id, &item);
+            let (waiter, command) = self.shared.register(partition, prepared)?;
+            lane::push(&self.shared, partition, vec![command]);
+            Ok(waiter)
+        };
+        let waiters = partitions.into_iter().map(tell).collect();
+        self.wait(waiters, deadline).await
     }
 
     /// What it can tell about itself now.

@@ -10,8 +10,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, SlotRow, Store,
-    StoreError, TroubleNote, WorkerEnd,
+    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow,
+    Store, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -293,6 +293,11 @@ impl PartitionStore for Remote {
             store.scan_active(&partitions, after, limit).await
         })
         .await
+    }
+
+    async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
+        self.call(async move |store: Arc<dyn Store>| store.pauses(newer_than).await)
+            .await
     }
 
     async fn load_totals(

@@ -13,6 +13,19 @@ fn refused() -> Reply {
 }
 
 impl World {
+    pub(super) fn worker(&mut self) -> WorkerId {
+        let worker = WorkerId::fresh();
+        self.workers.push(WorkerEnd {
+            worker,
+            pool: "default".to_owned(),
+            slots: 64,
+            renewals: 0,
+            ttl: 3_000,
+            ended: false,
+        });
+        worker
+    }
+
     /// Every commit waits for its answer.
     fn serving_with_slow_commits() -> Self {
         let mut world = Self::new().free();

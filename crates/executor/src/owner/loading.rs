@@ -127,9 +127,17 @@ impl Owner {
             return;
         };
         match reply {
-            Reply::Queues { actions, totals } => {
+            Reply::Queues {
+                actions,
+                totals,
+                pauses,
+            } => {
                 load.refused = None;
-                let recover = Event::Recover { actions, totals };
+                let recover = Event::Recover {
+                    actions,
+                    totals,
+                    pauses,
+                };
                 load.effects.extend(load.partition.step(wall, recover));
                 load.next = Next::Rows {
                     after: None,
@@ -193,6 +201,7 @@ impl Owner {
         let closed = self.telling.closed_pools();
         self.pending
             .extend(closed.map(|name| (id, Event::Pool { name, closed: true })));
+        self.adopt_pauses(now, id);
         let elapsed_ms = now - began;
         self.say(Notice::TakenOver {
             partition: id,

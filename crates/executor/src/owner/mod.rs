@@ -14,6 +14,7 @@
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
+//! - `pausing` reads what operators hold, and brings it to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
@@ -29,6 +30,7 @@ mod leaving;
 mod loading;
 mod look_ups;
 mod looks;
+mod pausing;
 mod pools;
 mod port;
 mod renewing;
@@ -62,6 +64,7 @@ use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
+use pausing::Pausing;
 use rewriting::Rewrite;
 use rounds::Rounds;
 use slow::Slow;
@@ -189,6 +192,7 @@ enum Purpose {
     Rewrite(PartitionId, Epoch),
     Beside(PartitionId, Epoch),
     Sweep(sweep::Asked),
+    Pauses,
     Workers,
     EndWorkers,
     Bodies,
@@ -218,6 +222,7 @@ pub struct Owner {
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
     sweep: Sweep,
+    pausing: Pausing,
     grouping: Grouping,
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
@@ -246,6 +251,7 @@ impl Owner {
             pending: VecDeque::new(),
             telling: Telling::default(),
             sweep: Sweep::default(),
+            pausing: Pausing::default(),
             grouping: Grouping::default(),
             workers: Workers::default(),
             calls: BTreeMap::new(),
@@ -305,6 +311,7 @@ impl Owner {
         self.go_on_loading(now);
         self.go_on_watching(now);
         self.go_on_sweeping(now);
+        self.go_on_pausing(now);
         self.go_on_grouping(now);
         self.go_on_rewriting(now);
         self.go_on_with_beside(now);
@@ -321,6 +328,7 @@ impl Owner {
         by(self.looks.wake_at());
         by(self.reach.wake_at(self.options.lease_ttl));
         by(self.sweep.wake_at());
+        by(self.pausing.wake_at());
         by(self.workers.wake_at());
         by(self.telling.wake_at());
         if self.may_begin() {
@@ -411,6 +419,7 @@ impl Owner {
             Purpose::Rewrite(partition, epoch) => self.rewritten(now, partition, epoch, reply),
             Purpose::Beside(partition, epoch) => self.beside_written(now, partition, epoch, reply),
             Purpose::Sweep(asked) => self.swept(now, asked, reply),
+            Purpose::Pauses => self.pauses_read(now, reply),
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
@@ -423,16 +432,24 @@ impl Owner {
     /// not held through this subscription comes again, to its owner.
     fn receive(&mut self, delivered: Vec<Delivered>) {
         for delivered in delivered {
-            let place = self.places.get_mut(&delivered.partition);
-            let Some(place) = place.filter(|place| place.subscription == delivered.subscription)
-            else {
-                continue;
-            };
-            if matches!(place.stage, Stage::Leaving { .. }) {
+            if !self.is_wanted(&delivered) {
                 continue;
             }
-            place.mailbox.push_back(delivered);
+            if matches!(delivered.work, Work::Pauses(_)) {
+                self.pausing.ask(delivered);
+            } else if let Some(place) = self.places.get_mut(&delivered.partition) {
+                place.mailbox.push_back(delivered);
+            }
         }
+    }
+
+    /// Whether a delivery is for a partition that is held through its subscription and not let go.
+    fn is_wanted(&self, delivered: &Delivered) -> bool {
+        let place = self.places.get(&delivered.partition);
+        place.is_some_and(|place| {
+            place.subscription == delivered.subscription
+                && !matches!(place.stage, Stage::Leaving { .. })
+        })
     }
 
     fn partition_mut(&mut self, id: PartitionId) -> Option<&mut Partition> {
@@ -470,6 +487,7 @@ impl Owner {
         self.pending.retain(|(partition, _)| *partition != id);
         self.telling.forget(id);
         self.sweep.forget(id);
+        self.pausing.forget(id);
         self.look_ups.forget(id);
         self.out.push(Output::Unsubscribe(place.subscription));
     }

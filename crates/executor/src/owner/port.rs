@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, QueueStats, QueueTotals,
-    Refusal, RequestId, WorkerId,
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Pauses, QueueStats,
+    QueueTotals, Refusal, RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -92,6 +92,8 @@ pub enum Work {
     Releases(Vec<ForceRelease>),
     /// Actions that have changed: request and ref.
     Changes(Vec<(RequestId, String)>),
+    /// What operators hold has changed.
+    Pauses(Vec<RequestId>),
 }
 
 impl Work {
@@ -103,6 +105,7 @@ impl Work {
             Self::Cancels(items) => items.len(),
             Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
+            Self::Pauses(items) => items.len(),
         }
     }
 
@@ -218,8 +221,13 @@ pub enum Call {
     GiveUp(Vec<(PartitionId, Epoch)>, Option<OwnerId>),
     /// Go from the list of those who are there.
     Retire,
-    /// The actions and totals of a partition.
+    /// The actions and totals of a partition, and what operators hold.
     LoadQueues(PartitionId),
+    /// What operators hold, if the set is newer than this version.
+    LoadPauses {
+        /// The version that is known.
+        newer_than: i64,
+    },
     /// What waits or holds a slot in a partition: as much work as it has rows.
     LoadRows {
         /// In which partition.
@@ -272,6 +280,7 @@ impl Call {
             Self::GiveUp(..) => "give up partitions",
             Self::Retire => "retire",
             Self::LoadQueues(_) => "load the queues of a partition",
+            Self::LoadPauses { .. } => "read what operators hold",
             Self::LoadRows { .. } => "load the executions of a partition",
             Self::LookUp { .. } => "look up requests",
             Self::Commit(_) => "commit a round",
@@ -302,13 +311,17 @@ pub enum Reply {
     GaveUp,
     /// This owner is no longer on the list.
     Retired,
-    /// The actions and totals of a partition.
+    /// The actions and totals of a partition, and what operators hold.
     Queues {
         /// Its actions.
         actions: Vec<Action>,
         /// The totals of their queues.
         totals: Vec<(ActionId, QueueTotals)>,
+        /// What operators hold.
+        pauses: Arc<Pauses>,
     },
+    /// What operators hold, if it has changed.
+    Pauses(Option<Arc<Pauses>>),
     /// What waits or holds a slot in a partition.
     Rows {
         /// A page of it; within an action the oldest first.

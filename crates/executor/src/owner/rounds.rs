@@ -220,7 +220,12 @@ impl Owner {
         known: &HashMap<RequestId, KnownRequest>,
         draft: &mut Draft,
     ) {
-        let (id, reply_to) = (delivered.partition, delivered.reply_to);
+        let id = delivered.partition;
+        if matches!(delivered.work, Work::Pauses(_)) && !self.goes_by_pauses(id) {
+            // Whoever is answered knows that the change is in force.
+            return self.put_back(vec![delivered]);
+        }
+        let reply_to = delivered.reply_to;
         let place = self.places.get_mut(&id);
         // What belongs to a partition that was lost meanwhile comes again, to its owner.
         let Some(place) = place.filter(|place| place.subscription == delivered.subscription) else {
@@ -266,6 +271,12 @@ impl Owner {
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
+                    effects.extend(changed(request_id, reply_to.as_ref()));
+                }
+            }
+            // What was read is in force in this round.
+            Work::Pauses(items) => {
+                for request_id in items {
                     effects.extend(changed(request_id, reply_to.as_ref()));
                 }
             }
@@ -389,7 +400,7 @@ impl Owner {
     }
 }
 
-/// The answer to the change of an action.
+/// The answer to the change of an action, or of what operators hold.
 fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Option<Effect> {
     let answer = |reply_to: &Arc<str>| Effect::Answer {
         reply_to: Arc::clone(reply_to),

@@ -157,7 +157,11 @@ impl Owner {
             Purpose::Round | Purpose::Rewrite(..) | Purpose::Beside(..) | Purpose::Nothing => {
                 return;
             }
-            Purpose::Workers | Purpose::EndWorkers | Purpose::Look | Purpose::Words(_) => true,
+            Purpose::Workers
+            | Purpose::EndWorkers
+            | Purpose::Look
+            | Purpose::Pauses
+            | Purpose::Words(_) => true,
             Purpose::Sweep(asked) => {
                 matches!(asked, sweep::Asked::Slots(_) | sweep::Asked::Slice { .. })
             }

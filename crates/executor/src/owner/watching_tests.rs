@@ -11,6 +11,8 @@ mod cut_off;
 mod late;
 #[path = "look_ups_tests.rs"]
 mod look_ups;
+#[path = "pausing_tests.rs"]
+mod pausing;
 #[path = "renewing_tests.rs"]
 mod renewing;
 
@@ -20,8 +22,10 @@ use crate::partition::ReconcileBounds;
 use crate::stored::{
     Audit, Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
+use std::sync::Arc;
+
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Priority, RequestId, Seq, Status, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Pauses, Priority, RequestId, Seq, Status, WorkerId,
 };
 
 const TTL: Millis = 15_000;
@@ -48,6 +52,8 @@ struct World {
     /// What is not answered yet.
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
+    /// What operators hold.
+    pauses: Arc<Pauses>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
     /// The rows of what is dispatched once more are gone.
@@ -140,6 +146,7 @@ impl World {
             holds_back: None,
             refuses_takes: false,
             held_back: Vec::new(),
+            pauses: Arc::default(),
             body_bytes: 0,
             are_gone: false,
             read: Vec::new(),
@@ -159,19 +166,6 @@ impl World {
             entries: Vec::new(),
             letters: 0,
         }
-    }
-
-    fn worker(&mut self) -> WorkerId {
-        let worker = WorkerId::fresh();
-        self.workers.push(WorkerEnd {
-            worker,
-            pool: "default".to_owned(),
-            slots: 64,
-            renewals: 0,
-            ttl: 3_000,
-            ended: false,
-        });
-        worker
     }
 
     /// The others renew everything.
@@ -315,7 +309,9 @@ impl World {
             Call::LoadQueues(id) => Reply::Queues {
                 actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
                 totals: vec![],
+                pauses: self.pauses.clone(),
             },
+            Call::LoadPauses { .. } => Reply::Pauses(Some(self.pauses.clone())),
             Call::LoadRows { partition, .. } if self.unreadable == Some(partition) => {
                 Reply::Failed(Failure {
                     refused: true,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Outcome, Priority, QueueTotals, Reject, RequestId,
-    Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Outcome, Pauses, Priority, QueueTotals, Reject,
+    RequestId, Submission, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -23,11 +23,15 @@ pub enum Event {
         actions: Vec<Action>,
         /// The totals of their queues.
         totals: Vec<(ActionId, QueueTotals)>,
+        /// What operators hold: nothing is granted before it is known.
+        pauses: Arc<Pauses>,
     },
     /// Executions that wait or hold a slot, by rising id; comes after `Recover`, in pages.
     RecoverRows(Vec<StoredExecution>),
     /// The definition or policy of an action as it is from now on.
     ActionKnown(Action),
+    /// What operators hold from now on; an earlier set than the one that is known changes nothing.
+    Pauses(Arc<Pauses>),
     /// A client asks for an execution.
     Submit {
         /// What is asked for.

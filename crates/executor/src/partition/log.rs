@@ -46,11 +46,13 @@ impl Partition {
         {
             let action = self.actions.get(&action_id);
             let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
+            let paused = self.is_paused(action_id);
             let regrouping = self.regrouping.contains(&action_id);
             let goes_on = self.unserved.contains(&action_id);
             self.note(|| Fact::Totals {
                 stats,
                 pool_closed,
+                paused,
                 regrouping,
                 goes_on,
             });

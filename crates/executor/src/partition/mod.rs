@@ -10,6 +10,7 @@ mod force_release;
 mod grouping;
 mod holders;
 mod log;
+mod pausing;
 mod reconcile;
 mod retry;
 mod room;
@@ -22,7 +23,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, QueueStats,
+    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, Pauses, QueueStats,
     QueueTotals, RequestId, Status,
 };
 
@@ -81,6 +82,8 @@ pub struct Partition {
     pools: BTreeMap<String, BTreeSet<ActionId>>,
     /// Pools that take no dispatches at the moment.
     closed: BTreeSet<String>,
+    /// What operators hold.
+    pauses: Arc<Pauses>,
     /// What this round has accepted so far: the store does not know it yet.
     accepted: HashMap<RequestId, KnownRequest>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
@@ -127,6 +130,7 @@ impl Partition {
             holding: BTreeSet::new(),
             pools: BTreeMap::new(),
             closed: BTreeSet::new(),
+            pauses: Arc::default(),
             accepted: HashMap::new(),
             deadlines: BinaryHeap::new(),
             scheduled: HashMap::new(),
@@ -241,9 +245,14 @@ impl Partition {
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
         self.room = self.room.for_event();
         match event {
-            Event::Recover { actions, totals } => self.recover(actions, totals),
+            Event::Recover {
+                actions,
+                totals,
+                pauses,
+            } => self.recover(now, actions, totals, pauses),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
             Event::ActionKnown(action) => self.learn(now, action, out),
+            Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
             Event::Submit {
                 submit,
                 known,
@@ -284,8 +293,15 @@ impl Partition {
         }
     }
 
-    fn recover(&mut self, actions: Vec<Action>, totals: Vec<(ActionId, QueueTotals)>) {
+    fn recover(
+        &mut self,
+        now: Millis,
+        actions: Vec<Action>,
+        totals: Vec<(ActionId, QueueTotals)>,
+        pauses: Arc<Pauses>,
+    ) {
         let id = self.id;
+        self.recover_pauses(pauses);
         self.note(|| Fact::Acquired { partition: id });
         let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
         for action in actions {
@@ -294,7 +310,8 @@ impl Partition {
             self.note_bounds(action.id, limits);
             self.queues
                 .put(action.id, ActionQueue::new(action.id, limits, past));
-            self.remember(action);
+            let action = self.remember(action);
+            self.hold(now, &action);
         }
     }
 
@@ -375,6 +392,7 @@ impl Partition {
                 queue.set_pool_closed(closed);
             },
         );
+        self.hold(now, &action);
         self.note_regrouping(action.id);
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, action.id, out);
@@ -445,6 +463,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
 
 #[cfg(test)]
 mod operator_tests;
+#[cfg(test)]
+mod pausing_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]

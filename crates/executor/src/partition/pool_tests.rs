@@ -192,7 +192,14 @@ fn a_definition_that_fills_a_message_by_itself_leaves_no_room() {
     let queues = ExecutionQueueManager::new(QueueConfig::default());
     let mut partition = Partition::new(PartitionId(0), Epoch(1), cluster, queues);
     let (actions, totals) = (vec![action(None)], vec![]);
-    partition.step(0, Event::Recover { actions, totals });
+    partition.step(
+        0,
+        Event::Recover {
+            actions,
+            totals,
+            pauses: Arc::default(),
+        },
+    );
     let event = submit_event(RequestId::fresh(), attune_core::Priority::Normal);
     let effects = partition.step(0, event);
     let refused = effects.iter().find_map(|effect| match effect {

@@ -32,6 +32,7 @@ fn due(counts: &[(i64, u32)], limit: Option<u32>) -> Partition {
         Event::Recover {
             actions,
             totals: vec![],
+            pauses: std::sync::Arc::default(),
         },
     );
     let mut place = 0;

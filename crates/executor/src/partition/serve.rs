@@ -31,6 +31,12 @@ impl Partition {
             }
             self.unserved.insert(action_id);
         }
+        self.serve_turns(now, out);
+    }
+
+    /// Serves the queues that may have something to do, as many as one step may; the others have their
+    /// turn later.
+    pub(super) fn serve_turns(&mut self, now: Millis, out: &mut Vec<Effect>) {
         // Whoever used the room up last time comes last this time.
         let after = (Bound::Excluded(self.turn), Bound::Unbounded);
         let turns = self.unserved.range(after);

@@ -67,6 +67,7 @@ impl Partition {
             .cloned()
             .ok_or_else(|| Reject::unknown_action(&submission.action_ref))?;
         self.check_size(submission, &action)?;
+        self.check_draining(&action)?;
         Ok(action)
     }
 

@@ -65,12 +65,20 @@ fn recovered(
     config: QueueConfig,
     limit: Option<u32>,
     totals: Vec<(ActionId, QueueTotals)>,
+    pauses: Arc<Pauses>,
 ) -> Partition {
     let queues = ExecutionQueueManager::new(config);
     let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues);
     partition.keep_log();
     let actions = vec![action(limit)];
-    partition.step(0, Event::Recover { actions, totals });
+    partition.step(
+        0,
+        Event::Recover {
+            actions,
+            totals,
+            pauses,
+        },
+    );
     partition
 }
 
@@ -81,7 +89,7 @@ impl World {
             queue_timeout_seconds: 60,
         };
         Self {
-            partition: recovered(Epoch(1), config, limit, vec![]),
+            partition: recovered(Epoch(1), config, limit, vec![], Arc::default()),
             now: 0,
             stored: Stored::default(),
             tampered: false,
@@ -289,8 +297,9 @@ impl World {
         let totals = vec![(ACTION, self.stored.totals)];
         let config = self.partition.queues.config();
         let rows = self.rows();
+        let pauses = Arc::clone(&self.partition.pauses);
         let mut world = Self {
-            partition: recovered(epoch, config, limit, totals),
+            partition: recovered(epoch, config, limit, totals, pauses),
             ..self
         };
         world.round(vec![Event::RecoverRows(rows), Event::Tick]);
@@ -342,9 +351,14 @@ fn judge(facts: &[Fact]) {
     let mut attempts: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
     let (mut requests, mut ended) = (HashSet::new(), HashSet::new());
     let mut last_grant = None;
+    let mut paused = false;
     for fact in facts {
         match fact.clone() {
-            Fact::Acquired { .. } => holders.clear(),
+            Fact::Acquired { .. } => {
+                holders.clear();
+                paused = false;
+            }
+            Fact::Paused { hold, .. } => paused = hold.mode.is_some(),
             Fact::Held {
                 execution_id,
                 attempt,
@@ -373,6 +387,7 @@ fn judge(facts: &[Fact]) {
                 limit,
                 ..
             } => {
+                assert!(!paused, "{id} is granted a slot of a paused queue");
                 assert!(last_grant.replace(grant_no) < Some(grant_no));
                 let earlier = attempts.insert(id, attempt);
                 assert_eq!(attempt, earlier.unwrap_or(Attempt(0)).next());

@@ -328,6 +328,7 @@ fn what_belongs_to_another_partition_is_sent_back() {
         Event::Recover {
             actions: vec![action(None)],
             totals: vec![],
+            pauses: Arc::default(),
         },
     );
     let effects = partition.step(0, submit_event(RequestId::fresh(), Priority::Normal));
@@ -486,6 +487,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Stale { .. } => "stale",
         Fact::Refused { .. } => "refused",
         Fact::Pool { .. } => "pool",
+        Fact::Paused { .. } => "paused",
         Fact::Lost => "lost",
         Fact::Fenced => "fenced",
         Fact::Totals { .. } => "totals",

@@ -5,7 +5,7 @@
 //! a counter: releasing what is not held then changes nothing, however often it is said.
 
 use attune_core::{
-    ActionId, Attempt, Bug, Demand, ExecutionId, Priority, QueueStats, QueueTotals, Seq,
+    ActionId, Attempt, Bug, Demand, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
 };
 use chrono::{DateTime, Utc};
 
@@ -21,6 +21,8 @@ pub struct ActionQueue {
     pub(super) totals: QueueTotals,
     /// The pool of the action takes no dispatches: nobody is granted a slot meanwhile.
     pool_closed: bool,
+    /// How operators hold it: nobody is granted a slot and nobody expires meanwhile.
+    hold: Hold,
     /// Absent while nobody waits or runs: most of many queues are idle, and then small.
     pub(super) load: Option<Box<Load>>,
 }
@@ -33,6 +35,7 @@ impl ActionQueue {
             limits,
             totals,
             pool_closed: false,
+            hold: Hold::NONE,
             load: None,
         }
     }
@@ -108,6 +111,11 @@ impl ActionQueue {
         self.pool_closed = closed;
     }
 
+    /// Says how operators hold it; whether that is a change.
+    pub fn set_hold(&mut self, hold: Hold) -> bool {
+        std::mem::replace(&mut self.hold, hold) != hold
+    }
+
     /// What has gone through it.
     pub fn totals(&self) -> QueueTotals {
         self.totals
@@ -178,6 +186,9 @@ impl ActionQueue {
 
     /// Why a slot cannot be given to anybody of those that wait.
     fn without_room(&self, load: &Load) -> Option<Blocked> {
+        if self.hold.mode.is_some() {
+            return Some(Blocked::Paused);
+        }
         if let Some(groups) = &load.groups {
             return self.without_room_in(groups);
         }
@@ -206,7 +217,8 @@ impl ActionQueue {
 
     /// Whether somebody who enters now can be granted a slot at once.
     fn starts_now(&self, demand: Option<&Demand>) -> bool {
-        if self.pool_closed || self.limits.max_concurrent == Some(0) {
+        let is_held = self.hold.mode.is_some();
+        if is_held || self.pool_closed || self.limits.max_concurrent == Some(0) {
             return false;
         }
         let Some(load) = self.load.as_deref() else {
@@ -428,11 +440,15 @@ impl ActionQueue {
     }
 
     /// Takes out up to `max` executions that have waited longer than they may, and counts them
-    /// as expired. One that has held a slot and waits again, because its worker was lost, does
+    /// as expired; nobody while operators hold the queue, and none by a wait from before they
+    /// resumed it. One that has held a slot and waits again, because its worker was lost, does
     /// not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
         let (timeout, limits) = (self.timeout(), self.limits);
         let mut expired = Vec::new();
+        if self.hold.mode.is_some() || self.hold.waits_from.saturating_add(timeout) > now {
+            return expired;
+        }
         if let Some(load) = &mut self.load {
             let next = || {
                 let (priority, waiting) = load.order.pop_expired(now, timeout)?;
@@ -464,7 +480,9 @@ impl ActionQueue {
     pub fn next_deadline(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;
         let expiry = load.order.first_to_expire();
-        let expiry = expiry.map(|since| since.saturating_add(self.timeout()));
+        let expiry = expiry.filter(|_| self.hold.mode.is_none());
+        let from = self.hold.waits_from;
+        let expiry = expiry.map(|since| since.max(from).saturating_add(self.timeout()));
         expiry.into_iter().chain(load.delayed.next()).min()
     }
 

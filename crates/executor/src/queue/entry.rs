@@ -117,4 +117,6 @@ pub enum Blocked {
     Regrouping,
     /// The pool that would run it takes no more dispatches at the moment.
     PoolClosed,
+    /// Operators hold the queue.
+    Paused,
 }

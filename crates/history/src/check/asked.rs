@@ -96,6 +96,11 @@ impl Asked {
 }
 
 impl Asked {
+    /// The actions that somebody applied, with their refs.
+    pub(super) fn actions(&self) -> impl Iterator<Item = (ActionId, &String)> {
+        self.actions.iter().map(|(name, id)| (*id, name))
+    }
+
     /// Whether the policy of an action has decided about priorities at some time.
     fn sets_priorities(&self, action: ActionId) -> bool {
         let mut set = self.priorities_set.iter();

@@ -28,8 +28,8 @@ pub(super) enum What {
     Bounds(Bounds),
     Totals {
         counts: Box<Counts>,
-        /// Whether nothing could be granted for want of room in the pool, or because it was not known
-        /// of all how they are grouped.
+        /// Whether nothing could be granted for want of room in the pool, because operators hold it, or
+        /// because it was not known of all how they are grouped.
         held_up: bool,
         /// Whether the owner goes on with it in the next round.
         goes_on: bool,

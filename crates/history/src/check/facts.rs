@@ -1,14 +1,17 @@
 //! The records in a form that can be judged: small, because a history has millions.
 
+mod runs;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority, RequestId,
-    Status, WorkerId,
+    ActionId, ActionRef, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority,
+    RequestId, Status, WorkerId,
 };
 
 use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
+use super::pauses::Pauses;
 use super::processes::Processes;
 use super::request::Request;
 use super::witnesses::Witnesses;
@@ -80,6 +83,7 @@ pub(super) struct Facts {
     pub(super) processes: Processes,
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
+    pub(super) pauses: Pauses,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
@@ -121,6 +125,19 @@ impl Facts {
     /// The partition of an action, when an execution of it is known.
     pub(super) fn partition_of(&self, action: ActionId) -> Option<PartitionId> {
         self.partitions.get(&action).copied()
+    }
+
+    /// The refs of actions, as far as somebody named them who applied or submitted them.
+    pub(super) fn action_refs(&self) -> BTreeMap<ActionId, ActionRef> {
+        let names: HashMap<u32, &String> = self.refs.iter().map(|(it, n)| (*n, it)).collect();
+        let submitted = self.requests.values().filter_map(|request| {
+            let name = *names.get(&request.queue?.0)?;
+            Some((self.execution(request.execution?.0)?.action?, name))
+        });
+        let named = self.asked.actions().chain(submitted);
+        named
+            .filter_map(|(id, name)| Some((id, name.parse().ok()?)))
+            .collect()
     }
 
     fn intern(&mut self, action_ref: &str) -> u32 {
@@ -170,6 +187,7 @@ impl Facts {
         self.records += 1;
         self.processes.add(number, record);
         self.asked.add(number, record);
+        self.pauses.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -431,6 +449,7 @@ impl Facts {
                 waiting,
                 active,
                 pool_closed,
+                paused,
                 regrouping,
                 goes_on,
                 epoch,
@@ -447,7 +466,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    held_up: *pool_closed || *regrouping,
+                    held_up: *pool_closed || *paused || *regrouping,
                     goes_on: *goes_on,
                 };
                 (action_id, epoch, t_ns, what)
@@ -461,77 +480,5 @@ impl Facts {
             what,
         };
         self.decide(*action_id, decision);
-    }
-
-    fn add_run(&mut self, number: u32, record: &Record) {
-        match record {
-            Record::Start {
-                execution_id,
-                attempt,
-                action_id,
-                t_ns,
-            } => {
-                self.of_action(*execution_id, *action_id);
-                self.mark(
-                    (*execution_id, *attempt),
-                    Seen::Worker,
-                    false,
-                    *t_ns,
-                    number,
-                );
-            }
-            Record::End {
-                execution_id,
-                attempt,
-                t_ns,
-                ..
-            } => self.mark((*execution_id, *attempt), Seen::Worker, true, *t_ns, number),
-            Record::ProgramStart {
-                execution_id,
-                attempt,
-                action_ref,
-                pid,
-                t_ns,
-            }
-            | Record::ProgramEnd {
-                execution_id,
-                attempt,
-                action_ref,
-                pid,
-                t_ns,
-            } => {
-                let action_ref = self.intern(action_ref);
-                let seen = Seen::Program {
-                    pid: *pid,
-                    action_ref,
-                };
-                let is_end = matches!(record, Record::ProgramEnd { .. });
-                self.mark((*execution_id, *attempt), seen, is_end, *t_ns, number);
-            }
-            Record::ProcessExit {
-                executions, t_ns, ..
-            } => {
-                for id in executions {
-                    self.taken_down.entry(*id).or_default().push(*t_ns);
-                }
-            }
-            Record::Claimed {
-                execution_id,
-                attempt,
-                worker,
-                ..
-            } => {
-                let key = (*execution_id, *attempt);
-                let (first, at) = *self.claims.entry(key).or_insert((*worker, number));
-                if first != *worker {
-                    let what = format!(
-                        "attempt {attempt} of execution {execution_id} was claimed by two workers"
-                    );
-                    self.violations
-                        .push(violation(Promise::I5, what, [at, number]));
-                }
-            }
-            _ => {}
-        }
     }
 }

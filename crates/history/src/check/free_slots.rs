@@ -8,8 +8,9 @@
 //! Who waits and who holds a slot is taken from the decisions, as in `queue`; delayed executions are
 //! left out, because no record says when their time has come. The limit is what the owner last
 //! said of it in its epoch; before that, the lowest that can be in force by what the API was asked
-//! for, or nothing is judged. A limit of 0 pauses the action: no slot is ever free. A pool is open
-//! until the owner says that it is not: it says so of every action of a pool that it closes. An
+//! for, or nothing is judged. A limit of 0 pauses the action: no slot is ever free. A pool is open, and
+//! a queue held by nobody, until the owner says that it is not: it says so of every action of a pool
+//! that it closes, and of every queue that operators hold. An
 //! owner that has just granted as many as one step may is given time anew.
 
 use std::collections::{BTreeMap, HashSet};

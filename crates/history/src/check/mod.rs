@@ -11,13 +11,14 @@
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `rounds` (I6: owners that do nothing).
+//! what clients and the API said), `pauses` (I2: what operators hold), `rounds` (I6: owners that do nothing).
 
 mod asked;
 mod decision;
 mod facts;
 mod free_slots;
 mod outcomes;
+mod pauses;
 mod processes;
 mod programs;
 mod queue;
@@ -34,6 +35,8 @@ mod tests_asked;
 mod tests_groups;
 #[cfg(test)]
 mod tests_order;
+#[cfg(test)]
+mod tests_pauses;
 #[cfg(test)]
 mod tests_retries;
 #[cfg(test)]
@@ -129,6 +132,8 @@ pub struct Judged {
     pub waits: u64,
     /// Times of owning a queue with half a minute of calm in them.
     pub calms: u64,
+    /// Times in which operators held an action.
+    pub pauses: u64,
 }
 
 /// What a history shows.
@@ -245,6 +250,7 @@ impl Checker {
         submissions::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         witnesses::judge(&facts, &mut judged, &mut broken);
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
+        pauses::judge(&facts, &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
         free_slots::judge(&facts, &mut judged, &mut broken);

@@ -1,12 +1,24 @@
 //! Broken histories of I1 and I2, and good ones.
 
 use attune_core::{ExecutionId, Priority, RequestId, Status};
+use attune_record::FaultPhase;
 use uuid::Uuid;
 
 use super::world::{World, request};
 use super::*;
 
 pub(super) const NORMAL: Priority = Priority::Normal;
+
+impl World {
+    pub(super) fn fault(&mut self, phase: FaultPhase) {
+        self.push(|t_ns| Record::Fault {
+            name: "pause".to_owned(),
+            target: "something".to_owned(),
+            phase,
+            t_ns,
+        });
+    }
+}
 
 /// Judges with the rows of the store, and without.
 pub(super) fn findings(world: &World) -> [Findings; 2] {
@@ -79,7 +91,7 @@ fn the_summary_is_what_programs_read() {
         "slots_freed_ms": {"count": 0, "p50": null, "p99": null, "max": null},
         "unowned_ms": {"count": 1, "p50": 0, "p99": 0, "max": 0},
         "judged": {"answers": 6, "refusals": 0, "completions": 6, "stats": 0, "deaths": 0,
-            "partitions": 0, "confirms": 6, "priorities": 6, "limits": 0, "orders": 0,
+            "partitions": 0, "pauses": 0, "confirms": 6, "priorities": 6, "limits": 0, "orders": 0,
             "retries": 0, "rounds": 0, "waits": 0, "calms": 0},
     });
     assert_eq!(summary, expected);

@@ -305,6 +305,7 @@ fn i6_who_may_not_have_the_slot_waits() {
         waiting: 1,
         active: 1,
         pool_closed: true,
+        paused: false,
         regrouping: false,
         goes_on: false,
         epoch: Epoch(1),

@@ -9,7 +9,7 @@ use attune_core::{
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use attune_record::{FaultPhase, ProcessPhase, Record};
+use attune_record::{ProcessPhase, Record};
 
 pub(super) const ACTION: ActionId = ActionId(7);
 pub(super) const PARTITION: PartitionId = PartitionId(0);
@@ -115,15 +115,6 @@ impl World {
         })
     }
 
-    pub(super) fn fault(&mut self, phase: FaultPhase) {
-        self.push(|t_ns| Record::Fault {
-            name: "pause".to_owned(),
-            target: "something".to_owned(),
-            phase,
-            t_ns,
-        });
-    }
-
     /// Nothing happens for so many nanoseconds.
     pub(super) fn wait(&mut self, nanos: i64) {
         self.t += nanos;
@@ -199,6 +190,7 @@ impl World {
             waiting,
             active,
             pool_closed,
+            paused: false,
             regrouping: false,
             goes_on: false,
             epoch,

@@ -12,7 +12,8 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, ForceRelease, HandedOver, QueueSnapshot, SlotRelease, Submit,
+    ExecutionRequested, ForceRelease, HandedOver, PausesChanged, QueueSnapshot, SlotRelease,
+    Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -45,7 +46,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 12] {
+fn types() -> [(&'static str, Decode); 13] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -55,6 +56,7 @@ fn types() -> [(&'static str, Decode); 12] {
         entry::<Cancel>(),
         entry::<ForceRelease>(),
         entry::<ActionChanged>(),
+        entry::<PausesChanged>(),
         entry::<Answer>(),
         entry::<ExecutionRequested>(),
         entry::<ExecutionCancel>(),

@@ -1,7 +1,7 @@
 //! Draws a plan from its seed.
 
 use attune_core::policy::{Backoff, Factor, Retry, TryEnd, TryEnds};
-use attune_core::{OnWorkerLost, OrderRule, Priority, Status};
+use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Status};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
@@ -81,6 +81,7 @@ impl Plan {
         };
         plan.add_lasting();
         plan.add_orders();
+        plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
@@ -122,6 +123,31 @@ impl Plan {
 }
 
 impl Plan {
+    /// What operators hold, from a stream of chance of its own. What is still held when everything is
+    /// made whole is resumed then.
+    fn add_pauses(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x9a05_e9a0_5e9a_05e9);
+        let rng = &mut rng;
+        if rng.chance(600) {
+            return;
+        }
+        let mut targets = vec![PauseTarget::All, PauseTarget::Pack("sim".to_owned())];
+        let names = self.actions.iter().map(|action| action.name.parse());
+        targets.extend(names.flatten().map(PauseTarget::Action));
+        let mut at = rng.between(50, self.heal_at / 2);
+        for _ in 0..=rng.index(6) {
+            let target = targets[rng.index(targets.len())].clone();
+            let mode = match rng.index(5) {
+                0 => Some(PauseMode::Drain),
+                1 | 2 => Some(PauseMode::Pause),
+                _ => None,
+            };
+            self.ask(at, Op::Pause { target, mode });
+            at += rng.between(20, 6_000);
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
+    }
+
     /// By what executions are grouped, likewise.
     fn add_groups(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x6e0f_6e0f_6e0f_6e0f);

@@ -8,7 +8,9 @@ mod lasting;
 mod plant;
 
 use attune_core::policy::{Ordering, Retry};
-use attune_core::{ActionPolicy, OnWorkerLost, OrderRule, PartitionId, Priority};
+use attune_core::{
+    ActionPolicy, OnWorkerLost, OrderRule, PartitionId, PauseMode, PauseTarget, Priority,
+};
 
 use crate::groups::{Grouping, Ranks};
 use crate::routing::RoutingPlan;
@@ -146,6 +148,13 @@ pub enum Op {
         action: usize,
         /// By what those who wait stand in line from then on.
         order: OrderRule,
+    },
+    /// Holds queues, or resumes them.
+    Pause {
+        /// Which.
+        target: PauseTarget,
+        /// How; `None` resumes them.
+        mode: Option<PauseMode>,
     },
     /// Groups the executions of an action otherwise.
     Group {

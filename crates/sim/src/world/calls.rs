@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::beside::stands_beside;
+use crate::holds::newer;
 use crate::store::{MAX_BODIES, body_of};
 use attune_executor::stored::Batch;
 
@@ -196,7 +197,9 @@ impl World {
                     .iter()
                     .map(|(id, it)| (*id, *it))
                     .collect(),
+                pauses: Arc::new(self.store.pauses.clone()),
             },
+            Call::LoadPauses { newer_than } => Reply::Pauses(newer(&store.pauses, *newer_than)),
             Call::LoadRows {
                 partition,
                 after,
@@ -277,6 +280,10 @@ impl World {
                     let store = &self.store;
                     self.oracle
                         .committed(self.now, store, batch, &odd, &shadows, &written.places);
+                    for violation in self.holds.judge(store, batch) {
+                        self.note(Note::Broken(violation.rule));
+                        self.oracle.blame(self.now, violation);
+                    }
                     self.judge_results(batch);
                     self.judge_refusals(batch);
                     self.granted_now(batch);

@@ -35,6 +35,7 @@ fn no_promise_is_broken_and_no_run_is_idle() {
     }
     let lasting = [
         "dead-pool",
+        "drain",
         "fail-bodies",
         "fail-loads",
         "fail-look-ups",
@@ -45,9 +46,12 @@ fn no_promise_is_broken_and_no_run_is_idle() {
         "invalid",
         "lost-route",
         "owner-clock-step",
+        "pause",
         "refuse-for-minutes",
+        "resume",
         "store-clock-step",
         "too-large",
+        "untold-pause",
     ];
     for kind in lasting {
         let count = seen.faults.get(kind).copied().unwrap_or(0);

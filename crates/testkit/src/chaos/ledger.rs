@@ -93,8 +93,8 @@ impl Ledger {
     pub(crate) fn refused(&self, request_id: Uuid, code: &str) -> anyhow::Result<()> {
         {
             let mut known = self.known();
-            // A command that is sent again by somebody may find room later.
-            if code != "QUEUE_FULL" {
+            // A command that is sent again by somebody may find room, or an open queue, later.
+            if !matches!(code, "QUEUE_FULL" | "QUEUE_DRAINING") {
                 known.refused.insert(request_id);
             }
             *known.answers.entry(code.to_owned()).or_default() += 1;

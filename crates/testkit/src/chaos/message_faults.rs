@@ -1,6 +1,7 @@
 //! Faults by messages, executions and requests.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
@@ -66,6 +67,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         "nothing to heal",
         5,
         limits
+    ),
+    fault!(
+        "pauses",
+        "some actions are paused or drained for seconds",
+        "they are resumed",
+        4,
+        pauses
     ),
     fault!(
         "queue-deleted",
@@ -212,6 +220,60 @@ async fn limits(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result
             .await;
     }
     begun.end()
+}
+
+/// How often it is tried to resume something, half a second apart: longer than any fault lasts.
+const RESUMES: u32 = 240;
+/// How long queues are held at most, in milliseconds: what waits for them meanwhile must be through
+/// before the rig gives up waiting for it.
+const HELD_AT_MOST_MS: u64 = 4_000;
+
+/// The witnesses judge whether anything starts meanwhile. Actions that show whether the rest goes on
+/// are left alone.
+async fn pauses(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let api = Api::new(&rig.shared.api)?;
+    let mut targets = Vec::new();
+    for _ in 0..random.random_range(1..8) {
+        let action = &rig.shared.actions[random.random_range(0..rig.shared.actions.len())];
+        if !action.is_probe() && action.action_ref != POISON {
+            let mode = if random.random_bool(0.3) {
+                "drain"
+            } else {
+                "pause"
+            };
+            targets.push((format!("/api/v1/pauses/action/{}", action.action_ref), mode));
+        }
+    }
+    let names: Vec<_> = targets
+        .iter()
+        .map(|(path, mode)| format!("{mode} {path}"))
+        .collect();
+    let begun = rig.begin(fault, &names.join(" "))?;
+    for (path, mode) in &targets {
+        let body = json!({"mode": mode, "who": "the rig"});
+        // No answer, or not in force yet: as it may be.
+        let _answer = api
+            .send(Method::PUT, path, &[], serde_json::to_vec(&body)?)
+            .await;
+    }
+    let held = random.random_range(200..HELD_AT_MOST_MS);
+    tokio::time::sleep(Duration::from_millis(held)).await;
+    for (path, _) in &targets {
+        // Whether it came to that is seen in the end: nothing would ever run again.
+        resume(&api, path).await;
+    }
+    begun.end()
+}
+
+/// Asks until an API has done it.
+async fn resume(api: &Api, path: &str) {
+    for _ in 0..RESUMES {
+        let answer = api.send(Method::DELETE, path, &[], Vec::new()).await;
+        if answer.is_ok_and(|answer| answer.status == 200) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await; // poll
+    }
 }
 
 async fn queue_deleted(rig: &Rig, _: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {

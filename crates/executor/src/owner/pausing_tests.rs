@@ -1,0 +1,89 @@
+//! Tests of what operators hold, on its way to the partitions.
+
+use attune_core::{PauseMode, PauseTarget, RequestId};
+
+use super::*;
+
+fn pauses(version: i64, held: bool) -> Arc<Pauses> {
+    let mut pauses = Pauses {
+        version,
+        ..Pauses::default()
+    };
+    if held {
+        pauses.held.insert(PauseTarget::All, PauseMode::Pause);
+    }
+    Arc::new(pauses)
+}
+
+impl World {
+    fn change_pauses(&mut self, version: i64, held: bool) {
+        self.pauses = pauses(version, held);
+    }
+
+    /// The version by which each partition goes.
+    fn go_by(&self, version: i64) -> bool {
+        (0..PARTITIONS).all(|id| {
+            let partition = self.owner.partition(PartitionId(id));
+            partition.is_some_and(|it| it.pauses_version() == version)
+        })
+    }
+}
+
+fn changed() -> Work {
+    Work::Pauses(vec![RequestId::fresh()])
+}
+
+#[test]
+fn a_command_brings_the_set_to_every_partition_before_it_is_answered() {
+    let mut world = World::new().free();
+    world.change_pauses(3, true);
+    world.pass(5_000, true);
+    assert!(world.go_by(3), "it is loaded with the queues");
+    world.change_pauses(4, false);
+    // It is being read, as it was, when the next change comes.
+    world.holds_back = Some(|call| matches!(call, Call::LoadPauses { .. }));
+    world.deliver(1, 0, changed());
+    world.change_pauses(5, true);
+    world.deliver(2, 7, changed());
+    assert!(world.go_by(3) && world.acked.is_empty());
+    world.holds_back = None;
+    world.pass(1, false);
+    assert!(world.go_by(5));
+    assert!(world.is_acked(1) && world.is_acked(2));
+}
+
+#[test]
+fn a_lost_command_costs_one_pass() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.change_pauses(1, true);
+    world.pass(10_500, true);
+    assert!(world.go_by(1));
+    // A read that began before says what was.
+    world.change_pauses(0, false);
+    world.pass(10_500, true);
+    assert!(world.go_by(1));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_stops_nothing() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(|call| matches!(call, Call::LoadPauses { .. }));
+    world.change_pauses(1, true);
+    world.deliver(1, 0, changed());
+    world.deliver(2, 0, super::look_ups::change("t.good"));
+    world.pass(6_000, true);
+    assert!(world.is_acked(2), "what came behind it goes on");
+    assert!(!world.is_acked(1) && world.go_by(0));
+    let trouble = world.owner.trouble(world.now).unwrap();
+    assert!(
+        trouble.words.contains("what operators hold"),
+        "{}",
+        trouble.words
+    );
+    world.refuses = None;
+    world.pass(2_500, true);
+    assert!(world.is_acked(1) && world.go_by(1));
+    assert_eq!(world.owner.trouble(world.now), None);
+}

@@ -1,0 +1,163 @@
+//! What operators hold, and whether owners go by it. What is in force is taken from what operators were
+//! told, never from owners: a hold is in force from the moment that all partitions concerned have said
+//! so until somebody asks to resume it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Pauses, RequestId, Status};
+use attune_executor::stored::Batch;
+
+use crate::bus::Body;
+use crate::oracle::{Rule, Violation};
+use crate::store::Store;
+use crate::world::{WALL, World};
+
+/// One hold that somebody has asked for.
+#[derive(Debug)]
+struct Asked {
+    mode: PauseMode,
+    version: i64,
+    /// The partitions that have not said that they go by it.
+    missing: BTreeSet<PartitionId>,
+}
+
+/// What operators were told.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(BTreeMap<PauseTarget, Asked>);
+
+impl Holds {
+    /// Somebody is about to store this.
+    fn asked(
+        &mut self,
+        target: &PauseTarget,
+        mode: Option<PauseMode>,
+        version: i64,
+        missing: BTreeSet<PartitionId>,
+    ) {
+        let Some(mode) = mode else {
+            self.0.remove(target);
+            return;
+        };
+        let asked = Asked {
+            mode,
+            version,
+            missing,
+        };
+        self.0.insert(target.clone(), asked);
+    }
+
+    /// A partition has said that it goes by this version.
+    pub(crate) fn told(&mut self, version: i64, partition: PartitionId) {
+        for asked in self.0.values_mut() {
+            if asked.version == version {
+                asked.missing.remove(&partition);
+            }
+        }
+    }
+
+    /// How an action is surely held; its partition is enough.
+    fn in_force(&self, action_ref: &ActionRef, partition: PartitionId) -> Option<PauseMode> {
+        let holds = self.0.iter();
+        let holds = holds.filter(|(target, asked)| {
+            target.covers(action_ref) && !asked.missing.contains(&partition)
+        });
+        holds.map(|(_, asked)| asked.mode).max()
+    }
+
+    /// A batch was written: nothing of what is held was granted or has expired, and what is drained
+    /// has taken nothing.
+    pub(crate) fn judge(&self, store: &Store, batch: &Batch) -> Vec<Violation> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
+        let mode_of = |action_id| {
+            let mut actions = store.actions.iter();
+            let action = actions.find(|action| action.id == action_id)?;
+            self.in_force(&action.spec.action_ref, action.partition)
+        };
+        let mut found = Vec::new();
+        let granted = batch.changes.iter();
+        let granted = granted.filter(|change| change.grant_no.is_some());
+        let granted = granted.filter_map(|it| Some((it.id, store.active.get(&it.id)?.action)));
+        let new = batch.inserts.iter();
+        let at_once = new.clone().filter(|it| it.status == Status::Requested);
+        for (id, action) in granted.chain(at_once.map(|it| (it.id, it.action_id))) {
+            if let Some(mode) = mode_of(action) {
+                let words = format!("{id} is granted a slot of {action}, which is held: {mode}");
+                found.push(Violation::of(Rule::Held, words));
+            }
+        }
+        for new in new.filter(|new| mode_of(new.action_id) == Some(PauseMode::Drain)) {
+            let words = format!(
+                "{} is accepted by {}, which is drained",
+                new.id, new.action_id
+            );
+            found.push(Violation::of(Rule::Held, words));
+        }
+        found
+    }
+}
+
+impl World {
+    /// Somebody holds or resumes something, and tells the owners of what it covers.
+    pub(crate) fn change_pause(&mut self, target: &PauseTarget, mode: Option<PauseMode>) {
+        // By the right clock, as everything here that waits is judged.
+        let now = WALL + self.now;
+        let pauses = &mut self.store.pauses;
+        pauses.version += 1;
+        let before = pauses.held.remove(target);
+        if let Some(mode) = mode {
+            pauses.held.insert(target.clone(), mode);
+            pauses.resumed.remove(target);
+        } else if before.is_some() {
+            pauses.resumed.insert(target.clone(), now);
+        }
+        let version = pauses.version;
+        let partitions: BTreeSet<PartitionId> = self
+            .store
+            .actions
+            .iter()
+            .filter(|action| target.covers(&action.spec.action_ref))
+            .map(|action| action.partition)
+            .collect();
+        self.holds.asked(target, mode, version, partitions.clone());
+        let name = match mode {
+            Some(PauseMode::Pause) => "pause",
+            Some(PauseMode::Drain) => "drain",
+            None => "resume",
+        };
+        *self.seen.faults.entry(name).or_default() += 1;
+        for partition in partitions {
+            // Some die before they have told all of them.
+            if (self.now + i64::from(partition.0)) % 5 == 0 {
+                *self.seen.faults.entry("untold-pause").or_default() += 1;
+                continue;
+            }
+            let request_id = RequestId(self.fresh());
+            let body = |reply_to| Body::Pauses(request_id, reply_to);
+            self.add_ask(0, partition, request_id, false, body);
+            if let Some(ask) = self.asks.last_mut() {
+                ask.pause = Some((version, partition));
+            }
+        }
+    }
+
+    /// Everything goes on.
+    pub(crate) fn resume_all(&mut self) {
+        let held: Vec<PauseTarget> = self.store.pauses.held.keys().cloned().collect();
+        for target in held {
+            self.change_pause(&target, None);
+        }
+    }
+
+    /// Whether operators want nothing of an action to start, whoever knows of it.
+    pub(crate) fn is_held(&self, number: usize) -> bool {
+        let action_ref = &self.store.actions[number].spec.action_ref;
+        self.store.pauses.hold_of(action_ref).mode.is_some()
+    }
+}
+
+/// The set as it is stored, when it is newer.
+pub(crate) fn newer(pauses: &Pauses, than: i64) -> Option<std::sync::Arc<Pauses>> {
+    (pauses.version > than).then(|| std::sync::Arc::new(pauses.clone()))
+}

@@ -1,0 +1,78 @@
+//! What must be true when a round has done with its events, and whenever time has passed.
+
+use super::*;
+
+impl Shadow {
+    /// What must be true whenever a round has done with an event: no free slot beside someone
+    /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
+    /// hold it, or as many slots were given as one step gives.
+    pub(crate) fn settle(
+        &self,
+        now: Millis,
+        pool_of: impl Fn(ActionId) -> String,
+        out: &mut Vec<Violation>,
+    ) {
+        if self.granted >= STEP {
+            return;
+        }
+        for action in self.bounds.keys() {
+            let held = self.hold_of(*action).mode.is_some();
+            if held || self.closed.contains(&pool_of(*action)) {
+                continue;
+            }
+            if let Some(id) = self.could_be_granted(now, *action) {
+                let words = format!(
+                    "{id} waits although a slot of {action} is free at {now}: {:?}",
+                    self.rows.get(&id)
+                );
+                out.push(Violation::of(Promise::I6, words));
+            }
+        }
+    }
+
+    /// Somebody who surely has room in all its limits, and nobody before it lacks any.
+    fn could_be_granted(&self, now: Millis, action: ActionId) -> Option<ExecutionId> {
+        if !self.is_grouped(action) {
+            return None;
+        }
+        let rule = self.bounds.get(&action).map(|limits| limits.order);
+        let rule = rule.unwrap_or_default();
+        let waiting: Vec<_> = self.eligible(now, action).collect();
+        let grouping = self.grouping(action);
+        let groups: BTreeSet<Group> = waiting
+            .iter()
+            .map(|(_, seen)| grouping.group(seen.words))
+            .collect();
+        // Whoever of these is the first: they all have room.
+        let heads = groups.into_iter().filter_map(|group| {
+            let heads = self.heads(rule, &waiting, group);
+            let fit = |in_group| heads.iter().all(|(_, head)| self.has_room(head, in_group));
+            let is_sure = heads.iter().any(|(_, head)| self.has_room(head, true));
+            is_sure.then(|| (heads[0].0, fit(true), fit(false)))
+        });
+        let heads: Vec<_> = heads.collect();
+        let all_fit = heads.iter().all(|(_, _, in_action)| *in_action);
+        let mut sure = heads.into_iter().filter(|(_, in_group, _)| *in_group);
+        sure.next().map(|(id, ..)| id).filter(|_| all_fit)
+    }
+
+    /// What must be true whenever time has passed: nobody has waited too long.
+    pub(crate) fn pass(&self, now: Millis, out: &mut Vec<Violation>) {
+        for (action, limits) in &self.bounds {
+            let most = longest_wait(limits);
+            let hold = self.hold_of(*action);
+            if hold.mode.is_some() {
+                continue;
+            }
+            let overdue = self.rows.iter().find(|(_, seen)| {
+                seen.action == *action
+                    && seen.may_expire(now)
+                    && seen.since.max(hold.waits_from).saturating_add(most) < now
+            });
+            if let Some((id, seen)) = overdue {
+                let words = format!("{id} waits {} ms of {most}", now - seen.since);
+                out.push(Violation::of(Rule::Expiry, words));
+            }
+        }
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM pause WHERE scope = ?1 AND target = ?2
