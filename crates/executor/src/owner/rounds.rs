@@ -183,7 +183,7 @@ impl Owner {
             for action in actions.iter().filter(|action| action.partition == *id) {
                 draft.add(
                     *id,
-                    partition.step(wall, Event::ActionKnown(action.clone())),
+                    partition.step(wall, Event::ActionKnown(Box::new(action.clone()))),
                 );
             }
             draft.add(*id, partition.step(wall, Event::Tick));

@@ -346,7 +346,8 @@ impl Owner {
             self.say(Notice::ActionWasUnknown {
                 action_ref: action.spec.action_ref.as_str().to_owned(),
             });
-            self.pending.push_back((id, Event::ActionKnown(action)));
+            self.pending
+                .push_back((id, Event::ActionKnown(Box::new(action))));
         }
         for action_id in missing {
             // Actions are never deleted, so somebody did it by hand. Nothing is thrown away.

@@ -29,7 +29,7 @@ pub enum Event {
     /// Executions that wait or hold a slot, by rising id; comes after `Recover`, in pages.
     RecoverRows(Vec<StoredExecution>),
     /// The definition or policy of an action as it is from now on.
-    ActionKnown(Action),
+    ActionKnown(Box<Action>),
     /// What operators hold from now on; an earlier set than the one that is known changes nothing.
     Pauses(Arc<Pauses>),
     /// A client asks for an execution.

@@ -251,7 +251,7 @@ impl Partition {
                 pauses,
             } => self.recover(now, actions, totals, pauses),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
-            Event::ActionKnown(action) => self.learn(now, action, out),
+            Event::ActionKnown(action) => self.learn(now, *action, out),
             Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
             Event::Submit {
                 submit,

@@ -154,7 +154,7 @@ fn a_slot_taken_back_follows_the_policy_for_lost_workers() {
     let mut world = World::new(Some(1), 100);
     let mut fails = action(Some(1));
     fails.spec.on_worker_lost = Some(OnWorkerLost::Fail);
-    world.step(Event::ActionKnown(fails));
+    world.step(Event::ActionKnown(Box::new(fails)));
     let ids = world.submit(2);
     world.force_release(command(ids[0], 1));
     assert_eq!(world.stored.history[&ids[0]], Status::Abandoned);
@@ -169,7 +169,7 @@ fn what_was_never_begun_waits_again_whatever_the_policy_says() {
     let mut fails = action(Some(1));
     fails.spec.on_worker_lost = Some(OnWorkerLost::Fail);
     fails.spec.max_attempts = Some(1);
-    world.step(Event::ActionKnown(fails));
+    world.step(Event::ActionKnown(Box::new(fails)));
     let ids = world.submit(2);
     for attempt in 1..=3 {
         let mut given_back = command(ids[0], attempt);
@@ -221,7 +221,7 @@ fn granting_beyond_the_limit_is_found() {
     // A lowered limit drains, and is none.
     let mut world = World::new(Some(3), 100);
     let ids = world.submit(6);
-    world.step(Event::ActionKnown(action(Some(1))));
+    world.step(Event::ActionKnown(Box::new(action(Some(1)))));
     world.sweep();
     for id in &ids {
         world.complete(*id, 1);

@@ -40,7 +40,7 @@ fn nothing_is_granted_until_the_last_pause_is_lifted() {
     world.complete(first, 1);
     for event in [
         Event::Tick,
-        Event::ActionKnown(action(Some(2))),
+        Event::ActionKnown(Box::new(action(Some(2)))),
         set(1, &[], None), // of the same version: read twice
         set(2, &[by_all], None),
     ] {

@@ -50,7 +50,11 @@ fn nothing_is_granted_while_the_pool_is_closed_and_at_once_when_it_opens() {
     assert_eq!(world.partition.blocked(ACTION), Some(Blocked::PoolClosed));
     let told = world.stored.dispatched.len();
     // Time passes, the definition comes again, the same word comes again: it stays closed.
-    for event in [Event::Tick, Event::ActionKnown(action(Some(2))), own(true)] {
+    for event in [
+        Event::Tick,
+        Event::ActionKnown(Box::new(action(Some(2)))),
+        own(true),
+    ] {
         world.step(event);
         assert!(world.holders().is_empty());
     }
@@ -81,7 +85,7 @@ fn an_action_that_moves_to_another_pool_leaves_the_closed_one() {
     let ids = world.submit(2);
     let mut moved = action(Some(1));
     moved.spec.pool = "another".to_owned();
-    world.step(Event::ActionKnown(moved));
+    world.step(Event::ActionKnown(Box::new(moved)));
     assert_eq!(world.holders(), ids[..1]);
     // What becomes of its old pool is no matter to it any more, that of the new one is.
     world.step(own(false));
@@ -174,7 +178,7 @@ fn what_no_message_could_carry_is_not_accepted() {
         .spec
         .env
         .insert("NAME".to_owned(), "value".to_owned());
-    world.step(Event::ActionKnown(larger));
+    world.step(Event::ActionKnown(Box::new(larger)));
     world.step(of_size(room, OnReject::Answer));
     assert_eq!(
         world.refused().unwrap().field.as_deref(),

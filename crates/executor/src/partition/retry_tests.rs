@@ -26,7 +26,7 @@ fn retrying(limit: u32, change: impl FnOnce(&mut ActionSpec)) -> World {
         },
     });
     change(&mut action.spec);
-    world.round(vec![Event::ActionKnown(action)]);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
     world
 }
 
@@ -139,7 +139,7 @@ fn a_lost_worker_is_waited_for_likewise_and_what_never_began_is_no_try() {
         ..Retry::default()
     });
     known.spec.max_attempts = None;
-    world.round(vec![Event::ActionKnown(known)]);
+    world.round(vec![Event::ActionKnown(Box::new(known))]);
     world.claim(id);
     let slot = world.slot(id, true);
     world.reconcile(vec![slot]);

@@ -219,9 +219,9 @@ fn waiting_too_long_expires_at_the_deadline_that_was_announced() {
 fn a_raised_limit_grants_at_once_and_a_lowered_one_drains() {
     let mut world = World::new(Some(1), 100);
     let ids = world.submit(5);
-    world.round(vec![Event::ActionKnown(action(Some(3)))]);
+    world.round(vec![Event::ActionKnown(Box::new(action(Some(3))))]);
     assert_eq!(world.holders(), ids[..3]);
-    world.round(vec![Event::ActionKnown(action(Some(1)))]);
+    world.round(vec![Event::ActionKnown(Box::new(action(Some(1))))]);
     world.complete(ids[0], 1);
     world.complete(ids[1], 1);
     assert_eq!(world.holders(), [ids[2]]);
@@ -451,7 +451,7 @@ fn what_is_decided_is_logged_in_order() {
     let ids = world.submit(2);
     world.complete(ids[0], 1);
     world.complete(ids[0], 1);
-    world.round(vec![Event::ActionKnown(action(Some(2)))]);
+    world.round(vec![Event::ActionKnown(Box::new(action(Some(2))))]);
     world.claim(ids[1]);
     let slot = world.slot(ids[1], true);
     world.reconcile(vec![slot]);
@@ -468,7 +468,7 @@ fn what_is_decided_is_logged_in_order() {
     ];
     assert_eq!(kinds, expected);
     // The same definition again is nothing new.
-    world.round(vec![Event::ActionKnown(action(Some(2)))]);
+    world.round(vec![Event::ActionKnown(Box::new(action(Some(2))))]);
     let bounds = |fact: &&Fact| matches!(fact, Fact::Bounds { .. });
     assert_eq!(world.stored.facts.iter().filter(bounds).count(), 3);
 }

@@ -65,7 +65,7 @@ enum Line {
     #[default]
     Empty,
     One(Member),
-    Many(Box<BTreeMap<(Priority, Seq), (Millis, u16)>>),
+    Many(BTreeMap<(Priority, Seq), (Millis, u16)>),
 }
 
 impl Line {
@@ -77,7 +77,7 @@ impl Line {
                     let place = (member.priority, member.seq);
                     (place, (member.enqueued_at, member.cost))
                 });
-                *self = Self::Many(Box::new(BTreeMap::from(two)));
+                *self = Self::Many(BTreeMap::from(two));
             }
             Self::Many(members) => {
                 let place = (member.priority, member.seq);
