@@ -3,11 +3,9 @@
 //! waiting execution. `cargo bench -p attune-executor`.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, Priority, QueueTotals, Seq,
-};
+use attune_core::{ActionId, Attempt, ExecutionId, OrderRule, Priority, QueueTotals, Seq};
 use attune_executor::policy::{QueueLimits, Share};
 use attune_executor::queue::{ActionQueue, Waiting};
 use attune_executor::{ExecutionQueueManager, QueueConfig};
@@ -164,80 +162,11 @@ fn memory(_: &mut Criterion) {
     println!("bytes per queue in which one runs and one waits, {COUNT} queues: {per_queue}");
 }
 
-/// Printed: what a million groups take in each of which one waits, and how long it takes to join them,
-/// and to be granted.
-fn groups(_: &mut Criterion) {
-    const COUNT: usize = 1_000_000;
-    const RULE: i64 = 1;
-    let limits = QueueLimits {
-        max_concurrent: Some(1),
-        max_length: u32::MAX,
-        timeout_seconds: 3600,
-        order: OrderRule::Ageing { step: 1_000 },
-        group_limit: Some(1),
-        demands: Some(RULE),
-    };
-    let count = i64::try_from(COUNT).expect("fits");
-    let mut queue = ActionQueue::new(ACTION, limits, QueueTotals::default());
-    let before = resident();
-    let mut times = Vec::with_capacity(COUNT + 1);
-    let room = resident() - before;
-    for id in 0..=count {
-        let waiting = Waiting {
-            execution_id: ExecutionId(id),
-            seq: Seq(id),
-            enqueued_at: id,
-            eligible_at: id,
-            attempt: Attempt(0),
-            unbegun: 0,
-            delayed: false,
-            share: Share::default(),
-        };
-        // A hash of the number, as keys are hashes.
-        let hash = (id as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let demand = Demand {
-            rule: RULE,
-            group: GroupKey(hash.to_be_bytes()),
-            cost: 1,
-        };
-        let priority = Priority::ALL[usize::try_from(id % 5).expect("below 5")];
-        let began = Instant::now();
-        queue.enter(priority, waiting, Some(&demand)).expect("room");
-        times.push(began.elapsed());
-    }
-    let taken = resident() - before - room - COUNT * size_of::<Duration>();
-    println!(
-        "bytes per waiting execution, {COUNT} groups of one: {}",
-        taken / COUNT
-    );
-    told("joining one of them", &mut times);
-    for granted in 0..100_000 {
-        let began = Instant::now();
-        let slot = queue.grant_next().granted().expect("somebody waits");
-        let ended = queue.finish(slot.execution_id, slot.attempt, false);
-        times.push(began.elapsed());
-        assert!(ended, "{granted}");
-    }
-    told("granting and ending", &mut times);
-}
-
-fn told(what: &str, times: &mut Vec<Duration>) {
-    times.sort_unstable();
-    let at = |share: usize| times[times.len() * share / 1000];
-    println!(
-        "{what}: p50 {:?}, p99 {:?}, p99.9 {:?}",
-        at(500),
-        at(990),
-        at(999)
-    );
-    times.clear();
-}
-
 criterion_group! {
     name = benches;
     config = Criterion::default()
         .measurement_time(Duration::from_secs(3))
         .warm_up_time(Duration::from_secs(1));
-    targets = enqueue_with_capacity, release_and_wake, stats_lookup, memory, groups
+    targets = enqueue_with_capacity, release_and_wake, stats_lookup, memory
 }
 criterion_main!(benches);

@@ -1,4 +1,4 @@
-//! The tours of the README, as somebody types them.
+//! The tours of the README and of the page about policies, as somebody types them.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -6,14 +6,14 @@ use std::process::Stdio;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-/// Everything a tour promises to show is in what it prints.
-#[tokio::test]
-async fn cluster_tours_of_the_readme_run_word_for_word() -> anyhow::Result<()> {
+/// Runs the tours of a page; gives what they printed.
+async fn said(page: &str) -> anyhow::Result<String> {
     let binary = Path::new(env!("CARGO_BIN_EXE_attune"));
     let mut path = binary.parent().context("no folder")?.as_os_str().to_owned();
     path.push(":");
     path.push(std::env::var_os("PATH").context("no PATH")?);
     let output = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/tours"))
+        .arg(page)
         .env("PATH", path)
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -26,6 +26,13 @@ async fn cluster_tours_of_the_readme_run_word_for_word() -> anyhow::Result<()> {
         "{}\n{said}\n{typed}",
         output.status
     );
+    Ok(said.into_owned())
+}
+
+/// Everything a tour promises to show is in what it prints.
+#[tokio::test]
+async fn cluster_tours_of_the_readme_run_word_for_word() -> anyhow::Result<()> {
+    let said = said("README.md").await?;
     let queue = said
         .lines()
         .find(|line| line.starts_with("shop.greet") && line.contains("healthy"))
@@ -47,6 +54,25 @@ async fn cluster_tours_of_the_readme_run_word_for_word() -> anyhow::Result<()> {
         r#""hello": "world""#,
         "max_concurrent",
         "(1 row)",
+    ] {
+        ensure!(said.contains(words), "{words:?} is missing in\n{said}");
+    }
+    Ok(())
+}
+
+/// Likewise.
+#[tokio::test]
+async fn embedded_tour_of_the_policies_runs_word_for_word() -> anyhow::Result<()> {
+    let said = said("docs/POLICIES.md").await?;
+    let refused = said.matches("refused, as it should be").count();
+    ensure!(refused == 3, "{refused} were refused:\n{said}");
+    for words in [
+        "for room in its group: at most 1 with the same parameters.host",
+        "its priority is high, the highest that its action allows",
+        r#""priority": "high""#,
+        r#""priority": "low""#,
+        "succeeded",
+        "the books are being closed",
     ] {
         ensure!(said.contains(words), "{words:?} is missing in\n{said}");
     }
