@@ -169,19 +169,18 @@ impl Detector {
         let rule = action.spec.policy.order();
         let key = |priority, accepted_at, seq| (rule.key(priority, accepted_at), seq);
         let its = key(holder.priority, holder.enqueued_at, seq);
-        let heads: Vec<(Priority, Millis, Seq)> = if is_grouped {
+        let stands_before =
+            |(priority, at, seq): &(Priority, Millis, Seq)| key(*priority, *at, *seq) < its;
+        let passed = if is_grouped {
             let head = queue.head_beside(&holder);
-            head.map(|head| (head.priority, head.enqueued_at, head.seq))
-                .into_iter()
-                .collect()
+            let head = head.map(|head| (head.priority, head.enqueued_at, head.seq));
+            head.filter(stands_before)
         } else {
             let heads = queue.heads();
-            heads
-                .map(|(priority, head)| (priority, head.enqueued_at, head.execution_id.seq()))
-                .collect()
+            let mut heads =
+                heads.map(|(priority, head)| (priority, head.enqueued_at, head.execution_id.seq()));
+            heads.find(stands_before)
         };
-        let mut heads = heads.into_iter();
-        let passed = heads.find(|(priority, at, seq)| key(*priority, *at, *seq) < its);
         if let Some((priority, _, seq)) = passed {
             let waits = ExecutionId::new(id.partition(), seq);
             let words =

@@ -122,6 +122,9 @@ impl Priorities {
     /// The priority of a submission that asks for `asked`.
     #[must_use]
     pub fn of(&self, asked: Option<Priority>, words: &Words<'_>) -> Priority {
+        if !self.sets_any() {
+            return asked.unwrap_or_default();
+        }
         let by_rule = || self.rules.iter().find(|rule| rule.is_for(words));
         let wanted = asked.or_else(|| by_rule().map(|rule| rule.then));
         let wanted = wanted.or(self.default).unwrap_or_default();

@@ -151,7 +151,10 @@ impl Partition {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
         self.next_grant += 1;
         self.holding.insert(action.id);
-        let demands = self.demands.get(&action.id).map(DemandRule::mark);
+        // Looked up for the log alone.
+        let rules = self.log.is_some().then_some(&self.demands);
+        let rule = rules.and_then(|rules| rules.get(&action.id));
+        let demands = rule.map(DemandRule::mark);
         self.note(|| Fact::Granted {
             execution_id,
             action_id: action.id,

@@ -131,8 +131,8 @@ impl Partition {
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
         new.demand = demand;
-        // Its policy decides, and may be another one later.
-        if new.submission.priority != Some(priority) {
+        // Its policy decides, and may be another one later. Without a word about it nothing is copied.
+        if new.submission.priority.unwrap_or_default() != priority {
             Arc::make_mut(&mut new.submission).priority = Some(priority);
         }
         self.note(|| accepted_fact(now, &new, not_before));

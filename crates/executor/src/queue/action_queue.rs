@@ -449,14 +449,20 @@ impl ActionQueue {
         if self.hold.mode.is_some() || self.hold.waits_from.saturating_add(timeout) > now {
             return expired;
         }
-        if let Some(load) = &mut self.load {
-            let next = || {
-                let (priority, waiting) = load.order.pop_expired(now, timeout)?;
-                load.let_go(&limits, (priority, waiting));
-                Some(waiting)
-            };
-            expired.extend(std::iter::from_fn(next).take(max));
+        let Some(load) = &mut self.load else {
+            return expired;
+        };
+        // Nearly always nobody has.
+        let first = load.order.first_to_expire();
+        if first.is_none_or(|since| since.saturating_add(timeout) > now) {
+            return expired;
         }
+        let next = || {
+            let (priority, waiting) = load.order.pop_expired(now, timeout)?;
+            load.let_go(&limits, (priority, waiting));
+            Some(waiting)
+        };
+        expired.extend(std::iter::from_fn(next).take(max));
         self.shrink();
         self.totals.expired += expired.len() as u64;
         expired
