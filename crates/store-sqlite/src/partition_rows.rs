@@ -68,7 +68,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         created: time(row.try_get(5)?)?,
         not_before: optional_time(row, "not_before")?,
         cancel_requested: row.try_get(7)?,
-        demand: row.try_get::<Option<&str>, _>(8)?.and_then(demand),
+        demand: row.try_get::<Option<&str>, _>(10)?.and_then(demand),
     })
 }
 
