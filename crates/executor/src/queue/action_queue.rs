@@ -439,10 +439,9 @@ impl ActionQueue {
         Some(waiting)
     }
 
-    /// Takes out up to `max` executions that have waited longer than they may, and counts them
-    /// as expired; nobody while operators hold the queue, and none by a wait from before they
-    /// resumed it. One that has held a slot and waits again, because its worker was lost, does
-    /// not expire: its first slot came in time.
+    /// Takes out up to `max` executions that have waited longer than they may, and counts them as expired;
+    /// nobody while operators hold the queue, and none by a wait from before they resumed it. One that
+    /// has held a slot and waits again does not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
         let (timeout, limits) = (self.timeout(), self.limits);
         let mut expired = Vec::new();
