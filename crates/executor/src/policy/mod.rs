@@ -6,5 +6,5 @@ mod order;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
-pub use limits::{QueueLimits, limits_of};
+pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
