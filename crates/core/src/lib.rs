@@ -28,7 +28,7 @@ pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
 pub use network::Network;
-pub use outcome::Outcome;
+pub use outcome::{EndCode, Outcome};
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;
 pub use policy::{ActionPolicy, Demand, DemandRule, GroupKey, OrderRule};

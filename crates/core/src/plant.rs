@@ -13,6 +13,8 @@ pub enum Bug {
     CancelDb,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
+    /// A full queue drops whoever came last.
+    DropNewest,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// Priority goes before age, whatever the action says.
@@ -33,6 +35,8 @@ pub enum Bug {
     Requeue,
     /// A back-off is not waited for.
     RetryAtOnce,
+    /// Whoever is replaced waits no longer, and nobody is told that it has ended.
+    ReplaceForgetsEnd,
     /// Whoever demands less passes somebody who waits for more of the same limit.
     ScanSkipsCost,
     /// An owner that is cut off from the bus keeps its partitions.
@@ -51,10 +55,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
+        Self::DropNewest,
         Self::KeepMessages,
         Self::NoAgeing,
         Self::NoClaim,
@@ -63,6 +68,7 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::ReplaceForgetsEnd,
         Self::ResumeForgotten,
         Self::RetryAtOnce,
         Self::ScanSkipsCost,
@@ -80,6 +86,7 @@ impl Bug {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
+            Self::DropNewest => "drop-newest",
             Self::KeepMessages => "keep-messages",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
@@ -88,6 +95,7 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::ReplaceForgetsEnd => "replace-forgets-end",
             Self::ResumeForgotten => "resume-forgotten",
             Self::RetryAtOnce => "retry-at-once",
             Self::ScanSkipsCost => "scan-skips-cost",

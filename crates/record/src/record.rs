@@ -7,9 +7,9 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phase::{FaultPhase, ProcessPhase, Retried};
+use crate::phase::{FaultPhase, Gone, ProcessPhase, Retried};
 
-/// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
+/// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
 /// On disk it is one JSON object per line, named by `kind`. A kind that this program does not
 /// know is read as [`Unknown`](Self::Unknown), so that newer files stay readable.
@@ -301,6 +301,9 @@ pub enum Record {
         attempt: Attempt,
         /// How.
         status: Status,
+        /// In whose place another one came, and by which end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gone: Option<Gone>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -536,13 +539,6 @@ pub enum Record {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set
-/// back, and without meaning on another machine.
-pub fn now_ns() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 #[cfg(test)]

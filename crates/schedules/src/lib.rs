@@ -42,6 +42,8 @@ mod guard;
 mod lease;
 #[path = "../../bus/src/memory/mod.rs"]
 mod memory;
+#[path = "../../record/src/now.rs"]
+mod now;
 #[path = "../../worker/src/options.rs"]
 mod options;
 #[path = "../../worker/src/outbox.rs"]

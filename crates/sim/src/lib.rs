@@ -21,6 +21,7 @@ mod groups;
 mod holds;
 mod lasting;
 mod oracle;
+mod overflow;
 mod owner;
 mod plan;
 mod refusals;

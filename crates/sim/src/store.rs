@@ -491,7 +491,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
             .map(|time| time.timestamp_millis()),
         unbegun: 0,
         retried: false,
-        cancel_requested: false,
+        cancel_requested: new.cancel_requested,
         worker: None,
         created: at,
         requested_at: at,

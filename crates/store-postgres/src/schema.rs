@@ -106,6 +106,11 @@ fn migrations() -> Vec<Migration> {
             "additive_demands",
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
         ),
+        (
+            22,
+            "additive_end_code",
+            include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -1,6 +1,6 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
-use attune_core::{Outcome, QueueTotals, Status};
+use attune_core::{EndCode, Outcome, QueueTotals, Status};
 use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Update};
 use serde::Serialize;
 
@@ -55,6 +55,7 @@ struct ExecutionRow<'a> {
     /// In hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     demand: Option<String>,
+    cancel_requested: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -66,6 +67,7 @@ struct OutcomeColumns<'a> {
     exit_code: Option<i32>,
     stdout: Option<&'a str>,
     stderr: Option<&'a str>,
+    end_code: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -224,6 +226,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         timeout_seconds: submission.timeout_seconds,
         requeue_of: submission.requeue_of.map(|of| of.0),
         demand: new.demand.as_ref().map(demand_text),
+        cancel_requested: new.cancel_requested,
         outcome: outcome.map(outcome_columns),
     }
 }
@@ -235,6 +238,7 @@ fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
         exit_code: outcome.exit_code,
         stdout: outcome.stdout.as_deref(),
         stderr: outcome.stderr.as_deref(),
+        end_code: outcome.code.map(EndCode::as_str),
     }
 }
 

@@ -85,6 +85,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_demands",
         include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
     ),
+    (
+        19,
+        "additive_end_code",
+        include_str!("../../../migrations/sqlite/0019_additive_end_code.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -208,6 +208,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         started_at: None,
         finished_at: None,
         result: None,
+        end_code: None,
         error: None,
         exit_code: None,
         stdout: None,

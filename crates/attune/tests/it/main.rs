@@ -33,6 +33,7 @@ mod monitoring;
 mod operators;
 mod oracle;
 mod orders;
+mod overflow;
 mod pauses;
 mod priorities;
 mod python;

@@ -68,7 +68,7 @@ impl Partition {
         counter: Counter,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let status = outcome.status;
+        let (status, code) = (outcome.status, outcome.code);
         // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
         let Ok(end) = End::of(execution_id, Status::Requested, outcome) else {
             return false;
@@ -86,6 +86,8 @@ impl Partition {
             action_id,
             attempt,
             status,
+            code,
+            newcomer: None,
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));

@@ -10,6 +10,7 @@ mod force_release;
 mod grouping;
 mod holders;
 mod log;
+mod overflow;
 mod pausing;
 mod reconcile;
 mod retry;

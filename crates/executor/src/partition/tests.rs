@@ -486,6 +486,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Retried { .. } => "retried",
         Fact::Stale { .. } => "stale",
         Fact::Refused { .. } => "refused",
+        Fact::Asked { .. } => "asked",
         Fact::Pool { .. } => "pool",
         Fact::Paused { .. } => "paused",
         Fact::Lost => "lost",

@@ -3,8 +3,10 @@
 mod groups;
 mod limits;
 mod order;
+mod users;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
 pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
+pub(crate) use users::Users;

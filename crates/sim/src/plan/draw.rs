@@ -5,6 +5,7 @@ use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Sta
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
+use crate::overflow::Overflow;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -85,6 +86,7 @@ impl Plan {
         plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
+        plan.add_overflows();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -177,6 +179,33 @@ impl Plan {
         }
     }
 
+    /// What becomes of newcomers for whom there is no room, from a stream of chance of its own.
+    fn add_overflows(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x0f10_0f10_0f10_0f10);
+        let rng = &mut rng;
+        if rng.chance(600) {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.overflow = Overflow::draw(rng);
+            // Where many may wait nothing is ever full.
+            if rng.chance(500) {
+                action.max_length = Some(rng.pick(&[1, 2, 3, 6]));
+            }
+        }
+        if rng.chance(500) {
+            let mut at = rng.between(200, self.heal_at / 2);
+            for _ in 0..=rng.index(4) {
+                let action = rng.index(self.actions.len());
+                let overflow = Overflow::draw(rng);
+                self.ask(at, Op::Overflow { action, overflow });
+                at += rng.between(20, 4_000);
+            }
+            self.ops.sort_by_key(|op| (op.at, op.id));
+        }
+    }
+
     /// What is tried again, from a stream of chance of its own.
     fn add_retries(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x4e74_4e74_4e74_4e74);
@@ -241,6 +270,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         order: OrderRule::Priority,
         grouping: Default::default(),
         ranks: Ranks::default(),
+        overflow: Overflow::default(),
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail
         } else {

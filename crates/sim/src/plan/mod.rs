@@ -13,6 +13,7 @@ use attune_core::{
 };
 
 use crate::groups::{Grouping, Ranks};
+use crate::overflow::Overflow;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -54,6 +55,8 @@ pub struct ActionShape {
     pub order: OrderRule,
     /// By what executions are grouped, and the limit of each group.
     pub grouping: (Grouping, Option<u32>),
+    /// What becomes of newcomers for whom there is no room.
+    pub overflow: Overflow,
     /// Which priorities they have.
     pub ranks: Ranks,
     /// What happens when its worker dies.
@@ -155,6 +158,13 @@ pub enum Op {
         target: PauseTarget,
         /// How; `None` resumes them.
         mode: Option<PauseMode>,
+    },
+    /// Says otherwise what becomes of newcomers of an action for whom there is no room.
+    Overflow {
+        /// Which action.
+        action: usize,
+        /// What.
+        overflow: Overflow,
     },
     /// Groups the executions of an action otherwise.
     Group {
