@@ -268,6 +268,15 @@ impl Owner {
                     });
                 }
             }
+            Work::Explains(items) => {
+                for (request_id, execution_id) in items {
+                    step(Event::Explain {
+                        request_id,
+                        execution_id,
+                        reply_to: reply_to.clone(),
+                    });
+                }
+            }
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
@@ -407,6 +416,7 @@ fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Option<Effect>
         answer: Answer {
             request_id,
             outcome: Ok(Accepted::default()),
+            explanation: None,
         },
     };
     reply_to.map(answer)

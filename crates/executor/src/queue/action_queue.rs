@@ -5,7 +5,8 @@
 //! a counter: releasing what is not held then changes nothing, however often it is said.
 
 use attune_core::{
-    ActionId, Attempt, Bug, Demand, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
+    ActionId, Attempt, Bug, Demand, ExecutionId, Hold, PauseMode, Priority, QueueStats,
+    QueueTotals, Seq,
 };
 use chrono::{DateTime, Utc};
 
@@ -114,6 +115,16 @@ impl ActionQueue {
     /// Says how operators hold it; whether that is a change.
     pub fn set_hold(&mut self, hold: Hold) -> bool {
         std::mem::replace(&mut self.hold, hold) != hold
+    }
+
+    /// How operators hold it, if they do.
+    pub(super) fn hold_mode(&self) -> Option<PauseMode> {
+        self.hold.mode
+    }
+
+    /// Whether the pool of the action takes no dispatches.
+    pub(super) fn is_pool_closed(&self) -> bool {
+        self.pool_closed
     }
 
     /// What has gone through it.
@@ -284,8 +295,8 @@ impl ActionQueue {
         }
     }
 
-    /// Gives a free slot to the first in order: the one place where slots are given.
-    pub fn grant_next(&mut self) -> Grant {
+    /// Gives a free slot to the first in order, from `now` on: the one place where slots are given.
+    pub fn grant_next(&mut self, now: Millis) -> Grant {
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }
@@ -309,6 +320,7 @@ impl ActionQueue {
             seq: waiting.seq,
             enqueued_at: waiting.enqueued_at,
             eligible_at: waiting.eligible_at,
+            held_since: Some(now),
             cancel_requested: false,
             share: waiting.share,
         };

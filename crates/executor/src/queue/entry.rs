@@ -44,6 +44,8 @@ pub struct Holder {
     pub enqueued_at: Millis,
     /// Since when it waited for a slot.
     pub eligible_at: Millis,
+    /// Since when it holds its slot; not known of those that an owner before this one granted.
+    pub held_since: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
     /// What it takes of the limits, likewise.

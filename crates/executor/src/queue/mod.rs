@@ -3,6 +3,7 @@
 mod action_queue;
 mod delayed;
 mod entry;
+mod explaining;
 mod load;
 mod manager;
 mod mending;
