@@ -306,9 +306,11 @@ impl NoEstimate {
                 "not to be told yet: {samples} runs have ended since its executor took the queue \
                  over, {needed} are needed"
             ),
-            Self::Overtaken => "not to be told: executions that go before it come faster than slots \
+            Self::Overtaken => {
+                "not to be told: executions that go before it come faster than slots \
                                 come free"
-                .to_owned(),
+                    .to_owned()
+            }
             Self::Other => "not to be told, for a reason that a later release knows".to_owned(),
         }
     }
@@ -338,7 +340,10 @@ mod tests {
         let until = at(65);
         for (reason, words) in [
             (Reason::Delayed { until }, "for its time, 1m 5s from now"),
-            (Reason::Backoff { until }, "for its next try, 1m 5s from now"),
+            (
+                Reason::Backoff { until },
+                "for its next try, 1m 5s from now",
+            ),
             (
                 Reason::Limit(lack(5, 0, 1)),
                 "for a slot: 5 of 5 are taken, it is next",
@@ -392,6 +397,9 @@ mod tests {
         let why: NoEstimate = serde_json::from_str(r#"{"kind":"moon"}"#).unwrap();
         assert_eq!(why, NoEstimate::Other);
         let limit = serde_json::to_value(Reason::Limit(lack(5, 0, 1))).unwrap();
-        assert_eq!((&limit["kind"], &limit["used"]), (&"limit".into(), &5.into()));
+        assert_eq!(
+            (&limit["kind"], &limit["used"]),
+            (&"limit".into(), &5.into())
+        );
     }
 }

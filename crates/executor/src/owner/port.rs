@@ -80,7 +80,7 @@ pub struct Delivered {
 
 /// As how many items of a round an answer counts: looking at a long queue takes as long as so many
 /// submissions.
-const EXPLAINED_AS: usize = 32;
+const EXPLAINED_AS: usize = 64;
 
 /// The items of a message.
 #[derive(Debug, Clone)]

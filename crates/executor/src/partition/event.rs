@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Explanation, Outcome, Pauses, Priority, QueueTotals, Reject,
-    RequestId, Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Explanation, Outcome, Pauses, Priority, QueueTotals,
+    Reject, RequestId, Submission, WorkerId,
 };
 
 use crate::counters::Counter;

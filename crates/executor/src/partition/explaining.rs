@@ -60,8 +60,7 @@ impl Partition {
         let action = action_id.and_then(|action_id| self.actions.get(action_id));
         let explained = action.and_then(|action| {
             let (pool, times) = (&action.spec.pool, self.run_times.get(&action.id));
-            let explain =
-                |queue: &mut ActionQueue| queue.explain(now, execution_id, pool, times);
+            let explain = |queue: &mut ActionQueue| queue.explain(now, execution_id, pool, times);
             self.queues.with_existing(action.id, explain).flatten()
         });
         explained.ok_or_else(|| {
@@ -85,9 +84,9 @@ impl Partition {
         }
         let times = self.run_times.get(&action.id);
         let limit = action.spec.policy.concurrency.limit;
-        let seconds = times.zip(limit).map_or(1.0, |(times, limit)| {
-            next_end(times, limit) / 1_000.0
-        });
+        let seconds = times
+            .zip(limit)
+            .map_or(1.0, |(times, limit)| next_end(times, limit) / 1_000.0);
         seconds.ceil().clamp(1.0, LONGEST_RETRY_AFTER) as u32
     }
 }

@@ -21,7 +21,7 @@ pub(crate) const PLAYED_IN_GROUPS: usize = 96;
 /// How many who hold a slot are played one by one.
 pub(crate) const PLAYED_HOLDERS: usize = 512;
 /// About how many moves all plays have together, and how many plays there are.
-const MOVES: usize = 12_288;
+const MOVES: usize = 8_192;
 const LEAST_PLAYS: usize = 15;
 const MOST_PLAYS: usize = 63;
 /// A play ends after so many moves at the latest.
@@ -89,10 +89,13 @@ pub(crate) fn wait(scene: &Scene, times: &RunTimes) -> Option<Wait> {
     if load.lasting >= USED_UP {
         return None;
     }
-    let most = if scene.groups > 1 { PLAYED_IN_GROUPS } else { PLAYED };
-    let is_near = scene.beyond == 0.0
-        && scene.line.len() <= most
-        && scene.holders.len() <= PLAYED_HOLDERS;
+    let most = if scene.groups > 1 {
+        PLAYED_IN_GROUPS
+    } else {
+        PLAYED
+    };
+    let is_near =
+        scene.beyond == 0.0 && scene.line.len() <= most && scene.holders.len() <= PLAYED_HOLDERS;
     Some(if is_near {
         played(scene, times)
     } else {
@@ -115,8 +118,11 @@ impl Scene {
 
     fn load(&self, times: &RunTimes) -> Load {
         let of = |who: &Overtakers| who.rate * times.mean() / self.capacity();
-        let (passing, lasting): (Vec<Overtakers>, Vec<Overtakers>) =
-            self.overtakers.iter().copied().partition(|who| who.until.is_some());
+        let (passing, lasting): (Vec<Overtakers>, Vec<Overtakers>) = self
+            .overtakers
+            .iter()
+            .copied()
+            .partition(|who| who.until.is_some());
         let mut passing: Vec<_> = passing
             .iter()
             .map(|who| (who.until.unwrap_or(0.0), of(who)))
@@ -158,9 +164,11 @@ fn added_up(scene: &Scene, times: &RunTimes, load: &Load) -> Wait {
     let of_runs = units * (deviation / limit).powi(2) * stretch * stretch;
     let of_mean = (median * deviation / mean).powi(2) / f64::from(times.samples().max(1));
     let square = (mean / limit).powi(2) + (deviation / limit).powi(2);
-    let came: f64 = scene.overtakers.iter().map(|who| {
-        who.rate * who.until.map_or(median, |until| until.min(median))
-    }).sum();
+    let came: f64 = scene
+        .overtakers
+        .iter()
+        .map(|who| who.rate * who.until.map_or(median, |until| until.min(median)))
+        .sum();
     let of_overtakers = came * square * stretch * stretch;
     let range = NINE_OF_TEN * (of_runs + of_mean + of_overtakers).sqrt();
     Wait {
@@ -232,7 +240,8 @@ fn played(scene: &Scene, times: &RunTimes) -> Wait {
     let mut waits: Vec<f64> = (0..plays)
         .map(|_| {
             // How far the mean may be from the one that was seen.
-            let unknown = times.deviation() / times.mean() / f64::from(times.samples().max(1)).sqrt();
+            let unknown =
+                times.deviation() / times.mean() / f64::from(times.samples().max(1)).sqrt();
             let scale = (1.0 + unknown * dice.normal()).max(0.2);
             Play::of(scene, &model, &mut dice).until_start(&model, &mut dice) * scale
         })
@@ -434,8 +443,7 @@ impl Model {
             }
             (Self::Mixed { first, means }, Some(age)) => {
                 let alive = [first, 1.0 - first];
-                let [one, two] =
-                    [0, 1].map(|kind: usize| alive[kind] * (-age / means[kind]).exp());
+                let [one, two] = [0, 1].map(|kind: usize| alive[kind] * (-age / means[kind]).exp());
                 let kind = usize::from(dice.uniform() * (one + two) >= one);
                 means[kind] * dice.exponential()
             }

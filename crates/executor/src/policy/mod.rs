@@ -9,6 +9,6 @@ mod run_times;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
-pub use limits::{QueueLimits, limits_of};
+pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
 pub(crate) use run_times::RunTimes;

@@ -94,7 +94,12 @@ mod tests {
         assert_eq!(times.rate(Priority::Low), 0.0);
         let basis = times.basis(1_000);
         assert_eq!(
-            (basis.samples, basis.mean_ms, basis.deviation_ms, basis.age_ms),
+            (
+                basis.samples,
+                basis.mean_ms,
+                basis.deviation_ms,
+                basis.age_ms
+            ),
             (50, 150, 50, 20)
         );
     }

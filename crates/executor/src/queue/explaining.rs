@@ -41,7 +41,12 @@ impl ActionQueue {
     ) -> Option<Explanation> {
         let (load, seq) = (self.load.as_deref()?, id.seq());
         if let Some(holder) = load.active.get(&id) {
-            return Some(explained(now, QueueState::HoldsSlot, holder.attempt, holder.priority));
+            return Some(explained(
+                now,
+                QueueState::HoldsSlot,
+                holder.attempt,
+                holder.priority,
+            ));
         }
         if let Some((priority, waiting, until)) = load.delayed.find(seq) {
             let mut said = explained(now, QueueState::Delayed, waiting.attempt, priority);
@@ -79,7 +84,7 @@ impl ActionQueue {
     }
 
     fn held_by(&self) -> Option<Reason> {
-        let mode = self.hold_mode()?;
+        let mode = self.held().mode?;
         Some(Reason::Paused { mode })
     }
 
@@ -130,7 +135,7 @@ impl ActionQueue {
         let (used, used_of_group) = groups.used(share.group);
         let cost = share.cost.into();
         let mut reasons = Vec::new();
-        if let Some(capacity) = limits.group_limit
+        if let Some(capacity) = limits.group_limit()
             && !groups.has_room_in(limits, share, taken_ahead)
         {
             let group = Some(share.group);
@@ -224,7 +229,7 @@ impl ActionQueue {
         let holders = holders.collect();
         Scene {
             limit: self.limits.max_concurrent.map(u64::from),
-            group_limit: self.limits.group_limit.map(u64::from),
+            group_limit: self.limits.group_limit().map(u64::from),
             groups: numbers.len(),
             holders,
             line,

@@ -1,9 +1,12 @@
 //! The queue of one action, and all queues of a process.
 
 mod action_queue;
+mod bounds;
 mod delayed;
+mod entering;
 mod entry;
 mod explaining;
+mod leaving;
 mod load;
 mod manager;
 mod mending;
