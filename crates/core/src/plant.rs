@@ -13,6 +13,8 @@ pub enum Bug {
     CancelDb,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
+    /// Why an execution does not run yet is said before what it goes by is stored.
+    ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// Priority goes before age, whatever the action says.
@@ -49,10 +51,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
+        Self::ExplainEarly,
         Self::KeepMessages,
         Self::NoAgeing,
         Self::NoClaim,
@@ -77,6 +80,7 @@ impl Bug {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
+            Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",

@@ -7,14 +7,33 @@ use attune_core::explain::{
     Basis, Estimate, Explanation, Lack, LimitHolder, OrderKey, QueueState, Reason,
 };
 use attune_core::{
-    Attempt, Epoch, OwnerId, PartitionId, PauseMode, Priority, RequestId, Seq, Status,
+    Attempt, Epoch, ExecutionId, OwnerId, PartitionId, PauseMode, Priority, Reject, RejectCode,
+    RequestId, Seq, Status,
 };
+use attune_messages::v1::Accepted;
 use attune_store::{Lease, LeaseTrouble, Pause};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 
-use crate::fakes::{execution_id, record};
+use crate::fakes::{State, accepted, execution_id, record};
 use crate::harness::Api;
+
+impl State {
+    /// As an owner does.
+    pub(crate) fn explain(&self, id: ExecutionId) -> Result<Accepted, ClientError> {
+        match (&self.commands_fail, &self.explanation) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(explanation)) => Ok(Accepted {
+                explanation: Some(Box::new(explanation.clone())),
+                ..accepted(id, false)
+            }),
+            (None, None) => Err(ClientError::Rejected(Reject::new(
+                RejectCode::AlreadyEnded,
+                "neither waits nor runs",
+            ))),
+        }
+    }
+}
 
 fn time(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000, 0).unwrap() + TimeDelta::seconds(seconds)

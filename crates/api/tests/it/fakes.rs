@@ -176,7 +176,7 @@ pub(crate) fn execution_id(n: u32) -> ExecutionId {
     ExecutionId::new(PartitionId(0), Seq::new(Epoch(1), n))
 }
 
-fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
+pub(crate) fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
     Accepted {
         execution_id: Some(id),
         status: Some(Status::Queued),
@@ -283,17 +283,7 @@ impl Commands for Fake {
         execution_id: ExecutionId,
         _deadline: Duration,
     ) -> Result<Accepted, ClientError> {
-        self.with(|state| match (&state.commands_fail, &state.explanation) {
-            (Some(error), _) => Err(error.clone()),
-            (None, Some(explanation)) => Ok(Accepted {
-                explanation: Some(Box::new(explanation.clone())),
-                ..accepted(execution_id, false)
-            }),
-            (None, None) => Err(ClientError::Rejected(Reject::new(
-                RejectCode::AlreadyEnded,
-                "neither waits nor runs",
-            ))),
-        })
+        self.with(|state| state.explain(execution_id))
     }
 
     async fn force_release(

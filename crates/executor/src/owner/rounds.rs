@@ -18,9 +18,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, PartitionId, RequestId};
+use attune_core::{Action, Bug, PartitionId, RequestId};
 
-use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Stage, Work};
+use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Send, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::partition::{Accepted, Answer, Effect, Event};
@@ -299,10 +299,23 @@ impl Owner {
             return self.tell_unwritten(now, round);
         }
         self.sweep.note(round.commit.executions());
+        if Bug::ExplainEarly.is_planted() {
+            self.tell_explanations(&mut round);
+        }
         let call = Call::Commit(Arc::clone(&round.commit));
         self.slow.asks(now);
         self.rounds.step = Step::Committing(Box::new(round));
         self.call(Purpose::Round, call);
+    }
+
+    /// Tells what was explained in a round, which is not stored yet.
+    fn tell_explanations(&mut self, round: &mut Round) {
+        for tell in round.tells.values_mut() {
+            let answers = std::mem::take(&mut tell.answers).into_iter();
+            let (early, others) = answers.partition(|(_, answer)| answer.explanation.is_some());
+            tell.answers = others;
+            self.out.push(Output::Send(Send::Answers(early)));
+        }
     }
 
     /// There is nothing in a round for the store.

@@ -235,7 +235,7 @@ fn estimates_are_right_within_their_bars_under_loads_that_do_not_change() {
         limit: 5,
         used: 0.98,
         runs: Runs::Even,
-        priorities: (0.1, 0.3),
+        priorities: (0.1, 0.25),
         ..PLAIN
     };
     let groups = Load {

@@ -98,7 +98,8 @@ impl Grant {
     }
 }
 
-/// Why nobody is given a slot.
+/// Why nobody is given a slot. What is added here is said to who waits as well: as a
+/// [`Reason`](attune_core::explain::Reason), by `explaining.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocked {
     /// Nobody waits.

@@ -17,6 +17,8 @@ use crate::policy::{Group, Groups, Member, RunTimes};
 
 /// How many places of a queue, holders and members of a group are looked at one by one at most.
 const LOOKED_AT: usize = 4096;
+/// The same of those who stand before somebody, where executions demand different things: each is weighed.
+const WEIGHED: usize = 1024;
 
 /// Who waits, and where.
 struct Place {
@@ -211,7 +213,7 @@ impl ActionQueue {
         let rule = self.limits.order;
         let before = load
             .order
-            .first_before(rule, (place.priority, &place.waiting), LOOKED_AT);
+            .first_before(rule, (place.priority, &place.waiting), WEIGHED);
         let beyond = place.position.saturating_sub(before.len() as u64);
         let mut numbers: HashMap<Group, usize> = HashMap::new();
         let mut number = |group: Group| {
