@@ -53,7 +53,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
