@@ -15,6 +15,8 @@ pub enum Bug {
     Counter,
     /// A full queue drops whoever came last.
     DropNewest,
+    /// Why an execution does not run yet is said before what it goes by is stored.
+    ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// Priority goes before age, whatever the action says.
@@ -55,11 +57,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
+        Self::ExplainEarly,
         Self::KeepMessages,
         Self::NoAgeing,
         Self::NoClaim,
@@ -87,6 +90,7 @@ impl Bug {
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
             Self::DropNewest => "drop-newest",
+            Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",

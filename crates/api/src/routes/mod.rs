@@ -4,6 +4,7 @@ mod actions;
 mod cluster;
 mod dead_letters;
 mod executions;
+mod explain;
 mod holders;
 mod pauses;
 mod probes;
@@ -116,6 +117,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(submit::submit, executions::list))
         .routes(routes!(executions::show))
         .routes(routes!(executions::cancel))
+        .routes(routes!(explain::explain))
         .routes(routes!(holders::release))
         .routes(routes!(actions::list))
         .routes(routes!(actions::show, actions::apply))

@@ -51,7 +51,16 @@ impl Partition {
                 if out.len() != ended {
                     self.serve(now, action.id, out);
                 }
-                Err(reject(submission, refused))
+                let reject = reject(submission, refused);
+                // A place comes free with the next slot, and so does one under a limit.
+                let retry_after_seconds = match refused {
+                    Refused::User { .. } => reject.retry_after_seconds,
+                    _ => Some(self.place_comes_free(action)),
+                };
+                Err(Reject {
+                    retry_after_seconds,
+                    ..reject
+                })
             }
             // The queue was made above.
             None => Err(Reject::unknown_action(&submission.action_ref)),

@@ -75,7 +75,7 @@ impl Partition {
                 if self.room.is_used_up() {
                     break;
                 }
-                match queue.grant_next() {
+                match queue.grant_next(now) {
                     Grant::Granted(granted) => {
                         self.room.grants -= 1;
                         self.detector.granted(now, &action, queue, granted, out);

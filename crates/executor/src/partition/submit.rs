@@ -331,6 +331,7 @@ pub(super) fn answer(
             answer: Answer {
                 request_id,
                 outcome,
+                explanation: None,
             },
         });
     }

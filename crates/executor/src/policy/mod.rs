@@ -1,12 +1,16 @@
-//! What decides who may have a slot: the limits of an action, and the order among who waits.
+//! What decides who may have a slot: the limits of an action, and the order among who waits; and what
+//! tells when somebody may.
 
+pub(crate) mod estimate;
 mod groups;
 mod limits;
 mod order;
+mod run_times;
 mod users;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
 pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
+pub(crate) use run_times::RunTimes;
 pub(crate) use users::Users;
