@@ -242,7 +242,7 @@ impl Model {
 fn serve(queue: &mut ActionQueue, model: &mut Model) -> Result<(), TestCaseError> {
     loop {
         let expected = model.next();
-        let granted = queue.grant_next().granted();
+        let granted = queue.grant_next(model.now).granted();
         let granted = granted.map(|granted| granted.execution_id.seq().0);
         prop_assert_eq!(granted, expected);
         let Some(n) = expected else { break };
@@ -270,6 +270,7 @@ fn again(model: &Model) -> ActionQueue {
                 enqueued_at: known.enqueued_at,
                 eligible_at: known.eligible_at,
                 cancel_requested: known.asked,
+                held_since: None,
                 share: Share::default(),
             };
             queue.restore_holder(id(*n), holder, demand);

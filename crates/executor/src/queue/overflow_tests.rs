@@ -50,7 +50,7 @@ fn newcomer(n: i64) -> Newcomer<'static> {
 /// Takes somebody in and gives free slots; tells who is gone and who is asked to end.
 fn arrive(queue: &mut ActionQueue, who: &Newcomer<'_>) -> Result<(Vec<i64>, Vec<i64>), Refused> {
     let arrival = queue.arrive(who)?;
-    while queue.grant_next().granted().is_some() {}
+    while queue.grant_next(0).granted().is_some() {}
     let gone = arrival.gone.iter().map(|(waiting, _)| waiting.seq.0);
     let asked = arrival.asked.iter().map(|(id, _)| id.seq().0);
     Ok((gone.collect(), asked.collect()))
@@ -137,7 +137,7 @@ fn the_latest_wins_and_as_many_as_needed_are_asked_to_end() {
     };
     assert_eq!(arrive(&mut queue, &later), Ok((vec![], vec![])));
     assert!(queue.finish(id(1), Attempt(1), true));
-    assert!(queue.grant_next().granted().is_some());
+    assert!(queue.grant_next(0).granted().is_some());
     // Who is to be tried again is older than whoever comes, even if that one starts at once.
     assert!(queue.put_back(id(2), Attempt(1), true, Some(500)));
     assert_eq!(arrive(&mut queue, &newcomer(6)), Ok((vec![2], vec![])));
@@ -186,7 +186,7 @@ fn a_user_has_so_many_and_no_more() {
     }
     assert_eq!(arrive(&mut queue, &of(6, &bob)), Ok((vec![3], vec![])));
     assert!(queue.finish(id(1), Attempt(1), false));
-    while queue.grant_next().granted().is_some() {}
+    while queue.grant_next(0).granted().is_some() {}
     assert_eq!(arrive(&mut queue, &of(7, &ann)), taken);
     assert_eq!(arrive(&mut queue, &of(8, &ann)), refused);
     // Whose own one makes room has no more than before.
