@@ -315,7 +315,7 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         inserts.sort_unstable_by_key(|new| new.id);
         add_new(&mut binds, &inserts);
         let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
-        binds.column(&inserts, |new| demand(new));
+        binds.column(&inserts, demand);
         binds.column(&inserts, |new| new.cancel_requested);
         let instant = batch.instant.iter();
         let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
