@@ -15,6 +15,8 @@ pub enum Bug {
     Counter,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
+    /// A takeover does not know what has started lately.
+    MeterInMemory,
     /// Priority goes before age, whatever the action says.
     NoAgeing,
     /// A worker is told that it has won whatever it claims.
@@ -49,11 +51,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::KeepMessages,
+        Self::MeterInMemory,
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
@@ -78,6 +81,7 @@ impl Bug {
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
             Self::KeepMessages => "keep-messages",
+            Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",

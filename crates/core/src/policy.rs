@@ -3,6 +3,7 @@
 mod demand;
 mod path;
 mod priorities;
+mod rates;
 mod retry;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use path::InSchema;
 pub use demand::{Demand, DemandRule, GroupKey};
 pub use path::{Path, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
+pub use rates::{Calendar, CountRule, OnRate, Quota, RateLimit};
 
 /// How many executions of an action may hold a slot at once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -99,6 +101,15 @@ pub struct ActionPolicy {
     /// What is tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
+    /// How often executions may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+    /// The shortest time between two starts, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_interval_ms: Option<u32>,
+    /// How many are accepted in an hour, a day or a month.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<Quota>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -136,6 +147,11 @@ impl ActionPolicy {
         let is_fifo = self.queue.ordering == Some(Ordering::Fifo);
         self.priority.check(is_fifo, parameters)?;
         self.retry.as_ref().map_or(Ok(()), Retry::check)?;
+        if let Some(rate) = &self.rate_limit {
+            rate.check(parameters)?;
+        }
+        rates::check_interval(self.min_interval_ms)?;
+        rates::check_quotas(&self.quotas, parameters)?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

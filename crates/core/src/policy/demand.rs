@@ -7,6 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::path::{InSchema, Path, Words};
+use super::rates::CountRule;
 use super::{Concurrency, Cost};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
@@ -18,6 +19,14 @@ use crate::reject::Reject;
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct GroupKey(pub [u8; 16]);
+
+impl GroupKey {
+    /// Whether it stands for all together.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; 16]
+    }
+}
 
 impl fmt::Display for GroupKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,33 +60,42 @@ pub struct Demand {
     pub group: GroupKey,
     /// How much it takes of each limit.
     pub cost: u16,
+    /// For whom its starts are counted; all zeros where those of all are counted together, or none.
+    #[serde(default, skip_serializing_if = "GroupKey::is_zero")]
+    pub rate: GroupKey,
 }
 
 impl Demand {
-    /// How many bytes it has as it is stored.
-    const BYTES: usize = 26;
-
-    /// The rule, the group and the cost, as they are stored.
+    /// The rule, the group and the cost, as they are stored, and for whom starts are counted unless that
+    /// is everybody.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.rule.to_be_bytes());
-        bytes[8..24].copy_from_slice(&self.group.0);
-        bytes[24..].copy_from_slice(&self.cost.to_be_bytes());
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(42);
+        bytes.extend(self.rule.to_be_bytes());
+        bytes.extend(self.group.0);
+        bytes.extend(self.cost.to_be_bytes());
+        if !self.rate.is_zero() {
+            bytes.extend(self.rate.0);
+        }
         bytes
     }
 
     /// Reads what is stored; `None` when that is no demand, so that it must be made anew.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (rule, rest) = bytes.split_first_chunk()?;
         let (group, rest) = rest.split_first_chunk()?;
-        let cost = u16::from_be_bytes(rest.try_into().ok()?);
+        let (cost, rest) = rest.split_first_chunk()?;
+        let rate: [u8; 16] = match rest {
+            [] => [0; 16],
+            rest => rest.try_into().ok()?,
+        };
+        let cost = u16::from_be_bytes(*cost);
         (cost > 0).then_some(Self {
             rule: i64::from_be_bytes(*rule),
             group: GroupKey(*group),
             cost,
+            rate: GroupKey(rate),
         })
     }
 }
@@ -88,7 +106,32 @@ pub struct DemandRule {
     /// Each place and what counts where nothing stands there.
     group_by: Vec<(Path, Value)>,
     cost: Option<(Cost, Value)>,
+    /// For whom starts are counted, if not for all together.
+    rate: Option<CountRule>,
     mark: i64,
+}
+
+/// What counts where nothing stands at a place: what the schema of the parameters says.
+pub(super) fn absent_value(spec: &ActionSpec, path: &Path) -> Value {
+    let schema = spec.parameters.as_ref();
+    match schema.map(|schema| path.schema(schema)) {
+        Some(InSchema::Found(schema)) => schema.get("default").cloned(),
+        _ => None,
+    }
+    .unwrap_or_default()
+}
+
+/// The key of what a submission says at these places; all zeros where there are none.
+pub(super) fn key_of(places: &[(Path, Value)], words: &Words<'_>) -> GroupKey {
+    if places.is_empty() {
+        return GroupKey::default();
+    }
+    let values = places.iter();
+    let values = values.map(|(path, absent)| path.value(words).unwrap_or(absent.clone()));
+    // Members of objects are in the order of their names, so equal values have equal texts.
+    let text = Value::Array(values.collect()).to_string();
+    let hash = Sha256::digest(text.as_bytes());
+    GroupKey(hash[..16].try_into().unwrap_or_default())
 }
 
 impl DemandRule {
@@ -96,32 +139,32 @@ impl DemandRule {
     #[must_use]
     pub fn of(spec: &ActionSpec) -> Option<Self> {
         let Concurrency { group_by, cost, .. } = &spec.policy.concurrency;
-        if group_by.is_empty() && cost.is_none() {
+        let rate = spec.policy.rate_limit.as_ref();
+        let rate = rate.map(|rate| CountRule::of(spec, &rate.by));
+        let rate = rate.filter(|rate| !rate.is_shared());
+        if group_by.is_empty() && cost.is_none() && rate.is_none() {
             return None;
         }
-        let default = |path: &Path| {
-            let schema = spec.parameters.as_ref();
-            match schema.map(|schema| path.schema(schema)) {
-                Some(InSchema::Found(schema)) => schema.get("default").cloned(),
-                _ => None,
-            }
-            .unwrap_or_default()
-        };
         let group_by: Vec<_> = group_by
             .iter()
-            .map(|path| (path.clone(), default(path)))
+            .map(|path| (path.clone(), absent_value(spec, path)))
             .collect();
         let cost = cost.clone().map(|cost| {
-            let absent = default(&cost.path);
+            let absent = absent_value(spec, &cost.path);
             (cost, absent)
         });
-        let text = serde_json::to_vec(&(&group_by, &cost)).unwrap_or_default();
-        let hash = Sha256::digest(&text);
+        let text = match &rate {
+            // As it was written before there were rates: what is stored says the same.
+            None => serde_json::to_vec(&(&group_by, &cost)),
+            Some(rate) => serde_json::to_vec(&(&group_by, &cost, rate.places())),
+        };
+        let hash = Sha256::digest(text.unwrap_or_default());
         // Never 0, which stands for no rule.
         let mark = i64::from_be_bytes(hash[..8].try_into().unwrap_or_default()) | 1;
         Some(Self {
             group_by,
             cost,
+            rate,
             mark,
         })
     }
@@ -141,34 +184,26 @@ impl DemandRule {
             None => 1,
             Some((cost, absent)) => cost.of(words, absent)?,
         };
-        Ok(Demand {
-            rule: self.mark,
-            group: self.group(words),
-            cost,
-        })
+        Ok(self.with_cost(words, cost))
     }
 
     /// What an execution demands that was accepted under another rule: where no cost can be read, the one
     /// of those that say nothing.
     #[must_use]
     pub fn demand_anew(&self, words: &Words<'_>) -> Demand {
-        self.demand(words).unwrap_or_else(|_| Demand {
-            rule: self.mark,
-            group: self.group(words),
-            cost: self.cost.as_ref().map_or(1, |(cost, _)| cost.default),
-        })
+        let default = || self.cost.as_ref().map_or(1, |(cost, _)| cost.default);
+        self.demand(words)
+            .unwrap_or_else(|_| self.with_cost(words, default()))
     }
 
-    fn group(&self, words: &Words<'_>) -> GroupKey {
-        if self.group_by.is_empty() {
-            return GroupKey::default();
+    fn with_cost(&self, words: &Words<'_>, cost: u16) -> Demand {
+        let rate = self.rate.as_ref();
+        Demand {
+            rule: self.mark,
+            group: key_of(&self.group_by, words),
+            cost,
+            rate: rate.map_or(GroupKey::default(), |rate| rate.key(words)),
         }
-        let values = self.group_by.iter();
-        let values = values.map(|(path, absent)| path.value(words).unwrap_or(absent.clone()));
-        // Members of objects are in the order of their names, so equal values have equal texts.
-        let text = Value::Array(values.collect()).to_string();
-        let hash = Sha256::digest(text.as_bytes());
-        GroupKey(hash[..16].try_into().unwrap_or_default())
     }
 }
 
@@ -282,11 +317,19 @@ mod tests {
             rule: -7,
             group: GroupKey(*b"0123456789abcdef"),
             cost: 3,
+            rate: GroupKey::default(),
         };
         let bytes = demand.to_bytes();
-        assert_eq!(Demand::from_bytes(&bytes), Some(demand));
+        assert_eq!(bytes.len(), 26, "as it was before there were rates");
+        let rated = Demand {
+            rate: GroupKey(*b"fedcba9876543210"),
+            ..demand
+        };
+        for demand in [demand, rated] {
+            assert_eq!(Demand::from_bytes(&demand.to_bytes()), Some(demand));
+        }
         let free = Demand { cost: 0, ..demand }.to_bytes();
-        for wrong in [&bytes[1..], &free, &[]] {
+        for wrong in [&bytes[1..], &rated.to_bytes()[..30], &free, &[]] {
             assert_eq!(Demand::from_bytes(wrong), None);
         }
         let text = demand.group.to_string();
