@@ -53,6 +53,7 @@ fn main() {
             rule: RULE,
             group: GroupKey(hash.to_be_bytes()),
             cost: 1,
+            rate: GroupKey::default(),
         };
         let priority = Priority::ALL[usize::try_from(id % 5).expect("below 5")];
         let began = Instant::now();

@@ -106,6 +106,11 @@ fn migrations() -> Vec<Migration> {
             "additive_demands",
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
         ),
+        (
+            19,
+            "additive_meter",
+            include_str!("../../../migrations/postgres/0019_additive_meter.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

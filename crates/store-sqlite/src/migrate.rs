@@ -85,6 +85,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_demands",
         include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
     ),
+    (
+        16,
+        "additive_meter",
+        include_str!("../../../migrations/sqlite/0016_additive_meter.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -36,8 +36,8 @@ pub use executions::{
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
-    PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, Meter, MeterPage,
+    MeterPlace, MeterRow, NewExecution, PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,

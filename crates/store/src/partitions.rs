@@ -101,6 +101,48 @@ pub struct End {
     pub outcome: Arc<Outcome>,
 }
 
+/// Names a row of what was counted, in its partition: the limit and the key.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MeterPlace {
+    /// For which limit.
+    pub limit_id: String,
+    /// For whom.
+    pub key: [u8; 16],
+}
+
+/// What was counted for a limit and a key, to be written in place of what stands there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meter {
+    /// The partition, of which the batch has a fence.
+    pub partition: PartitionId,
+    /// For which limit and for whom.
+    pub place: MeterPlace,
+    /// What was counted, in a form that owners know.
+    pub state: Vec<u8>,
+    /// From when on it says nothing any more; it may be removed some time later.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// What was counted, as a new owner loads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeterRow {
+    /// For which limit and for whom.
+    pub place: MeterPlace,
+    /// [`Meter::state`].
+    pub state: Vec<u8>,
+    /// When that was written, by the clock of the store.
+    pub written_at: DateTime<Utc>,
+}
+
+/// A page of what was counted in a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeterPage {
+    /// The rows, by their places.
+    pub rows: Vec<MeterRow>,
+    /// Where the next page goes on, when this one is full.
+    pub next: Option<MeterPlace>,
+}
+
 /// Everything an owner decided in one round. Each execution appears at most once.
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -121,6 +163,8 @@ pub struct Batch {
     pub ends: Vec<End>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
+    /// What was counted for limits.
+    pub meters: Vec<Meter>,
     /// What is to be written down for the people who answer for the system.
     pub audit: Vec<NewAudit>,
     /// Submissions that nobody could use, kept as
@@ -140,6 +184,7 @@ impl Batch {
             updates: Vec::new(),
             ends: Vec::new(),
             totals: Vec::new(),
+            meters: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
         }
@@ -151,6 +196,7 @@ impl Batch {
             && self.instant.is_empty()
             && self.updates.is_empty()
             && self.ends.is_empty()
+            && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }
@@ -463,6 +509,18 @@ pub trait PartitionStore: Send + Sync {
         &self,
         partitions: &[PartitionId],
     ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError>;
+
+    /// A page of at most `limit` rows of what was counted in a partition, after the place where the page
+    /// before it ended.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError>;
 
     /// The actions of these partitions.
     ///

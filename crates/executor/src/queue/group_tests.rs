@@ -32,6 +32,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         rule: RULE,
         group: GroupKey([group; 16]),
         cost,
+        rate: GroupKey::default(),
     }
 }
 
