@@ -126,7 +126,7 @@ impl ActionPolicy {
             (Ordering::Fifo, _) => OrderRule::Fifo,
             (Ordering::Priority, None) => OrderRule::Priority,
             (Ordering::Priority, Some(seconds)) => OrderRule::Ageing {
-                step: i64::from(seconds) * 1000,
+                step: seconds.saturating_mul(1000),
             },
         }
     }
@@ -314,7 +314,7 @@ pub enum OrderRule {
     /// A wait counts, too.
     Ageing {
         /// What a rank of priority is worth, in milliseconds of waiting.
-        step: i64,
+        step: u32,
     },
 }
 
@@ -333,7 +333,7 @@ impl OrderRule {
         match self {
             Self::Priority => rank,
             Self::Fifo => 0,
-            Self::Ageing { step } => accepted_at.saturating_add(step.saturating_mul(rank)),
+            Self::Ageing { step } => accepted_at.saturating_add(i64::from(step) * rank),
         }
     }
 }

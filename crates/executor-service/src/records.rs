@@ -65,8 +65,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
         Fact::Bounds { action_id, limits } => Record::Limit {
             action_id: *action_id,
             limit: limits.max_concurrent,
-            group_limit: limits.group_limit,
-            demands: limits.demands,
+            group_limit: limits.group_limit(),
+            demands: limits.demands(),
             epoch,
             round,
             t_ns,
@@ -244,8 +244,7 @@ mod tests {
                     max_length: 10,
                     timeout_seconds: 60,
                     order: OrderRule::Priority,
-                    group_limit: None,
-                    demands: None,
+                    extra: None,
                 },
             }],
         };

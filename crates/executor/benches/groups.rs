@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use attune_core::{
     ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, Priority, QueueTotals, Seq,
 };
-use attune_executor::policy::{QueueLimits, Share};
+use attune_executor::policy::{Extra, QueueLimits, Share};
 use attune_executor::queue::{ActionQueue, Waiting};
 
 /// Resident bytes of this process.
@@ -28,8 +28,11 @@ fn main() {
         max_length: u32::MAX,
         timeout_seconds: 3600,
         order: OrderRule::Ageing { step: 1_000 },
-        group_limit: Some(1),
-        demands: Some(RULE),
+        extra: Extra {
+            group_limit: Some(1),
+            demands: Some(RULE),
+        }
+        .boxed(),
     };
     let count = i64::try_from(COUNT).expect("fits");
     let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());

@@ -76,8 +76,7 @@ fn one_queue(name: &str, mut time: impl FnMut(u32) -> i64) -> ActionQueue {
         max_length: u32::MAX,
         timeout_seconds: 3600,
         order: OrderRule::Priority,
-        group_limit: None,
-        demands: None,
+        extra: None,
     };
     let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
     let before = resident();

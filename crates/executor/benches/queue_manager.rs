@@ -120,8 +120,7 @@ fn memory(_: &mut Criterion) {
         max_length: u32::MAX,
         timeout_seconds: 3600,
         order: OrderRule::Priority,
-        group_limit: None,
-        demands: None,
+        extra: None,
     };
     let mut queue = ActionQueue::new(ACTION, limits, QueueTotals::default());
     for id in 0..=count {

@@ -132,7 +132,7 @@ impl Detector {
         let seen = self.actions.entry(action.id).or_default();
         let mut found = Vec::new();
 
-        let is_grouped = queue.limits().demands.is_some();
+        let is_grouped = queue.limits().demands().is_some();
         let (used, used_of_group) = match is_grouped {
             false => (queue.active_count() as u64, 0),
             true => queue.used(&holder),

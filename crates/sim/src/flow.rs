@@ -166,7 +166,7 @@ impl World {
         let held_to = shadow.and_then(|shadow| shadow.bounds.get(&id));
         let mode = shadow.and_then(|shadow| shadow.hold_of(id).mode);
         let differs = held_to.is_some_and(|to| {
-            let limits = (to.max_concurrent, to.group_limit, to.demands);
+            let limits = (to.max_concurrent, to.group_limit(), to.demands());
             (limits, to.order, mode) != stored
         });
         let is_unread = self.lasting.is_unread(action.partition, self.now);

@@ -111,7 +111,9 @@ fn is_before(rule: OrderRule, first: (ExecutionId, &Seen), second: (ExecutionId,
         OrderRule::Fifo => by_place,
         OrderRule::Priority => first.priority < second.priority,
         OrderRule::Ageing { step } => {
-            let aged = |time: Millis, seen: &Seen| time + step * i64::from(seen.priority.rank());
+            let aged = |time: Millis, seen: &Seen| {
+                time + i64::from(step) * i64::from(seen.priority.rank())
+            };
             let (one, other, slack) = match (first.accepted, second.accepted) {
                 (Accepted::Here(one), Accepted::Here(other)) => (one, other, 0),
                 (
@@ -182,7 +184,7 @@ impl Shadow {
         for fact in facts {
             match fact {
                 Fact::Bounds { action_id, limits } => {
-                    self.bounds.insert(*action_id, *limits);
+                    self.bounds.insert(*action_id, limits.clone());
                 }
                 Fact::Paused { action_id, hold } => {
                     self.holds.insert(*action_id, *hold);
@@ -220,7 +222,7 @@ impl Shadow {
     }
 
     fn demands(&self, action: ActionId) -> Option<i64> {
-        self.bounds.get(&action)?.demands
+        self.bounds.get(&action)?.demands()
     }
 
     /// Executions of an action that its owner must ask for before it grants anything: it has accepted
@@ -253,7 +255,7 @@ impl Shadow {
         let grouping = self.grouping(seen.action);
         let limits = self.bounds.get(&seen.action);
         let (limit, of) = if in_group {
-            let limit = limits.and_then(|limits| limits.group_limit);
+            let limit = limits.and_then(|limits| limits.group_limit());
             (limit, Some(grouping.group(seen.words)))
         } else {
             (self.limit(seen.action), None)
@@ -342,8 +344,8 @@ impl Shadow {
             match fact {
                 Fact::Paused { .. } => self.learn(std::slice::from_ref(fact)),
                 Fact::Bounds { action_id, limits } => {
-                    let earlier = self.bounds.insert(*action_id, *limits);
-                    if earlier.is_some_and(|earlier| earlier.demands != limits.demands) {
+                    let earlier = self.bounds.insert(*action_id, limits.clone());
+                    if earlier.is_some_and(|earlier| earlier.demands() != limits.demands()) {
                         self.forget_demands(*action_id);
                     }
                 }

@@ -5,6 +5,7 @@ use attune_core::ActionId;
 use super::Partition;
 use crate::fact::{Decided, Fact};
 use crate::policy::QueueLimits;
+use crate::queue::ActionQueue;
 
 impl Partition {
     /// Keeps a log of decisions from now on; whoever wants it must [take](Self::take_log) it
@@ -32,9 +33,10 @@ impl Partition {
     }
 
     /// Notes the bounds of an action unless they are those of its queue.
-    pub(super) fn note_bounds(&mut self, action_id: ActionId, limits: QueueLimits) {
-        let known = self.queues.with_existing(action_id, |queue| queue.limits());
-        if known != Some(limits) {
+    pub(super) fn note_bounds(&mut self, action_id: ActionId, limits: &QueueLimits) {
+        let is_known = |queue: &mut ActionQueue| queue.limits() == limits;
+        if self.queues.with_existing(action_id, is_known) != Some(true) {
+            let limits = limits.clone();
             self.note(|| Fact::Bounds { action_id, limits });
         }
     }

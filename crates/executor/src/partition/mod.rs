@@ -307,7 +307,7 @@ impl Partition {
         for action in actions {
             let limits = self.limits_for(&action);
             let past = totals.get(&action.id).copied().unwrap_or_default();
-            self.note_bounds(action.id, limits);
+            self.note_bounds(action.id, &limits);
             self.queues
                 .put(action.id, ActionQueue::new(action.id, limits, past));
             let action = self.remember(action);
@@ -380,15 +380,15 @@ impl Partition {
             return;
         }
         let limits = self.limits_for(&action);
-        self.note_bounds(action.id, limits);
+        self.note_bounds(action.id, &limits);
         let action = self.remember(action);
         self.detector.changed(action.id);
         let closed = self.closed.contains(&action.spec.pool);
         self.queues.with_queue(
             action.id,
-            || limits,
+            || limits.clone(),
             |queue| {
-                queue.set_limits(limits);
+                queue.set_limits(limits.clone());
                 queue.set_pool_closed(closed);
             },
         );

@@ -207,7 +207,7 @@ fn granting_beyond_the_limit_is_found() {
     assert_eq!(found(&world), 0);
     // The queue believes in another limit than the policy says.
     world.tamper(|queue| {
-        let limits = queue.limits();
+        let limits = queue.limits().clone();
         queue.set_limits(QueueLimits {
             max_concurrent: Some(3),
             ..limits

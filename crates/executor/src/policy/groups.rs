@@ -287,7 +287,7 @@ impl Groups {
         };
         let first = class.line.first(limits.order);
         let first =
-            first.filter(|first| fits(u64::from(class.used), first.cost, limits.group_limit));
+            first.filter(|first| fits(u64::from(class.used), first.cost, limits.group_limit()));
         let place = first.map(|first| first.key(limits.order));
         if class.place == place {
             return;
@@ -331,7 +331,7 @@ impl Groups {
         let class = group.and_then(|group| self.classes.get(group.0 as usize));
         let has_room = class.is_none_or(|class| {
             matches!(class.line, Line::Empty)
-                && fits(u64::from(class.used), demand.cost, limits.group_limit)
+                && fits(u64::from(class.used), demand.cost, limits.group_limit())
         });
         has_room
             && self.ready.is_empty()

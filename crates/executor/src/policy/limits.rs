@@ -6,7 +6,7 @@ use attune_core::{ActionSpec, DemandRule, OrderRule};
 use crate::queue::QueueConfig;
 
 /// The bounds of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueLimits {
     /// How many executions may hold a slot; `None` is unlimited.
     pub max_concurrent: Option<u32>,
@@ -16,11 +16,37 @@ pub struct QueueLimits {
     pub timeout_seconds: u32,
     /// By what those who wait stand in line.
     pub order: OrderRule,
+    /// What few queues have; apart, because most of many queues are plain and idle, and then small.
+    pub extra: Option<Box<Extra>>,
+}
+
+/// The bounds that few queues have.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extra {
     /// How much of a limit the holders of each group may take; `None` is unlimited.
     pub group_limit: Option<u32>,
     /// The [mark](attune_core::DemandRule::mark) of the rule by which executions demand different things;
     /// `None` where all demand the same.
     pub demands: Option<i64>,
+}
+
+impl Extra {
+    /// Itself; `None` when it says nothing.
+    pub fn boxed(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
+}
+
+impl QueueLimits {
+    /// How much of a limit the holders of each group may take; `None` is unlimited.
+    pub fn group_limit(&self) -> Option<u32> {
+        self.extra.as_ref()?.group_limit
+    }
+
+    /// The mark of the rule by which executions demand different things; `None` where all demand the same.
+    pub fn demands(&self) -> Option<i64> {
+        self.extra.as_ref()?.demands
+    }
 }
 
 /// The bounds of an action's queue; `demands` is the rule by which its executions demand.
@@ -42,8 +68,11 @@ pub fn limits_of(
             .timeout_seconds
             .unwrap_or(config.queue_timeout_seconds),
         order: spec.policy.order(),
-        group_limit: spec.policy.concurrency.group_limit,
-        demands: demands.map(DemandRule::mark),
+        extra: Extra {
+            group_limit: spec.policy.concurrency.group_limit,
+            demands: demands.map(DemandRule::mark),
+        }
+        .boxed(),
     }
 }
 
@@ -63,8 +92,7 @@ mod tests {
             max_length: 7,
             timeout_seconds: 8,
             order: OrderRule::Priority,
-            group_limit: None,
-            demands: None,
+            extra: None,
         };
         assert_eq!(limits_of(&spec, None, config), plain);
         spec.policy.concurrency.limit = Some(2);
@@ -74,8 +102,7 @@ mod tests {
             max_length: 3,
             timeout_seconds: 8,
             order: OrderRule::Priority,
-            group_limit: None,
-            demands: None,
+            extra: None,
         };
         assert_eq!(limits_of(&spec, None, config), own);
     }

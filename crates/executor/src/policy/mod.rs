@@ -7,7 +7,7 @@ mod window;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
-pub use limits::{QueueLimits, limits_of};
+pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
 pub use window::Rate;
 pub(crate) use window::Window;

@@ -42,7 +42,7 @@ fn rule() -> impl Strategy<Value = OrderRule> {
     prop_oneof![
         Just(OrderRule::Priority),
         Just(OrderRule::Fifo),
-        (1..600_i64).prop_map(|step| OrderRule::Ageing { step }),
+        (1..600_u32).prop_map(|step| OrderRule::Ageing { step }),
     ]
 }
 
@@ -233,7 +233,7 @@ proptest! {
     /// priority the order is by place, and nobody stands before somebody whose key is smaller.
     #[test]
     fn times_that_contradict_the_places_follow_them(
-        step in 1..600_i64, times in prop::collection::vec((0..5_u8, 0..2_000_i64), 1..60), from in 0..60_usize
+        step in 1..600_u32, times in prop::collection::vec((0..5_u8, 0..2_000_i64), 1..60), from in 0..60_usize
     ) {
         let rule = OrderRule::Ageing { step };
         let mut order = Order::default();

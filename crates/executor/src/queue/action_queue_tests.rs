@@ -12,8 +12,7 @@ fn limits(max_concurrent: u32) -> QueueLimits {
         max_length: 100,
         timeout_seconds: 60,
         order: OrderRule::Priority,
-        group_limit: None,
-        demands: None,
+        extra: None,
     }
 }
 

@@ -7,7 +7,8 @@ use attune_core::{Demand, GroupKey, OrderRule, PartitionId, QueueTotals};
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::Share;
+use crate::policy::{Extra, Share};
+use crate::queue::QueueFull;
 
 const RULE: i64 = 7;
 
@@ -17,9 +18,17 @@ fn limits(max_concurrent: Option<u32>, group_limit: Option<u32>) -> QueueLimits 
         max_length: 100,
         timeout_seconds: 60,
         order: OrderRule::Priority,
-        group_limit,
-        demands: Some(RULE),
+        extra: grouped(RULE, group_limit),
     }
+}
+
+fn grouped(rule: i64, group_limit: Option<u32>) -> Option<Box<Extra>> {
+    let demands = Some(rule);
+    Extra {
+        group_limit,
+        demands,
+    }
+    .boxed()
 }
 
 fn queue(max_concurrent: Option<u32>, group_limit: Option<u32>) -> ActionQueue {
@@ -138,7 +147,7 @@ fn a_queue_stands_still_until_all_groups_are_known() {
     let later = queue.enter_delayed(Priority::Normal, waiting(4), Some(&demand(4, 1)), 50);
     assert_eq!(later, Ok(1));
     let other = QueueLimits {
-        demands: Some(8),
+        extra: grouped(8, Some(1)),
         ..limits(Some(9), Some(1))
     };
     queue.set_limits(other);
@@ -171,8 +180,7 @@ fn a_queue_stands_still_until_all_groups_are_known() {
     assert_eq!(granted(&mut queue), [4]);
     // Without groups everything is as if there had been none.
     queue.set_limits(QueueLimits {
-        demands: None,
-        group_limit: None,
+        extra: None,
         ..limits(Some(9), None)
     });
     for n in 6..9 {
@@ -214,7 +222,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let rule = prop_oneof![
         Just(OrderRule::Priority),
         Just(OrderRule::Fifo),
-        (1..200_i64).prop_map(|step| OrderRule::Ageing { step })
+        (1..200_u32).prop_map(|step| OrderRule::Ageing { step })
     ];
     let op = prop_oneof![
         8 => (rank.clone(), group.clone(), cost.clone(), 0..30_i64)
@@ -262,7 +270,7 @@ impl Model {
     fn fits(&self, group: Option<GroupKey>, cost: u16) -> bool {
         let limit = match group {
             None => self.limits.max_concurrent,
-            Some(_) => self.limits.group_limit,
+            Some(_) => self.limits.group_limit(),
         };
         let used = self.used(group);
         limit.is_none_or(|limit| used + u64::from(cost) <= u64::from(limit) || used == 0)
@@ -315,7 +323,7 @@ fn serve(queue: &mut ActionQueue, model: &mut Model) -> Result<(), TestCaseError
 
 /// The same queue, as a takeover or a change of the rule makes it from what is stored.
 fn again(model: &Model) -> ActionQueue {
-    let mut queue = ActionQueue::new(ActionId(1), model.limits, QueueTotals::default());
+    let mut queue = ActionQueue::new(ActionId(1), model.limits.clone(), QueueTotals::default());
     for (n, known) in &model.known {
         let waiting = Waiting {
             enqueued_at: known.enqueued_at,
@@ -363,7 +371,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
             model.now += later;
             let priority = Priority::from_rank(rank).unwrap();
             let demand = Demand {
-                rule: model.limits.demands.unwrap(),
+                rule: model.limits.demands().unwrap(),
                 ..demand(group, cost)
             };
             let entry = Waiting {
@@ -390,7 +398,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
         } => {
             let priority = Priority::from_rank(rank).unwrap();
             let demand = Demand {
-                rule: model.limits.demands.unwrap(),
+                rule: model.limits.demands().unwrap(),
                 ..demand(group, cost)
             };
             let entry = Waiting {
@@ -453,21 +461,21 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
         }
         Op::Limit(limit) => {
             model.limits.max_concurrent = limit;
-            queue.set_limits(model.limits);
+            queue.set_limits(model.limits.clone());
         }
         Op::GroupLimit(limit) => {
-            model.limits.group_limit = limit;
-            queue.set_limits(model.limits);
+            model.limits.extra = grouped(model.limits.demands().unwrap(), limit);
+            queue.set_limits(model.limits.clone());
         }
         Op::Order(order) => {
             model.limits.order = order;
-            queue.set_limits(model.limits);
+            queue.set_limits(model.limits.clone());
         }
         Op::Restore => *queue = again(model),
         Op::Regroup => {
-            let rule = model.limits.demands.unwrap() + 1;
-            model.limits.demands = Some(rule);
-            queue.set_limits(model.limits);
+            let rule = model.limits.demands().unwrap() + 1;
+            model.limits.extra = grouped(rule, model.limits.group_limit());
+            queue.set_limits(model.limits.clone());
             for (n, known) in &mut model.known {
                 prop_assert_eq!(queue.grant_next().granted(), None);
                 let group = GroupKey([known.demand.group.0[0] / 2; 16]);
@@ -487,7 +495,7 @@ proptest! {
     #[test]
     fn groups_and_costs_are_what_a_look_through_everything_finds(ops in ops()) {
         let limits = limits(Some(4), Some(2));
-        let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
+        let mut queue = ActionQueue::new(ActionId(1), limits.clone(), QueueTotals::default());
         let mut model = Model { known: BTreeMap::new(), limits, now: 0 };
         for (n, op) in (1..).zip(ops) {
             apply(&mut queue, &mut model, op, n)?;

@@ -21,7 +21,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(limits: &QueueLimits) -> Self {
         Self {
-            groups: limits.demands.map(|_| Box::default()),
+            groups: limits.demands().map(|_| Box::default()),
             ..Self::default()
         }
     }
@@ -38,7 +38,7 @@ impl Load {
         };
         groups.share(
             id,
-            demand.filter(|demand| Some(demand.rule) == limits.demands),
+            demand.filter(|demand| Some(demand.rule) == limits.demands()),
         )
     }
 
@@ -69,6 +69,14 @@ impl Load {
         }
     }
 
+    /// Somebody holds a slot from now on.
+    pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
+        self.active.insert(id, holder);
+        if let Some(groups) = &mut self.groups {
+            groups.take(limits, holder.share);
+        }
+    }
+
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
@@ -93,7 +101,7 @@ impl Load {
         self.delayed.forget_shares();
         let holders = self.active.values_mut();
         holders.for_each(|holder| holder.share = Share::default());
-        self.groups = limits.demands.map(|_| {
+        self.groups = limits.demands().map(|_| {
             let waiting = self.order.iter().chain(self.delayed.iter());
             let waiting = waiting.map(|waiting| waiting.execution_id);
             let all = waiting.chain(self.active.keys().copied());

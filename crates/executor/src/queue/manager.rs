@@ -216,7 +216,7 @@ impl ExecutionQueueManager {
         }
         let limits = QueueLimits {
             max_concurrent: Some(max_concurrent),
-            ..queue.limits()
+            ..queue.limits().clone()
         };
         queue.set_limits(limits);
         let seq = Seq(self.shared.next_seq.fetch_add(1, Ordering::Relaxed));
@@ -360,8 +360,7 @@ impl ExecutionQueueManager {
             max_length: self.config.max_queue_length,
             timeout_seconds: self.config.queue_timeout_seconds,
             order: OrderRule::default(),
-            group_limit: None,
-            demands: None,
+            extra: None,
         }
     }
 

@@ -17,12 +17,11 @@ impl ActionQueue {
         demand: Option<&Demand>,
         not_before: Option<Millis>,
     ) {
-        let limits = self.limits;
-        let load = self.load_mut();
-        waiting.share = load.share(&limits, waiting.execution_id, demand);
+        let (limits, load) = self.parts();
+        waiting.share = load.share(limits, waiting.execution_id, demand);
         match not_before {
             Some(time) => load.delayed.insert(priority, waiting, time),
-            None => load.wait(&limits, priority, waiting),
+            None => load.wait(limits, priority, waiting),
         }
     }
 
@@ -33,13 +32,12 @@ impl ActionQueue {
         mut holder: Holder,
         demand: Option<&Demand>,
     ) {
-        let limits = self.limits;
-        let load = self.load_mut();
-        load.release(&limits, execution_id);
+        let (limits, load) = self.parts();
+        load.release(limits, execution_id);
         if !Bug::UngroupedHolders.is_planted() {
-            holder.share = load.share(&limits, execution_id, demand);
+            holder.share = load.share(limits, execution_id, demand);
         }
-        self.hold(execution_id, holder);
+        load.hold(limits, execution_id, holder);
     }
 
     /// Drops an execution that waits; false when it does not.
@@ -49,8 +47,8 @@ impl ActionQueue {
 
     /// Drops a holder; false when it holds no slot.
     pub fn forget_holder(&mut self, execution_id: ExecutionId) -> bool {
-        let (load, limits) = (self.load.as_mut(), self.limits);
-        let forgotten = load.is_some_and(|load| load.release(&limits, execution_id).is_some());
+        let (limits, load) = (&self.limits, self.load.as_mut());
+        let forgotten = load.is_some_and(|load| load.release(limits, execution_id).is_some());
         self.shrink();
         forgotten
     }

@@ -1,8 +1,11 @@
 //! The queue of one action, and all queues of a process.
 
 mod action_queue;
+mod bounds;
 mod delayed;
+mod entering;
 mod entry;
+mod leaving;
 mod load;
 mod manager;
 mod mending;

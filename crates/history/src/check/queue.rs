@@ -370,7 +370,7 @@ impl<'a> Replay<'a> {
                     return false;
                 };
                 let is_own = |id: ExecutionId| Some(id.seq().epoch()) == self.epoch;
-                let key = |at: i64, lane: Priority| at + step * i64::from(lane.rank());
+                let key = |at: i64, lane: Priority| at + i64::from(step) * i64::from(lane.rank());
                 !self.is_contradictory
                     && is_own(first)
                     && is_own(second)

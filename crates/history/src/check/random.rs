@@ -21,7 +21,7 @@ fn order(pick: u8) -> OrderRule {
         0 => OrderRule::Priority,
         1 => OrderRule::Fifo,
         _ => OrderRule::Ageing {
-            step: i64::from(pick) + 1,
+            step: u32::from(pick) + 1,
         },
     }
 }

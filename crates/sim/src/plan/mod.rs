@@ -227,7 +227,7 @@ impl Plan {
 pub(crate) fn set_order(policy: &mut ActionPolicy, order: OrderRule) {
     policy.queue.ordering = (order == OrderRule::Fifo).then_some(Ordering::Fifo);
     policy.priority.ageing_seconds = match order {
-        OrderRule::Ageing { step } => u32::try_from(step / 1_000).ok(),
+        OrderRule::Ageing { step } => Some(step / 1_000),
         _ => None,
     };
 }

@@ -1,0 +1,58 @@
+//! How the bounds of a queue change, and what it must find out again then.
+
+use attune_core::{Demand, ExecutionId};
+
+use super::action_queue::ActionQueue;
+use crate::policy::{Member, QueueLimits};
+
+impl ActionQueue {
+    /// Changes its bounds. Raising the limit makes room for [`grant_next`](Self::grant_next);
+    /// lowering it takes no slot away: the queue drains down to it. Where executions demand by another
+    /// rule than before, the queue stands still until it [knows](Self::assign) the group of each.
+    pub fn set_limits(&mut self, limits: QueueLimits) {
+        let earlier = std::mem::replace(&mut self.limits, limits);
+        let (limits, Some(load)) = (&self.limits, &mut self.load) else {
+            return;
+        };
+        if earlier.demands() != limits.demands() {
+            load.regroup(limits);
+        } else if let Some(groups) = load.groups.as_mut().filter(|_| earlier != *limits) {
+            groups.rearrange(limits);
+        }
+    }
+
+    /// Executions whose group must be found out before anybody is granted a slot, by rising id.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = ExecutionId> + '_ {
+        let groups = self.load.iter().filter_map(|load| load.groups.as_ref());
+        groups.flat_map(|groups| groups.unknown().iter().copied())
+    }
+
+    /// Says what an execution demands whose group was not known; false when that is not asked.
+    pub(crate) fn assign(&mut self, execution_id: ExecutionId, demand: &Demand) -> bool {
+        let (limits, Some(load)) = (&self.limits, &mut self.load) else {
+            return false;
+        };
+        let Some(groups) = load.groups.as_mut().filter(|groups| {
+            limits.demands() == Some(demand.rule) && groups.unknown().contains(&execution_id)
+        }) else {
+            return false;
+        };
+        let share = groups.share(execution_id, Some(demand));
+        let seq = execution_id.seq();
+        if let Some(holder) = load.active.get_mut(&execution_id) {
+            holder.share = share;
+            groups.take(limits, share);
+        } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
+            let member = Member {
+                priority,
+                seq,
+                cost: share.cost,
+                enqueued_at: waiting.enqueued_at,
+            };
+            groups.wait(limits, share.group, member);
+        } else if !load.delayed.set_share(seq, share) {
+            groups.leave(execution_id, share.group);
+        }
+        true
+    }
+}

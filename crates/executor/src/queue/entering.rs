@@ -1,0 +1,74 @@
+//! Who comes into a queue.
+
+use attune_core::{Demand, Priority};
+
+use super::action_queue::ActionQueue;
+use super::entry::{Millis, QueueFull, Waiting};
+
+impl ActionQueue {
+    /// A new execution joins the end of its priority. Tells how many stand before it. Where executions
+    /// demand different things, `demand` is what this one does.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when it would have to wait and too many do; nothing is changed then.
+    pub fn enter(
+        &mut self,
+        priority: Priority,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
+    ) -> Result<u64, QueueFull> {
+        if !self.starts_now(demand) {
+            self.check_room()?;
+        }
+        self.totals.enqueued += 1;
+        let (limits, load) = self.parts();
+        let order = &load.order;
+        let before = order.before_newest(limits.order, priority, waiting.enqueued_at);
+        waiting.share = load.share(limits, waiting.execution_id, demand);
+        load.wait(limits, priority, waiting);
+        Ok(before)
+    }
+
+    /// A new execution enters that may not start before `not_before`. Tells how many wait.
+    ///
+    /// # Errors
+    /// [`QueueFull`] as for [`enter`](Self::enter).
+    pub fn enter_delayed(
+        &mut self,
+        priority: Priority,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
+        not_before: Millis,
+    ) -> Result<u64, QueueFull> {
+        self.check_room()?;
+        self.totals.enqueued += 1;
+        let before = self.len() as u64;
+        let (limits, load) = self.parts();
+        waiting.share = load.share(limits, waiting.execution_id, demand);
+        load.delayed.insert(priority, waiting, not_before);
+        Ok(before)
+    }
+
+    fn check_room(&self) -> Result<(), QueueFull> {
+        let max_length = self.limits.max_length;
+        if self.len() >= max_length as usize {
+            Err(QueueFull { max_length })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether somebody who enters now can be granted a slot at once.
+    fn starts_now(&self, demand: Option<&Demand>) -> bool {
+        if self.is_stopped() || self.limits.max_concurrent == Some(0) {
+            return false;
+        }
+        let Some(load) = self.load.as_deref() else {
+            return true;
+        };
+        match &load.groups {
+            None => load.order.is_empty() && self.without_room(load).is_none(),
+            Some(groups) => demand.is_some_and(|demand| groups.is_open(&self.limits, demand)),
+        }
+    }
+}
