@@ -68,7 +68,11 @@ impl Window {
     }
 
     /// Somebody starts.
-    pub(crate) fn start(&mut self, now: Millis) {
+    pub(crate) fn start(&mut self, rate: Rate, now: Millis) {
+        let over = now.saturating_sub(rate.window);
+        while self.marks.front().is_some_and(|(time, _)| *time <= over) {
+            self.marks.pop_front();
+        }
         self.fresh += 1;
         self.fresh_at = self.fresh_at.max(now);
     }
@@ -83,10 +87,6 @@ impl Window {
         let fresh = std::mem::take(&mut self.fresh);
         if fresh > 0 {
             self.mark(rate.counted_at(at.max(self.fresh_at)), fresh);
-        }
-        let over = at.saturating_sub(rate.window);
-        while self.marks.front().is_some_and(|(time, _)| *time <= over) {
-            self.marks.pop_front();
         }
     }
 

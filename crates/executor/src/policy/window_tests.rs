@@ -59,7 +59,7 @@ impl World {
         let now = self.clock();
         let mut started = 0;
         while started < asking && self.window.next_time(self.rate) <= now {
-            self.window.start(now);
+            self.window.start(self.rate, now);
             started += 1;
         }
         self.bytes = self.window.to_bytes();
@@ -165,14 +165,14 @@ proptest! {
         for (later, count) in marks {
             now += later;
             for _ in 0..count {
-                window.start(now);
+                window.start(rate, now);
             }
             window.settle(rate, now);
         }
         let read = Window::from_bytes(&window.to_bytes(), 0, Millis::MAX).unwrap();
         prop_assert_eq!(&read.marks, &window.marks);
         for _ in 0..fresh {
-            window.start(now);
+            window.start(rate, now);
         }
         let bytes = window.to_bytes();
         prop_assert!(bytes.len() <= 13 + 8 * MOST_MARKS);
@@ -195,7 +195,7 @@ fn the_next_time_is_exact_where_each_start_has_its_own() {
     assert_eq!(window.next_time(rate), Millis::MIN);
     for at in [10_000, 10_400] {
         assert!(window.next_time(rate) <= at);
-        window.start(at);
+        window.start(rate, at);
         window.settle(rate, at);
     }
     assert_eq!(window.next_time(rate), 11_000);
@@ -217,7 +217,7 @@ fn a_slice_costs_no_more_than_a_sixty_fourth() {
     };
     let mut window = Window::default();
     for _ in 0..65 {
-        window.start(500_500);
+        window.start(rate, 500_500);
     }
     window.settle(rate, 500_500);
     let open = window.next_time(rate);
@@ -231,7 +231,7 @@ fn what_is_of_the_future_counts_as_of_now() {
         window: 1_000,
     };
     let mut window = Window::default();
-    window.start(3_600_000);
+    window.start(rate, 3_600_000);
     window.settle(rate, 3_600_000);
     let read = Window::from_bytes(&window.to_bytes(), 3_600_000, 5_000).unwrap();
     assert_eq!(read.next_time(rate), 6_000, "by the clock of who goes on");
