@@ -1,8 +1,9 @@
 //! What an owner has decided, as records for the checker of the promises.
 
 use attune_core::{Epoch, PartitionId};
+use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
-use attune_record::{Record, Recorder, Retried, now_ns};
+use attune_record::{QuotaInForce, RateInForce, Record, Recorder, Retried, now_ns};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -39,6 +40,16 @@ impl Records {
         let is_new = |fact: &Fact| !matches!(fact, Fact::Bounds { .. });
         decided.facts.retain(is_new);
         self.committed(&[decided]);
+    }
+}
+
+fn quota(claim: &QuotaClaim) -> QuotaInForce {
+    QuotaInForce {
+        window: claim.window,
+        until: claim.until,
+        max: claim.max,
+        mark: claim.mark,
+        key: claim.key,
     }
 }
 
@@ -92,6 +103,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             not_before,
             at,
             demand,
+            quotas,
         } => Record::Accepted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -101,6 +113,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             delayed: not_before.is_some(),
             at: Some(*at),
             demand: *demand,
+            quotas: quotas.iter().map(quota).collect(),
             epoch,
             round,
             t_ns,
@@ -126,6 +139,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order,
             group_limit,
             demands,
+            rate,
+            interval,
             at,
         } => Record::Granted {
             execution_id: *execution_id,
@@ -136,6 +151,12 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order: *order,
             group_limit: *group_limit,
             demands: *demands,
+            rate: rate.map(|it| RateInForce {
+                max: it.rate.max,
+                window_ms: it.rate.window,
+                mark: it.mark,
+            }),
+            interval_ms: interval.map(|interval| interval.window),
             at: Some(*at),
             epoch,
             round,

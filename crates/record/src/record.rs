@@ -7,7 +7,7 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phase::{FaultPhase, ProcessPhase, Retried};
+use crate::phase::{FaultPhase, ProcessPhase, QuotaInForce, RateInForce, Retried};
 
 /// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
 ///
@@ -219,6 +219,9 @@ pub enum Record {
         /// What it demands of the limits of its action, where not all demand the same.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demand: Option<Demand>,
+        /// As what the quotas of its action have counted it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        quotas: Vec<QuotaInForce>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -280,6 +283,12 @@ pub enum Record {
         /// The rule in force by which executions demand different things of the limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demands: Option<i64>,
+        /// How often executions may start, by what is in force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<RateInForce>,
+        /// How many milliseconds there must be between two starts, likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interval_ms: Option<i64>,
         /// When it was decided, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,

@@ -9,6 +9,7 @@ use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, S
 use super::room::Room;
 use super::{Effect, Grantee, MAX_PER_STEP, Partition};
 use crate::counters::Counter;
+use crate::policy::QueueLimits;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, Transition};
@@ -67,6 +68,8 @@ impl Partition {
         };
         let queues = self.queues.clone();
         let deadline = queues.with_existing(action_id, |queue| {
+            queue.pass(now);
+            let counts = queue.limits().counts_starts();
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
             while !self.room.is_used_up() {
                 // Before every grant and after the last: who was granted may have stood before
@@ -78,9 +81,12 @@ impl Partition {
                 match queue.grant_next() {
                     Grant::Granted(granted) => {
                         self.room.grants -= 1;
+                        if counts {
+                            self.counting.insert(action_id);
+                        }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, &action, key, out);
+                        self.granted(now, (&action, queue.limits()), key, out);
                     }
                     Grant::Blocked(_) => break,
                 }
@@ -144,7 +150,7 @@ impl Partition {
     pub(super) fn granted(
         &mut self,
         now: Millis,
-        action: &Arc<Action>,
+        (action, limits): (&Arc<Action>, &QueueLimits),
         (execution_id, attempt): (ExecutionId, Attempt),
         out: &mut Vec<Effect>,
     ) {
@@ -164,6 +170,8 @@ impl Partition {
             order: action.spec.policy.order(),
             group_limit: action.spec.policy.concurrency.group_limit,
             demands,
+            rate: limits.rate(),
+            interval: limits.interval(),
             at: now,
         });
         out.push(Effect::Change(Change {

@@ -10,7 +10,7 @@ use attune_core::{
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::policy::{Share, limits_of};
+use crate::policy::{QuotaClaim, Share, limits_of};
 use crate::queue::{ActionQueue, Millis, Waiting};
 use crate::stored::{Change, End, KnownRequest, NewExecution};
 
@@ -120,6 +120,10 @@ impl Partition {
             .policy
             .priority
             .of(submission.priority, &submission.words());
+        let words = submission.words();
+        let claims =
+            self.check_counted(now, &action, (&words, demand.as_ref()), not_before.is_some())?;
+        let rule = self.demands.get(&action.id);
         let limits = || limits_of(&action.spec, rule, self.queues.config());
         let enter = |queue: &mut ActionQueue| match not_before {
             Some(time) => queue.enter_delayed(priority, waiting, demand.as_ref(), time),
@@ -127,6 +131,7 @@ impl Partition {
         };
         let entered = self.queues.with_queue(action.id, limits, enter);
         let position = entered.map_err(|full| Reject::queue_full(full.max_length))?;
+        self.count_acceptance(action.id, &claims);
         self.next_place += 1;
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
@@ -135,7 +140,7 @@ impl Partition {
         if new.submission.priority.unwrap_or_default() != priority {
             Arc::make_mut(&mut new.submission).priority = Some(priority);
         }
-        self.note(|| accepted_fact(now, &new, not_before));
+        self.note(|| accepted_fact(now, &new, not_before, claims));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
         let granted_before = self.next_grant;
@@ -193,7 +198,7 @@ impl Partition {
         let status = Status::Rejected;
         self.know(submit, id, status);
         let new = new_execution(submit, id, action_id, status);
-        self.note(|| accepted_fact(now, &new, None));
+        self.note(|| accepted_fact(now, &new, None, Vec::new()));
         let attempt = new.attempt;
         self.note(|| Fact::Ended {
             execution_id: id,
@@ -310,7 +315,12 @@ fn letter(submit: &Submit, reject: &Reject) -> Letter {
     }
 }
 
-fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) -> Fact {
+fn accepted_fact(
+    now: Millis,
+    new: &NewExecution,
+    not_before: Option<Millis>,
+    quotas: Vec<QuotaClaim>,
+) -> Fact {
     Fact::Accepted {
         execution_id: new.id,
         action_id: new.action_id,
@@ -320,6 +330,7 @@ fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) ->
         not_before,
         at: now,
         demand: new.demand,
+        quotas,
     }
 }
 

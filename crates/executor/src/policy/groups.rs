@@ -7,13 +7,17 @@
 //! changes a group (somebody comes, leaves, is granted or ends) costs that group's place in it.
 //!
 //! Who is first in a group does not let others pass that demand less: a dear one waits for its room.
+//!
+//! Where starts are counted for each key, those with the same group and the same key are a class. One whose
+//! key has used up its rate is set aside until a time and holds up nobody else. Where both are told apart,
+//! the classes of a group share its limit (`Together`), and those of a rate come and go together.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
-use super::QueueLimits;
+use super::{Meters, QueueLimits};
 use crate::queue::Millis;
 
 /// A group of a queue, as the queue knows it.
@@ -127,23 +131,40 @@ fn member(entry: (&(Priority, Seq), &(Millis, u16))) -> Member {
     }
 }
 
-/// All executions of one group that wait, are delayed or hold a slot.
+/// All executions of one group that wait, are delayed or hold a slot, and whose starts count together.
 #[derive(Debug, Clone)]
 struct Class {
+    /// Its group.
     key: GroupKey,
+    /// For whom its starts are counted.
+    rate: GroupKey,
+    /// Until when it is set aside, because its rate is used up.
+    waits: Option<Millis>,
     /// Who waits, is delayed or holds a slot. Without anybody the class is given up.
     members: u32,
     /// What those who hold a slot take of the limit.
     used: u32,
     line: Line,
-    /// Where it stands among those that have room; absent when it has none, or nobody waits.
+    /// Where it stands among those that have room; absent when it has none, or nobody waits. Of one that
+    /// shares its limit with others, where it stands among these.
     place: Option<(i64, Seq)>,
+}
+
+/// Classes of one group that share its limit.
+#[derive(Debug, Clone, Default)]
+struct Together {
+    /// What the holders of all of them take.
+    used: u32,
+    /// Those of which somebody waits and whose rate is not used up.
+    waiting: BTreeSet<(i64, Seq, Group)>,
+    /// Who of them stands among those that have room.
+    place: Option<(i64, Seq, Group)>,
 }
 
 /// The groups of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
-    by_key: HashMap<GroupKey, Group>,
+    by_key: HashMap<(GroupKey, GroupKey), Group>,
     classes: Vec<Class>,
     free: Vec<Group>,
     /// Those with room for their first.
@@ -153,6 +174,19 @@ pub(crate) struct Groups {
     /// Whose group is not known yet. While there are any nobody is granted a slot: never are there two
     /// groupings at once.
     unknown: BTreeSet<ExecutionId>,
+    /// Classes whose rate is used up, by the time until which they are set aside.
+    aside: BTreeSet<(Millis, Group)>,
+    /// Classes of which it must be seen whether their rate is used up, before anybody is granted a slot.
+    unsure: Vec<Group>,
+    /// The classes of each rate, where those of several groups share one.
+    of_rate: BTreeSet<(GroupKey, Group)>,
+    /// The groups of which some executions are counted apart; unused where none are.
+    together: HashMap<GroupKey, Together>,
+}
+
+/// Whether executions are grouped and their starts counted, each by something else.
+fn are_both(limits: &QueueLimits) -> bool {
+    limits.group_limit().is_some() && limits.keyed_rate().is_some()
 }
 
 /// Whether somebody who takes `cost` has room in a limit of which `used` is taken. Who takes more than
@@ -181,7 +215,7 @@ impl Groups {
             Some(demand) => {
                 self.unknown.remove(&id);
                 Share {
-                    group: self.join(demand.group),
+                    group: self.join(demand.group, demand.rate),
                     cost: demand.cost,
                 }
             }
@@ -197,12 +231,14 @@ impl Groups {
     }
 
     /// Somebody joins a group, to wait, to be delayed or to hold a slot.
-    fn join(&mut self, key: GroupKey) -> Group {
-        let group = match self.by_key.entry(key) {
+    fn join(&mut self, key: GroupKey, rate: GroupKey) -> Group {
+        let group = match self.by_key.entry((key, rate)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let class = Class {
                     key,
+                    rate,
+                    waits: None,
                     members: 0,
                     used: 0,
                     line: Line::Empty,
@@ -218,6 +254,9 @@ impl Groups {
                         Group(u32::try_from(self.classes.len() - 1).unwrap_or(u32::MAX))
                     }
                 };
+                if !key.is_zero() && !rate.is_zero() {
+                    self.of_rate.insert((rate, group));
+                }
                 *new.insert(group)
             }
         };
@@ -235,8 +274,12 @@ impl Groups {
         };
         class.members = class.members.saturating_sub(1);
         if class.members == 0 {
-            let key = class.key;
+            let key = (class.key, class.rate);
+            if let Some(until) = class.waits.take() {
+                self.aside.remove(&(until, group));
+            }
             self.by_key.remove(&key);
+            self.of_rate.remove(&(key.1, group));
             self.free.push(group);
         }
     }
@@ -266,8 +309,14 @@ impl Groups {
     pub(crate) fn take(&mut self, limits: &QueueLimits, share: Share) {
         if let Some(class) = self.class(share.group) {
             class.used += u32::from(share.cost);
+            let key = class.key;
             self.used += u64::from(share.cost);
-            self.place(limits, share.group);
+            if are_both(limits) {
+                self.together.entry(key).or_default().used += u32::from(share.cost);
+                self.place_together(limits, key);
+            } else {
+                self.place(limits, share.group);
+            }
         }
     }
 
@@ -275,8 +324,15 @@ impl Groups {
     pub(crate) fn give_back(&mut self, limits: &QueueLimits, share: Share) {
         if let Some(class) = self.class(share.group) {
             class.used = class.used.saturating_sub(u32::from(share.cost));
+            let key = class.key;
             self.used = self.used.saturating_sub(u64::from(share.cost));
-            self.place(limits, share.group);
+            if are_both(limits) {
+                let together = self.together.entry(key).or_default();
+                together.used = together.used.saturating_sub(u32::from(share.cost));
+                self.place_together(limits, key);
+            } else {
+                self.place(limits, share.group);
+            }
         }
     }
 
@@ -285,25 +341,120 @@ impl Groups {
         let Some(class) = self.classes.get_mut(group.0 as usize) else {
             return;
         };
+        let are_both = are_both(limits);
+        let limit = limits.group_limit().filter(|_| !are_both);
         let first = class.line.first(limits.order);
-        let first =
-            first.filter(|first| fits(u64::from(class.used), first.cost, limits.group_limit()));
+        let first = first.filter(|first| {
+            class.waits.is_none() && fits(u64::from(class.used), first.cost, limit)
+        });
         let place = first.map(|first| first.key(limits.order));
         if class.place == place {
             return;
         }
-        if let Some((key, seq)) = std::mem::replace(&mut class.place, place) {
-            self.ready.remove(&(key, seq, group));
+        let key = class.key;
+        let earlier = std::mem::replace(&mut class.place, place);
+        let set = match are_both {
+            false => &mut self.ready,
+            true => &mut self.together.entry(key).or_default().waiting,
+        };
+        if let Some((key, seq)) = earlier {
+            set.remove(&(key, seq, group));
         }
         if let Some((key, seq)) = place {
-            self.ready.insert((key, seq, group));
+            set.insert((key, seq, group));
+            if limits.keyed_rate().is_some() {
+                self.unsure.push(group);
+            }
+        }
+        if are_both {
+            self.place_together(limits, key);
         }
     }
 
-    /// The order or the limit of the groups is another one from now on.
+    /// Puts the first class of a group among those with room, or takes it from them.
+    fn place_together(&mut self, limits: &QueueLimits, key: GroupKey) {
+        let Some(together) = self.together.get_mut(&key) else {
+            return;
+        };
+        let first = together.waiting.first().copied();
+        let place = first.filter(|(.., group)| {
+            let class = self.classes.get(group.0 as usize);
+            let head = class.and_then(|class| class.line.first(limits.order));
+            let used = u64::from(together.used);
+            head.is_some_and(|head| fits(used, head.cost, limits.group_limit()))
+        });
+        let earlier = std::mem::replace(&mut together.place, place);
+        if together.used == 0 && together.waiting.is_empty() {
+            self.together.remove(&key);
+        }
+        if earlier != place {
+            if let Some(earlier) = earlier {
+                self.ready.remove(&earlier);
+            }
+            self.ready.extend(place);
+        }
+    }
+
+    /// Sets those aside whose rate is used up, and lets those come back whose time has come.
+    pub(crate) fn settle(&mut self, limits: &QueueLimits, meters: &Meters) {
+        while let Some((until, group)) = self.aside.first().copied()
+            && until <= meters.now()
+        {
+            self.come_back(limits, group);
+        }
+        while let Some(group) = self.unsure.pop() {
+            if let Some(class) = self.classes.get_mut(group.0 as usize)
+                && class.place.is_some()
+                && class.waits.is_none()
+                && let Some(until) = meters.until_of(limits, class.rate)
+            {
+                class.waits = Some(until);
+                self.aside.insert((until, group));
+                self.place(limits, group);
+            }
+        }
+    }
+
+    /// Somebody has started, and its rate is used up.
+    pub(crate) fn use_up(&mut self, rate: GroupKey) {
+        let of_rate = (rate, Group(0))..=(rate, Group::NONE);
+        let classes = self.of_rate.range(of_rate).map(|(_, group)| *group);
+        self.unsure.extend(classes);
+    }
+
+    fn come_back(&mut self, limits: &QueueLimits, group: Group) {
+        let waits = self.class(group).and_then(|class| class.waits.take());
+        if let Some(until) = waits {
+            self.aside.remove(&(until, group));
+            self.place(limits, group);
+        }
+    }
+
+    /// Until when those are set aside whose rate is used up and who come back first.
+    pub(crate) fn aside_until(&self) -> Option<Millis> {
+        self.aside.first().map(|(until, _)| *until)
+    }
+
+    /// For whom the starts of a member count.
+    pub(crate) fn rate_of(&self, group: Group) -> GroupKey {
+        let class = self.classes.get(group.0 as usize);
+        class.map_or(GroupKey::default(), |class| class.rate)
+    }
+
+    /// The order, the limit of the groups or the rate is another one from now on.
     pub(crate) fn rearrange(&mut self, limits: &QueueLimits) {
         for index in 0..self.classes.len() {
-            self.place(limits, Group(u32::try_from(index).unwrap_or(u32::MAX)));
+            let group = Group(u32::try_from(index).unwrap_or(u32::MAX));
+            self.come_back(limits, group);
+            self.place(limits, group);
+            // A lowered rate may be used up by what has started before.
+            if limits.keyed_rate().is_some() {
+                self.unsure.push(group);
+            }
+        }
+        let keys: Vec<GroupKey> = self.together.keys().copied().collect();
+        for key in keys {
+            self.place_together(limits, key);
         }
     }
 
@@ -327,13 +478,19 @@ impl Groups {
 
     /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
     pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand) -> bool {
-        let group = self.by_key.get(&demand.group);
+        let group = self.by_key.get(&(demand.group, demand.rate));
         let class = group.and_then(|group| self.classes.get(group.0 as usize));
-        let has_room = class.is_none_or(|class| {
-            matches!(class.line, Line::Empty)
-                && fits(u64::from(class.used), demand.cost, limits.group_limit())
-        });
-        has_room
+        let is_empty = class.is_none_or(|class| matches!(class.line, Line::Empty));
+        let has_room = match self.together.get(&demand.group) {
+            Some(together) if !together.waiting.is_empty() => false,
+            Some(together) => fits(together.used.into(), demand.cost, limits.group_limit()),
+            None => {
+                let used = class.map_or(0, |class| class.used);
+                fits(used.into(), demand.cost, limits.group_limit())
+            }
+        };
+        is_empty
+            && has_room
             && self.ready.is_empty()
             && self.unknown.is_empty()
             && self.has_room(limits, demand.cost)
@@ -342,7 +499,10 @@ impl Groups {
     /// What those who hold a slot take of the limits: of the action's, and of that of a group.
     pub(crate) fn used(&self, group: Group) -> (u64, u64) {
         let class = self.classes.get(group.0 as usize);
-        (self.used, class.map_or(0, |class| u64::from(class.used)))
+        let together = class.and_then(|class| self.together.get(&class.key));
+        let of_group = together.map(|together| together.used);
+        let of_group = of_group.or(class.map(|class| class.used)).unwrap_or(0);
+        (self.used, of_group.into())
     }
 
     /// The first of a group.

@@ -1,8 +1,10 @@
 //! Which bounds and which order apply to an action: its own policy first, the executor's settings
 //! otherwise.
 
+use attune_core::policy::{CountRule, OnRate};
 use attune_core::{ActionSpec, DemandRule, OrderRule};
 
+use super::window::Rate;
 use crate::queue::QueueConfig;
 
 /// The bounds of a queue.
@@ -28,6 +30,22 @@ pub struct Extra {
     /// The [mark](attune_core::DemandRule::mark) of the rule by which executions demand different things;
     /// `None` where all demand the same.
     pub demands: Option<i64>,
+    /// How often executions may start.
+    pub rate: Option<RateBound>,
+    /// How often executions of the action may start one after the other: one in its window.
+    pub interval: Option<Rate>,
+}
+
+/// How often executions of an action may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateBound {
+    /// So often.
+    pub rate: Rate,
+    /// The [mark](attune_core::policy::CountRule::mark) of the rule that says for whom starts are counted;
+    /// 0 where they are for all together.
+    pub mark: i64,
+    /// Whether what comes while the rate is used up is refused.
+    pub rejects: bool,
 }
 
 impl Extra {
@@ -46,6 +64,34 @@ impl QueueLimits {
     /// The mark of the rule by which executions demand different things; `None` where all demand the same.
     pub fn demands(&self) -> Option<i64> {
         self.extra.as_ref()?.demands
+    }
+
+    /// How often executions may start.
+    pub fn rate(&self) -> Option<RateBound> {
+        self.extra.as_ref()?.rate
+    }
+
+    /// The rate where each key has its own.
+    pub(crate) fn keyed_rate(&self) -> Option<Rate> {
+        let rate = self.rate().filter(|rate| rate.mark != 0);
+        rate.map(|rate| rate.rate)
+    }
+
+    /// The rate of all together.
+    pub(crate) fn shared_rate(&self) -> Option<Rate> {
+        let rate = self.rate().filter(|rate| rate.mark == 0);
+        rate.map(|rate| rate.rate)
+    }
+
+    /// How often executions of the action may start one after the other.
+    pub fn interval(&self) -> Option<Rate> {
+        self.extra.as_ref()?.interval
+    }
+
+    /// Whether starts are counted.
+    pub(crate) fn counts_starts(&self) -> bool {
+        let extra = self.extra.as_ref();
+        extra.is_some_and(|extra| extra.rate.is_some() || extra.interval.is_some())
     }
 }
 
@@ -71,9 +117,26 @@ pub fn limits_of(
         extra: Extra {
             group_limit: spec.policy.concurrency.group_limit,
             demands: demands.map(DemandRule::mark),
+            rate: rate_of(spec),
+            interval: spec.policy.min_interval_ms.map(|interval| Rate {
+                max: 1,
+                window: interval.into(),
+            }),
         }
         .boxed(),
     }
+}
+
+fn rate_of(spec: &ActionSpec) -> Option<RateBound> {
+    let limit = spec.policy.rate_limit.as_ref()?;
+    Some(RateBound {
+        rate: Rate {
+            max: limit.max_executions,
+            window: i64::from(limit.window_seconds) * 1000,
+        },
+        mark: CountRule::of(spec, &limit.by).mark(),
+        rejects: limit.on_limit == OnRate::Reject,
+    })
 }
 
 #[cfg(test)]

@@ -2,12 +2,16 @@
 
 mod groups;
 mod limits;
+mod meters;
 mod order;
+mod quotas;
 mod window;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
-pub use limits::{Extra, QueueLimits, limits_of};
+pub use limits::{Extra, QueueLimits, RateBound, limits_of};
+pub(crate) use meters::{Counted, Meters, StartLimit};
 pub(crate) use order::Order;
+pub use quotas::QuotaClaim;
+pub(crate) use quotas::QuotaMeter;
 pub use window::Rate;
-pub(crate) use window::Window;

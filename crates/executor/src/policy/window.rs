@@ -114,55 +114,61 @@ impl Window {
         last.max(fresh).saturating_add(rate.window)
     }
 
-    /// As it is stored.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    /// As many have started as may, at `at`.
+    pub(crate) fn used_up(rate: Rate, at: Millis) -> Self {
+        Self {
+            marks: VecDeque::from([(at, rate.max)]),
+            ..Self::default()
+        }
+    }
+
+    /// As it is stored with a round that is written down as of `ahead` milliseconds later than it was
+    /// decided: each start by how long it was before the round.
+    pub(crate) fn to_bytes(&self, ahead: Millis) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(13 + 8 * self.marks.len());
         bytes.push(FORM);
         bytes.extend(self.fresh.to_be_bytes());
-        bytes.extend(self.fresh_at.to_be_bytes());
-        // Each by how long it was before the one after it: 49 days fit, and no window is longer.
-        let mut after = self.fresh_at;
-        if let Some((last, _)) = self.marks.back() {
-            after = after.max(*last);
-            bytes[5..13].copy_from_slice(&after.to_be_bytes());
-        }
-        for (time, count) in self.marks.iter().rev() {
-            let before = u32::try_from(after - time).unwrap_or(u32::MAX);
+        bytes.extend(self.fresh_at.saturating_add(ahead).to_be_bytes());
+        for (time, count) in &self.marks {
+            // 49 days fit, and no window is longer.
+            let before = u32::try_from(self.fresh_at - time + TO_COME).unwrap_or(u32::MAX);
             bytes.extend(before.to_be_bytes());
             bytes.extend(count.to_be_bytes());
-            after = *time;
         }
         bytes
     }
 
     /// Reads what another owner has written at `written_at` by the clock of the store; `None` where that
-    /// cannot be read. What is written down as of the future counts as of now: it is past by every clock.
+    /// cannot be read. How long ago each start was follows from when it was written: the clock of that
+    /// owner may have been behind, and its round may have been written late. What is written down as of
+    /// the future counts as of now: it is past by every clock.
     pub(crate) fn from_bytes(bytes: &[u8], written_at: Millis, now: Millis) -> Option<Self> {
         let (form, rest) = bytes.split_first()?;
         let (fresh, rest) = rest.split_first_chunk()?;
-        let (newest, mut rest) = rest.split_first_chunk()?;
+        let (round, mut rest) = rest.split_first_chunk()?;
         if *form != FORM {
             return None;
         }
-        let (fresh, newest) = (u32::from_be_bytes(*fresh), Millis::from_be_bytes(*newest));
-        let (mut marks, mut time) = (VecDeque::new(), newest);
+        let round = Millis::from_be_bytes(*round).max(written_at);
+        let mut window = Self::default();
         while !rest.is_empty() {
             let (before, after) = rest.split_first_chunk()?;
             let (count, after) = after.split_first_chunk()?;
-            time = time.saturating_sub(Millis::from(u32::from_be_bytes(*before)));
-            marks.push_front((time.min(now), u32::from_be_bytes(*count)));
+            let before = Millis::from(u32::from_be_bytes(*before)) - TO_COME;
+            let time = round.saturating_sub(before).min(now);
+            window.mark(time, u32::from_be_bytes(*count));
             rest = after;
         }
-        let mut window = Self {
-            marks,
-            ..Self::default()
-        };
+        let fresh = u32::from_be_bytes(*fresh);
         if fresh > 0 {
-            window.mark(newest.max(written_at).min(now), fresh);
+            window.mark(round.min(now), fresh);
         }
         Some(window)
     }
 }
+
+/// The end of a slice may be to come by less than so many milliseconds.
+const TO_COME: Millis = 1 << 26;
 
 /// The form in which a window is stored.
 const FORM: u8 = 1;

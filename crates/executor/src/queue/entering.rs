@@ -17,7 +17,7 @@ impl ActionQueue {
         mut waiting: Waiting,
         demand: Option<&Demand>,
     ) -> Result<u64, QueueFull> {
-        if !self.starts_now(demand) {
+        if !self.starts_now(waiting.enqueued_at, demand) {
             self.check_room()?;
         }
         self.totals.enqueued += 1;
@@ -59,9 +59,15 @@ impl ActionQueue {
     }
 
     /// Whether somebody who enters now can be granted a slot at once.
-    fn starts_now(&self, demand: Option<&Demand>) -> bool {
+    fn starts_now(&mut self, now: Millis, demand: Option<&Demand>) -> bool {
         if self.is_stopped() || self.limits.max_concurrent == Some(0) {
             return false;
+        }
+        if self.meters.is_some() {
+            self.pass(now);
+            if !self.may_start(demand) {
+                return false;
+            }
         }
         let Some(load) = self.load.as_deref() else {
             return true;

@@ -27,6 +27,7 @@ fn grouped(rule: i64, group_limit: Option<u32>) -> Option<Box<Extra>> {
     Extra {
         group_limit,
         demands,
+        ..Extra::default()
     }
     .boxed()
 }
