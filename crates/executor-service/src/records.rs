@@ -221,6 +221,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             paused,
             regrouping,
             goes_on,
+            rate_until,
         } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
@@ -233,6 +234,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             paused: *paused,
             regrouping: *regrouping,
             goes_on: *goes_on,
+            rate_until: *rate_until,
             epoch,
             round,
             t_ns,

@@ -385,6 +385,9 @@ pub enum Record {
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         goes_on: bool,
+        /// Until when nobody may start because as many have started lately as may, by the owner's time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_until: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

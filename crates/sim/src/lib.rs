@@ -23,6 +23,7 @@ mod lasting;
 mod oracle;
 mod owner;
 mod plan;
+mod rates;
 mod refusals;
 mod results;
 mod retries;

@@ -5,6 +5,7 @@ use attune_core::ActionId;
 use super::Partition;
 use crate::fact::{Decided, Fact};
 use crate::policy::QueueLimits;
+use crate::queue::Blocked;
 use crate::queue::ActionQueue;
 
 impl Partition {
@@ -51,12 +52,17 @@ impl Partition {
             let paused = self.is_paused(action_id);
             let regrouping = self.regrouping.contains(&action_id);
             let goes_on = self.unserved.contains(&action_id);
+            let rate_until = match self.blocked(action_id) {
+                Some(Blocked::Rate { until }) => Some(until),
+                _ => None,
+            };
             self.note(|| Fact::Totals {
                 stats,
                 pool_closed,
                 paused,
                 regrouping,
                 goes_on,
+                rate_until,
             });
         }
     }

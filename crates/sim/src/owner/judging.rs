@@ -52,6 +52,8 @@ impl World {
             commit,
             places,
             found,
+            decided: self.now,
+            ahead: self.ahead(o),
         }
     }
 

@@ -5,6 +5,7 @@ use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Sta
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
+use crate::rates::Starts;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -84,6 +85,7 @@ impl Plan {
         plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
+        plan.add_rates();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -172,6 +174,19 @@ impl Plan {
         }
     }
 
+    /// How often executions start, likewise. Of a large run it would take for ever.
+    fn add_rates(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x7a7e_7a7e_7a7e_7a7e);
+        let rng = &mut rng;
+        if rng.chance(600) || self.ops.len() > 100 {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.starts = Starts::draw(rng);
+        }
+    }
+
     /// What is tried again, from a stream of chance of its own.
     fn add_retries(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x4e74_4e74_4e74_4e74);
@@ -230,6 +245,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         timeout_seconds: rng.chance(150).then_some(8),
         order: OrderRule::Priority,
         grouping: Default::default(),
+        starts: Starts::default(),
         ranks: Ranks::default(),
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail

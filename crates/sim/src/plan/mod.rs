@@ -13,6 +13,7 @@ use attune_core::{
 };
 
 use crate::groups::{Grouping, Ranks};
+use crate::rates::Starts;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -54,6 +55,8 @@ pub struct ActionShape {
     pub order: OrderRule,
     /// By what executions are grouped, and the limit of each group.
     pub grouping: (Grouping, Option<u32>),
+    /// How often they may start, and how many are accepted.
+    pub starts: Starts,
     /// Which priorities they have.
     pub ranks: Ranks,
     /// What happens when its worker dies.
