@@ -52,6 +52,8 @@ struct Bounds {
     groups: Option<(String, u32)>,
     /// Whether some take more of the limits than others.
     by_cost: bool,
+    /// How often they may start.
+    rate: Option<String>,
 }
 
 /// Whether somebody decides for an execution.
@@ -112,6 +114,7 @@ async fn around(http: &Http, record: &Execution) -> Around {
             concurrency.group_limit.map(|limit| (by, limit))
         },
         by_cost: action.spec.policy.concurrency.cost.is_some(),
+        rate: rate(&action.spec.policy),
     });
     let limited = action.as_ref().is_some_and(|action| action.limit.is_some());
     let holders = if limited {
@@ -191,10 +194,25 @@ fn for_room(action: &Bounds) -> Option<String> {
     let cost = action
         .by_cost
         .then(|| "for as much of the limits as it takes, or as one before it takes".to_owned());
-    match (group, cost) {
-        (Some(group), Some(cost)) => Some(format!("{group}; or {cost}")),
-        (group, cost) => group.or(cost),
-    }
+    let all = [action.rate.clone(), group, cost];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; or "))
+}
+
+/// What the policy of an action says of how often its executions may start.
+fn rate(policy: &attune_core::ActionPolicy) -> Option<String> {
+    let rate = policy.rate_limit.as_ref().map(|rate| {
+        let by = match rate.by.is_empty() {
+            true => String::new(),
+            false => format!(" with the same {}", rate.by.join(", ")),
+        };
+        let (max, seconds) = (rate.max_executions, rate.window_seconds);
+        format!("for its rate: at most {max}{by} start in any {seconds} s")
+    });
+    let interval = policy.min_interval_ms;
+    let interval = interval.map(|it| format!("for its turn: at most one starts every {it} ms"));
+    let all: Vec<String> = rate.into_iter().chain(interval).collect();
+    (!all.is_empty()).then(|| all.join("; or "))
 }
 
 /// No limit keeps it waiting: it waits to be granted.

@@ -34,6 +34,7 @@ fn well(limit: Option<u32>) -> Around {
             pool: "gpu".to_owned(),
             groups: None,
             by_cost: false,
+            rate: None,
         }),
         holders: limit.map(|_| Vec::new()),
         queue: None,
@@ -314,4 +315,18 @@ fn who_waits_for_its_group_is_told_so() {
         said.contains("or for as much of the limits as it takes"),
         "{said}"
     );
+}
+
+/// Nor where others have started lately.
+#[test]
+fn who_waits_for_its_rate_is_told_so() {
+    let mut around = well(None);
+    let policy = r#"{"rate_limit": {"max_executions": 3, "window_seconds": 60, "by": ["user"]}, "min_interval_ms": 200}"#;
+    let policy: attune_core::ActionPolicy = serde_json::from_str(policy).unwrap();
+    around.action.as_mut().unwrap().rate = rate(&policy);
+    let said = queued_after(&around, 60);
+    let words = "for its rate: at most 3 with the same user start in any 60 s; or for its turn: at most \
+                 one starts every 200 ms";
+    assert!(said.starts_with(words), "{said}");
+    assert!(!said.contains("see its log"), "{said}");
 }

@@ -182,7 +182,9 @@ pub(crate) async fn show(
         (status = 422, description = "`INVALID_INPUT`: nothing good could come of it; the message \
             says why.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
-            may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+            may. `RATE_LIMITED`: its rate is used up, and its policy refuses what would wait for it. \
+            `QUOTA_EXCEEDED`: as many were accepted as its policy allows in the hour, the day or the \
+            month.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
     )
 )]
 pub(crate) async fn requeue(
