@@ -16,7 +16,7 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
-pub use path::{Path, Words};
+pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
 pub use rates::{Calendar, CountRule, OnRate, Quota, RateLimit};
 

@@ -109,18 +109,14 @@ impl Partition {
             share: Share::default(),
         };
         let rule = self.demands.get(&action.id);
-        let demand = rule.map(|rule| rule.demand(&submission.words()));
+        let words = submission.words();
+        let demand = rule.map(|rule| rule.demand(&words));
         let demand = demand.transpose()?;
         let not_before = submission
             .not_before
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
-        let priority = action
-            .spec
-            .policy
-            .priority
-            .of(submission.priority, &submission.words());
-        let words = submission.words();
+        let priority = action.spec.policy.priority.of(submission.priority, &words);
         let claims =
             self.check_counted(now, &action, (&words, demand.as_ref()), not_before.is_some())?;
         let rule = self.demands.get(&action.id);
