@@ -144,7 +144,10 @@ impl Reject {
     /// A quota of an action is used up until its window ends, in so many milliseconds.
     pub fn quota_exceeded(quota: &Quota, wait: i64) -> Self {
         let whose = for_each(&quota.by);
-        let words = format!("the quota is used up (max {} a {}{whose})", quota.max, quota.per);
+        let words = format!(
+            "the quota is used up (max {} a {}{whose})",
+            quota.max, quota.per
+        );
         Self {
             retry_after_seconds: Some(seconds(wait)),
             ..Self::new(RejectCode::QuotaExceeded, words)

@@ -95,7 +95,12 @@ pub(crate) struct Rates {
 
 impl Rates {
     /// Whether somebody may have to wait for its rate still.
-    pub(crate) fn may_be_used_up(&self, action: ActionId, policy: &ActionPolicy, now: Time) -> bool {
+    pub(crate) fn may_be_used_up(
+        &self,
+        action: ActionId,
+        policy: &ActionPolicy,
+        now: Time,
+    ) -> bool {
         let rate = policy.rate_limit.as_ref();
         let window = rate.map_or(0, |rate| Time::from(rate.window_seconds) * 1000);
         let interval = policy.min_interval_ms.map_or(0, Time::from);
@@ -193,8 +198,9 @@ impl World {
             }
         }
         let interval = limits.interval?;
-        (within(interval.into(), None) > 1)
-            .then(|| format!("{execution} starts less than {interval} ms after another of {action}"))
+        (within(interval.into(), None) > 1).then(|| {
+            format!("{execution} starts less than {interval} ms after another of {action}")
+        })
     }
 
     fn judge_acceptance(
@@ -209,7 +215,9 @@ impl World {
         let count = self.rates.accepted.entry((action, window, user));
         let count = count.and_modify(|count| *count += 1).or_insert(1);
         (*count > max).then(|| {
-            format!("{request} is acceptance number {count} of {action} in an hour, and {max} may be")
+            format!(
+                "{request} is acceptance number {count} of {action} in an hour, and {max} may be"
+            )
         })
     }
 }

@@ -63,7 +63,11 @@ pub async fn meters_are_written_and_loaded_in_pages(store: Arc<dyn Store>) {
         let rows = load(&*store, 1, limit).await;
         let found = rows.iter().map(|row| {
             assert!(before <= row.written_at && row.written_at <= after);
-            (row.place.limit_id.as_str(), row.place.key[0], row.state.as_slice())
+            (
+                row.place.limit_id.as_str(),
+                row.place.key[0],
+                row.state.as_slice(),
+            )
         });
         let found: Vec<_> = found.collect();
         let expected: [(&str, u8, &[u8]); 6] = [

@@ -193,7 +193,10 @@ async fn taken_over(system: &System) -> anyhow::Result<()> {
         let answers = api.post("/api/v1/executions", &json!(chunk)).await?;
         let answers = answers.expect(200)?;
         let answers = answers.as_array().context("an array")?;
-        ensure!(answers.iter().all(|answer| answer["id"].is_i64()), "{answers:?}");
+        ensure!(
+            answers.iter().all(|answer| answer["id"].is_i64()),
+            "{answers:?}"
+        );
     }
     let name = owner(system);
     let mut started = 0;
@@ -218,12 +221,7 @@ async fn taken_over(system: &System) -> anyhow::Result<()> {
         let executions = api.until_idle(action_ref).await?;
         ensure!(executions.len() == 500, "{}", executions.len());
         all_are(&executions, "succeeded")?;
-        judge(
-            &starts(&executions)?,
-            max,
-            Duration::from_secs(seconds),
-        )
-        .context(action_ref)?;
+        judge(&starts(&executions)?, max, Duration::from_secs(seconds)).context(action_ref)?;
         all.extend(executions);
     }
     let summary = promises_are_kept(system, &all).await?;

@@ -52,9 +52,7 @@ impl OnRate {
 }
 
 /// A calendar window, by UTC.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Calendar {
     /// From minute 0 on.
@@ -144,7 +142,9 @@ impl RateLimit {
         )?;
         let field = "policy.rate_limit.by";
         check_by(field, &self.by, parameters)?;
-        self.by.iter().try_for_each(|path| check_stored(field, path))
+        self.by
+            .iter()
+            .try_for_each(|path| check_stored(field, path))
     }
 }
 
@@ -153,7 +153,11 @@ pub(super) fn check_interval(interval: Option<u32>) -> Result<(), Reject> {
     let Some(interval) = interval else {
         return Ok(());
     };
-    check_range("policy.min_interval_ms", interval, MAX_WINDOW_SECONDS * 1000)
+    check_range(
+        "policy.min_interval_ms",
+        interval,
+        MAX_WINDOW_SECONDS * 1000,
+    )
 }
 
 /// Checks the quotas of a policy.
@@ -167,7 +171,11 @@ pub(super) fn check_quotas(quotas: &[Quota], parameters: Option<&Value>) -> Resu
         return Err(Reject::field(field, words));
     }
     for (index, quota) in quotas.iter().enumerate() {
-        check_range(&format!("{field}[{index}].max"), quota.max, super::MAX_COUNT)?;
+        check_range(
+            &format!("{field}[{index}].max"),
+            quota.max,
+            super::MAX_COUNT,
+        )?;
         check_by(&format!("{field}[{index}].by"), &quota.by, parameters)?;
         let same = |other: &Quota| (other.per, &other.by) == (quota.per, &quota.by);
         if let Some(other) = quotas[..index].iter().position(same) {
@@ -306,8 +314,14 @@ mod tests {
                 "policy.rate_limit.by",
             ),
             (r#"{"min_interval_ms": 0}"#, "policy.min_interval_ms"),
-            (r#"{"min_interval_ms": 2678400001}"#, "policy.min_interval_ms"),
-            (r#"{"quotas": [{"per": "day", "max": 0}]}"#, "policy.quotas[0].max"),
+            (
+                r#"{"min_interval_ms": 2678400001}"#,
+                "policy.min_interval_ms",
+            ),
+            (
+                r#"{"quotas": [{"per": "day", "max": 0}]}"#,
+                "policy.quotas[0].max",
+            ),
             (
                 r#"{"quotas": [{"per": "day", "max": 5}, {"per": "day", "max": 4}]}"#,
                 "policy.quotas[1]",
@@ -321,7 +335,10 @@ mod tests {
         }
         let unknown = r#"{"quotas": [{"per": "week", "max": 5}]}"#;
         let said = serde_json::from_str::<ActionPolicy>(unknown).unwrap_err();
-        assert!(said.to_string().contains("`hour`, `day`, `month`"), "{said}");
+        assert!(
+            said.to_string().contains("`hour`, `day`, `month`"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -329,16 +346,31 @@ mod tests {
         let time = |text: &str| text.parse::<DateTime<Utc>>().unwrap().timestamp_millis();
         let at = time("2028-02-29T23:59:59.999Z");
         for (per, from, to) in [
-            (Calendar::Hour, "2028-02-29T23:00:00Z", "2028-03-01T00:00:00Z"),
-            (Calendar::Day, "2028-02-29T00:00:00Z", "2028-03-01T00:00:00Z"),
-            (Calendar::Month, "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"),
+            (
+                Calendar::Hour,
+                "2028-02-29T23:00:00Z",
+                "2028-03-01T00:00:00Z",
+            ),
+            (
+                Calendar::Day,
+                "2028-02-29T00:00:00Z",
+                "2028-03-01T00:00:00Z",
+            ),
+            (
+                Calendar::Month,
+                "2028-02-01T00:00:00Z",
+                "2028-03-01T00:00:00Z",
+            ),
         ] {
             assert_eq!(per.window(at), (time(from), time(to)));
             assert_eq!(per.window(time(from)), (time(from), time(to)));
             assert_eq!(per.window(time(to)).0, time(to));
         }
         let before = time("1969-12-31T23:30:00Z");
-        assert_eq!(Calendar::Hour.window(before).0, time("1969-12-31T23:00:00Z"));
+        assert_eq!(
+            Calendar::Hour.window(before).0,
+            time("1969-12-31T23:00:00Z")
+        );
         assert_eq!(Calendar::Day.window(i64::MAX), (i64::MAX, i64::MAX));
     }
 

@@ -99,9 +99,10 @@ impl Owner {
 
     /// Asks for what the partitions that are loading need next.
     pub(super) fn go_on_loading(&mut self, now: Millis) {
-        let asked = self.places.values().filter(|place| {
-            matches!(&place.stage, Stage::Loading(load) if load.next.at.is_none())
-        });
+        let asked = self
+            .places
+            .values()
+            .filter(|place| matches!(&place.stage, Stage::Loading(load) if load.next.at.is_none()));
         let mut room = LOADS_AT_ONCE.saturating_sub(asked.count());
         let mut calls = Vec::new();
         for (id, place) in &mut self.places {

@@ -63,7 +63,13 @@ impl Partition {
         is_delayed: bool,
     ) -> Result<Vec<QuotaClaim>, Reject> {
         // What starts later cannot be judged by who has started lately.
-        if let Some(rate) = action.spec.policy.rate_limit.as_ref().filter(|_| !is_delayed) {
+        if let Some(rate) = action
+            .spec
+            .policy
+            .rate_limit
+            .as_ref()
+            .filter(|_| !is_delayed)
+        {
             let refused = |queue: &mut ActionQueue| queue.refused_for(now, demand);
             if let Some(wait) = self.queues.with_existing(action.id, refused).flatten() {
                 return Err(Reject::rate_limited(rate, wait));

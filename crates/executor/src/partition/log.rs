@@ -5,8 +5,8 @@ use attune_core::ActionId;
 use super::Partition;
 use crate::fact::{Decided, Fact};
 use crate::policy::QueueLimits;
-use crate::queue::Blocked;
 use crate::queue::ActionQueue;
+use crate::queue::Blocked;
 
 impl Partition {
     /// Keeps a log of decisions from now on; whoever wants it must [take](Self::take_log) it

@@ -8,8 +8,8 @@ use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, S
 use super::room::Room;
 use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
-use crate::policy::QueueLimits;
 use crate::fact::Fact;
+use crate::policy::QueueLimits;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, Transition};
 

@@ -117,8 +117,12 @@ impl Partition {
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
         let priority = action.spec.policy.priority.of(submission.priority, &words);
-        let claims =
-            self.check_counted(now, &action, (&words, demand.as_ref()), not_before.is_some())?;
+        let claims = self.check_counted(
+            now,
+            &action,
+            (&words, demand.as_ref()),
+            not_before.is_some(),
+        )?;
         let rule = self.demands.get(&action.id);
         let limits = || limits_of(&action.spec, rule, self.queues.config());
         let enter = |queue: &mut ActionQueue| match not_before {

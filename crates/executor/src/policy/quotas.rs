@@ -231,7 +231,10 @@ mod tests {
         let mut one = QuotaMeter::of(&spec(Calendar::Day, 1, &[]), meters.clone());
         assert!(one[0].claim(HOUR, &says(2).words()).is_err());
         let mut of_users = QuotaMeter::of(&spec(Calendar::Day, 2, &["user"]), meters);
-        assert!(of_users[0].claim(HOUR, &says(2).words()).is_ok(), "another count");
+        assert!(
+            of_users[0].claim(HOUR, &says(2).words()).is_ok(),
+            "another count"
+        );
         assert_ne!(of_users[0].name(), one[0].name());
     }
 
@@ -251,6 +254,9 @@ mod tests {
         assert_eq!(next.claim(4 * HOUR + 1, &words.words()), Err(2 * HOUR - 1));
         assert!(next.claim(6 * HOUR, &words.words()).is_ok());
         next.restore(6 * HOUR, GroupKey::default(), &[9]);
-        assert!(next.claim(6 * HOUR, &words.words()).is_err(), "what nobody can read");
+        assert!(
+            next.claim(6 * HOUR, &words.words()).is_err(),
+            "what nobody can read"
+        );
     }
 }

@@ -212,7 +212,11 @@ fn the_next_time_is_exact_where_each_start_has_its_own() {
         window: 5_000,
         ..rate
     };
-    assert_eq!(window.next_time(longer), 15_000, "and so does a longer window");
+    assert_eq!(
+        window.next_time(longer),
+        15_000,
+        "and so does a longer window"
+    );
     assert_eq!(window.over_at(rate), 11_400);
 }
 
@@ -250,7 +254,12 @@ fn what_is_no_window_is_not_read() {
     assert_eq!(Window::from_bytes(&right, 0, 0), Some(Window::default()));
     let mut other = right.clone();
     other[0] = 2;
-    for wrong in [&[][..], &right[1..], &[&right[..], &[1, 2, 3]].concat(), &other] {
+    for wrong in [
+        &[][..],
+        &right[1..],
+        &[&right[..], &[1, 2, 3]].concat(),
+        &other,
+    ] {
         assert_eq!(Window::from_bytes(wrong, 0, 0), None);
     }
 }

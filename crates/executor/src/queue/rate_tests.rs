@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, PartitionId, Priority, QueueTotals,
-    Seq,
+    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, PartitionId, Priority,
+    QueueTotals, Seq,
 };
 use proptest::prelude::*;
 
@@ -33,7 +33,12 @@ struct Known {
 /// What has an effect on a rate.
 #[derive(Debug, Clone)]
 enum Op {
-    Enter { priority: Priority, group: u8, user: u8, cost: u16 },
+    Enter {
+        priority: Priority,
+        group: u8,
+        user: u8,
+        cost: u16,
+    },
     Finish(usize),
     PutBack(usize),
     Cancel(usize),
@@ -238,12 +243,7 @@ fn pick(model: &Model, holds: bool, nth: usize) -> Option<i64> {
 
 /// Under a longer window some of what started before may be forgotten, so time passes until none of it
 /// counts.
-fn apply(
-    queue: &mut ActionQueue,
-    model: &mut Model,
-    n: i64,
-    op: Op,
-) -> Result<(), TestCaseError> {
+fn apply(queue: &mut ActionQueue, model: &mut Model, n: i64, op: Op) -> Result<(), TestCaseError> {
     match op {
         Op::Enter {
             priority,
@@ -408,7 +408,11 @@ fn a_key_that_has_used_up_its_rate_holds_up_nobody_else() {
         holds: false,
     };
     for (n, user) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
-        let entered = queue.enter(known.priority, waiting(n, &known, BEGIN), Some(&demand(user)));
+        let entered = queue.enter(
+            known.priority,
+            waiting(n, &known, BEGIN),
+            Some(&demand(user)),
+        );
         entered.unwrap();
     }
     queue.pass(BEGIN);
@@ -422,7 +426,11 @@ fn a_key_that_has_used_up_its_rate_holds_up_nobody_else() {
     assert_eq!(queue.refused_for(BEGIN + 1, Some(&demand(3))), None);
     queue.settle_counted(BEGIN + 10);
     queue.pass(until);
-    assert_eq!(queue.grant_next().granted(), None, "stored later than decided");
+    assert_eq!(
+        queue.grant_next().granted(),
+        None,
+        "stored later than decided"
+    );
     queue.pass(until + 10);
     assert!(queue.grant_next().granted().is_some());
 }

@@ -177,7 +177,9 @@ fn begun(facts: &Facts) -> HashMap<Key, (i64, u32)> {
         *known = its.min(*known);
     }
     let begun = begun.into_iter();
-    begun.map(|(key, (_, at, record))| (key, (at, record))).collect()
+    begun
+        .map(|(key, (_, at, record))| (key, (at, record)))
+        .collect()
 }
 
 struct Judge<'a> {
@@ -191,9 +193,8 @@ impl Judge<'_> {
         let Some(first) = starts.iter().find_map(|start| start.rate) else {
             return 0;
         };
-        let is_same = |rate: RateInForce| {
-            (rate.window_ms, rate.mark) == (first.window_ms, first.mark)
-        };
+        let is_same =
+            |rate: RateInForce| (rate.window_ms, rate.mark) == (first.window_ms, first.mark);
         if !starts.iter().all(|start| start.rate.is_some_and(is_same)) {
             return 0;
         }
@@ -204,7 +205,12 @@ impl Judge<'_> {
             }
         }
         for starts in of_key.values() {
-            self.judge(starts, first.window_ms, |start| start.rate.map(|rate| rate.max), broken);
+            self.judge(
+                starts,
+                first.window_ms,
+                |start| start.rate.map(|rate| rate.max),
+                broken,
+            );
         }
         starts.len() as u64
     }
@@ -213,7 +219,10 @@ impl Judge<'_> {
         let Some(interval) = starts.iter().find_map(|start| start.interval_ms) else {
             return 0;
         };
-        if !starts.iter().all(|start| start.interval_ms == Some(interval)) {
+        if !starts
+            .iter()
+            .all(|start| start.interval_ms == Some(interval))
+        {
             return 0;
         }
         self.judge(starts, interval, |_| Some(1), broken);
@@ -263,7 +272,11 @@ impl Judge<'_> {
                 && *begun < self.decided(before) + window - unsure - COMMIT
             {
                 let records = [before.record, start.record, *record];
-                broken.push(violation(Promise::I8, what("the time of its program"), records));
+                broken.push(violation(
+                    Promise::I8,
+                    what("the time of its program"),
+                    records,
+                ));
             }
         }
     }
