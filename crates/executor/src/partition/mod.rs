@@ -480,6 +480,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
 }
 
 #[cfg(test)]
+mod counting_tests;
+#[cfg(test)]
 mod operator_tests;
 #[cfg(test)]
 mod pausing_tests;
