@@ -202,9 +202,10 @@ fn for_room(action: &Bounds) -> Option<String> {
 /// What the policy of an action says of how often its executions may start.
 fn rate(policy: &attune_core::ActionPolicy) -> Option<String> {
     let rate = policy.rate_limit.as_ref().map(|rate| {
-        let by = match rate.by.is_empty() {
+        let by: Vec<String> = rate.by.iter().map(ToString::to_string).collect();
+        let by = match by.is_empty() {
             true => String::new(),
-            false => format!(" with the same {}", rate.by.join(", ")),
+            false => format!(" with the same {}", by.join(", ")),
         };
         let (max, seconds) = (rate.max_executions, rate.window_seconds);
         format!("for its rate: at most {max}{by} start in any {seconds} s")
