@@ -399,6 +399,7 @@ impl Owner {
                 epoch,
                 number: 0,
                 facts: vec![fact],
+                goes_on: false,
             }));
         }
     }
