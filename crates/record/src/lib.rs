@@ -14,7 +14,7 @@ mod recorder;
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::{sync, thread};
 
-pub use phase::{FaultPhase, ProcessPhase, QuotaInForce, RateInForce, Retried};
+pub use phase::{FaultPhase, ProcessPhase, QuotaInForce, RateInForce, Retried, now_ns};
 pub use read::{ReadError, Records, read_dir};
-pub use record::{Record, now_ns};
+pub use record::Record;
 pub use recorder::{RecordError, Recorder};

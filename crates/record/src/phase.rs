@@ -1,4 +1,4 @@
-//! How far something is that is recorded more than once, and how a try ended.
+//! How far something is that is recorded more than once, how a try ended, what is in force, and when.
 
 use attune_core::GroupKey;
 use attune_core::policy::TryEnd;
@@ -59,4 +59,11 @@ pub struct Retried {
     pub end: TryEnd,
     /// When it may be tried again, by the owner's time, in milliseconds since 1970.
     pub not_before: i64,
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set
+/// back, and without meaning on another machine.
+pub fn now_ns() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }

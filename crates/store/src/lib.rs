@@ -14,6 +14,7 @@ pub mod dead_letters;
 pub mod error;
 pub mod executions;
 pub mod leases;
+pub mod meters;
 pub mod partitions;
 pub mod pauses;
 pub mod stats;
@@ -34,10 +35,11 @@ pub use executions::{
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
+pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, Meter, MeterPage,
-    MeterPlace, MeterRow, NewExecution, PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
+    PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,

@@ -17,8 +17,9 @@ impl ActionQueue {
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return;
         };
-        let is_moved =
-            earlier.order != limits.order || earlier.group_limit() != limits.group_limit();
+        let is_moved = earlier.order != limits.order
+            || earlier.group_limit() != limits.group_limit()
+            || earlier.rate() != limits.rate();
         if earlier.demands() != limits.demands() {
             load.regroup(limits);
         } else if let Some(groups) = load.groups.as_mut().filter(|_| is_moved) {
