@@ -19,6 +19,8 @@ pub enum Bug {
     ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
+    /// A takeover does not know what has started lately.
+    MeterInMemory,
     /// Priority goes before age, whatever the action says.
     NoAgeing,
     /// A worker is told that it has won whatever it claims.
@@ -57,13 +59,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
         Self::ExplainEarly,
         Self::KeepMessages,
+        Self::MeterInMemory,
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
@@ -92,6 +95,7 @@ impl Bug {
             Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
+            Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",

@@ -16,7 +16,7 @@ mod recorder;
 use std::{sync, thread};
 
 pub use now::now_ns;
-pub use phase::{FaultPhase, Gone, GoneBy, ProcessPhase, Retried};
+pub use phase::{FaultPhase, Gone, GoneBy, ProcessPhase, QuotaInForce, RateInForce, Retried};
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;
 pub use recorder::{RecordError, Recorder};

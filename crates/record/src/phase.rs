@@ -1,5 +1,7 @@
-//! How far something is that is recorded more than once, how a try ended, and who went for whom.
+//! How far something is that is recorded more than once, how a try ended, who went for whom, and what is
+//! in force.
 
+use attune_core::GroupKey;
 use attune_core::policy::TryEnd;
 use attune_core::{ExecutionId, OrderRule};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,32 @@ pub enum FaultPhase {
     Begin,
     /// It is made good.
     End,
+}
+
+/// How often executions may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateInForce {
+    /// How many.
+    pub max: u32,
+    /// In any stretch of so many milliseconds.
+    pub window_ms: i64,
+    /// The mark of the rule that says for whom starts are counted; 0 where they are for all together.
+    pub mark: i64,
+}
+
+/// As what a quota has counted an acceptance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaInForce {
+    /// When its window began, in milliseconds since 1970.
+    pub window: i64,
+    /// When that ends, likewise.
+    pub until: i64,
+    /// How many may be accepted in it.
+    pub max: u32,
+    /// As for [`RateInForce::mark`], of acceptances.
+    pub mark: i64,
+    /// For whom it is counted.
+    pub key: GroupKey,
 }
 
 /// How a try ended that is followed by another.

@@ -7,7 +7,7 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phase::{FaultPhase, Gone, ProcessPhase, Retried};
+use crate::phase::{FaultPhase, Gone, ProcessPhase, QuotaInForce, RateInForce, Retried};
 
 /// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
@@ -58,7 +58,7 @@ pub enum Record {
         #[serde(default)]
         priority: Priority,
         /// Whether it is not to start before a time of its own.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delayed: bool,
         /// When.
         t_ns: i64,
@@ -211,7 +211,7 @@ pub enum Record {
         /// `Rejected`.
         status: Status,
         /// Whether it may not start before a time of its own, so that others may overtake it.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delayed: bool,
         /// When, in milliseconds since 1970 by the clock of its owner: where a wait counts, from then on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,6 +219,9 @@ pub enum Record {
         /// What it demands of the limits of its action, where not all demand the same.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demand: Option<Demand>,
+        /// As what the quotas of its action have counted it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        quotas: Vec<QuotaInForce>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -280,6 +283,12 @@ pub enum Record {
         /// The rule in force by which executions demand different things of the limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demands: Option<i64>,
+        /// How often executions may start, by what is in force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<RateInForce>,
+        /// How many milliseconds there must be between two starts, likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interval_ms: Option<i64>,
         /// When it was decided, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
@@ -371,7 +380,7 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
         /// Whether nothing is granted because operators hold it.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         paused: bool,
         /// Whether nothing is granted until it is known what executions demand that were there before.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -379,6 +388,9 @@ pub enum Record {
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         goes_on: bool,
+        /// Until when nobody may start because as many have started lately as may, by the owner's time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_until: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -534,11 +546,6 @@ pub enum Record {
     /// Something that this program does not know.
     #[serde(other)]
     Unknown,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use attune_core::{
     Priority, QueueTotals, RequestId, Status, Submission, WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, StoredWords,
-    WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredMeter,
+    StoredSlot, StoredWords, WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -148,6 +148,8 @@ pub(crate) struct Store {
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     /// What operators hold.
     pub(crate) pauses: Pauses,
+    /// What was counted for limits, and when that was written.
+    meters: BTreeMap<(PartitionId, MeterPlace), (Vec<u8>, Time)>,
     workers: BTreeMap<WorkerId, WorkerLease>,
     /// Which owners are there, how often they have said so, until when, and whether they were cut
     /// off then.
@@ -185,6 +187,30 @@ impl Store {
         });
         let rows = mine.iter().map(|(_, _, id)| self.stored(*id));
         (rows.collect(), next)
+    }
+
+    /// What was counted in a partition.
+    pub(crate) fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<&MeterPlace>,
+        limit: usize,
+    ) -> (Vec<StoredMeter>, Option<MeterPlace>) {
+        let mine = self
+            .meters
+            .iter()
+            .filter(|((of, place), _)| *of == partition && after.is_none_or(|after| place > after));
+        let rows = mine
+            .take(limit)
+            .map(|((_, place), (state, written_at))| StoredMeter {
+                place: place.clone(),
+                state: state.clone(),
+                written_at: *written_at + 1,
+            });
+        let rows: Vec<StoredMeter> = rows.collect();
+        let last = rows.last().filter(|_| rows.len() == limit);
+        let next = last.map(|row| row.place.clone());
+        (rows, next)
     }
 
     /// What waits or holds a slot in these partitions, among the next `limit` by rising id.
@@ -387,7 +413,12 @@ impl Store {
     ///
     /// # Errors
     /// The partitions that the writer does not own.
-    pub(crate) fn commit(&mut self, number: u64, batch: &Batch) -> Result<Odd, Vec<PartitionId>> {
+    pub(crate) fn commit(
+        &mut self,
+        now: Time,
+        number: u64,
+        batch: &Batch,
+    ) -> Result<Odd, Vec<PartitionId>> {
         let fences = batch.fences.iter();
         let lost: Vec<PartitionId> = fences
             .filter(|(partition, epoch)| !self.holds(batch.owner, *partition, *epoch))
@@ -448,6 +479,10 @@ impl Store {
                 None if first => odd.ended_twice.push(end.id),
                 None => {}
             }
+        }
+        for meter in &batch.meters {
+            let place = (meter.partition, meter.place.clone());
+            self.meters.insert(place, (meter.state.clone(), now));
         }
         let totals = batch.totals.iter();
         self.totals

@@ -107,6 +107,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
         ),
         (
+            19,
+            "additive_meter",
+            include_str!("../../../migrations/postgres/0019_additive_meter.sql"),
+        ),
+        (
             22,
             "additive_end_code",
             include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),

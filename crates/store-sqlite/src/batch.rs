@@ -1,10 +1,10 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
 use attune_core::{EndCode, Outcome, QueueTotals, Status};
-use attune_store::{Batch, End, NewAudit, NewDeadLetter, NewExecution, Update};
+use attune_store::{Batch, End, Meter, NewAudit, NewDeadLetter, NewExecution, Update};
 use serde::Serialize;
 
-use crate::rows::{demand_text, list, list_unless_empty, text_of, time_text};
+use crate::rows::{demand_text, digits, list, list_unless_empty, text_of, time_text};
 
 /// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
 /// an empty list, for which no statement runs.
@@ -27,6 +27,7 @@ pub(crate) struct BatchLists {
     /// The ids in `ends`.
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
+    pub(crate) meters: Option<String>,
     pub(crate) audit: Option<String>,
     pub(crate) letters: Vec<NewDeadLetter>,
 }
@@ -121,6 +122,15 @@ struct TotalsRow {
     totals: QueueTotals,
 }
 
+#[derive(Serialize)]
+struct MeterText<'a> {
+    partition: u16,
+    limit_id: &'a str,
+    key: String,
+    state: String,
+    expires_at: String,
+}
+
 /// A partition and an epoch, as a fence and as what is renewed or given up.
 #[derive(Serialize)]
 pub(crate) struct HeldRow {
@@ -200,6 +210,7 @@ impl BatchLists {
                     })
                     .collect(),
             ),
+            meters: list_unless_empty(batch.meters.iter().map(meter_row).collect()),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
             letters: batch.letters.clone(),
         }
@@ -228,6 +239,16 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         demand: new.demand.as_ref().map(demand_text),
         cancel_requested: new.cancel_requested,
         outcome: outcome.map(outcome_columns),
+    }
+}
+
+fn meter_row(meter: &Meter) -> MeterText<'_> {
+    MeterText {
+        partition: meter.partition.0,
+        limit_id: &meter.place.limit_id,
+        key: digits(&meter.place.key),
+        state: digits(&meter.state),
+        expires_at: time_text(meter.expires_at),
     }
 }
 

@@ -14,6 +14,7 @@ pub mod dead_letters;
 pub mod error;
 pub mod executions;
 pub mod leases;
+pub mod meters;
 pub mod partitions;
 pub mod pauses;
 pub mod stats;
@@ -34,6 +35,7 @@ pub use executions::{
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
+pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
     ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,

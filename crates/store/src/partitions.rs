@@ -16,6 +16,7 @@ use crate::audit::NewAudit;
 use crate::dead_letters::NewDeadLetter;
 use crate::error::StoreError;
 use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
+use crate::meters::{Meter, MeterPage, MeterPlace};
 use crate::pauses::PauseSet;
 
 /// What an owner must know before it decides on a batch of submissions.
@@ -123,6 +124,8 @@ pub struct Batch {
     pub ends: Vec<End>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
+    /// What was counted for limits.
+    pub meters: Vec<Meter>,
     /// What is to be written down for the people who answer for the system.
     pub audit: Vec<NewAudit>,
     /// Submissions that nobody could use, kept as
@@ -142,6 +145,7 @@ impl Batch {
             updates: Vec::new(),
             ends: Vec::new(),
             totals: Vec::new(),
+            meters: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
         }
@@ -153,6 +157,7 @@ impl Batch {
             && self.instant.is_empty()
             && self.updates.is_empty()
             && self.ends.is_empty()
+            && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }
@@ -465,6 +470,18 @@ pub trait PartitionStore: Send + Sync {
         &self,
         partitions: &[PartitionId],
     ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError>;
+
+    /// A page of at most `limit` rows of what was counted in a partition, after the place where the page
+    /// before it ended.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError>;
 
     /// The actions of these partitions.
     ///

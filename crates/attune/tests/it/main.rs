@@ -39,6 +39,7 @@ mod pauses;
 mod priorities;
 mod python;
 mod queues;
+mod rates;
 mod requests;
 mod restarts;
 mod retries;

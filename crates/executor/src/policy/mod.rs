@@ -4,13 +4,20 @@
 pub(crate) mod estimate;
 mod groups;
 mod limits;
+mod meters;
 mod order;
+mod quotas;
 mod run_times;
 mod users;
+mod window;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member};
-pub use limits::{Extra, QueueLimits, limits_of};
+pub use limits::{Extra, QueueLimits, RateBound, limits_of};
+pub(crate) use meters::{Counted, Meters, StartLimit};
 pub(crate) use order::Order;
+pub use quotas::QuotaClaim;
+pub(crate) use quotas::QuotaMeter;
 pub(crate) use run_times::RunTimes;
 pub(crate) use users::Users;
+pub use window::Rate;

@@ -50,6 +50,7 @@ fn extra() -> impl Strategy<Value = Extra> {
                 true => OnFull::Reject,
                 false => on_full,
             },
+            ..Extra::default()
         },
     )
 }
@@ -324,6 +325,7 @@ proptest! {
                             group: GroupKey([group; 16]),
                             cost,
                             user: user.map(|user| GroupKey([user; 16])),
+                            rate: GroupKey::default(),
                         },
                         enqueued_at: model.now,
                         eligible_at: model.now,

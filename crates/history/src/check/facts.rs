@@ -13,6 +13,7 @@ use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
 use super::pauses::Pauses;
 use super::processes::Processes;
+use super::rates::Rates;
 use super::request::Request;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
@@ -84,6 +85,7 @@ pub(super) struct Facts {
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
+    pub(super) rates: Rates,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
@@ -293,6 +295,7 @@ impl Facts {
     }
 
     fn add_decision(&mut self, number: u32, record: &Record) {
+        self.rates.add(number, record);
         let (action_id, epoch, t_ns, what) = match record {
             Record::Accepted {
                 execution_id,
@@ -454,6 +457,7 @@ impl Facts {
                 paused,
                 regrouping,
                 goes_on,
+                rate_until,
                 epoch,
                 t_ns,
                 ..
@@ -468,7 +472,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    held_up: *pool_closed || *paused || *regrouping,
+                    held_up: *pool_closed || *paused || *regrouping || rate_until.is_some(),
                     goes_on: *goes_on,
                 };
                 (action_id, epoch, t_ns, what)

@@ -1,4 +1,4 @@
-//! Judges the promises I1 to I7 from the records of all processes, and from the rows that the
+//! Judges the promises I1 to I8 from the records of all processes, and from the rows that the
 //! store has in the end.
 //!
 //! The rules are such that a system which keeps its promises is never accused, although records
@@ -11,7 +11,7 @@
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `pauses` (I2: what operators hold), `rounds` (I6: owners that do nothing).
+//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `rounds` (I6: owners that do nothing).
 
 mod asked;
 mod decision;
@@ -24,6 +24,7 @@ mod programs;
 mod queue;
 #[cfg(test)]
 mod random;
+mod rates;
 mod request;
 mod rounds;
 mod submissions;
@@ -39,6 +40,8 @@ mod tests_groups;
 mod tests_order;
 #[cfg(test)]
 mod tests_pauses;
+#[cfg(test)]
+mod tests_rates;
 #[cfg(test)]
 mod tests_retries;
 #[cfg(test)]
@@ -136,6 +139,8 @@ pub struct Judged {
     pub calms: u64,
     /// Times in which operators held an action.
     pub pauses: u64,
+    /// Starts held against a rate or an interval, and acceptances against a quota.
+    pub rates: u64,
 }
 
 /// What a history shows.
@@ -254,6 +259,7 @@ impl Checker {
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         pauses::judge(&facts, &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
+        judged.rates = rates::judge(&facts, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
         free_slots::judge(&facts, &mut judged, &mut broken);
         judged.retries = queue::judge(&mut facts, rows.is_some(), &mut broken);

@@ -69,6 +69,9 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
     put_back
 }
 
+/// A group, and for whom starts are counted.
+type Class = (GroupKey, GroupKey);
+
 /// Who waits, by priority.
 type Lanes = BTreeMap<Priority, BTreeSet<ExecutionId>>;
 
@@ -81,7 +84,7 @@ struct Replay<'a> {
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
     /// Who waits for sure, by group: in none where executions are not grouped, or it is not known how.
-    waiting: BTreeMap<Option<GroupKey>, Lanes>,
+    waiting: BTreeMap<Option<Class>, Lanes>,
     /// What executions demand that were grouped anew.
     regrouped: HashMap<ExecutionId, Demand>,
     /// The rule by which executions demand different things.
@@ -247,8 +250,8 @@ impl<'a> Replay<'a> {
         demand.filter(|demand| Some(demand.rule) == self.rule)
     }
 
-    fn group(&self, id: ExecutionId) -> Option<GroupKey> {
-        self.demand(id).map(|demand| demand.group)
+    fn group(&self, id: ExecutionId) -> Option<Class> {
+        self.demand(id).map(|demand| (demand.group, demand.rate))
     }
 
     /// Executions demand by this rule from now on.
@@ -312,15 +315,18 @@ impl<'a> Replay<'a> {
     /// Who surely stands before an execution that is granted a slot, and could have had it.
     fn passed(&self, bounds: Bounds, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
         let own = self.group(id);
+        // Others may have used up their rate, and then it is not for their group to say who is first.
+        let is_rated = own.is_some_and(|(_, rate)| !rate.is_zero());
+        let has_room = |group, lanes| !is_rated && self.has_room(bounds, group, lanes);
         let mut groups = self.waiting.iter().filter(|(group, lanes)| {
             bounds.demands.is_none()
-                || (group.is_some() && (**group == own || self.has_room(bounds, **group, lanes)))
+                || (group.is_some() && (**group == own || has_room(**group, *lanes)))
         });
         groups.find_map(|(_, lanes)| self.passed_in(lanes, rule, id))
     }
 
     /// What the holders take of the limit of the action, and those of one group of its own.
-    fn used(&self, group: Option<GroupKey>) -> (u64, u64) {
+    fn used(&self, group: Option<Class>) -> (u64, u64) {
         if self.rule.is_none() {
             return (self.holders.len() as u64, 0);
         }
@@ -329,7 +335,7 @@ impl<'a> Replay<'a> {
             let demand = self.demand(*id);
             let cost = demand.map_or(1, |demand| u64::from(demand.cost));
             used.0 += cost;
-            if demand.is_some_and(|demand| Some(demand.group) == group) {
+            if demand.is_some_and(|demand| group.is_some_and(|it| it.0 == demand.group)) {
                 used.1 += cost;
             }
         }
@@ -337,7 +343,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Whether a group surely has room for whoever is first in it.
-    fn has_room(&self, bounds: Bounds, group: Option<GroupKey>, lanes: &Lanes) -> bool {
+    fn has_room(&self, bounds: Bounds, group: Option<Class>, lanes: &Lanes) -> bool {
         let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
         let (_, used) = self.used(group);
         let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);

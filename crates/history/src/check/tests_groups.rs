@@ -14,6 +14,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         group: GroupKey([group; 16]),
         cost,
         user: None,
+        rate: GroupKey::default(),
     }
 }
 

@@ -55,6 +55,8 @@ impl World {
             commit,
             places,
             found,
+            decided: self.now,
+            ahead: self.ahead(o),
         }
     }
 

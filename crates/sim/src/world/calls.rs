@@ -209,6 +209,15 @@ impl World {
                 let (rows, next) = store.load_rows(*partition, *after, limit);
                 Reply::Rows { rows, next }
             }
+            Call::LoadMeters {
+                partition,
+                after,
+                limit,
+            } => {
+                let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+                let (rows, next) = store.load_meters(*partition, after.as_ref(), limit);
+                Reply::Meters { rows, next }
+            }
             Call::ScanRows {
                 partitions,
                 after,
@@ -260,7 +269,8 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
-        match self.store.commit(written.number, batch) {
+        let store_now = WALL + self.store_now();
+        match self.store.commit(store_now, written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 self.keep_beside(batch);
@@ -284,6 +294,7 @@ impl World {
                         self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }
+                    self.judge_rates(written);
                     self.judge_results(batch);
                     self.judge_refusals(batch);
                     self.granted_now(batch);
