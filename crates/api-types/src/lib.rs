@@ -13,6 +13,7 @@ mod errors;
 mod executions;
 mod health;
 mod holders;
+mod operations;
 mod pauses;
 mod queues;
 pub mod words;
@@ -26,6 +27,10 @@ pub use errors::{ErrorBody, ErrorDetail};
 pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
 pub use health::{ComponentHealth, Liveness, Readiness};
 pub use holders::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+pub use operations::{
+    AdminQueue, ByPriority, OperationFilter, OperationList, OperationName, OperationPreview,
+    OperationRequest, OperationState, OperationView, PriorityRequest, Reprioritised,
+};
 pub use pauses::{PauseApplied, PauseList, PauseRequest, PauseView};
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
 pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};

@@ -16,6 +16,7 @@ mod executions;
 mod holders;
 mod http;
 mod lines;
+mod operations;
 mod pauses;
 mod probe;
 mod queues;

@@ -15,11 +15,12 @@ pub enum Promise {
     I5,
     I6,
     I7,
+    I11,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -27,6 +28,7 @@ impl Promise {
         Self::I5,
         Self::I6,
         Self::I7,
+        Self::I11,
     ];
 
     /// Its name.
@@ -39,6 +41,7 @@ impl Promise {
             Self::I5 => "I5",
             Self::I6 => "I6",
             Self::I7 => "I7",
+            Self::I11 => "I11",
         }
     }
 
@@ -52,6 +55,7 @@ impl Promise {
             Self::I5 => "one outcome per attempt",
             Self::I6 => "a freed slot is granted at once",
             Self::I7 => "the counts add up",
+            Self::I11 => "an operation is done once to each, and counted",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{Outcome, QueueTotals, RequestId, Submission, millis};
+use attune_core::{Moved, Outcome, QueueTotals, RequestId, Submission, millis};
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
@@ -163,10 +163,20 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
             .map(|(new, outcome)| (new_execution(new), Arc::clone(outcome)))
             .collect(),
         updates: batch.changes.iter().map(change).collect(),
+        moves: batch.moves.iter().map(moved).collect(),
         ends: batch.ends.iter().map(end).collect(),
+        progress: batch.progress.clone(),
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
         audit: batch.audit.iter().map(audit).collect(),
         letters: batch.letters.iter().map(|(_, of)| letter(of)).collect(),
+    }
+}
+
+fn moved(moved: &Moved) -> store::MovedExecution {
+    store::MovedExecution {
+        id: moved.id,
+        priority: moved.priority,
+        front: moved.front,
     }
 }
 
@@ -220,6 +230,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         created: row.created.timestamp_millis(),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
+        front: row.front,
         demand: row.demand,
     }
 }
@@ -264,6 +275,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         requested_at: row.requested_at.unwrap_or(row.created).timestamp_millis(),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
+        front: row.front,
         demand: row.demand,
     }
 }

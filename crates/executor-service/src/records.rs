@@ -1,8 +1,8 @@
 //! What an owner has decided, as records for the checker of the promises.
 
-use attune_core::{Epoch, PartitionId};
+use attune_core::{Epoch, Moved, PartitionId};
 use attune_executor::{Decided, Fact};
-use attune_record::{Record, Recorder, Retried, now_ns};
+use attune_record::{MovedExecution, Operated, Record, Recorder, Retried, now_ns};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -186,6 +186,37 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             round,
             t_ns,
         },
+        Fact::Moved(Moved {
+            id,
+            action_id,
+            priority,
+            front,
+        }) => Record::Moved(MovedExecution {
+            execution_id: *id,
+            action_id: *action_id,
+            priority: *priority,
+            front: *front,
+            epoch,
+            round,
+            t_ns,
+        }),
+        Fact::Operated {
+            operation,
+            kind,
+            progress,
+            done,
+            skipped,
+        } => Record::Operated(Box::new(Operated {
+            operation: *operation,
+            what: (*kind).to_owned(),
+            partition,
+            progress: *progress,
+            done: done.clone(),
+            skipped: skipped.clone(),
+            epoch,
+            round,
+            t_ns,
+        })),
         Fact::Stale {
             execution_id,
             attempt,

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use attune_core::policy::Words;
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, IllegalMove, Move, Outcome, OwnerId,
-    PartitionId, Priority, QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, IllegalMove, Move, Moved, OperationId,
+    OperationProgress, Outcome, OwnerId, PartitionId, Priority, QueueTotals, RawValue, RequestId,
+    Status, Submission, WorkerId,
 };
 
 use crate::partition::Letter;
@@ -202,8 +203,12 @@ pub struct Batch {
     pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of executions that were stored before.
     pub changes: Vec<Change>,
+    /// Executions that stand elsewhere from now on.
+    pub moves: Vec<Moved>,
     /// Ends of executions that were stored before.
     pub ends: Vec<End>,
+    /// How far bulk operations are afterwards.
+    pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changes.
     pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
     /// What is written down for people.
@@ -221,7 +226,9 @@ impl Batch {
             inserts: Vec::new(),
             instant: Vec::new(),
             changes: Vec::new(),
+            moves: Vec::new(),
             ends: Vec::new(),
+            progress: Vec::new(),
             totals: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
@@ -233,7 +240,9 @@ impl Batch {
         self.inserts.is_empty()
             && self.instant.is_empty()
             && self.changes.is_empty()
+            && self.moves.is_empty()
             && self.ends.is_empty()
+            && self.progress.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }
@@ -274,6 +283,8 @@ pub struct StoredExecution {
     pub not_before: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// Whether it goes before all others of its action.
+    pub front: bool,
     /// What it demands of the limits of its action, by the rule of the time when it was accepted.
     pub demand: Option<Demand>,
 }
@@ -345,6 +356,8 @@ pub struct StoredSlot {
     pub running_for: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// As for [`StoredExecution::front`].
+    pub front: bool,
     /// As for [`StoredExecution::demand`].
     pub demand: Option<Demand>,
 }
@@ -363,6 +376,7 @@ impl StoredSlot {
             created: self.created,
             not_before: None,
             cancel_requested: self.cancel_requested,
+            front: self.front,
             demand: self.demand,
         }
     }

@@ -17,6 +17,8 @@ impl Record {
             | Self::Revoked { round, t_ns, .. }
             | Self::Limit { round, t_ns, .. }
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
+            Self::Moved(one) => (one.round, one.t_ns) = (number, now_ns),
+            Self::Operated(page) => (page.round, page.t_ns) = (number, now_ns),
             Self::Acquired { pid, t_ns, .. } => {
                 (*pid, *t_ns) = (Some(std::process::id()), now_ns);
             }

@@ -6,6 +6,8 @@
 //! put in order. Judging them is the business of the crate `attune-history`, which no daemon links.
 
 mod committed;
+mod now;
+pub mod operation;
 pub mod phase;
 pub mod read;
 pub mod record;
@@ -14,7 +16,9 @@ mod recorder;
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::{sync, thread};
 
+pub use now::now_ns;
+pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 pub use phase::{FaultPhase, ProcessPhase, Retried};
 pub use read::{ReadError, Records, read_dir};
-pub use record::{Record, now_ns};
+pub use record::Record;
 pub use recorder::{RecordError, Recorder};

@@ -7,9 +7,10 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 use crate::phase::{FaultPhase, ProcessPhase, Retried};
 
-/// One thing that happened. `t_ns` is always [`now_ns`] at that moment.
+/// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
 /// On disk it is one JSON object per line, named by `kind`. A kind that this program does not
 /// know is read as [`Unknown`](Self::Unknown), so that newer files stay readable.
@@ -58,7 +59,7 @@ pub enum Record {
         #[serde(default)]
         priority: Priority,
         /// Whether it is not to start before a time of its own.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delayed: bool,
         /// When.
         t_ns: i64,
@@ -211,7 +212,7 @@ pub enum Record {
         /// `Rejected`.
         status: Status,
         /// Whether it may not start before a time of its own, so that others may overtake it.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delayed: bool,
         /// When, in milliseconds since 1970 by the clock of its owner: where a wait counts, from then on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -243,6 +244,14 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
+    /// One that waits stands elsewhere, because an operator said so.
+    Moved(MovedExecution),
+    /// A page of a bulk operation was carried out.
+    Operated(Box<Operated>),
+    /// The API is asked for a bulk operation.
+    OperationAsked(Box<OperationAsked>),
+    /// The API says that a bulk operation is over.
+    OperationTold(OperationTold),
     /// A new owner found this attempt holding a slot; or the reconciler found it in the store.
     Held {
         /// Which execution.
@@ -368,7 +377,7 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pool_closed: bool,
         /// Whether nothing is granted because operators hold it.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         paused: bool,
         /// Whether nothing is granted until it is known what executions demand that were there before.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -531,18 +540,6 @@ pub enum Record {
     /// Something that this program does not know.
     #[serde(other)]
     Unknown,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-/// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set
-/// back, and without meaning on another machine.
-pub fn now_ns() -> i64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
 #[cfg(test)]

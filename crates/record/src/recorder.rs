@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::now::now_ns;
 use crate::phase::ProcessPhase;
-use crate::record::{Record, now_ns};
+use crate::record::Record;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::thread::{self, JoinHandle};
 
@@ -296,8 +297,8 @@ fn append(file: &mut File, records: &[Record]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::now::now_ns;
     use crate::read::read_dir;
-    use crate::record::now_ns;
     use attune_core::{ActionId, Attempt, ExecutionId};
 
     fn start(n: i64) -> Record {

@@ -42,6 +42,10 @@ mod guard;
 mod lease;
 #[path = "../../bus/src/memory/mod.rs"]
 mod memory;
+#[path = "../../record/src/now.rs"]
+mod now;
+#[path = "../../record/src/operation.rs"]
+mod operation;
 #[path = "../../worker/src/options.rs"]
 mod options;
 #[path = "../../worker/src/outbox.rs"]

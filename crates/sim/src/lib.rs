@@ -20,6 +20,7 @@ mod flow;
 mod groups;
 mod holds;
 mod lasting;
+mod operations;
 mod oracle;
 mod owner;
 mod plan;

@@ -8,8 +8,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Demand, ExecutionId, Outcome, OwnerId, PartitionId, Pauses,
-    Priority, QueueTotals, RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
+    Outcome, OwnerId, PartitionId, Pauses, Priority, QueueTotals, RequestId, Status, Submission,
+    WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, StoredWords,
@@ -42,6 +43,8 @@ pub(crate) struct Row {
     unbegun: u16,
     /// Whether a try of it has ended.
     retried: bool,
+    /// Whether it goes before all others of its action.
+    pub(crate) front: bool,
     /// Whether it shall be ended.
     pub(crate) cancel_requested: bool,
     /// Who claimed it.
@@ -145,6 +148,10 @@ pub(crate) struct Store {
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     /// What operators hold.
     pub(crate) pauses: Pauses,
+    /// Bulk operations.
+    pub(crate) operations: BTreeMap<OperationId, Operation>,
+    /// How far they are.
+    pub(crate) progress: BTreeMap<(PartitionId, OperationId), OperationProgress>,
     workers: BTreeMap<WorkerId, WorkerLease>,
     /// Which owners are there, how often they have said so, until when, and whether they were cut
     /// off then.
@@ -204,6 +211,7 @@ impl Store {
     fn stored(&self, id: ExecutionId) -> StoredExecution {
         let row = &self.active[&id];
         StoredExecution {
+            front: row.front,
             id,
             action_id: row.action,
             priority: row.priority,
@@ -225,6 +233,7 @@ impl Store {
         held.map(|(id, row)| {
             let is_over = |worker| self.workers.get(&worker).is_none_or(|lease| lease.ended);
             StoredSlot {
+                front: row.front,
                 id: *id,
                 action_id: row.action,
                 priority: row.priority,
@@ -445,6 +454,14 @@ impl Store {
                 None => {}
             }
         }
+        for moved in &batch.moves {
+            if let Some(row) = self.active.get_mut(&moved.id) {
+                (row.priority, row.front) = (moved.priority, moved.front);
+            }
+        }
+        for (partition, operation, progress) in &batch.progress {
+            self.progress.insert((*partition, *operation), *progress);
+        }
         let totals = batch.totals.iter();
         self.totals
             .extend(totals.map(|(_, id, totals)| (*id, *totals)));
@@ -487,6 +504,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
             .map(|time| time.timestamp_millis()),
         unbegun: 0,
         retried: false,
+        front: false,
         cancel_requested: false,
         worker: None,
         created: at,

@@ -106,6 +106,11 @@ fn migrations() -> Vec<Migration> {
             "additive_demands",
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
         ),
+        (
+            20,
+            "additive_operations",
+            include_str!("../../../migrations/postgres/0020_additive_operations.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -85,6 +85,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_demands",
         include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
     ),
+    (
+        17,
+        "additive_operations",
+        include_str!("../../../migrations/sqlite/0017_additive_operations.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

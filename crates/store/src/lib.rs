@@ -14,6 +14,7 @@ pub mod dead_letters;
 pub mod error;
 pub mod executions;
 pub mod leases;
+pub mod operations;
 pub mod partitions;
 pub mod pauses;
 pub mod stats;
@@ -34,10 +35,14 @@ pub use executions::{
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
+pub use operations::{
+    Depth, NewOperation, OperationRecord, OperationStore, read_kind, stored_kind, stored_place,
+    stored_state,
+};
 pub use partitions::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
-    PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, MovedExecution,
+    NewExecution, PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
@@ -66,6 +71,7 @@ pub trait Store:
     + AuditStore
     + DeadLetterStore
     + PauseStore
+    + OperationStore
     + Send
     + Sync
     + 'static

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
-    QueueTotals, RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress, Outcome,
+    OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestId, Status, Submission,
+    WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -92,6 +93,17 @@ pub struct PutBack {
     pub last_error: Option<String>,
 }
 
+/// Where an execution stands that waits and was moved by hand. Writing it twice is the same as once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedExecution {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// Its priority from now on.
+    pub priority: Priority,
+    /// Whether it goes before all others of its action.
+    pub front: bool,
+}
+
 /// The end of an execution that is stored as active: it moves into the history.
 #[derive(Debug, Clone)]
 pub struct End {
@@ -117,8 +129,12 @@ pub struct Batch {
     pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of stored executions.
     pub updates: Vec<Update>,
+    /// Executions that stand elsewhere from now on, also where the same batch grants them a slot.
+    pub moves: Vec<MovedExecution>,
     /// Ends of stored executions.
     pub ends: Vec<End>,
+    /// How far bulk operations are after this batch.
+    pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
     /// What is to be written down for the people who answer for the system.
@@ -138,7 +154,9 @@ impl Batch {
             inserts: Vec::new(),
             instant: Vec::new(),
             updates: Vec::new(),
+            moves: Vec::new(),
             ends: Vec::new(),
+            progress: Vec::new(),
             totals: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
@@ -150,7 +168,9 @@ impl Batch {
         self.inserts.is_empty()
             && self.instant.is_empty()
             && self.updates.is_empty()
+            && self.moves.is_empty()
             && self.ends.is_empty()
+            && self.progress.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }
@@ -221,6 +241,8 @@ pub struct ActiveRow {
     pub cancel_requested: bool,
     /// [`NewExecution::demand`]; nothing where what is stored is none.
     pub demand: Option<Demand>,
+    /// [`MovedExecution::front`].
+    pub front: bool,
 }
 
 /// What an execution says by which it can be grouped.
@@ -315,6 +337,8 @@ pub struct SlotRow {
     pub cancel_requested: bool,
     /// As for [`ActiveRow::demand`].
     pub demand: Option<Demand>,
+    /// As for [`ActiveRow::front`].
+    pub front: bool,
 }
 
 /// What an owner asks of the store.
@@ -454,6 +478,16 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError>;
+
+    /// The bulk operations that are open in these partitions, by partition and number. One of a kind that
+    /// this program does not know is left to others.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn open_operations(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError>;
 
     /// The totals of every queue of these partitions.
     ///

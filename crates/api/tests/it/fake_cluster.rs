@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
+    RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
@@ -154,6 +155,13 @@ impl PartitionStore for Fake {
                 .is_none_or(|known| set.version > known)
                 .then_some(set)
         })
+    }
+
+    async fn open_operations(
+        &self,
+        _partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError> {
+        panic!("{NOT_ASKED}")
     }
 
     async fn load_totals(

@@ -16,9 +16,9 @@ use attune_core::{
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
-    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PauseChange, PauseSet,
-    PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore,
-    StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
+    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
+    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage,
+    StatsRow, StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -72,6 +72,9 @@ pub(crate) struct State {
     pub(crate) bus: MemoryBus,
     pub(crate) pauses: PauseSet,
     pub(crate) pause_changes: Vec<PauseChange>,
+    pub(crate) operations: Vec<OperationRecord>,
+    /// Nobody carries operations out.
+    pub(crate) no_owner: bool,
 }
 
 /// All ports on one state; a clone is the same.
@@ -107,6 +110,7 @@ impl Fake {
             audit: all.clone(),
             partitions: all.clone(),
             pauses: all.clone(),
+            operations: all.clone(),
             letters: all.clone(),
             bus: Arc::new(self.with(|state| state.bus.clone())),
             commands: all.clone(),
@@ -319,6 +323,14 @@ impl Commands for Fake {
         _deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
         self.with(|state| state.tell_pauses(partitions))
+    }
+
+    async fn operations_changed(
+        &self,
+        partitions: &[PartitionId],
+        _deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.with(|state| state.carry_out(partitions))
     }
 }
 

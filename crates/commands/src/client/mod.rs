@@ -26,7 +26,8 @@ use std::time::Duration;
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
-    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, PausesChanged, Submit,
+    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, OperationsChanged,
+    PausesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -312,11 +313,34 @@ impl CommandClient {
         partitions: impl IntoIterator<Item = PartitionId>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
+        let item = |request_id| PausesChanged { request_id };
+        self.tell(Kind::PausesChanged, item, partitions, deadline)
+            .await
+    }
+
+    /// Tells the owners of these partitions that there are bulk operations that are new, and waits until
+    /// each has heard it. The outcomes come in the order of the partitions.
+    pub async fn operations_changed(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let item = |request_id| OperationsChanged { request_id };
+        self.tell(Kind::OperationsChanged, item, partitions, deadline)
+            .await
+    }
+
+    async fn tell<T: Serialize>(
+        &self,
+        kind: Kind,
+        item: impl Fn(RequestId) -> T,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
         let deadline = Deadline::after(deadline);
         let tell = |partition| {
             let request_id = RequestId::fresh();
-            let item = PausesChanged { request_id };
-            let prepared = Prepared::new(Kind::PausesChanged, request_id, &item);
+            let prepared = Prepared::new(kind, request_id, &item(request_id));
             let (waiter, command) = self.shared.register(partition, prepared)?;
             lane::push(&self.shared, partition, vec![command]);
             Ok(waiter)

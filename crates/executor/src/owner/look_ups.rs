@@ -105,7 +105,11 @@ impl Owner {
                 Work::Changes(items) => {
                     actions.extend(items.iter().map(|(_, action_ref)| action_ref.clone()));
                 }
-                Work::Completions(_) | Work::Cancels(_) | Work::Releases(_) | Work::Pauses(_) => {}
+                Work::Completions(_)
+                | Work::Cancels(_)
+                | Work::Releases(_)
+                | Work::Pauses(_)
+                | Work::Operations(_) => {}
             }
         }
         actions.retain(|text| ActionRef::check(text).is_ok());

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Pauses, QueueStats,
-    QueueTotals, Refusal, RequestId, WorkerId,
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
+    QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -94,6 +94,8 @@ pub enum Work {
     Changes(Vec<(RequestId, String)>),
     /// What operators hold has changed.
     Pauses(Vec<RequestId>),
+    /// There are bulk operations that are new.
+    Operations(Vec<RequestId>),
 }
 
 impl Work {
@@ -105,7 +107,7 @@ impl Work {
             Self::Cancels(items) => items.len(),
             Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
-            Self::Pauses(items) => items.len(),
+            Self::Pauses(items) | Self::Operations(items) => items.len(),
         }
     }
 
@@ -262,6 +264,10 @@ pub enum Call {
     LoadBodies(Vec<ExecutionId>),
     /// What these executions say by which they can be grouped.
     LoadWords(Vec<ExecutionId>),
+    /// Which bulk operations are open in these partitions.
+    LoadOperations(Vec<PartitionId>),
+    /// What these executions say, for an operation.
+    LoadOperationWords(Vec<ExecutionId>),
     /// How the leases of the workers stand.
     WorkerEnds,
     /// End the leases of these workers, if their renewals still are what was observed.
@@ -288,6 +294,8 @@ impl Call {
             Self::LoadSlots(_) => "load the slots",
             Self::LoadBodies(_) => "load bodies",
             Self::LoadWords(_) => "load what executions are grouped by",
+            Self::LoadOperations(_) => "read which operations are open",
+            Self::LoadOperationWords(_) => "load what an operation must know of executions",
             Self::WorkerEnds => "look at the workers",
             Self::EndWorkers(_) => "end the leases of workers",
         }
@@ -353,6 +361,8 @@ pub enum Reply {
     Bodies(Vec<Body>),
     /// What executions say, of as many as one answer holds.
     Words(Vec<StoredWords>),
+    /// Bulk operations that are open, by partition and number.
+    Operations(Vec<PartOfOperation>),
     /// The leases of the workers.
     WorkerEnds(Vec<WorkerEnd>),
     /// The leases of these workers are over.

@@ -12,7 +12,7 @@ use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::policy::{Share, limits_of};
 use crate::queue::{ActionQueue, Millis, Waiting};
-use crate::stored::{Change, End, KnownRequest, NewExecution};
+use crate::stored::{End, KnownRequest, NewExecution};
 
 impl Partition {
     pub(super) fn submit(
@@ -106,6 +106,7 @@ impl Partition {
             attempt: Attempt(0),
             unbegun: 0,
             delayed: submission.not_before.is_some(),
+            front: false,
             share: Share::default(),
         };
         let rule = self.demands.get(&action.id);
@@ -231,20 +232,7 @@ impl Partition {
             let words = format!("execution {execution_id} neither waits nor runs");
             return Err(Reject::new(RejectCode::AlreadyEnded, words));
         };
-        let mark = |queue: &mut ActionQueue| queue.request_cancel(execution_id);
-        if let Some(attempt) = self.queues.with_existing(action_id, mark).flatten() {
-            out.push(Effect::Change(Change {
-                id: execution_id,
-                transition: None,
-                attempt,
-                grant_no: None,
-                cancel_requested: true,
-                put_back: None,
-            }));
-            out.push(Effect::CancelRun {
-                execution_id,
-                attempt,
-            });
+        if self.ask_to_end(action_id, execution_id, out) {
             return accepted(None);
         }
         let take = |queue: &mut ActionQueue| queue.cancel_waiting(execution_id.seq());

@@ -220,7 +220,7 @@ impl ActionQueue {
         let first = match &mut load.groups {
             None => load.order.pop_first(limits.order),
             Some(groups) => groups.first(limits).and_then(|(group, first)| {
-                groups.stop_waiting(limits, group, (first.priority, first.seq));
+                groups.stop_waiting(limits, group, (first.lane, first.seq));
                 load.order.remove(first.seq)
             }),
         };
@@ -236,6 +236,7 @@ impl ActionQueue {
             enqueued_at: waiting.enqueued_at,
             eligible_at: waiting.eligible_at,
             cancel_requested: false,
+            front: waiting.front,
             share: waiting.share,
         };
         load.hold(limits, waiting.execution_id, holder);
@@ -299,6 +300,7 @@ impl ActionQueue {
             attempt,
             unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
             delayed: false,
+            front: holder.front,
             share: holder.share,
         };
         // Behind whatever waits, as a message that is given back to its broker.

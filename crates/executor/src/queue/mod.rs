@@ -9,6 +9,7 @@ mod leaving;
 mod load;
 mod manager;
 mod mending;
+mod moving;
 mod view;
 
 pub use action_queue::ActionQueue;

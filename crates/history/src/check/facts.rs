@@ -11,6 +11,7 @@ use attune_core::{
 
 use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
+use super::operations::Operations;
 use super::pauses::Pauses;
 use super::processes::Processes;
 use super::request::Request;
@@ -84,6 +85,7 @@ pub(super) struct Facts {
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
+    pub(super) operations: Operations,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
@@ -188,6 +190,7 @@ impl Facts {
         self.processes.add(number, record);
         self.asked.add(number, record);
         self.pauses.add(number, record);
+        self.operations.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -335,6 +338,12 @@ impl Facts {
                 self.of_action(*execution_id, *action_id);
                 let what = What::Grouped(*execution_id, *demand);
                 (action_id, epoch, t_ns, what)
+            }
+            Record::Moved(moved) => {
+                self.of_action(moved.execution_id, moved.action_id);
+                let lane = (!moved.front).then_some(moved.priority);
+                let what = What::Moved(moved.execution_id, lane);
+                (&moved.action_id, &moved.epoch, &moved.t_ns, what)
             }
             Record::Held {
                 execution_id,

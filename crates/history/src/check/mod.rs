@@ -1,4 +1,4 @@
-//! Judges the promises I1 to I7 from the records of all processes, and from the rows that the
+//! Judges the promises I1 to I7 and I11 from the records of all processes, and from the rows that the
 //! store has in the end.
 //!
 //! The rules are such that a system which keeps its promises is never accused, although records
@@ -11,12 +11,13 @@
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `pauses` (I2: what operators hold), `rounds` (I6: owners that do nothing).
+//! what clients and the API said), `pauses` (I2: what operators hold), `operations` (I11), `rounds` (I6: owners that do nothing).
 
 mod asked;
 mod decision;
 mod facts;
 mod free_slots;
+mod operations;
 mod outcomes;
 mod pauses;
 mod processes;
@@ -33,6 +34,8 @@ mod tests;
 mod tests_asked;
 #[cfg(test)]
 mod tests_groups;
+#[cfg(test)]
+mod tests_operations;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
@@ -134,6 +137,8 @@ pub struct Judged {
     pub calms: u64,
     /// Times in which operators held an action.
     pub pauses: u64,
+    /// Operations, in each of their partitions.
+    pub operations: u64,
 }
 
 /// What a history shows.
@@ -251,6 +256,7 @@ impl Checker {
         witnesses::judge(&facts, &mut judged, &mut broken);
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         pauses::judge(&facts, &mut judged, &mut broken);
+        operations::judge(&facts, &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
         free_slots::judge(&facts, &mut judged, &mut broken);

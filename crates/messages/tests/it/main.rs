@@ -12,8 +12,8 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, ForceRelease, HandedOver, PausesChanged, QueueSnapshot, SlotRelease,
-    Submit,
+    ExecutionRequested, ForceRelease, HandedOver, OperationsChanged, PausesChanged, QueueSnapshot,
+    SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -46,7 +46,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 13] {
+fn types() -> [(&'static str, Decode); 14] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -57,6 +57,7 @@ fn types() -> [(&'static str, Decode); 13] {
         entry::<ForceRelease>(),
         entry::<ActionChanged>(),
         entry::<PausesChanged>(),
+        entry::<OperationsChanged>(),
         entry::<Answer>(),
         entry::<ExecutionRequested>(),
         entry::<ExecutionCancel>(),

@@ -9,7 +9,8 @@ mod plant;
 
 use attune_core::policy::{Ordering, Retry};
 use attune_core::{
-    ActionPolicy, OnWorkerLost, OrderRule, PartitionId, PauseMode, PauseTarget, Priority,
+    ActionPolicy, OnWorkerLost, OperationFilter, OperationKind, OrderRule, PartitionId, PauseMode,
+    PauseTarget, Priority,
 };
 
 use crate::groups::{Grouping, Ranks};
@@ -155,6 +156,13 @@ pub enum Op {
         target: PauseTarget,
         /// How; `None` resumes them.
         mode: Option<PauseMode>,
+    },
+    /// Does something to all executions of a kind.
+    Operate {
+        /// What.
+        kind: OperationKind,
+        /// To which.
+        filter: OperationFilter,
     },
     /// Groups the executions of an action otherwise.
     Group {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::beside::stands_beside;
 use crate::holds::newer;
+use crate::operations;
 use crate::store::{MAX_BODIES, body_of};
 use attune_executor::stored::Batch;
 
@@ -231,7 +232,12 @@ impl World {
                 }
             }
             Call::LoadSlots(ids) => Reply::Slots(store.load_slots(now, ids)),
-            Call::LoadWords(ids) => Reply::Words(store.load_words(ids)),
+            Call::LoadWords(ids) | Call::LoadOperationWords(ids) => {
+                Reply::Words(store.load_words(ids))
+            }
+            Call::LoadOperations(partitions) => {
+                Reply::Operations(store.open_operations(partitions))
+            }
             Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
             Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends()),
             Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(observed)),
@@ -260,6 +266,7 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
+        let before = operations::before(&self.store, &written.commit);
         match self.store.commit(written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
@@ -281,6 +288,11 @@ impl World {
                     self.oracle
                         .committed(self.now, store, batch, &odd, &shadows, &written.places);
                     for violation in self.holds.judge(store, batch) {
+                        self.note(Note::Broken(violation.rule));
+                        self.oracle.blame(self.now, violation);
+                    }
+                    let operations = &mut self.operations;
+                    for violation in operations.judge(&self.store, &before, &written.commit) {
                         self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }
