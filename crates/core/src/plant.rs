@@ -29,6 +29,8 @@ pub enum Bug {
     RefusedLoop,
     /// A refused commit costs a new epoch and a reload.
     ReloadStorm,
+    /// Whoever takes a partition over does not know what was resumed.
+    ResumeForgotten,
     /// A slot that is taken back goes behind what waits.
     Requeue,
     /// A back-off is not waited for.
@@ -51,7 +53,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -64,6 +66,7 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::ResumeForgotten,
         Self::RetryAtOnce,
         Self::ScanSkipsCost,
         Self::StayPut,
@@ -89,6 +92,7 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::ResumeForgotten => "resume-forgotten",
             Self::RetryAtOnce => "retry-at-once",
             Self::ScanSkipsCost => "scan-skips-cost",
             Self::StayPut => "stay-put",

@@ -15,7 +15,7 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
-pub use path::{Path, Words};
+pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
 
 /// How many executions of an action may hold a slot at once.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use attune_bus::{Bus, BusError, Subscriber, Subscription, Topic};
 use attune_core::{OwnerId, PartitionId};
 use attune_executor::owner::Trouble;
-use attune_executor::partition::{ClusterBounds, ReconcileBounds};
+use attune_executor::partition::{ClusterBounds, ReconcileBounds, STEP_ITEMS};
 use attune_executor::{Counter, Owner, OwnerOptions, QueueConfig, QueuesView};
 use attune_record::Recorder;
 use attune_store::{PartitionStore, StoreError};
@@ -284,6 +284,7 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         queue: options.queue,
         lease_ttl: span(options.lease_ttl),
         round_max_items: options.batch_max_items,
+        step_items: STEP_ITEMS,
         round_max_bytes: ROUND_BYTES,
         dispatch_max_pack: options.dispatch_max_pack,
         pool_line: POOL_LINE,

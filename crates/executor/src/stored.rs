@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use attune_core::policy::Words;
+use attune_core::policy::{Said, Words};
 use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, IllegalMove, Move, Moved, OperationId,
     OperationProgress, Outcome, OwnerId, PartitionId, Priority, QueueTotals, RawValue, RequestId,
@@ -307,14 +307,14 @@ pub struct StoredWords {
 impl StoredWords {
     /// The same, for rules.
     pub(crate) fn words(&self) -> Words<'_> {
-        Words {
+        Words::from(Said {
             user: self.requested_by.as_deref(),
             // It is not stored, and nothing is grouped by it.
             source: None,
             group: self.group.as_deref(),
             labels: &self.labels,
             parameters: &self.parameters,
-        }
+        })
     }
 }
 

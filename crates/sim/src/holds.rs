@@ -9,6 +9,7 @@ use attune_executor::stored::Batch;
 
 use crate::bus::Body;
 use crate::oracle::{Rule, Violation};
+use crate::owner::QUEUE_TIMEOUT_SECONDS;
 use crate::store::Store;
 use crate::world::{WALL, World};
 
@@ -21,21 +22,42 @@ struct Asked {
     missing: BTreeSet<PartitionId>,
 }
 
+/// A hold that was in force and was asked to be resumed.
+#[derive(Debug)]
+struct Resumed {
+    at: i64,
+    /// Where it was not in force.
+    missing: BTreeSet<PartitionId>,
+}
+
+/// By how much an owner's idea of the time may differ from another's, and take what one of them wrote
+/// down for a little earlier or later.
+const CLOCKS_DIFFER: i64 = 1_000;
+
 /// What operators were told.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(BTreeMap<PauseTarget, Asked>);
+pub(crate) struct Holds {
+    asked: BTreeMap<PauseTarget, Asked>,
+    /// The last of each.
+    resumed: BTreeMap<PauseTarget, Resumed>,
+}
 
 impl Holds {
     /// Somebody is about to store this.
     fn asked(
         &mut self,
+        now: i64,
         target: &PauseTarget,
         mode: Option<PauseMode>,
         version: i64,
         missing: BTreeSet<PartitionId>,
     ) {
         let Some(mode) = mode else {
-            self.0.remove(target);
+            if let Some(asked) = self.asked.remove(target) {
+                let missing = asked.missing;
+                let resumed = Resumed { at: now, missing };
+                self.resumed.insert(target.clone(), resumed);
+            }
             return;
         };
         let asked = Asked {
@@ -43,12 +65,12 @@ impl Holds {
             version,
             missing,
         };
-        self.0.insert(target.clone(), asked);
+        self.asked.insert(target.clone(), asked);
     }
 
     /// A partition has said that it goes by this version.
     pub(crate) fn told(&mut self, version: i64, partition: PartitionId) {
-        for asked in self.0.values_mut() {
+        for asked in self.asked.values_mut() {
             if asked.version == version {
                 asked.missing.remove(&partition);
             }
@@ -57,17 +79,26 @@ impl Holds {
 
     /// How an action is surely held; its partition is enough.
     fn in_force(&self, action_ref: &ActionRef, partition: PartitionId) -> Option<PauseMode> {
-        let holds = self.0.iter();
+        let holds = self.asked.iter();
         let holds = holds.filter(|(target, asked)| {
             target.covers(action_ref) && !asked.missing.contains(&partition)
         });
         holds.map(|(_, asked)| asked.mode).max()
     }
 
-    /// A batch was written: nothing of what is held was granted or has expired, and what is drained
-    /// has taken nothing.
-    pub(crate) fn judge(&self, store: &Store, batch: &Batch) -> Vec<Violation> {
-        if self.0.is_empty() {
+    /// When an action was surely resumed last.
+    fn resumed_at(&self, action_ref: &ActionRef, partition: PartitionId) -> Option<i64> {
+        let resumed = self.resumed.iter().filter(|(target, resumed)| {
+            target.covers(action_ref) && !resumed.missing.contains(&partition)
+        });
+        resumed.map(|(_, resumed)| resumed.at).max()
+    }
+
+    /// A batch was written: nothing of what is held was granted or has expired, nothing of what was
+    /// resumed has expired before it has waited again for as long as it may, and what is drained has
+    /// taken nothing. `now` is the right time.
+    pub(crate) fn judge(&self, now: i64, store: &Store, batch: &Batch) -> Vec<Violation> {
+        if self.asked.is_empty() && self.resumed.is_empty() {
             return Vec::new();
         }
         let mode_of = |action_id| {
@@ -93,6 +124,30 @@ impl Holds {
                 new.id, new.action_id
             );
             found.push(Violation::of(Rule::Held, words));
+        }
+        let expired = batch.ends.iter();
+        let expired = expired.filter(|end| end.outcome.status == Status::Expired);
+        for id in expired.map(|end| end.id) {
+            let ended = store.history.get(&id);
+            let mut actions = store.actions.iter();
+            let action = ended.and_then(|ended| actions.find(|it| it.id == ended.action));
+            let Some(action) = action else { continue };
+            let (action_ref, partition) = (&action.spec.action_ref, action.partition);
+            if let Some(mode) = self.in_force(action_ref, partition) {
+                let words = format!("{id} expires in {action_ref}, which is held: {mode}");
+                found.push(Violation::of(Rule::Held, words));
+            }
+            let timeout = action.spec.policy.queue.timeout_seconds;
+            let timeout = 1_000 * i64::from(timeout.unwrap_or(QUEUE_TIMEOUT_SECONDS));
+            // The owner goes by its own time, which may be behind the right one or before it.
+            let since = self.resumed_at(action_ref, partition);
+            let waited = since.map(|since| now.max(batch.at) - since);
+            if let Some(waited) = waited.filter(|waited| waited + CLOCKS_DIFFER < timeout) {
+                let words = format!(
+                    "{id} expires {waited} ms after {action_ref} was resumed, where one may wait {timeout}"
+                );
+                found.push(Violation::of(Rule::Held, words));
+            }
         }
         found
     }
@@ -120,7 +175,8 @@ impl World {
             .filter(|action| target.covers(&action.spec.action_ref))
             .map(|action| action.partition)
             .collect();
-        self.holds.asked(target, mode, version, partitions.clone());
+        self.holds
+            .asked(now, target, mode, version, partitions.clone());
         let name = match mode {
             Some(PauseMode::Pause) => "pause",
             Some(PauseMode::Drain) => "drain",

@@ -21,7 +21,7 @@ use attune_executor::{
 
 use crate::bus::{Body, Delivery, Name, Party};
 use crate::oracle::{Rule, Violation, WRONG_BY};
-use crate::plan::{GRACE, OWNER_TTL, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
+use crate::plan::{GRACE, OWNER_TTL, Plan, Plant, RECONCILE_EVERY, REPUBLISH_AFTER, Time};
 use crate::routing::requests;
 use crate::shadow::Shadow;
 use crate::trace::Note;
@@ -39,7 +39,7 @@ const POOL_LINE: usize = 3;
 const PAGE: u32 = 200;
 const SLICE: u32 = 100;
 /// How long one may wait in a queue that says nothing about it, in seconds.
-const QUEUE_TIMEOUT_SECONDS: u32 = 60;
+pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 /// What the monotonic clocks of owners show when a run begins, besides their skew.
 const BOOT: Time = 1_000_000;
 
@@ -79,7 +79,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    pub(crate) fn new(skew: Time) -> Self {
+    pub(crate) fn new(skew: Time, plan: &Plan) -> Self {
         let nobody = OwnerId(uuid::Uuid::nil());
         Self {
             life: 0,
@@ -90,7 +90,7 @@ impl Owner {
             break_commit: false,
             id: nobody,
             skew,
-            machine: machine(nobody, 1, 1),
+            machine: machine(nobody, plan),
             subscriptions: BTreeMap::new(),
             deliveries: BTreeMap::new(),
             delivered: 0,
@@ -148,11 +148,11 @@ impl Owner {
     }
 }
 
-fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
+fn machine(id: OwnerId, plan: &Plan) -> Machine {
     Machine::new(OwnerOptions {
         id,
         cluster: ClusterBounds {
-            partitions,
+            partitions: plan.partitions,
             max_message_bytes: 1 << 20,
         },
         queue: QueueConfig {
@@ -160,7 +160,8 @@ fn machine(id: OwnerId, partitions: u16, round_items: usize) -> Machine {
             queue_timeout_seconds: QUEUE_TIMEOUT_SECONDS,
         },
         lease_ttl: OWNER_TTL,
-        round_max_items: round_items,
+        round_max_items: plan.round_items,
+        step_items: plan.step_items,
         round_max_bytes: 1 << 20,
         dispatch_max_pack: 64,
         pool_line: POOL_LINE,
@@ -191,15 +192,15 @@ impl World {
     /// A fresh process.
     pub(crate) fn start_owner(&mut self, o: usize) {
         let id = OwnerId(self.fresh());
-        let (partitions, round_items) = (self.plan.partitions, self.plan.round_items);
+        let machine = machine(id, &self.plan);
         let owner = &mut self.owners[o];
         let (life, skew) = (owner.life + 1, owner.skew);
         *owner = Owner {
             life,
             alive: true,
             id,
-            machine: machine(id, partitions, round_items),
-            ..Owner::new(skew)
+            machine,
+            ..Owner::new(skew, &self.plan)
         };
         let party = self.owner_party(o);
         self.note(Note::Started(party));

@@ -60,6 +60,8 @@ pub(crate) struct Row {
 /// How an execution has ended, as clients read it.
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
+    /// Its action.
+    pub(crate) action: ActionId,
     /// Its last status.
     pub(crate) status: Status,
     /// Its last attempt.
@@ -71,8 +73,9 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn of(attempt: Attempt, outcome: &Outcome) -> Self {
+    fn of(action: ActionId, attempt: Attempt, outcome: &Outcome) -> Self {
         Self {
+            action,
             status: outcome.status,
             attempt,
             result: outcome.result.as_ref().map(|it| it.get().to_owned()),
@@ -413,7 +416,8 @@ impl Store {
         }
         for (new, outcome) in &batch.instant {
             if self.remember(new, &mut odd) {
-                self.history.insert(new.id, Ended::of(new.attempt, outcome));
+                self.history
+                    .insert(new.id, Ended::of(new.action_id, new.attempt, outcome));
             }
         }
         for update in &batch.changes {
@@ -448,7 +452,7 @@ impl Store {
             match self.active.remove(&end.id) {
                 Some(row) => {
                     self.history
-                        .insert(end.id, Ended::of(row.attempt, &end.outcome));
+                        .insert(end.id, Ended::of(row.action, row.attempt, &end.outcome));
                 }
                 None if first => odd.ended_twice.push(end.id),
                 None => {}

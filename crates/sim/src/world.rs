@@ -167,7 +167,7 @@ impl World {
             owners: plan
                 .owner_skews
                 .iter()
-                .map(|skew| Owner::new(*skew))
+                .map(|skew| Owner::new(*skew, &plan))
                 .collect(),
             workers: plan
                 .worker_slots

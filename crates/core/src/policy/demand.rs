@@ -148,14 +148,18 @@ impl DemandRule {
         })
     }
 
-    /// What an execution demands that was accepted under another rule: where no cost can be read, the one
-    /// of those that say nothing.
+    /// What an execution demands that was accepted under another rule. More than there may be now is as
+    /// much as there may be, so that it runs alone; where no cost can be read it is the one of those that
+    /// say nothing.
     #[must_use]
     pub fn demand_anew(&self, words: &Words<'_>) -> Demand {
         self.demand(words).unwrap_or_else(|_| Demand {
             rule: self.mark,
             group: self.group(words),
-            cost: self.cost.as_ref().map_or(1, |(cost, _)| cost.default),
+            cost: self
+                .cost
+                .as_ref()
+                .map_or(1, |(cost, absent)| cost.of_accepted(words, absent)),
         })
     }
 
@@ -164,7 +168,10 @@ impl DemandRule {
             return GroupKey::default();
         }
         let values = self.group_by.iter();
-        let values = values.map(|(path, absent)| path.value(words).unwrap_or(absent.clone()));
+        let values = values.map(|(path, absent)| {
+            let value = path.value(words);
+            value.as_deref().unwrap_or(absent).clone()
+        });
         // Members of objects are in the order of their names, so equal values have equal texts.
         let text = Value::Array(values.collect()).to_string();
         let hash = Sha256::digest(text.as_bytes());
@@ -172,19 +179,34 @@ impl DemandRule {
     }
 }
 
+/// The cost that a value says; `None` when it says nothing, `Some(None)` when it is none.
+fn read_cost(value: &Value) -> Option<Option<u64>> {
+    match value {
+        Value::Null => None,
+        // A label is always text.
+        Value::String(text) => Some(text.parse().ok()),
+        value => Some(value.as_u64()),
+    }
+}
+
 impl Cost {
+    /// That of an execution which was accepted when others were right.
+    fn of_accepted(&self, words: &Words<'_>, absent: &Value) -> u16 {
+        let value = self.path.value(words);
+        let said = read_cost(value.as_deref().unwrap_or(absent)).flatten();
+        let is_dear = said.is_some_and(|said| said > u64::from(self.max));
+        if is_dear { self.max } else { self.default }
+    }
+
     fn of(&self, words: &Words<'_>, absent: &Value) -> Result<u16, Reject> {
-        let value = self.path.value(words).unwrap_or(absent.clone());
-        let given = match &value {
-            Value::Null => return Ok(self.default),
-            // A label is always text.
-            Value::String(text) => text.parse().ok(),
-            Value::Number(number) => number.as_u64(),
-            _ => None,
+        let found = self.path.value(words);
+        let value = found.as_deref().unwrap_or(absent);
+        let given = match read_cost(value) {
+            None => return Ok(self.default),
+            Some(given) => given.filter(|given| (1..=u64::from(self.max)).contains(given)),
         };
-        let given = given.and_then(|given| u16::try_from(given).ok());
         given
-            .filter(|given| (1..=self.max).contains(given))
+            .and_then(|given| u16::try_from(given).ok())
             .ok_or_else(|| {
                 let shown: String = value.to_string().chars().take(64).collect();
                 let words = format!(
@@ -268,11 +290,19 @@ mod tests {
         }
         let silent = submission(r#"{"action_ref":"a.b"}"#);
         assert_eq!(rule.demand(&silent.words()).unwrap().cost, 2);
-        for gpus in ["0", "9", "-1", "1.5", "many", "99999999999999999999"] {
+        for (gpus, anew) in [
+            ("0", 2),
+            ("9", 8),
+            ("70000", 8),
+            ("-1", 2),
+            ("1.5", 2),
+            ("many", 2),
+            ("99999999999999999999", 2),
+        ] {
             let labelled = labelled(gpus);
             let reject = rule.demand(&labelled.words()).unwrap_err();
             assert_eq!(reject.field.as_deref(), Some("labels.gpus"), "{reject}");
-            assert_eq!(rule.demand_anew(&labelled.words()).cost, 2);
+            assert_eq!(rule.demand_anew(&labelled.words()).cost, anew, "{gpus}");
         }
     }
 

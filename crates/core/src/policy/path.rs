@@ -1,8 +1,10 @@
 //! Places in a submission that a policy goes by.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -93,8 +95,17 @@ impl fmt::Display for Path {
 }
 
 /// What of a submission policies can go by.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Words<'a> {
+    said: Said<'a>,
+    /// What was found in the parameters so far. They may have a mebibyte, and many rules may name one
+    /// place: it is looked for once.
+    found: RefCell<BTreeMap<Vec<String>, Option<Rc<Value>>>>,
+}
+
+/// The parts of a submission that policies can go by.
+#[derive(Debug, Clone, Copy)]
+pub struct Said<'a> {
     /// The user for whom it runs.
     pub user: Option<&'a str>,
     /// Where it comes from.
@@ -107,38 +118,52 @@ pub struct Words<'a> {
     pub parameters: &'a RawValue,
 }
 
+impl<'a> From<Said<'a>> for Words<'a> {
+    fn from(said: Said<'a>) -> Self {
+        let found = RefCell::default();
+        Self { said, found }
+    }
+}
+
+impl Words<'_> {
+    fn parameter(&self, parts: &[String]) -> Option<Rc<Value>> {
+        if let Some(found) = self.found.borrow().get(parts) {
+            return found.clone();
+        }
+        let found = find(self.said.parameters, parts).map(Rc::new);
+        let found_before = &mut self.found.borrow_mut();
+        found_before.insert(parts.to_vec(), found.clone());
+        found
+    }
+}
+
 impl Submission {
     /// What of it policies can go by.
     #[must_use]
     pub fn words(&self) -> Words<'_> {
-        Words {
+        Words::from(Said {
             user: self.requested_by.as_deref(),
             source: self.source,
             group: self.group.as_deref(),
             labels: &self.labels,
             parameters: &self.parameters,
-        }
+        })
     }
 }
 
 impl Path {
     /// What stands at this place; `None` when nothing does.
     #[must_use]
-    pub fn value(&self, words: &Words<'_>) -> Option<Value> {
-        let text = |text: &str| Value::String(text.to_owned());
-        match self {
-            Self::User => words.user.map(text),
-            Self::Source => words.source.map(|source| text(source.as_str())),
-            Self::Group => words.group.map(text),
-            Self::Label(name) => words.labels.get(name).map(|label| text(label)),
-            Self::Parameter(parts) => {
-                let mut place = Cow::Borrowed(words.parameters);
-                for part in parts {
-                    place = Cow::Owned(member(&place, part)?);
-                }
-                serde_json::from_str(place.get()).ok()
-            }
-        }
+    pub fn value(&self, words: &Words<'_>) -> Option<Rc<Value>> {
+        let said = &words.said;
+        let text = match self {
+            Self::User => said.user,
+            Self::Source => said.source.map(Source::as_str),
+            Self::Group => said.group,
+            Self::Label(name) => said.labels.get(name).map(String::as_str),
+            Self::Parameter(parts) => return words.parameter(parts),
+        };
+        text.map(|text| Rc::new(Value::String(text.to_owned())))
     }
 
     /// What a JSON schema of the parameters says about this place: the schema of what stands there, or
@@ -194,6 +219,15 @@ pub(super) enum InSchema<'a> {
     Unknown,
 }
 
+/// What stands at a place of the parameters.
+fn find(parameters: &RawValue, parts: &[String]) -> Option<Value> {
+    let mut place = Cow::Borrowed(parameters);
+    for part in parts {
+        place = Cow::Owned(member(&place, part)?);
+    }
+    serde_json::from_str(place.get()).ok()
+}
+
 /// One member of a JSON object, unread; `None` when it is no object or has no such member. The others
 /// are passed over: parameters may have a mebibyte.
 fn member(object: &RawValue, name: &str) -> Option<Box<RawValue>> {
@@ -239,7 +273,11 @@ mod tests {
 
     fn value(path: &str, submission: &str) -> Option<Value> {
         let submission: Submission = serde_json::from_str(submission).unwrap();
-        path.parse::<Path>().unwrap().value(&submission.words())
+        let path: Path = path.parse().unwrap();
+        let words = submission.words();
+        let found = path.value(&words);
+        assert_eq!(path.value(&words), found, "looked for once, told twice");
+        found.as_deref().cloned()
     }
 
     #[test]

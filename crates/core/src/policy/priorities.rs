@@ -1,6 +1,6 @@
 //! Which priority an execution has, and what that is worth.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use super::path::Words;
 use super::{Path, check_path};
 use crate::priority::Priority;
 use crate::reject::Reject;
+use crate::source::Source;
 
 /// Which priority executions have, and what priorities are worth.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -61,8 +62,14 @@ pub struct Exists {
 
 /// How many rules there may be.
 const MAX_RULES: usize = 100;
+/// How many places one rule may name.
+const MAX_PLACES: usize = 16;
+/// How many places of the parameters all rules together may name: each is looked for in every submission.
+const MAX_PARAMETERS: usize = 16;
 /// How many values one test may name.
 const MAX_VALUES: usize = 1_000;
+/// How many values all rules together may name: each rule is compared with all before it.
+const MAX_VALUES_IN_ALL: usize = 2_000;
 
 impl Test {
     fn holds(&self, value: Option<&Value>) -> bool {
@@ -79,6 +86,28 @@ impl Test {
             Self::Equals(value) => std::slice::from_ref(value),
             Self::OneOf(values) => values,
         }
+    }
+
+    /// What can never stand at this place, and what could.
+    fn never(&self, path: &Path) -> Option<(&Value, &'static str)> {
+        let could: fn(&Value) -> bool = match path {
+            Path::User | Path::Group | Path::Label(_) => Value::is_string,
+            Path::Source => |value| Source::deserialize(value).is_ok(),
+            // `{exist: true}` is nearly `{exists: true}`.
+            Path::Parameter(_) => |value| {
+                let object = value.as_object();
+                let mut keys = object.into_iter().flat_map(|object| object.keys());
+                !keys.any(|key| key.starts_with("exist")) || object.is_some_and(|it| it.len() > 1)
+            },
+        };
+        let what = match path {
+            Path::Source => "`interactive`, `api` or `background`",
+            Path::Parameter(_) => "a value that is no object with a member like `exists`",
+            _ => "a text",
+        };
+        let mut values = self.values().iter();
+        let wrong = values.find(|value| !could(value));
+        wrong.map(|value| (value, what))
     }
 
     /// Whether all that fits another test fits this one.
@@ -98,7 +127,7 @@ impl Test {
 impl PriorityRule {
     fn is_for(&self, words: &Words<'_>) -> bool {
         let mut tests = self.when.iter();
-        tests.all(|(path, test)| test.holds(path.value(words).as_ref()))
+        tests.all(|(path, test)| test.holds(path.value(words).as_deref()))
     }
 
     /// Whether all that another rule is for is this one's already.
@@ -164,8 +193,28 @@ impl Priorities {
             );
             return Err(Reject::field(field, words));
         }
+        let tests = self.rules.iter().flat_map(|rule| rule.when.values());
+        let values: usize = tests.map(|test| test.values().len()).sum();
+        if values > MAX_VALUES_IN_ALL {
+            let words = format!(
+                "`{field}` name {values} values; at most {MAX_VALUES_IN_ALL} are allowed in all"
+            );
+            return Err(Reject::field(field, words));
+        }
         for (number, rule) in self.rules.iter().enumerate() {
             self.check_rule(number, rule, parameters)?;
+        }
+        let places = self.rules.iter().flat_map(|rule| rule.when.keys());
+        let places: BTreeSet<_> = places
+            .filter(|path| matches!(path, Path::Parameter(_)))
+            .collect();
+        if places.len() > MAX_PARAMETERS {
+            let words = format!(
+                "`{field}` name {} different places of the parameters; at most {MAX_PARAMETERS} are \
+                 allowed, because each is looked for in every submission: use labels instead",
+                places.len()
+            );
+            return Err(Reject::field(field, words));
         }
         Ok(())
     }
@@ -185,6 +234,13 @@ impl Priorities {
             );
             return wrong("when", words);
         }
+        if rule.when.len() > MAX_PLACES {
+            let words = format!(
+                "`{field}.when` names {} places; at most {MAX_PLACES} are allowed",
+                rule.when.len()
+            );
+            return wrong("when", words);
+        }
         for (path, test) in &rule.when {
             check_path(&format!("{field}.when"), path, parameters)?;
             let values = test.values();
@@ -193,6 +249,14 @@ impl Priorities {
                 let words = format!(
                     "`{field}.when.{path}` names {} values; it must be from 1 to {MAX_VALUES}",
                     values.len()
+                );
+                return wrong("when", words);
+            }
+            if let Some((value, could)) = test.never(path) {
+                let shown: String = value.to_string().chars().take(64).collect();
+                let words = format!(
+                    "`{field}.when.{path}` is {shown}, which never stands there; name {could}, a list of \
+                     such, `{{exists: true}}` or `{{exists: false}}`"
                 );
                 return wrong("when", words);
             }
@@ -274,6 +338,18 @@ mod tests {
     fn what_cannot_be_meant_names_its_field() {
         let rule = |when: &str, then: &str| format!(r#"{{"when": {when}, "then": "{then}"}}"#);
         let user = rule(r#"{"user": ["ann", "bob"]}"#, "high");
+        let places = |under: &str, count: usize| {
+            let places = (0..count).map(|n| format!(r#""{under}.p{n}": 1"#));
+            format!("{{{}}}", places.collect::<Vec<_>>().join(","))
+        };
+        let listed = |rules: usize| {
+            let rules = (0..rules).map(|n| {
+                let values = (0..900).map(|value| format!(r#""u{}""#, n * 1_000 + value));
+                let values = values.collect::<Vec<_>>().join(",");
+                rule(&format!(r#"{{"user": [{values}]}}"#), "low")
+            });
+            rules.collect::<Vec<_>>().join(",")
+        };
         let many = (0..=MAX_RULES).map(|n| rule(&format!(r#"{{"user": "u{n}"}}"#), "low"));
         let many = many.collect::<Vec<_>>().join(",");
         for (text, field) in [
@@ -315,6 +391,19 @@ mod tests {
                 "rules.1.when",
             ),
             (format!(r#"{{"rules": [{many}]}}"#), "rules"),
+            (format!(r#"{{"rules": [{}]}}"#, listed(3)), "rules"),
+            (
+                format!(r#"{{"rules": [{}]}}"#, rule(&places("labels", 17), "low")),
+                "rules.0.when",
+            ),
+            (
+                format!(
+                    r#"{{"rules": [{}, {}]}}"#,
+                    rule(&places("parameters.y", 9), "low"),
+                    rule(&places("parameters.y.z", 8), "low")
+                ),
+                "rules",
+            ),
         ] {
             let schema = serde_json::json!({"properties": {"y": {}}});
             let reject = priorities(&text).check(false, Some(&schema)).unwrap_err();
@@ -323,6 +412,25 @@ mod tests {
                 Some(format!("policy.priority.{field}")),
                 "{text}"
             );
+        }
+        for when in [
+            r#"{"user": 7}"#,
+            r#"{"group": ["g", 1]}"#,
+            r#"{"labels.tier": 5}"#,
+            r#"{"labels.tier": null}"#,
+            r#"{"source": "interactve"}"#,
+            r#"{"user": {"exist": true}}"#,
+            r#"{"user": {"exists": "yes"}}"#,
+            r#"{"parameters.y": {"exist": true}}"#,
+        ] {
+            let text = format!(r#"{{"rules": [{}]}}"#, rule(when, "low"));
+            let reject = priorities(&text).check(false, None).unwrap_err();
+            assert_eq!(
+                reject.field.as_deref(),
+                Some("policy.priority.rules.0.when"),
+                "{when}"
+            );
+            assert!(reject.message.contains("never stands there"), "{reject}");
         }
         let wider = format!(
             r#"{{"rules": [{}, {user}]}}"#,

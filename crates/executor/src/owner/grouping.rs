@@ -23,6 +23,13 @@ pub(super) struct Grouping {
     last: Option<PartitionId>,
 }
 
+#[cfg(test)]
+impl Grouping {
+    pub(super) fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+}
+
 impl Owner {
     /// Asks for the next ones.
     pub(super) fn go_on_grouping(&mut self, now: Millis) {
@@ -30,14 +37,12 @@ impl Owner {
             return;
         }
         // What was read is decided on first, or it would be read again.
-        if self
-            .pending
-            .iter()
-            .any(|(_, event)| matches!(event, Event::Words(_)))
-        {
-            return;
-        }
-        let open = self.places.keys().filter(|id| self.is_open(**id));
+        let is_read = |id: PartitionId| {
+            let mut pending = self.pending.iter();
+            pending.any(|(of, event)| *of == id && matches!(event, Event::Words(_)))
+        };
+        let open = self.places.keys();
+        let open = open.filter(|id| self.is_open(**id) && !is_read(**id));
         let unknown = open.filter_map(|id| {
             let unknown: Vec<ExecutionId> = self.partition(*id)?.unknown(AT_ONCE);
             (!unknown.is_empty()).then_some((*id, unknown))

@@ -64,7 +64,8 @@ impl Owner {
     /// The beginning of loading a partition.
     pub(super) fn load_of(&self, now: Millis, id: PartitionId, epoch: Epoch) -> Load {
         let queues = ExecutionQueueManager::new(self.options.queue);
-        let mut partition = Partition::new(id, epoch, self.options.cluster, queues);
+        let mut partition = Partition::new(id, epoch, self.options.cluster, queues)
+            .with_steps_of(self.options.step_items);
         if self.options.keep_log {
             partition.keep_log();
         }

@@ -95,6 +95,8 @@ pub struct OwnerOptions {
     pub lease_ttl: Millis,
     /// How many items one round takes at most.
     pub round_max_items: usize,
+    /// How many executions one step of a partition wakes, ends or grants at most.
+    pub step_items: usize,
     /// How many bytes of messages one round takes at most, but always one message.
     pub round_max_bytes: usize,
     /// How many executions one message to the workers holds at most.

@@ -5,11 +5,12 @@
 //! whoever is answered knows that the change is in force. When the set cannot be read, everything
 //! goes on by the one that is known, and that is told.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attune_core::{PartitionId, Pauses};
 
-use super::{Call, Delivered, Owner, Purpose, Reply};
+use super::{Call, Delivered, Owner, Purpose, Reply, Work};
 use crate::partition::{Event, Partition};
 use crate::queue::Millis;
 
@@ -44,6 +45,24 @@ impl Pausing {
         }
     }
 
+    /// Takes out all commands but the newest of each partition. They are acknowledged without an answer:
+    /// what is not acknowledged takes the place of submissions, and the newest will say no less.
+    fn pass_all_but_newest(&mut self) -> Vec<Delivered> {
+        let mut newest = BTreeMap::new();
+        for (at, of) in self.asked.iter().enumerate() {
+            newest.insert(of.partition, at);
+        }
+        let all = std::mem::take(&mut self.asked).into_iter().enumerate();
+        let (kept, passed): (Vec<_>, Vec<_>) =
+            all.partition(|(at, of)| newest.get(&of.partition) == Some(at));
+        self.asked = kept.into_iter().map(|(_, of)| of).collect();
+        let unanswered = passed.into_iter().map(|(_, of)| Delivered {
+            work: Work::Pauses(Vec::new()),
+            ..of
+        });
+        unanswered.collect()
+    }
+
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.reading.retain(|of| of.partition != partition);
         self.asked.retain(|of| of.partition != partition);
@@ -71,7 +90,12 @@ impl Owner {
         pausing.asking = false;
         let Reply::Pauses(pauses) = reply else {
             pausing.failed = true;
+            let newer = std::mem::take(&mut pausing.asked);
             pausing.asked.append(&mut pausing.reading);
+            pausing.asked.extend(newer);
+            let passed = pausing.pass_all_but_newest();
+            self.put_back(passed);
+            let pausing = &mut self.pausing;
             pausing.at = Some(now + AFTER_FAILURE);
             return;
         };

@@ -87,3 +87,69 @@ fn what_cannot_be_read_is_told_and_stops_nothing() {
     assert!(world.is_acked(1) && world.go_by(1));
     assert_eq!(world.owner.trouble(world.now), None);
 }
+
+#[test]
+fn what_cannot_be_read_takes_no_place_of_what_comes() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(|call| matches!(call, Call::LoadPauses { .. }));
+    world.change_pauses(1, true);
+    for number in 1..=20 {
+        world.deliver(number, u16::from(number > 10), changed());
+    }
+    world.pass(6_000, true);
+    let waits: Vec<u64> = (1..=20).filter(|number| !world.is_acked(*number)).collect();
+    assert_eq!(waits, [10, 20], "the newest of each partition");
+    world.refuses = None;
+    world.pass(2_500, true);
+    assert!(world.is_acked(10) && world.is_acked(20) && world.go_by(1));
+}
+
+#[test]
+fn words_of_a_partition_that_is_refused_hold_up_no_other() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    let (here, there) = (PartitionId(0), PartitionId(3));
+    let wall = 1_700_000_000_000 + world.now;
+    let mut action = world.action.clone();
+    action.version += 1;
+    action.spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    action.spec.policy.concurrency.group_limit = Some(1);
+    let row = StoredExecution {
+        id: ExecutionId::new(here, Seq::new(Epoch(1), 5)),
+        action_id: action.id,
+        priority: Priority::Normal,
+        status: Status::Queued,
+        attempt: Attempt(0),
+        unbegun: 0,
+        retried: false,
+        created: wall,
+        not_before: None,
+        cancel_requested: false,
+        demand: None,
+    };
+    let id = row.id;
+    let partition = world.owner.partition_mut(here).unwrap();
+    partition.step(wall, Event::ActionKnown(Box::new(action)));
+    partition.step(wall, Event::RecoverRows(vec![row]));
+    assert_eq!(partition.unknown(10), [id]);
+    // Words of the other one were read, and its commits are refused since.
+    let epoch = world.owner.places[&there].epoch;
+    let mut batch = crate::stored::Batch::new(world.owner.options.id, wall);
+    batch.fences = vec![(there, epoch)];
+    let commit = Arc::new(crate::round::Commit {
+        batch,
+        decided: vec![],
+    });
+    let round = crate::round::Round {
+        commit,
+        tells: BTreeMap::new(),
+    };
+    let mut rewrite = Rewrite::new(world.now, round, "full".to_owned());
+    rewrite.at = None;
+    world.owner.rewrites.insert(there, rewrite);
+    world.owner.pending.push_back((there, Event::Words(vec![])));
+    world.holds_back = Some(|call| matches!(call, Call::LoadWords(_)));
+    world.pass(4_000, true);
+    assert!(world.owner.grouping.is_asking(), "it asks for those here");
+}

@@ -221,7 +221,8 @@ impl Owner {
         draft: &mut Draft,
     ) {
         let id = delivered.partition;
-        if matches!(delivered.work, Work::Pauses(_)) && !self.goes_by_pauses(id) {
+        let asks = matches!(&delivered.work, Work::Pauses(items) if !items.is_empty());
+        if asks && !self.goes_by_pauses(id) {
             // Whoever is answered knows that the change is in force.
             return self.put_back(vec![delivered]);
         }

@@ -15,6 +15,7 @@ fn owner() -> Owner {
         queue: QueueConfig::default(),
         lease_ttl: 15_000,
         round_max_items: 1_000,
+        step_items: 1_000,
         round_max_bytes: 1 << 20,
         dispatch_max_pack: 64,
         pool_line: 1_000,

@@ -119,6 +119,7 @@ impl World {
                 },
                 lease_ttl: TTL,
                 round_max_items: 100,
+                step_items: 1_000,
                 round_max_bytes: 1 << 20,
                 dispatch_max_pack: 64,
                 pool_line: 1_000,

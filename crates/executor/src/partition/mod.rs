@@ -18,8 +18,7 @@ mod room;
 mod serve;
 mod submit;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -45,7 +44,7 @@ pub use operating::Page;
 
 /// How many slots a partition grants in one step, and how many executions it expires or wakes, over all
 /// of its queues, before it lets other events and partitions have their turn.
-const MAX_PER_STEP: usize = 1000;
+pub const STEP_ITEMS: usize = 1000;
 /// The owner renews its epoch when fewer places than this are left in it.
 const EPOCH_RESERVE: u32 = 1_000_000;
 /// How many bytes a dispatch needs besides parameters and the action's definition.
@@ -90,7 +89,7 @@ pub struct Partition {
     /// What this round has accepted so far: the store does not know it yet.
     accepted: HashMap<RequestId, KnownRequest>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
-    deadlines: BinaryHeap<Reverse<(Millis, ActionId)>>,
+    deadlines: BTreeSet<(Millis, ActionId)>,
     scheduled: HashMap<ActionId, Millis>,
     /// Queues that may have more to do than one step does.
     unserved: BTreeSet<ActionId>,
@@ -98,7 +97,8 @@ pub struct Partition {
     regrouping: BTreeSet<ActionId>,
     /// Bulk operations that are open here; absent nearly always.
     operations: Option<Box<BTreeMap<OperationId, Part>>>,
-    /// What may still be done in this round.
+    /// What a step may do, and what may still be done in this round.
+    step_items: usize,
     room: Room,
     /// Whose queue used the room of a step up last: those after it go first at the next.
     turn: ActionId,
@@ -137,18 +137,27 @@ impl Partition {
             closed: BTreeSet::new(),
             pauses: Arc::default(),
             accepted: HashMap::new(),
-            deadlines: BinaryHeap::new(),
+            deadlines: BTreeSet::new(),
             scheduled: HashMap::new(),
             unserved: BTreeSet::new(),
             regrouping: BTreeSet::new(),
             operations: None,
-            room: Room::default(),
+            step_items: STEP_ITEMS,
+            room: Room::of(STEP_ITEMS),
             turn: ActionId(i64::MIN),
             log: None,
             logged: 0,
             detector: Detector::new(format!("owner of partition {id} in epoch {epoch}")),
             released: VecDeque::new(),
         }
+    }
+
+    /// Wakes, ends and grants at most `items` in a step.
+    #[must_use]
+    pub fn with_steps_of(mut self, items: usize) -> Self {
+        self.step_items = items;
+        self.room = Room::of(items);
+        self
     }
 
     /// Which partition it decides on.
@@ -195,7 +204,7 @@ impl Partition {
         if !self.unserved.is_empty() {
             return Some(Millis::MIN);
         }
-        self.deadlines.peek().map(|Reverse((time, _))| *time)
+        self.deadlines.first().map(|(time, _)| *time)
     }
 
     /// The totals of a queue.

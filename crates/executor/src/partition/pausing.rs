@@ -17,6 +17,9 @@ impl Partition {
     /// Takes in what is held when the partition is taken over.
     pub(super) fn recover_pauses(&mut self, pauses: Arc<Pauses>) {
         self.pauses = pauses;
+        if Bug::ResumeForgotten.is_planted() {
+            Arc::make_mut(&mut self.pauses).resumed.clear();
+        }
         if Bug::PauseForgotten.is_planted() {
             self.pauses = Arc::new(Pauses {
                 version: self.pauses.version,
@@ -30,14 +33,18 @@ impl Partition {
         let (action_id, mut hold) = (action.id, self.pauses.hold_of(&action.spec.action_ref));
         // What is written down as of the future was resumed while nobody knew the time.
         hold.waits_from = hold.waits_from.min(now);
-        let set = self
-            .queues
-            .with_existing(action_id, |queue| queue.set_hold(hold));
-        let is_change = set == Some(true);
-        if is_change {
+        let set = self.queues.with_existing(action_id, |queue| {
+            // What is held no longer is resumed now, even where nobody wrote down when.
+            if queue.held().mode.is_some() && hold.mode.is_none() {
+                hold.waits_from = now;
+            }
+            queue.set_hold(hold).then(|| queue.held())
+        });
+        let changed = set.flatten();
+        if let Some(hold) = changed {
             self.note(|| Fact::Paused { action_id, hold });
         }
-        is_change
+        changed.is_some()
     }
 
     /// Goes by another set from now on. What was resumed is served at once, as far as one step goes.

@@ -152,6 +152,8 @@ impl Partition {
         for action_id in mended {
             self.queues
                 .with_existing(action_id, |queue| queue.balance());
+            // What was brought in may have been accepted under another rule.
+            self.note_regrouping(action_id);
             self.serve(now, action_id, out);
         }
     }

@@ -225,3 +225,148 @@ fn who_holds_a_slot_in_the_store_only_is_counted() {
     let stats = world.partition.stats(ACTION).unwrap();
     assert_eq!((stats.queue_length, stats.active_count), (1, 2));
 }
+
+#[test]
+fn who_is_restored_from_another_rule_is_asked_for() {
+    let mut world = World::new(Some(5), 100);
+    let mut action = super::test_world::action(Some(5));
+    action.version = 2;
+    action.spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    action.spec.policy.concurrency.group_limit = Some(1);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
+    world.tampered = true;
+    world.submit(2);
+    assert_eq!(
+        world.partition.blocked(ACTION),
+        Some(crate::queue::Blocked::Groups)
+    );
+    // A row that memory does not know, accepted under the rule before or by an earlier release.
+    let mut rows = world.rows();
+    let mut missing = rows[1].clone();
+    missing.id = ExecutionId::new(
+        super::test_world::PARTITION,
+        attune_core::Seq::new(Epoch(1), 50),
+    );
+    let id = missing.id;
+    rows.push(missing);
+    world.partition.step(
+        0,
+        Event::ReconcileRange {
+            after: None,
+            last: None,
+            rows,
+            changed: Arc::default(),
+        },
+    );
+    assert_eq!(
+        world.partition.blocked(ACTION),
+        Some(crate::queue::Blocked::Regrouping)
+    );
+    assert_eq!(
+        world.partition.unknown(1_000),
+        [id],
+        "the owner asks for it"
+    );
+}
+
+#[test]
+fn who_holds_another_attempt_and_is_of_another_rule_is_asked_for() {
+    let mut world = World::new(Some(5), 100);
+    let mut action = super::test_world::action(Some(5));
+    action.version = 2;
+    action.spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    action.spec.policy.concurrency.group_limit = Some(1);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
+    world.tampered = true;
+    let ids = world.submit(2);
+    // The store shows a later attempt than memory: released, and counted anew.
+    let mut slot = world.slot(ids[0], false);
+    slot.attempt = Attempt(2);
+    world.partition.step(0, reconcile(vec![slot]));
+    assert_eq!(
+        world.partition.blocked(ACTION),
+        Some(crate::queue::Blocked::Regrouping)
+    );
+    assert_eq!(
+        world.partition.unknown(1_000),
+        [ids[0]],
+        "the owner asks for it"
+    );
+}
+
+#[test]
+fn a_lowered_limit_counts_dear_ones_as_all_there_is() {
+    let mut world = World::new(Some(8), 100);
+    let cost = |max: u16, limit: u32, version: i64| {
+        let mut action = super::test_world::action(Some(limit));
+        action.version = version;
+        action.spec.policy.concurrency.cost = Some(attune_core::policy::Cost {
+            path: "labels.gpus".parse().unwrap(),
+            default: 1,
+            max,
+        });
+        action.spec.policy.check(None).unwrap();
+        Event::ActionKnown(Box::new(action))
+    };
+    world.round(vec![cost(8, 8, 2)]);
+    world.tampered = true;
+    let submit = |gpus: &str| {
+        let mut submission = attune_core::Submission::new("core.noop");
+        submission.labels = [("gpus".to_owned(), gpus.to_owned())].into();
+        super::test_world::submitted(
+            attune_core::RequestId::fresh(),
+            submission,
+            OnReject::Answer,
+        )
+    };
+    // One runs with all eight, one waits for all eight, and others for one each.
+    let mut events = vec![submit("8"), submit("8")];
+    events.extend((0..8).map(|_| submit("1")));
+    world.round(events);
+    assert_eq!(world.holders().len(), 1);
+    // There are only four from now on; `max: 8` would be refused.
+    world.round(vec![cost(4, 4, 3)]);
+    let words: Vec<_> = world
+        .partition
+        .unknown(100)
+        .into_iter()
+        .map(|id| {
+            let is_dear =
+                id == world.holders()[0] || id == *world.stored.active.keys().nth(1).unwrap();
+            crate::stored::StoredWords {
+                id,
+                requested_by: None,
+                group: None,
+                labels: [(
+                    "gpus".to_owned(),
+                    if is_dear { "8" } else { "1" }.to_owned(),
+                )]
+                .into(),
+                parameters: attune_core::Submission::new("core.noop").parameters.clone(),
+            }
+        })
+        .collect();
+    world.round(vec![Event::Words(words)]);
+    let dear: Vec<_> = world.stored.active.keys().take(2).copied().collect();
+    let held = world.holders();
+    assert_eq!(
+        held.len(),
+        1,
+        "who runs with eight of four runs alone: {held:?}, dear {dear:?}"
+    );
+}
+
+#[test]
+fn a_queue_stands_still_no_longer_than_somebody_is_not_known() {
+    let mut world = World::new(Some(5), 100);
+    let id = world.submit(1)[0];
+    let mut action = super::test_world::action(Some(5));
+    action.version = 2;
+    action.spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    action.spec.policy.concurrency.group_limit = Some(1);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
+    assert_eq!(world.partition.unknown(9), [id]);
+    world.complete(id, 1);
+    assert!(world.partition.unknown(9).is_empty());
+    assert!(world.partition.regrouping.is_empty(), "it is known of all");
+}

@@ -219,3 +219,37 @@ fn an_action_that_says_nothing_is_tried_again_as_before() {
         1
     );
 }
+
+#[test]
+fn a_queue_has_one_deadline_however_many_back_off() {
+    let mut world = retrying(1, |spec| {
+        let retry = spec.policy.retry.as_mut().unwrap();
+        retry.max_attempts = Some(1_000_000);
+        retry.backoff.factor = Factor(1.0);
+        spec.policy.queue.timeout_seconds = Some(1_000_000);
+    });
+    let ids = world.submit(90);
+    let mut attempts = std::collections::HashMap::new();
+    for _ in 0..3 {
+        let holder = world.holders()[0];
+        let attempt = attempts.entry(holder).or_insert(0);
+        *attempt += 1;
+        world.round(vec![failed(holder, *attempt)]);
+        world.pass(150);
+    }
+    let few = world.partition.deadlines.len();
+    // The first ones fail again and again, the last ones never get their first slot.
+    for _ in 0..2_000 {
+        let holder = world.holders()[0];
+        let attempt = attempts.entry(holder).or_insert(0);
+        *attempt += 1;
+        world.round(vec![failed(holder, *attempt)]);
+        world.pass(150);
+    }
+    let many = world.partition.deadlines.len();
+    assert!(
+        many < few + 10,
+        "{few} -> {many}, {} wait, {ids:?}",
+        world.partition.scheduled.len()
+    );
+}

@@ -1,8 +1,6 @@
 //! How much one step does by itself, over all queues: what is left waits for the next round, so that
 //! other events and other partitions have their turn.
 
-use super::MAX_PER_STEP;
-
 /// What every event may do, however much its round has done: the slot that it freed is handed on.
 const AT_LEAST: usize = 8;
 
@@ -17,17 +15,16 @@ pub(super) struct Room {
     pub(super) grants: usize,
 }
 
-impl Default for Room {
-    fn default() -> Self {
+impl Room {
+    /// The room of a step that may do `items` of each.
+    pub(super) fn of(items: usize) -> Self {
         Self {
-            wakes: MAX_PER_STEP,
-            expiries: MAX_PER_STEP,
-            grants: MAX_PER_STEP,
+            wakes: items,
+            expiries: items,
+            grants: items,
         }
     }
-}
 
-impl Room {
     /// The room of an event that comes after others in a round. What it wakes has time.
     pub(super) fn for_event(self) -> Self {
         Self {

@@ -82,7 +82,7 @@ fn a_step_has_a_bound_over_all_queues_and_each_has_its_turn() {
     let mut steps = Vec::new();
     while partition.next_deadline().is_some_and(|time| time <= 100) {
         let step = granted(&mut partition, 100, Event::Tick);
-        assert!(step.values().sum::<usize>() <= MAX_PER_STEP, "{step:?}");
+        assert!(step.values().sum::<usize>() <= STEP_ITEMS, "{step:?}");
         steps.push(step);
         assert!(steps.len() < 20, "it has an end: {steps:?}");
     }
@@ -94,10 +94,11 @@ fn a_step_has_a_bound_over_all_queues_and_each_has_its_turn() {
     };
     assert_eq!(of(1).iter().sum::<usize>(), 2_500);
     assert_eq!(of(2).iter().sum::<usize>(), 2_500);
-    // Whoever stands behind a queue with much to do has its turn at the next step.
-    assert_eq!(of(1)[..3], [1_000, 0, 995], "{steps:?}");
-    assert_eq!(of(2)[..3], [0, 1_000, 0], "{steps:?}");
-    assert_eq!(of(3)[..3], [0, 0, 5], "{steps:?}");
+    // Whoever stands behind a queue with much to do has its turn at the next step, to be woken and to be
+    // granted slots, of which there are none before all that are due are awake.
+    assert_eq!(of(1), [0, 0, 0, 0, 1_000, 0, 1_000, 0, 500]);
+    assert_eq!(of(2), [0, 0, 0, 0, 0, 1_000, 0, 1_000, 500]);
+    assert_eq!(of(3), [0, 0, 5, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -112,8 +113,8 @@ fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
     partition.step(0, Event::RecoverRows(rows));
     assert_eq!(
         granted(&mut partition, 100, Event::Tick),
-        [(1, 1)].into(),
-        "the room of the round is used up by wakes"
+        [].into(),
+        "the room of the round is used up by wakes, and others are due that may stand before them"
     );
     let completion = Completion {
         execution_id: id,
@@ -130,7 +131,7 @@ fn a_slot_that_comes_free_is_handed_on_whatever_else_is_due() {
 fn a_queue_with_more_to_do_says_that_it_goes_on() {
     let mut partition = due(&[(1, 1_500)], None);
     partition.take_log();
-    for (granted, rest) in [(1_000, true), (500, false)] {
+    for (granted, rest) in [(0, true), (1_000, true), (500, false)] {
         partition.step(100, Event::Tick);
         partition.note_totals(ActionId(1));
         let facts = partition.take_log().unwrap().facts;
@@ -144,4 +145,64 @@ fn a_queue_with_more_to_do_says_that_it_goes_on() {
         };
         assert_eq!(facts.iter().find_map(said), Some(rest));
     }
+}
+
+#[test]
+fn who_is_due_is_not_passed_while_others_are_woken() {
+    let mut partition = due(&[(1, 1_000), (2, 0)], Some(1));
+    let mut running = row(2, 6_000, None);
+    running.status = Status::Running;
+    running.attempt = Attempt(1);
+    let id = running.id;
+    let mut retry = row(2, 6_001, Some(100));
+    retry.attempt = Attempt(1);
+    retry.retried = true;
+    let (first, second) = (retry.id, row(2, 6_002, None).id);
+    partition.step(
+        0,
+        Event::RecoverRows(vec![running, retry, row(2, 6_002, None)]),
+    );
+    partition.step(0, Event::Tick);
+    partition.step(5_000, Event::Tick);
+    let completion = Completion {
+        execution_id: id,
+        attempt: Attempt(1),
+        action_id: ActionId(2),
+        outcome: std::sync::Arc::new(attune_core::Outcome::succeeded(None)),
+    };
+    let mut effects = partition.step(5_000, Event::Completed(completion));
+    effects.extend(partition.step(5_000, Event::Tick));
+    let got: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Dispatch(grantee) => Some(grantee.execution_id),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(got, [first], "not {second}");
+}
+
+#[test]
+fn the_first_of_many_that_are_due_is_granted_first() {
+    // 3,000 delayed starts due at 100; the very first in order is a retry due at 101. All due at 200.
+    let mut partition = due(&[(1, 0)], Some(1));
+    let mut rows = vec![row(1, 0, Some(101))];
+    rows[0].attempt = Attempt(1);
+    rows[0].retried = true;
+    rows.extend((1..=3_000).map(|place| row(1, place, Some(100))));
+    let first = rows[0].id;
+    partition.step(0, Event::RecoverRows(rows));
+    partition.step(0, Event::Tick);
+    let mut effects = Vec::new();
+    for _ in 0..4 {
+        effects.extend(partition.step(200, Event::Tick));
+    }
+    let got: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Dispatch(grantee) => Some(grantee.execution_id),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(got, [first]);
 }

@@ -1,13 +1,12 @@
 //! What a queue does by itself: wakes, expires, grants.
 
-use std::cmp::Reverse;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, Seq, Status};
 
 use super::room::Room;
-use super::{Effect, Grantee, MAX_PER_STEP, Partition};
+use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
@@ -17,18 +16,14 @@ impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
-        self.room = Room::default();
-        for _ in 0..MAX_PER_STEP {
-            let Some(Reverse((time, action_id))) = self.deadlines.peek().copied() else {
+        self.room = Room::of(self.step_items);
+        for _ in 0..self.step_items {
+            let first = self.deadlines.first().copied();
+            let Some((time, action_id)) = first.filter(|(time, _)| *time <= now) else {
                 break;
             };
-            if time > now {
-                break;
-            }
-            self.deadlines.pop();
-            if self.scheduled.get(&action_id) == Some(&time) {
-                self.scheduled.remove(&action_id);
-            }
+            self.deadlines.remove(&(time, action_id));
+            self.scheduled.remove(&action_id);
             self.unserved.insert(action_id);
         }
         self.serve_turns(now, out);
@@ -41,7 +36,7 @@ impl Partition {
         let after = (Bound::Excluded(self.turn), Bound::Unbounded);
         let turns = self.unserved.range(after);
         let turns = turns.chain(self.unserved.range(..=self.turn));
-        let turns: Vec<ActionId> = turns.take(MAX_PER_STEP).copied().collect();
+        let turns: Vec<ActionId> = turns.take(self.step_items).copied().collect();
         let is_cut = turns.len() < self.unserved.len();
         let mut used_up_by = None;
         for action_id in turns {
@@ -68,7 +63,9 @@ impl Partition {
         let queues = self.queues.clone();
         let deadline = queues.with_existing(action_id, |queue| {
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
-            while !self.room.is_used_up() {
+            // While some are due and asleep nobody is granted a slot: they may stand before who is awake.
+            let is_awake = !queue.has_due(now);
+            while is_awake && !self.room.is_used_up() {
                 // Before every grant and after the last: who was granted may have stood before
                 // others whose time was over already.
                 self.expire(now, queue, action_id, out);
@@ -93,6 +90,10 @@ impl Partition {
             deadline
         });
         out.push(Effect::Touched(action_id));
+        // The last one whose group was not known may just have ended.
+        if self.regrouping.contains(&action_id) {
+            self.note_regrouping(action_id);
+        }
         if let Some(time) = deadline.flatten() {
             self.schedule(action_id, time);
         }
@@ -191,10 +192,13 @@ impl Partition {
 
     /// Sees to it that a tick comes no later than the queue's next deadline.
     fn schedule(&mut self, action_id: ActionId, time: Millis) {
-        let scheduled = self.scheduled.get(&action_id);
-        if scheduled.is_none_or(|scheduled| *scheduled > time) {
-            self.scheduled.insert(action_id, time);
-            self.deadlines.push(Reverse((time, action_id)));
+        let scheduled = self.scheduled.get(&action_id).copied();
+        if scheduled.is_some_and(|scheduled| scheduled <= time) {
+            return;
         }
+        if let Some(later) = self.scheduled.insert(action_id, time) {
+            self.deadlines.remove(&(later, action_id));
+        }
+        self.deadlines.insert((time, action_id));
     }
 }

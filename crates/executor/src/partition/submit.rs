@@ -110,17 +110,14 @@ impl Partition {
             share: Share::default(),
         };
         let rule = self.demands.get(&action.id);
-        let demand = rule.map(|rule| rule.demand(&submission.words()));
+        let words = submission.words();
+        let demand = rule.map(|rule| rule.demand(&words));
         let demand = demand.transpose()?;
         let not_before = submission
             .not_before
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
-        let priority = action
-            .spec
-            .policy
-            .priority
-            .of(submission.priority, &submission.words());
+        let priority = action.spec.policy.priority.of(submission.priority, &words);
         let limits = || limits_of(&action.spec, rule, self.queues.config());
         let enter = |queue: &mut ActionQueue| match not_before {
             Some(time) => queue.enter_delayed(priority, waiting, demand.as_ref(), time),

@@ -79,8 +79,10 @@ impl ActionQueue {
         }
     }
 
-    /// Says how operators hold it; whether that is a change.
-    pub fn set_hold(&mut self, hold: Hold) -> bool {
+    /// Says how operators hold it; whether that is a change. A resume counts for good: no wait counts
+    /// from before it.
+    pub fn set_hold(&mut self, mut hold: Hold) -> bool {
+        hold.waits_from = hold.waits_from.max(self.held().waits_from);
         let is_change = self.held() != hold;
         if is_change {
             self.stops_mut().hold = hold;
@@ -93,7 +95,7 @@ impl ActionQueue {
     }
 
     /// How operators hold it.
-    pub(super) fn held(&self) -> Hold {
+    pub(crate) fn held(&self) -> Hold {
         self.stops.as_ref().map_or(Hold::NONE, |stops| stops.hold)
     }
 

@@ -14,9 +14,11 @@ impl ActionQueue {
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return;
         };
+        let is_moved =
+            earlier.order != limits.order || earlier.group_limit() != limits.group_limit();
         if earlier.demands() != limits.demands() {
             load.regroup(limits);
-        } else if let Some(groups) = load.groups.as_mut().filter(|_| earlier != *limits) {
+        } else if let Some(groups) = load.groups.as_mut().filter(|_| is_moved) {
             groups.rearrange(limits);
         }
     }

@@ -98,6 +98,13 @@ impl ActionQueue {
         woken
     }
 
+    /// Whether somebody delayed could be woken.
+    pub(crate) fn has_due(&self, now: Millis) -> bool {
+        let load = self.load.as_ref();
+        let next = load.and_then(|load| load.delayed.next());
+        next.is_some_and(|time| time <= now)
+    }
+
     /// When [`expire`](Self::expire) or [`wake_delayed`](Self::wake_delayed) has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;

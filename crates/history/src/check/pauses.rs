@@ -3,8 +3,8 @@
 //! *I2.* From the moment that every owner concerned has said that it goes by a pause, until somebody
 //! asks to resume it, nobody is given a slot of an action that it covers; of a drain nobody is
 //! accepted either. What an owner decided after it was surely the owner is left out: it may have
-//! committed that before, and was stopped before it wrote it down. Where an API was killed nothing is
-//! judged: the record of a resume may be lost.
+//! committed that before, and was stopped before it wrote it down. An API writes down what it is asked
+//! before it stores it, so that a kill loses no resume that took effect.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,10 @@ struct Change {
 /// What the API was asked to hold and to resume.
 #[derive(Debug, Default)]
 pub(super) struct Pauses(HashMap<Uuid, Change>);
+
+/// How long after it was asked for a change may still be stored whose outcome nobody knows: longer than
+/// any statement lasts.
+const STORED_WITHIN_NS: i64 = 60_000_000_000;
 
 /// A time in which something was surely held.
 struct Held<'a> {
@@ -83,7 +87,10 @@ impl Pauses {
     /// When what was surely held. What was asked for after it, or may have been stored after it, ends it.
     fn held(&self) -> Vec<Held<'_>> {
         let ends = |held: &Change, other: &Change| {
-            let is_later = other.stored_ns.is_none_or(|stored| stored >= held.asked_ns);
+            let at_last = other
+                .stored_ns
+                .unwrap_or(other.asked_ns.saturating_add(STORED_WITHIN_NS));
+            let is_later = at_last >= held.asked_ns;
             other.target == held.target && other.mode != held.mode && is_later
         };
         let held = self.0.values().filter_map(|change| {
@@ -105,9 +112,6 @@ impl Pauses {
 }
 
 pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
-    if !facts.processes.all_ended_well("api") {
-        return;
-    }
     let held = facts.pauses.held();
     if held.is_empty() {
         return;

@@ -45,11 +45,15 @@ impl Request {
         code: Option<&str>,
     ) {
         self.answers += 1;
-        let had_no_room = http_status == 429 && code == Some(RejectCode::QueueFull.as_str());
+        // Of what is drained nothing is stored, as of what is full.
+        let is_drained = code == Some(RejectCode::QueueDraining.as_str());
+        let is_full = http_status == 429 && code == Some(RejectCode::QueueFull.as_str());
+        let had_no_room = is_full || is_drained;
         self.last_answered = self.last_answered.max(Some((t_ns, had_no_room)));
         // A conflict is one with something that is stored; this one is with its own refusal.
         let is_recorded = code == Some(RejectCode::AlreadyRejected.as_str());
-        if (400..500).contains(&http_status) && (http_status != 409 || is_recorded) {
+        let is_refusal = (400..500).contains(&http_status) && (http_status != 409 || is_recorded);
+        if is_refusal || is_drained {
             self.refusals += 1;
             self.refused = Some(record);
         } else {

@@ -71,13 +71,40 @@ fn what_may_not_have_been_held_is_not_accused() {
         granted_after(|world| world.pause("action", "core.other", PAUSE, true)),
     ];
     clean.iter().for_each(assert_clean);
-    // An API that was killed may have resumed it.
-    let mut killed = granted_after(|world| world.pause("all", "", PAUSE, true));
-    killed.records.retain(|record| {
-        !matches!(record, Record::Process { role, phase, .. }
-            if role == "api" && *phase == attune_record::ProcessPhase::Ended)
+    // An API that was killed while somebody resumed it may have done that.
+    let mut killed = granted_after(|world| {
+        world.pause("all", "", PAUSE, true);
+        world.pause("all", "", None, false);
     });
-    assert_eq!(findings(&killed)[0].count(Promise::I2), 0);
+    let mut answers = 0;
+    killed.records.retain(|record| {
+        answers += i32::from(matches!(record, Record::PauseOk { .. }));
+        !matches!(record, Record::PauseOk { .. }) || answers != 2
+    });
+    assert_clean(&killed);
+}
+
+#[test]
+fn a_kill_of_an_api_long_before_hides_nothing() {
+    let mut world = granted_after(|world| {
+        world.pause("all", "", None, false);
+        world.pause("all", "", PAUSE, true);
+    });
+    // The first is never answered, and was asked for more than a minute before the second.
+    let mut seen = 0;
+    world.records.retain_mut(|record| match record {
+        Record::PauseInvoke { t_ns, .. } => {
+            seen += 1;
+            *t_ns -= if seen == 1 { 61_000_000_000 } else { 0 };
+            true
+        }
+        Record::PauseOk { .. } => seen > 1,
+        Record::Process { role, phase, .. } => {
+            !(role == "api" && *phase == attune_record::ProcessPhase::Ended)
+        }
+        _ => true,
+    });
+    assert!(findings(&world)[0].count(Promise::I2) > 0);
 }
 
 #[test]

@@ -153,6 +153,12 @@ fn i1_what_is_recorded_as_rejected_stays_refused() {
 /// came to nothing, whatever was known of them.
 #[test]
 fn i1_what_was_unknown_and_then_refused_is_stored() {
+    for (http_status, code) in [(429, "QUEUE_FULL"), (503, "QUEUE_DRAINING")] {
+        unknown_and_then_refused(http_status, code);
+    }
+}
+
+fn unknown_and_then_refused(http_status: u16, code: &str) {
     let (mut world, ids) = whole(2);
     let other = RequestId(Uuid::from_u128(99));
     world.invoke(other, NORMAL);
@@ -169,9 +175,9 @@ fn i1_what_was_unknown_and_then_refused_is_stored() {
     world.invoke(other, NORMAL);
     world.push(|t_ns| Record::Answered {
         request_id: other,
-        http_status: 429,
+        http_status,
         execution_id: None,
-        code: Some("QUEUE_FULL".to_owned()),
+        code: Some(code.to_owned()),
         t_ns,
     });
     let refused = world.records.clone();

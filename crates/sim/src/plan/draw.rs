@@ -70,6 +70,7 @@ impl Plan {
             partitions,
             pools: 1,
             round_items: 0,
+            step_items: step_items(seed),
             owner_skews: (0..owners).map(|_| rng.between(-200, 200)).collect(),
             worker_slots: (0..workers).map(|_| 1 + rng.index(3)).collect(),
             actions,
@@ -148,6 +149,10 @@ impl Plan {
             };
             self.ask(at, Op::Pause { target, mode });
             at += rng.between(20, 6_000);
+        }
+        // What waits long enough for that would expire, if a pause counted.
+        for action in &mut self.actions {
+            action.timeout_seconds = rng.chance(500).then_some(4).or(action.timeout_seconds);
         }
         self.ops.sort_by_key(|op| (op.at, op.id));
     }
@@ -256,6 +261,11 @@ fn retry(rng: &mut Rng) -> Retry {
             jitter: Factor(jitter[rng.index(3)]),
         },
     }
+}
+
+/// Of a small step much is left for the next one. Drawn from a stream of chance of its own.
+fn step_items(seed: u64) -> usize {
+    Rng::new(seed ^ 0x57e9_57e9_57e9_57e9).pick(&[1, 2, 5, 1_000, 1_000])
 }
 
 /// With steps of about as long as executions wait.

@@ -195,6 +195,8 @@ pub struct Plan {
     pub pools: usize,
     /// How many items one round of an owner takes.
     pub round_items: usize,
+    /// How many executions one step of a partition wakes, ends or grants.
+    pub step_items: usize,
     /// By how much the clock of each owner is wrong.
     pub owner_skews: Vec<Time>,
     /// How many executions each worker runs at once.

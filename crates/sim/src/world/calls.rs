@@ -287,7 +287,7 @@ impl World {
                     let store = &self.store;
                     self.oracle
                         .committed(self.now, store, batch, &odd, &shadows, &written.places);
-                    for violation in self.holds.judge(store, batch) {
+                    for violation in self.holds.judge(WALL + self.now, store, batch) {
                         self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }

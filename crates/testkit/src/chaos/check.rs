@@ -22,6 +22,8 @@ use super::records::{Runs, read};
 /// By how much an execution may seem to start early: clocks of one machine are read one after the
 /// other.
 const EARLY_NS: i64 = 500_000_000;
+/// Of so many faults some are in force everywhere, as operators are told.
+const MANY_PAUSES: u64 = 5;
 
 /// What a run has come to.
 #[derive(Debug)]
@@ -129,6 +131,15 @@ pub(crate) async fn check(
             .any(|line| line.contains("check-history"))
     {
         findings.lines.push(text.clone());
+    }
+    // A rule that had nothing to judge has found nothing, and would not have.
+    let pauses = faults_by_kind(rig).get("pauses").copied().unwrap_or(0);
+    let judged_pauses = by_checker
+        .as_ref()
+        .and_then(|(line, _)| line["judged"]["pauses"].as_u64());
+    if pauses >= MANY_PAUSES && judged_pauses == Some(0) {
+        let words = format!("{pauses} faults `pauses`, and check-history judged no pause");
+        findings.lines.push(words);
     }
     // Of no promise's own: a daemon that ends badly is a finding all the same.
     findings.lines.extend(problems);
