@@ -11,7 +11,7 @@ use attune_store::{Depth, NewOperation, OperationRecord, OperationStore, StoreEr
 use chrono::Utc;
 use serde_json::{Value, json};
 
-use crate::fakes::{Fake, State};
+use crate::fakes::{Fake, State, record};
 use crate::harness::Api;
 
 #[async_trait]
@@ -129,14 +129,12 @@ async fn post(api: &Api, path: &str, body: &Value) -> crate::harness::Answer {
     api.post(path, body.to_string()).await
 }
 
-async fn submitted(api: &Api) -> i64 {
-    let answer = post(
-        api,
-        "/api/v1/executions",
-        &json!({"action_ref": "core.echo"}),
-    )
-    .await;
-    answer.body["id"].as_i64().unwrap()
+/// One that waits.
+fn waiting(api: &Api, n: u32) -> i64 {
+    let waiting = record(n, Status::Queued, 5);
+    let id = waiting.id;
+    api.fake.with(|state| state.executions.insert(id, waiting));
+    id.0
 }
 
 const OPERATIONS: &str = "/api/v1/operations";
@@ -145,8 +143,8 @@ const OPERATIONS: &str = "/api/v1/operations";
 async fn an_operation_is_stored_carried_out_and_shown() {
     let api = Api::new();
     api.fake.add_action("core.echo", |_| {});
-    for _ in 0..3 {
-        submitted(&api).await;
+    for n in 0..3 {
+        waiting(&api, n);
     }
     let asked = json!({"kind": "reprioritise", "priority": "high", "filter": {"all": true},
                        "who": "ann", "reason": "they are late"});
@@ -269,7 +267,7 @@ async fn bad_input_is_refused_with_its_field_and_nothing_is_stored() {
 async fn one_execution_gets_another_priority_while_it_waits() {
     let api = Api::new();
     api.fake.add_action("core.echo", |_| {});
-    let id = submitted(&api).await;
+    let id = waiting(&api, 1);
     let path = format!("/api/v1/admin/executions/{id}/priority");
     let high = json!({"priority": "high", "who": "ann"});
     // The second time it has it already.

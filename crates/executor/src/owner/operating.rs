@@ -69,7 +69,12 @@ impl Owner {
         if self.has_ended() {
             return;
         }
+        let held_off = self.operating.held_off.len();
         self.operating.held_off.retain(|_, until| *until > now);
+        if self.operating.held_off.len() < held_off {
+            // What was left out of the last list may go on.
+            self.operating.ask();
+        }
         self.ask_for_operations(now);
         self.go_on_with_pages();
     }
@@ -120,6 +125,8 @@ impl Owner {
             let place = self.places.get(&id).map(|place| place.epoch);
             // In another epoch it may be further than it was read.
             let is_current = place.is_some() && place == epochs.get(&id).copied();
+            let held_off = (id, part.operation.id);
+            let is_current = is_current && !self.operating.held_off.contains_key(&held_off);
             let partition = self.partition(id).filter(|_| is_current);
             if partition.is_some_and(|it| !it.knows_operation(part.operation.id)) {
                 new.entry(id).or_default().push(part);

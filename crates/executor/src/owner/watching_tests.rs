@@ -54,7 +54,6 @@ struct World {
     /// What is not answered yet.
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
-    /// What operators hold and ask for.
     pauses: Arc<Pauses>,
     operations: Vec<PartOfOperation>,
     /// How large the parameters of an execution are.
