@@ -11,6 +11,7 @@ mod cluster;
 mod dead_letters;
 mod errors;
 mod executions;
+mod explain;
 mod health;
 mod holders;
 mod operations;
@@ -25,6 +26,7 @@ pub use cluster::{Cluster, ExecutorView, PartitionView, WorkerView};
 pub use dead_letters::{DeadLetter, DeadLetterList, RequeueRequest, Requeued, RequeuedExecution};
 pub use errors::{ErrorBody, ErrorDetail};
 pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
+pub use explain::{ExplainState, ExplainView};
 pub use health::{ComponentHealth, Liveness, Readiness};
 pub use holders::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 pub use operations::{

@@ -1,6 +1,8 @@
 //! The words of `attune-core` that the reference describes. The core itself knows nothing of
 //! schemas; a test compares the two.
 
+mod explained;
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
@@ -10,6 +12,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::{BatchItem, Submitted};
+
+pub use explained::{Basis, Estimate, Lack, LimitHolder, NoEstimate, OrderKey, Reason};
 
 /// Where an execution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

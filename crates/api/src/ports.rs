@@ -38,6 +38,16 @@ pub trait Commands: Send + Sync + 'static {
         deadline: Duration,
     ) -> Result<Accepted, ClientError>;
 
+    /// Asks why an execution does not run yet.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    async fn explain(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError>;
+
     /// Takes the slot from an attempt that will not give it back by itself.
     ///
     /// # Errors
@@ -91,6 +101,14 @@ impl Commands for CommandClient {
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
         Self::cancel(self, execution_id, deadline).await
+    }
+
+    async fn explain(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        Self::explain(self, execution_id, deadline).await
     }
 
     async fn force_release(

@@ -13,6 +13,7 @@ mod bounded;
 mod cluster;
 mod dead_letters;
 mod executions;
+mod explain;
 mod holders;
 mod http;
 mod lines;
@@ -36,6 +37,7 @@ use self::action::ActionArguments;
 use self::cluster::ClusterArguments;
 use self::dead_letters::DeadLettersArguments;
 use self::executions::ExecutionsArguments;
+use self::explain::ExplainArguments;
 use self::http::{CallError, Http};
 use self::queues::QueuesArguments;
 use self::submit::SubmitArguments;
@@ -58,6 +60,8 @@ pub enum ClientCommand {
     Submit(Box<SubmitArguments>),
     /// Look at executions and cancel them.
     Executions(Box<ExecutionsArguments>),
+    /// Say why an execution does not run yet: what it waits for, who holds it, and when it may start.
+    Explain(ExplainArguments),
     /// Look at the queues: who waits, how long, and whether they are well.
     Queues(QueuesArguments),
     /// Look at the executors, the partitions they own and the workers.
@@ -210,6 +214,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Action(arguments) => &arguments.connect,
         ClientCommand::Submit(arguments) => &arguments.connect,
         ClientCommand::Executions(arguments) => &arguments.connect,
+        ClientCommand::Explain(arguments) => &arguments.connect,
         ClientCommand::Queues(arguments) => &arguments.connect,
         ClientCommand::Cluster(arguments) => &arguments.connect,
         ClientCommand::DeadLetters(arguments) => &arguments.connect,
@@ -219,6 +224,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
         ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,
         ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
+        ClientCommand::Explain(arguments) => explain::execute(&http, arguments).await,
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
         ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,

@@ -142,7 +142,7 @@ fn ended(queue: &QueueView) -> String {
 }
 
 /// Which moment the figures describe.
-pub(super) fn as_of(age_ms: u64) -> String {
+fn as_of(age_ms: u64) -> String {
     if age_ms < NOW_MS {
         "now".to_owned()
     } else {

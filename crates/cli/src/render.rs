@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use attune_core::foreign::shown;
+use attune_core::span;
 use chrono::TimeDelta;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -43,15 +44,7 @@ pub(super) fn one_line(text: &str) -> String {
 
 /// A duration in the two largest units that say something: `2d 3h`, `4m 5s`, `6.7s`, `89ms`.
 pub(super) fn duration(time: TimeDelta) -> String {
-    let millis = time.num_milliseconds().max(0);
-    let seconds = millis / 1000;
-    match seconds {
-        0 => format!("{millis}ms"),
-        1..60 => format!("{seconds}.{}s", millis % 1000 / 100),
-        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d {}h", seconds / 86_400, seconds % 86_400 / 3600),
-    }
+    span::words(time.num_milliseconds())
 }
 
 /// Milliseconds as a [`duration`].

@@ -1,26 +1,19 @@
 //! Why an execution waits, and whether whoever runs it is still there: `attune executions show`.
 //!
-//! Who holds slots, who owns partitions and which workers live is read from the store at this
-//! moment. The figures of a queue may be old, so nothing but the number of those that wait is taken
-//! from them, with its age.
+//! What keeps an execution from a slot its executor says; who owns partitions and which workers live is read
+//! from the store at this moment.
 
 use attune_api_types::{
-    ActionView, Cluster, Execution, Holder, HolderList, HolderWorker, QueueView, WorkerView,
+    ActionView, Cluster, Execution, ExplainView, Holder, HolderList, HolderWorker, WorkerView,
 };
 use attune_core::{ExecutionId, PartitionId, Status};
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 
 use super::holders;
 use super::http::Http;
 use super::pauses;
-use super::queues::as_of;
 use super::render::{duration, millis};
 
-/// An execution that has waited shorter than this beside a free slot may just be on its way.
-const SETTLE: TimeDelta = TimeDelta::seconds(2);
-/// Owners tell the figures of a queue in which somebody waits at least every minute. Older ones
-/// stand still.
-const STILL_MS: u64 = 120_000;
 /// Where to look when no executor decides.
 const WHERE: &str = "`attune cluster`, /readyz";
 
@@ -37,21 +30,12 @@ pub(super) struct Remarks {
 #[derive(Debug, Default)]
 struct Around {
     cluster: Option<Cluster>,
-    action: Option<Bounds>,
-    /// Who holds the action's slots; only of an action with a limit.
+    /// The pool of its action.
+    pool: Option<String>,
+    /// Who holds the action's slots, of what has one; only of an action with a limit.
     holders: Option<Vec<Holder>>,
-    queue: Option<QueueView>,
-}
-
-/// What an action says about its slots.
-#[derive(Debug)]
-struct Bounds {
-    limit: Option<u32>,
-    pool: String,
-    /// The places by which its executions are grouped, and the limit of each group.
-    groups: Option<(String, u32)>,
-    /// Whether some take more of the limits than others.
-    by_cost: bool,
+    /// What its executor says of it, of what has none; or why it says nothing.
+    explained: Option<Result<ExplainView, String>>,
 }
 
 /// Whether somebody decides for an execution.
@@ -66,15 +50,10 @@ enum Owner<'a> {
 /// show nothing of it.
 pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
     match record.status {
-        Status::Queued => {
-            let mut around = around(http, record).await;
-            let path = format!("/actions/{}/queue-stats", record.action_ref);
-            around.queue = http.get(&path, &[]).await.ok();
-            Remarks {
-                waits: Some(queued(record, &around, Utc::now())),
-                worker: None,
-            }
-        }
+        Status::Queued => Remarks {
+            waits: Some(queued(record, &around(http, record).await, Utc::now())),
+            worker: None,
+        },
         Status::Requested => Remarks {
             waits: Some(requested(record, &around(http, record).await)),
             worker: None,
@@ -102,137 +81,73 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
 async fn around(http: &Http, record: &Execution) -> Around {
     let path = format!("/actions/{}", record.action_ref);
     let action: Option<ActionView> = http.get(&path, &[]).await.ok();
-    let action = action.map(|action| Bounds {
-        limit: action.spec.policy.concurrency.limit,
-        pool: action.spec.pool,
-        groups: {
-            let concurrency = &action.spec.policy.concurrency;
-            let by = concurrency.group_by.iter().map(ToString::to_string);
-            let by = by.collect::<Vec<_>>().join(", ");
-            concurrency.group_limit.map(|limit| (by, limit))
-        },
-        by_cost: action.spec.policy.concurrency.cost.is_some(),
-    });
-    let limited = action.as_ref().is_some_and(|action| action.limit.is_some());
-    let holders = if limited {
-        holders::all(http, &record.action_ref).await.ok()
-    } else {
-        None
+    let cluster: Option<Cluster> = http.get("/cluster", &[]).await.ok();
+    let mut around = Around {
+        cluster,
+        pool: action.as_ref().map(|action| action.spec.pool.clone()),
+        ..Around::default()
     };
-    Around {
-        cluster: http.get("/cluster", &[]).await.ok(),
-        action,
-        holders: holders.map(|list| list.holders),
-        queue: None,
+    if record.status != Status::Queued {
+        let limit = action.and_then(|action| action.spec.policy.concurrency.limit);
+        if limit.is_some() {
+            let list = holders::all(http, &record.action_ref).await.ok();
+            around.holders = list.map(|list| list.holders);
+        }
+        return around;
     }
-}
-
-/// By what operators hold its queue.
-fn held_by(around: &Around) -> Option<String> {
-    let queue = around.queue.as_ref()?;
-    pauses::of_queue(&queue.pauses, queue.active_count.max(1))
+    let owner = owner(around.cluster.as_ref(), record.id.partition());
+    if !matches!(owner, Owner::Nobody) {
+        let path = format!("/executions/{}/explain", record.id);
+        let explained = http.get(&path, &[]).await;
+        around.explained = Some(explained.map_err(|error| error.to_string()));
+    }
+    around
 }
 
 /// Why an execution has no slot yet.
 fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
     let partition = record.id.partition();
-    let owner = owner(around.cluster.as_ref(), partition);
-    let held = around.holders.as_deref();
-    if held.is_some_and(|held| held.iter().any(|it| it.execution_id == record.id)) {
-        return "for nothing: it has been granted a slot at this moment".to_owned();
-    }
     let mut said = Vec::new();
-    if let Some(until) = record.not_before.filter(|until| *until > now) {
-        said.push(format!("for its time, {} from now", duration(until - now)));
-        said.extend(undecided(&owner, partition));
-    } else if let Some(held) = held_by(around) {
-        said.push(format!("for operators to resume its queue: {held}"));
-        said.extend(undecided(&owner, partition));
-    } else if let Some((taken, limit)) = slots(around).filter(|(taken, limit)| taken >= limit) {
-        let name = &record.action_ref;
-        said.push(format!(
-            "for a slot: {} (`attune queues holders {name}`)",
-            taken_of(taken, limit)
-        ));
-        said.extend(match owner {
-            Owner::Nobody => Some(format!(
-                "nobody would hand one on: no executor owns its partition {partition} ({WHERE})"
-            )),
-            _ => undecided(&owner, partition),
-        });
-    } else if let Some(room) = around.action.as_ref().and_then(for_room) {
-        let holders = format!("`attune queues holders {}`", record.action_ref);
-        said.push(format!("{room} ({holders})"));
-        said.extend(match owner {
-            Owner::Nobody => Some(format!(
-                "nobody would hand one on: no executor owns its partition {partition} ({WHERE})"
-            )),
-            _ => undecided(&owner, partition),
-        });
-    } else {
-        let since = record.not_before.unwrap_or(record.created);
-        let waited = now - since.max(record.created);
-        said.push(for_its_executor(around, &owner, partition, waited));
+    match (&around.explained, owner(around.cluster.as_ref(), partition)) {
+        (Some(Ok(view)), _) => said.push(explained(view)),
+        (Some(Err(why)), Owner::Lives(name)) => said.push(format!(
+            "for its executor {name:?}, which does not say what for: {why}"
+        )),
+        (Some(Err(why)), _) => said.push(format!("for what could not be seen: {why}")),
+        (None, _) => {
+            let delay = record.not_before.filter(|until| *until > now);
+            said.extend(
+                delay.map(|until| format!("for its time, {} from now", duration(until - now))),
+            );
+            said.push(format!(
+                "for an executor: nobody owns its partition {partition}, so nothing is granted ({WHERE})"
+            ));
+        }
     }
-    if let (Some(action), Some(0)) = (&around.action, living(around).map(|them| them.len())) {
-        let pool = &action.pool;
+    if let (Some(pool), Some(0)) = (&around.pool, living(around).map(|them| them.len())) {
         said.push(format!("no worker of its pool {pool:?} is alive"));
     }
-    said.extend(around.queue.as_ref().and_then(|it| in_all(it, &owner)));
     said.join("; ")
 }
 
-/// What an execution waits for that has no slot though some are free, where executions demand different
-/// things: which of them is not to be seen here.
-fn for_room(action: &Bounds) -> Option<String> {
-    let group = action.groups.as_ref().map(|(by, limit)| {
-        format!("for room in its group: at most {limit} with the same {by} hold a slot at once")
-    });
-    let cost = action
-        .by_cost
-        .then(|| "for as much of the limits as it takes, or as one before it takes".to_owned());
-    match (group, cost) {
-        (Some(group), Some(cost)) => Some(format!("{group}; or {cost}")),
-        (group, cost) => group.or(cost),
+/// What an executor says of who waits, in one line.
+fn explained(view: &ExplainView) -> String {
+    let mut said = view.waits.clone();
+    if let Some(held) = pauses::of_queue(&view.pauses, 1) {
+        said.push_str(&format!(" ({held})"));
     }
-}
-
-/// No limit keeps it waiting: it waits to be granted.
-fn for_its_executor(
-    around: &Around,
-    owner: &Owner<'_>,
-    partition: PartitionId,
-    waited: TimeDelta,
-) -> String {
-    let name = match owner {
-        Owner::Nobody => {
-            return format!(
-                "for an executor: nobody owns its partition {partition}, so nothing is granted \
-                 ({WHERE})"
-            );
-        }
-        Owner::Unknown => {
-            return "for its executor; whether one decides could not be seen (`attune cluster`)"
-                .to_owned();
-        }
-        Owner::Lives(name) => name,
-    };
-    let unlimited = around.action.as_ref().is_some_and(|it| it.limit.is_none());
-    let why = match slots(around) {
-        Some((taken, limit)) => format!("although only {} just now", taken_of(taken, limit)),
-        None if unlimited => "although its action has no limit".to_owned(),
-        None => return format!("for its executor {name:?}; who holds slots could not be seen"),
-    };
-    if waited < SETTLE {
-        return format!("for the next round of its executor {name:?}");
+    if view.estimate.is_some()
+        && let Some(starts) = &view.starts
+    {
+        said.push_str(&format!("; it starts {starts}"));
     }
-    format!("for its executor {name:?}, which has granted it no slot {why} (see its log)")
+    said
 }
 
 /// Why an execution that has a slot does not run yet.
 fn requested(record: &Execution, around: &Around) -> String {
-    let pool = match &around.action {
-        Some(action) => format!("its pool {:?}", action.pool),
+    let pool = match &around.pool {
+        Some(pool) => format!("its pool {pool:?}"),
         None => "its pool".to_owned(),
     };
     let mut said = vec![if record.cancel_requested {
@@ -313,50 +228,12 @@ fn owner(cluster: Option<&Cluster>, partition: PartitionId) -> Owner<'_> {
     }
 }
 
-/// That nobody decides, or that it cannot be seen.
-fn undecided(owner: &Owner<'_>, partition: PartitionId) -> Option<String> {
-    match owner {
-        Owner::Lives(_) => None,
-        Owner::Nobody => Some(format!(
-            "nobody owns its partition {partition}, so no executor decides ({WHERE})"
-        )),
-        Owner::Unknown => {
-            Some("whether an executor decides could not be seen (`attune cluster`)".to_owned())
-        }
-    }
-}
-
-/// How many slots are taken, of how many; nothing if there is no limit or it cannot be seen.
-fn slots(around: &Around) -> Option<(u64, u64)> {
-    let limit = around.action.as_ref()?.limit?;
-    Some((around.holders.as_ref()?.len() as u64, u64::from(limit)))
-}
-
-fn taken_of(taken: u64, limit: u64) -> String {
-    let verb = if taken == 1 { "is" } else { "are" };
-    format!("{taken} of {limit} {verb} taken")
-}
-
 /// The living workers of the action's pool.
 fn living(around: &Around) -> Option<Vec<&WorkerView>> {
-    let (cluster, action) = (around.cluster.as_ref()?, around.action.as_ref()?);
+    let (cluster, pool) = (around.cluster.as_ref()?, around.pool.as_ref()?);
     let workers = cluster.workers.iter();
-    let living = workers.filter(|worker| worker.alive && worker.pool == action.pool);
+    let living = workers.filter(|worker| worker.alive && worker.pool == *pool);
     Some(living.collect())
-}
-
-/// How many wait, itself among them, and which moment that describes. Its own place in the order
-/// only its executor knows.
-fn in_all(queue: &QueueView, owner: &Owner<'_>) -> Option<String> {
-    let age = queue.age_ms.filter(|_| queue.queue_length > 0)?;
-    let still = if age >= STILL_MS && matches!(owner, Owner::Lives(_)) {
-        ", does a stats daemon run?"
-    } else {
-        ""
-    };
-    let (waiting, at) = (queue.queue_length, as_of(age));
-    let verb = if waiting == 1 { "waits" } else { "wait" };
-    Some(format!("{waiting} {verb} in all (as of {at}{still})"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! What is said for each reason to wait.
 
-use attune_api_types::PartitionView;
+use attune_api_types::{ExplainState, PartitionView};
 use attune_core::{Attempt, Epoch, OwnerId, WorkerId};
 
-use super::super::tests::{queue, record};
+use super::super::tests::record;
 use super::*;
 
 /// An action of the pool `gpu` with this limit, an executor, and a worker with two slots.
@@ -29,14 +29,9 @@ fn well(limit: Option<u32>) -> Around {
             }],
             workers_left_out: 0,
         }),
-        action: Some(Bounds {
-            limit,
-            pool: "gpu".to_owned(),
-            groups: None,
-            by_cost: false,
-        }),
+        pool: Some("gpu".to_owned()),
         holders: limit.map(|_| Vec::new()),
-        queue: None,
+        explained: None,
     }
 }
 
@@ -73,115 +68,109 @@ fn held(mut around: Around) -> Around {
     around
 }
 
+/// As its executor says it of somebody who waits for a slot.
+fn explained_as(change: impl FnOnce(&mut ExplainView)) -> Option<Result<ExplainView, String>> {
+    let record = record(7, Status::Queued);
+    let mut view = ExplainView {
+        id: record.id,
+        action_ref: record.action_ref,
+        status: record.status,
+        state: ExplainState::Waiting,
+        attempt: record.attempt,
+        priority: record.priority,
+        at: record.created,
+        waits: "for a slot: 1 of 1 is taken, it is next".to_owned(),
+        waits_for: Vec::new(),
+        pauses: Vec::new(),
+        next_time: None,
+        position: Some(0),
+        is_about: false,
+        order_key: None,
+        starts: None,
+        estimate: None,
+        no_estimate: None,
+    };
+    change(&mut view);
+    Some(Ok(view))
+}
+
 fn queued_after(around: &Around, seconds: i64) -> String {
     let record = record(7, Status::Queued);
-    queued(
-        &record,
-        around,
-        record.created + TimeDelta::seconds(seconds),
-    )
+    let now = record.created + chrono::TimeDelta::seconds(seconds);
+    queued(&record, around, now)
 }
 
 #[test]
 fn without_an_owner_no_executor_decides() {
-    let nobody = "nobody owns its partition 7";
+    let nobody = "for an executor: nobody owns its partition 7, so nothing is granted \
+                  (`attune cluster`, /readyz)";
     let mut early = record(7, Status::Queued);
-    early.not_before = Some(early.created + TimeDelta::seconds(65));
-    let mut around = orphaned(well(Some(1)));
+    early.not_before = Some(early.created + chrono::TimeDelta::seconds(65));
+    let around = orphaned(well(Some(1)));
     assert_eq!(
         queued(&early, &around, early.created),
-        format!(
-            "for its time, 1m 5s from now; {nobody}, so no executor decides \
-             (`attune cluster`, /readyz)"
-        )
+        format!("for its time, 1m 5s from now; {nobody}")
     );
-    let late = early.created + TimeDelta::seconds(66);
-    let granted = "so nothing is granted (`attune cluster`, /readyz)";
-    assert_eq!(
-        queued(&early, &around, late),
-        format!("for an executor: {nobody}, {granted}")
-    );
-    around = held(around);
-    assert_eq!(
-        queued_after(&around, 60),
-        "for a slot: 1 of 1 is taken (`attune queues holders core.echo`); nobody would hand \
-         one on: no executor owns its partition 7 (`attune cluster`, /readyz)"
-    );
+    assert_eq!(queued_after(&around, 60), nobody);
     let mut never = well(None);
     cluster(&mut never).partitions[0].owner = None;
-    assert_eq!(
-        queued_after(&never, 60),
-        format!("for an executor: {nobody}, {granted}")
-    );
+    assert_eq!(queued_after(&never, 60), nobody);
 }
 
 #[test]
-fn with_an_owner_slots_decide() {
-    let mut early = record(7, Status::Queued);
-    early.not_before = Some(early.created + TimeDelta::seconds(65));
-    let around = well(Some(2));
-    let words = queued(&early, &around, early.created);
-    assert_eq!(words, "for its time, 1m 5s from now");
-    let past = early.created + TimeDelta::seconds(66);
-    let soon = "for the next round of its executor \"x-1\"";
-    assert_eq!(queued(&early, &around, past), soon);
-    assert_eq!(queued_after(&around, 1), soon);
+fn what_an_executor_says_is_said() {
+    let mut around = well(Some(1));
+    around.explained = explained_as(|_| {});
     assert_eq!(
-        queued_after(&held(around), 3),
-        "for its executor \"x-1\", which has granted it no slot although only 1 of 2 is taken \
-         just now (see its log)"
+        queued_after(&around, 1),
+        "for a slot: 1 of 1 is taken, it is next"
     );
-    assert_eq!(
-        queued_after(&well(None), 3),
-        "for its executor \"x-1\", which has granted it no slot although its action has no \
-         limit (see its log)"
-    );
-    assert_eq!(
-        queued_after(&held(held(well(Some(2)))), 3),
-        "for a slot: 2 of 2 are taken (`attune queues holders core.echo`)"
-    );
-    let mut granted = held(well(Some(1)));
-    granted.holders.as_mut().unwrap()[0].execution_id = ExecutionId(7);
-    assert_eq!(
-        queued_after(&granted, 3),
-        "for nothing: it has been granted a slot at this moment"
-    );
-}
-
-/// How full a queue is never is why something waits, and old figures are no reason to think
-/// that a slot is free.
-#[test]
-fn of_the_figures_only_a_number_is_told_with_its_age() {
-    let mut around = held(well(Some(1)));
-    let slot = "for a slot: 1 of 1 is taken (`attune queues holders core.echo`)";
-    // The figures say that no slot is taken.
-    around.queue = Some(queue(12, 0, Some(1)));
-    let words = queued_after(&around, 60);
-    assert_eq!(words, format!("{slot}; 12 wait in all (as of 1.2s ago)"));
-    around.queue.as_mut().unwrap().age_ms = Some(900_000);
-    assert_eq!(
-        queued_after(&around, 60),
-        format!("{slot}; 12 wait in all (as of 15m 0s ago, does a stats daemon run?)")
-    );
-    around.queue = Some(queue(1, 1, Some(1)));
-    around.queue.as_mut().unwrap().age_ms = Some(0);
-    let words = queued_after(&around, 60);
-    assert_eq!(words, format!("{slot}; 1 waits in all (as of now)"));
-    around.queue = Some(queue(0, 1, Some(1)));
-    assert_eq!(queued_after(&around, 60), slot);
-    // Nobody tells figures where nobody owns the queue; that is no fault of the stats daemon.
-    around.queue = Some(queue(12, 0, Some(1)));
-    around.queue.as_mut().unwrap().age_ms = Some(900_000);
-    let words = queued_after(&orphaned(around), 60);
+    let time = Utc::now();
+    around.explained = explained_as(|view| {
+        view.starts = Some("in about 2.0s".to_owned());
+        let basis = attune_core::explain::Basis {
+            samples: 9,
+            mean_ms: 2_000,
+            deviation_ms: 0,
+            age_ms: 0,
+        };
+        view.estimate = Some(attune_core::explain::Estimate {
+            starts_at: time,
+            earliest: time,
+            latest: time,
+            basis,
+        });
+    });
+    let said = queued_after(&around, 1);
     assert!(
-        words.ends_with("12 wait in all (as of 15m 0s ago)"),
-        "{words}"
+        said.ends_with(", it is next; it starts in about 2.0s"),
+        "{said}"
+    );
+    // Why there is no estimate is for whoever asks for one.
+    around.explained = explained_as(|view| view.starts = Some("not to be told yet".to_owned()));
+    let said = queued_after(&around, 1);
+    assert!(said.ends_with(", it is next"), "{said}");
+}
+
+#[test]
+fn an_executor_that_says_nothing_is_named() {
+    let mut around = well(Some(1));
+    around.explained = Some(Err("it has not answered".to_owned()));
+    assert_eq!(
+        queued_after(&around, 1),
+        "for its executor \"x-1\", which does not say what for: it has not answered"
+    );
+    around.cluster = None;
+    assert_eq!(
+        queued_after(&around, 1),
+        "for what could not be seen: it has not answered"
     );
 }
 
 #[test]
 fn a_pool_without_workers_keeps_all_waiting() {
     let mut around = held(well(Some(1)));
+    around.explained = explained_as(|_| {});
     cluster(&mut around).workers[0].alive = false;
     let words = queued_after(&around, 60);
     assert!(
@@ -256,24 +245,6 @@ fn a_run_whose_worker_is_lost_says_so() {
 #[test]
 fn what_cannot_be_seen_is_not_guessed() {
     assert_eq!(
-        queued_after(&Around::default(), 60),
-        "for its executor; whether one decides could not be seen (`attune cluster`)"
-    );
-    let mut around = well(Some(1));
-    around.holders = None;
-    assert_eq!(
-        queued_after(&around, 60),
-        "for its executor \"x-1\"; who holds slots could not be seen"
-    );
-    let mut around = held(well(Some(1)));
-    around.cluster = None;
-    let words = queued_after(&around, 60);
-    assert!(words.starts_with("for a slot: 1 of 1 is taken"), "{words}");
-    assert!(
-        words.ends_with("whether an executor decides could not be seen (`attune cluster`)"),
-        "{words}"
-    );
-    assert_eq!(
         requested(&record(7, Status::Requested), &Around::default()),
         "for a worker of its pool to take it up; who works could not be seen (`attune cluster`)"
     );
@@ -281,37 +252,20 @@ fn what_cannot_be_seen_is_not_guessed() {
 
 #[test]
 fn who_waits_in_a_held_queue_is_told_who_holds_it() {
-    let mut around = held(well(Some(1)));
-    let mut stats = queue(1, 1, Some(1));
-    stats.pauses.push(attune_api_types::PauseView {
-        scope: "pack".to_owned(),
-        target: Some("core".to_owned()),
-        mode: attune_core::PauseMode::Pause,
-        since: Utc::now(),
-        who: "ann".to_owned(),
-        reason: None,
+    let mut around = well(Some(1));
+    around.explained = explained_as(|view| {
+        view.waits = "for operators to resume its queue, which is paused".to_owned();
+        view.pauses.push(attune_api_types::PauseView {
+            scope: "pack".to_owned(),
+            target: Some("core".to_owned()),
+            mode: attune_core::PauseMode::Pause,
+            since: Utc::now(),
+            who: "ann".to_owned(),
+            reason: None,
+        });
     });
-    around.queue = Some(stats);
-    let said = queued_after(&around, 60);
-    let expected = "for operators to resume its queue: paused by ann with pack core";
-    assert!(said.starts_with(expected), "{said}");
-}
-
-/// A free slot is no sign of trouble where the group may have no room.
-#[test]
-fn who_waits_for_its_group_is_told_so() {
-    let mut around = well(Some(2));
-    let action = around.action.as_mut().unwrap();
-    action.groups = Some(("user, parameters.host".to_owned(), 1));
-    let said = queued_after(&around, 60);
-    let group =
-        "for room in its group: at most 1 with the same user, parameters.host hold a slot at once";
-    assert!(said.starts_with(group), "{said}");
-    assert!(!said.contains("see its log"), "{said}");
-    around.action.as_mut().unwrap().by_cost = true;
-    let said = queued_after(&around, 60);
-    assert!(
-        said.contains("or for as much of the limits as it takes"),
-        "{said}"
+    assert_eq!(
+        queued_after(&around, 60),
+        "for operators to resume its queue, which is paused (paused by ann with pack core)"
     );
 }

@@ -4,6 +4,7 @@
 //! none of it reads a clock, a socket or a file.
 
 pub mod action;
+pub mod explain;
 pub mod foreign;
 pub mod ids;
 pub mod input;
@@ -25,6 +26,7 @@ pub mod status;
 pub mod submission;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};
+pub use explain::Explanation;
 pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };

@@ -13,6 +13,8 @@ pub enum Bug {
     CancelDb,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
+    /// Why an execution does not run yet is said before what it goes by is stored.
+    ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// Priority goes before age, whatever the action says.
@@ -57,6 +59,7 @@ impl Bug {
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
+        Self::ExplainEarly,
         Self::KeepMessages,
         Self::NoAgeing,
         Self::NoClaim,
@@ -83,6 +86,7 @@ impl Bug {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
+            Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",

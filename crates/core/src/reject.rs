@@ -94,7 +94,11 @@ impl Reject {
         }
     }
 
-    /// The queue of an action is full.
+    /// When trying again may help where somebody has to decide, in seconds: asking every second would be for
+    /// nothing.
+    pub const HELD_RETRY_AFTER: u32 = 30;
+
+    /// The queue of an action is full. Whoever knows when a place comes free says so.
     pub fn queue_full(max_length: u32) -> Self {
         Self {
             code: RejectCode::QueueFull,
@@ -111,8 +115,7 @@ impl Reject {
              resumes it (`attune queues pauses` says who drains it, and why)"
         );
         Self {
-            // Somebody has to decide: asking every second would be for nothing.
-            retry_after_seconds: Some(30),
+            retry_after_seconds: Some(Self::HELD_RETRY_AFTER),
             ..Self::new(RejectCode::QueueDraining, words)
         }
     }

@@ -356,12 +356,14 @@ pub(crate) fn force_release(item: v1::ForceRelease) -> ForceRelease {
 }
 
 pub(crate) fn answer(message_id: Uuid, answer: Answer) -> v1::Answer {
+    let explanation = answer.explanation.map(Arc::unwrap_or_clone).map(Box::new);
     let accepted = |accepted: Accepted| v1::Accepted {
         execution_id: accepted.execution_id,
         status: accepted.status,
         position: accepted.position,
         repeated: accepted.repeated,
         priority: accepted.priority,
+        explanation,
     };
     v1::Answer {
         request_id: answer.request_id,

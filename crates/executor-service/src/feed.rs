@@ -12,7 +12,8 @@ use attune_bus::{
 use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
 use attune_messages::v1::{
-    ActionChanged, Cancel, ForceRelease, OperationsChanged, PausesChanged, SlotRelease, Submit,
+    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged, SlotRelease,
+    Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message};
 use attune_runtime::{Backoff, LogPace};
@@ -268,6 +269,11 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             let cancels = items.map(|item| (item.request_id, item.execution_id));
             Ok(Work::Cancels(cancels.collect()))
         }
+        _ if envelope.is::<Explain>() => {
+            let items = envelope.items::<Explain>()?.into_iter();
+            let questions = items.map(|item| (item.request_id, item.execution_id));
+            Ok(Work::Explains(questions.collect()))
+        }
         _ if envelope.is::<ForceRelease>() => {
             let items = envelope.items::<ForceRelease>()?.into_iter();
             Ok(Work::Releases(items.map(convert::force_release).collect()))
@@ -290,6 +296,7 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             let types = [
                 Submit::TYPE,
                 Cancel::TYPE,
+                Explain::TYPE,
                 ForceRelease::TYPE,
                 ActionChanged::TYPE,
                 PausesChanged::TYPE,

@@ -278,6 +278,7 @@ mod tests {
                     extra: None,
                 },
             }],
+            goes_on: false,
         };
         records.loaded(bounds(6));
         records.committed(&[bounds(2)]);

@@ -137,7 +137,7 @@ fn memory(_: &mut Criterion) {
         };
         queue.enter(Priority::Normal, waiting, None).expect("room");
     }
-    black_box(queue.grant_next());
+    black_box(queue.grant_next(0));
     let per_waiting = (resident() - before) / COUNT;
     println!("bytes per waiting execution, {COUNT} in one queue: {per_waiting}");
     drop(queue);

@@ -190,4 +190,6 @@ pub struct Decided {
     pub number: u64,
     /// In order.
     pub facts: Vec<Fact>,
+    /// Whether it has more to do than one step does, and will go on with it in the next.
+    pub goes_on: bool,
 }

@@ -1,8 +1,8 @@
 //! Version 1 of every message.
 
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueStats, Reject,
-    RequestId, Run, Status, Submission, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, Explanation, OwnerId, PartitionId, Priority, QueueStats,
+    Reject, RequestId, Run, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,18 @@ pub struct Cancel {
     pub execution_id: ExecutionId,
 }
 message!(Cancel = "partition.cancel");
+
+/// Why does an execution not run yet? Changes nothing. API → owner. An owner of before this message puts it
+/// among the dead letters and does not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Explain {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+    /// Which execution.
+    pub execution_id: ExecutionId,
+}
+message!(Explain = "partition.explain");
 
 /// Take the slot from an attempt that will not give it back by itself: its execution waits again
 /// or ends, as its action's policy says for a lost worker. API or worker → owner.
@@ -158,6 +170,9 @@ pub struct Accepted {
     /// The priority that it has, when it was accepted just now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// Why it does not run yet, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<Box<Explanation>>,
 }
 
 /// Run an execution. Owner → workers of a pool.

@@ -45,6 +45,7 @@ async fn answer_all(bus: MemoryBus) -> usize {
                     position: None,
                     repeated: false,
                     priority: None,
+                    explanation: None,
                 }),
             })
             .collect();

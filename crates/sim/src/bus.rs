@@ -37,6 +37,8 @@ pub(crate) enum Body {
     Submit(Arc<Submit>),
     /// A client asks to end one.
     Cancel(RequestId, ExecutionId, Arc<str>),
+    /// Why does one not run yet? Who asks stands last.
+    Explain(RequestId, ExecutionId, Arc<str>),
     /// This action has changed; who asks stands last.
     Changed(RequestId, Arc<str>, Arc<str>),
     /// What operators hold has changed; who asks stands last.

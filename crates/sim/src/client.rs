@@ -84,6 +84,12 @@ impl World {
                     self.cancel(id);
                 }
             }
+            Op::Explain { of } => {
+                let stored = self.store.requests.get(&self.request_of(of));
+                if let Some((id, _)) = stored.copied() {
+                    self.explain(id);
+                }
+            }
             Op::ForceRelease { of } => {
                 let holders = self.store.active.iter();
                 let holders = holders.filter(|(_, row)| row.status.holds_slot());

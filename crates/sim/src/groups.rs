@@ -83,9 +83,9 @@ impl Grouping {
     /// What it takes.
     pub(crate) fn cost(self, words: Words) -> u64 {
         match self.most {
-            // Who asked for more than that asked before, and counts as one who says nothing.
-            Some(most) if words.cost <= most => u64::from(words.cost),
-            _ => 1,
+            // Who asked for more than that asked before, and takes all that one may.
+            Some(most) => u64::from(words.cost.min(most)),
+            None => 1,
         }
     }
 }

@@ -46,6 +46,8 @@ pub enum Rule {
     Retry,
     /// What operators hold is held.
     Held,
+    /// What is said of why an execution does not run yet is so.
+    Explain,
 }
 
 impl From<Promise> for Rule {
@@ -71,6 +73,7 @@ impl Rule {
             Self::Audit,
             Self::Retry,
             Self::Held,
+            Self::Explain,
         ])
     }
 
@@ -90,6 +93,7 @@ impl Rule {
             Self::Audit => "audit",
             Self::Retry => "retry",
             Self::Held => "held",
+            Self::Explain => "explain",
         }
     }
 }

@@ -487,6 +487,10 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
             let work = Work::Cancels(vec![(*request_id, *execution_id)]);
             (work, Some(Arc::clone(reply_to)))
         }
+        Body::Explain(request_id, execution_id, reply_to) => {
+            let work = Work::Explains(vec![(*request_id, *execution_id)]);
+            (work, Some(Arc::clone(reply_to)))
+        }
         Body::Completed(completion) => (Work::Completions(vec![(**completion).clone()]), None),
         Body::Changed(request_id, action_ref, reply_to) => {
             let change = (*request_id, action_ref.to_string());

@@ -56,9 +56,6 @@ enum Accepted {
 /// By how much the clocks of two owners may differ when nobody's is wrong.
 const CLOCKS_DIFFER: Millis = 1_000;
 
-/// How many slots one step gives at most; the others have their turn in the next round.
-const STEP: usize = 1_000;
-
 /// What the owners are told by others.
 pub(crate) struct Told<'a> {
     /// By workers.
@@ -79,8 +76,6 @@ pub(crate) struct Shadow {
     pub(crate) closed: BTreeSet<String>,
     /// How the queues are held that are or were.
     pub(crate) holds: BTreeMap<ActionId, Hold>,
-    /// How many slots were given in the last part of the log.
-    pub(crate) granted: usize,
     /// The last part of the log that was judged.
     pub(crate) judged: u64,
     /// What was found in it.
@@ -339,10 +334,6 @@ impl Shadow {
         facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
-        let granted = facts
-            .iter()
-            .filter(|fact| matches!(fact, Fact::Granted { .. }));
-        self.granted = granted.count();
         for fact in facts {
             out.extend(told.retries.judge(now, fact, |id, attempt, status| {
                 told.reports.contains(id, attempt, status)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use attune_api_types::words;
+use attune_core::explain;
 use attune_core::{ActionSpec, PauseMode, Priority, Status, Submission};
 use serde_json::{Value, json};
 
@@ -43,6 +44,47 @@ fn states_and_priorities_have_the_same_names() {
         same::<Priority, words::Priority>(&json!(other));
         same::<PauseMode, words::PauseMode>(&json!(other));
     }
+}
+
+#[test]
+fn reasons_have_the_same_members() {
+    let until = "2026-01-02T03:04:05Z";
+    let lack = json!({"kind": "limit", "capacity": 5, "used": 4, "cost": 2, "ahead": 0,
+        "holders": [{"execution_id": 1792, "attempt": 1, "cost": 4, "since": until}], "more_holders": 3});
+    let mut group = lack.clone();
+    group["kind"] = json!("group_limit");
+    group["holders"][0].as_object_mut().unwrap().remove("since");
+    group["more_holders"] = json!(0);
+    for reason in [
+        json!({"kind": "delayed", "until": until}),
+        json!({"kind": "backoff", "until": until}),
+        json!({"kind": "paused", "mode": "drain"}),
+        json!({"kind": "regrouping", "unknown": 7}),
+        json!({"kind": "pool_closed", "pool": "gpu"}),
+        json!({"kind": "next_round"}),
+        json!({"kind": "of_tomorrow", "more": 1}),
+        json!({"kind": "limit", "capacity": 5}),
+        lack,
+        group,
+    ] {
+        same::<explain::Reason, words::Reason>(&reason);
+    }
+    for why in [
+        "paused",
+        "pool_closed",
+        "regrouping",
+        "delayed",
+        "few_samples",
+        "overtaken",
+        "of_tomorrow",
+    ] {
+        let why = json!({"kind": why, "samples": 3, "needed": 5});
+        same::<explain::NoEstimate, words::NoEstimate>(&why);
+    }
+    let estimate = json!({"starts_at": until, "earliest": until, "latest": until, "basis":
+        {"samples": 5, "mean_ms": 20, "deviation_ms": 2, "age_ms": 1}});
+    same::<explain::Estimate, words::Estimate>(&estimate);
+    same::<explain::OrderKey, words::OrderKey>(&json!({"key": -3, "seq": 9}));
 }
 
 #[test]

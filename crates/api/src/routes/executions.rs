@@ -28,7 +28,7 @@ pub(super) fn id_of(path: Result<Path<String>, PathRejection>) -> Result<Executi
 }
 
 /// What one execution is thought to need at most, in bytes, as long as its answer is not read.
-const SHOWN_BYTES: usize = 1024 * 1024;
+pub(super) const SHOWN_BYTES: usize = 1024 * 1024;
 /// What a row without long parts is thought to need, in bytes.
 const ROW_BYTES: usize = 1024;
 /// How many rows with long parts are read at once.

@@ -5,6 +5,7 @@ mod admin;
 mod cluster;
 mod dead_letters;
 mod executions;
+mod explain;
 mod holders;
 mod operations;
 mod pauses;
@@ -118,6 +119,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(submit::submit, executions::list))
         .routes(routes!(executions::show))
         .routes(routes!(executions::cancel))
+        .routes(routes!(explain::explain))
         .routes(routes!(holders::release))
         .routes(routes!(actions::list))
         .routes(routes!(actions::show, actions::apply))

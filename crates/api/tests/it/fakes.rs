@@ -11,7 +11,8 @@ use attune_bus::MemoryBus;
 use attune_commands::ClientError;
 use attune_core::{
     Action, ActionId, ActionPolicy, ActionRef, ActionSpec, Attempt, Builtin, Epoch, ExecutionId,
-    PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status, Submission, WorkerId,
+    Explanation, PartitionId, Priority, Reject, RejectCode, RequestId, Run, Seq, Status,
+    Submission, WorkerId,
 };
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
@@ -49,6 +50,8 @@ pub(crate) struct State {
     pub(crate) action_reads: usize,
     /// What every command is answered instead of being carried out.
     pub(crate) commands_fail: Option<ClientError>,
+    /// What owners say of why an execution does not run yet; without it, that they do not know it.
+    pub(crate) explanation: Option<Explanation>,
     /// What owners call an execution that they do not know.
     pub(crate) forgotten: Option<RejectCode>,
     /// The store cannot be reached.
@@ -177,13 +180,14 @@ pub(crate) fn execution_id(n: u32) -> ExecutionId {
     ExecutionId::new(PartitionId(0), Seq::new(Epoch(1), n))
 }
 
-fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
+pub(crate) fn accepted(id: ExecutionId, repeated: bool) -> Accepted {
     Accepted {
         execution_id: Some(id),
         status: Some(Status::Queued),
         position: Some(0),
         repeated,
         priority: None,
+        explanation: None,
     }
 }
 
@@ -278,6 +282,14 @@ impl Commands for Fake {
         })
     }
 
+    async fn explain(
+        &self,
+        execution_id: ExecutionId,
+        _deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        self.with(|state| state.explain(execution_id))
+    }
+
     async fn force_release(
         &self,
         command: ForceRelease,
@@ -312,6 +324,7 @@ impl Commands for Fake {
                     position: None,
                     repeated: false,
                     priority: None,
+                    explanation: None,
                 })
             }
         })

@@ -8,6 +8,7 @@
 mod actions;
 mod dead_letters;
 mod executions;
+mod explain;
 mod fake_cluster;
 mod fakes;
 mod harness;

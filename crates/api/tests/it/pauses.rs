@@ -57,6 +57,7 @@ impl State {
                     position: None,
                     priority: None,
                     repeated: false,
+                    explanation: None,
                 }),
             }
         });

@@ -173,6 +173,7 @@ async fn every_argument_has_a_help_text() -> anyhow::Result<()> {
             &["executions", "show", "--help"][..],
             "The execution's number",
         ),
+        (&["explain", "--help"], "The execution's number"),
         (
             &["executions", "cancel", "--help"],
             "The executions' numbers",

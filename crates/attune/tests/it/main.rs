@@ -16,6 +16,7 @@ mod dead_letters;
 mod descriptors;
 mod example;
 mod executors;
+mod explain;
 mod fences;
 mod fetches;
 mod first_use;

@@ -30,6 +30,7 @@ fn accepted(n: i64) -> Option<AnswerOutcome> {
         position: Some(0),
         repeated: false,
         priority: None,
+        explanation: None,
     }))
 }
 

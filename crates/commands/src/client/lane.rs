@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
 use attune_messages::v1::{
-    ActionChanged, Cancel, ForceRelease, OperationsChanged, PausesChanged, Submit,
+    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged, Submit,
 };
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use chrono::Utc;
@@ -30,6 +30,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) enum Kind {
     Submit,
     Cancel,
+    Explain,
     ForceRelease,
     ActionChanged,
     PausesChanged,
@@ -42,6 +43,7 @@ impl Kind {
         match self {
             Self::Submit => PackSize::of::<Submit>(bounds),
             Self::Cancel => PackSize::of::<Cancel>(bounds),
+            Self::Explain => PackSize::of::<Explain>(bounds),
             Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
             Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
             Self::PausesChanged => PackSize::of::<PausesChanged>(bounds),
@@ -54,6 +56,7 @@ impl Kind {
         match self {
             Self::Submit => encode_raw::<Submit>(message_id, now, items),
             Self::Cancel => encode_raw::<Cancel>(message_id, now, items),
+            Self::Explain => encode_raw::<Explain>(message_id, now, items),
             Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
             Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
             Self::PausesChanged => encode_raw::<PausesChanged>(message_id, now, items),

@@ -26,8 +26,8 @@ use std::time::Duration;
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
-    Accepted, ActionChanged, AnswerOutcome, Cancel, ForceRelease, OnReject, OperationsChanged,
-    PausesChanged, Submit,
+    Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject,
+    OperationsChanged, PausesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -262,6 +262,28 @@ impl CommandClient {
             deadline,
         )
         .await
+    }
+
+    /// Asks why an execution does not run yet; nothing changes by it. Its owner refuses with `ALREADY_ENDED`
+    /// when it neither waits nor holds a slot.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. An owner of an earlier release does not answer.
+    pub async fn explain(
+        &self,
+        execution_id: ExecutionId,
+        deadline: Duration,
+    ) -> Result<Accepted, ClientError> {
+        let deadline = Deadline::after(deadline);
+        self.check_partition(execution_id)?;
+        let request_id = RequestId::fresh();
+        let item = Explain {
+            request_id,
+            execution_id,
+        };
+        let prepared = Prepared::new(Kind::Explain, request_id, &item);
+        self.send(execution_id.partition(), prepared, deadline)
+            .await
     }
 
     /// Takes the slot from an attempt, whatever its worker says. Its status afterwards says what

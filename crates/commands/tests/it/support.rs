@@ -209,6 +209,7 @@ pub(crate) fn accepted(id: i64) -> AnswerOutcome {
         position: Some(0),
         repeated: false,
         priority: None,
+        explanation: None,
     })
 }
 

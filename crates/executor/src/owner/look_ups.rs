@@ -107,6 +107,7 @@ impl Owner {
                 }
                 Work::Completions(_)
                 | Work::Cancels(_)
+                | Work::Explains(_)
                 | Work::Releases(_)
                 | Work::Pauses(_)
                 | Work::Operations(_) => {}

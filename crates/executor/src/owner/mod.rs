@@ -411,6 +411,7 @@ impl Owner {
                 epoch,
                 number: 0,
                 facts: vec![fact],
+                goes_on: false,
             }));
         }
     }

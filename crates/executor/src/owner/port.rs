@@ -78,6 +78,10 @@ pub struct Delivered {
     pub work: Work,
 }
 
+/// As how many items of a round an answer counts: looking at a long queue takes as long as so many
+/// submissions.
+const EXPLAINED_AS: usize = 64;
+
 /// The items of a message.
 #[derive(Debug, Clone)]
 pub enum Work {
@@ -88,6 +92,8 @@ pub enum Work {
     Submits(Vec<Submit>),
     /// Executions to be ended.
     Cancels(Vec<(RequestId, ExecutionId)>),
+    /// Executions of which somebody asks why they do not run yet.
+    Explains(Vec<(RequestId, ExecutionId)>),
     /// Slots to be taken back.
     Releases(Vec<ForceRelease>),
     /// Actions that have changed: request and ref.
@@ -99,12 +105,13 @@ pub enum Work {
 }
 
 impl Work {
-    /// How many items there are.
+    /// How many items there are. Each answer to a question counts as several: so much work it is.
     pub fn len(&self) -> usize {
         match self {
             Self::Completions(items) => items.len(),
             Self::Submits(items) => items.len(),
             Self::Cancels(items) => items.len(),
+            Self::Explains(items) => items.len() * EXPLAINED_AS,
             Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
             Self::Pauses(items) | Self::Operations(items) => items.len(),

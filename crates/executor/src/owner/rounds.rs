@@ -18,9 +18,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use attune_core::{Action, PartitionId, RequestId};
+use attune_core::{Action, Bug, PartitionId, RequestId};
 
-use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Stage, Work};
+use super::{Call, Delivered, Notice, Output, Owner, Purpose, Reply, Send, Stage, Work};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::partition::{Accepted, Answer, Effect, Event};
@@ -269,6 +269,15 @@ impl Owner {
                     });
                 }
             }
+            Work::Explains(items) => {
+                for (request_id, execution_id) in items {
+                    step(Event::Explain {
+                        request_id,
+                        execution_id,
+                        reply_to: reply_to.clone(),
+                    });
+                }
+            }
             // The look-up has brought the new definition already.
             Work::Changes(items) => {
                 for (request_id, _) in items {
@@ -291,10 +300,23 @@ impl Owner {
             return self.tell_unwritten(now, round);
         }
         self.sweep.note(round.commit.executions());
+        if Bug::ExplainEarly.is_planted() {
+            self.tell_explanations(&mut round);
+        }
         let call = Call::Commit(Arc::clone(&round.commit));
         self.slow.asks(now);
         self.rounds.step = Step::Committing(Box::new(round));
         self.call(Purpose::Round, call);
+    }
+
+    /// Tells what was explained in a round, which is not stored yet.
+    fn tell_explanations(&mut self, round: &mut Round) {
+        for tell in round.tells.values_mut() {
+            let answers = std::mem::take(&mut tell.answers).into_iter();
+            let (early, others) = answers.partition(|(_, answer)| answer.explanation.is_some());
+            tell.answers = others;
+            self.out.push(Output::Send(Send::Answers(early)));
+        }
     }
 
     /// There is nothing in a round for the store.
@@ -408,6 +430,7 @@ fn changed(request_id: RequestId, reply_to: Option<&Arc<str>>) -> Option<Effect>
         answer: Answer {
             request_id,
             outcome: Ok(Accepted::default()),
+            explanation: None,
         },
     };
     reply_to.map(answer)

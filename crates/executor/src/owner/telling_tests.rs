@@ -132,6 +132,7 @@ fn what_is_refused_is_told_by_partition_after_what_is_accepted() {
             Answer {
                 request_id,
                 outcome,
+                explanation: None,
             },
         )
     };

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Moved, OperationId, OperationProgress, Outcome,
-    PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Explanation, Moved, OperationId, OperationProgress,
+    Outcome, PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission, WorkerId,
 };
 
 use super::Page;
@@ -44,6 +44,15 @@ pub enum Event {
     },
     /// A client asks to end an execution.
     Cancel {
+        /// Names the request.
+        request_id: RequestId,
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Who waits for the answer.
+        reply_to: Option<Arc<str>>,
+    },
+    /// Somebody asks why an execution does not run yet. Nothing changes by it.
+    Explain {
         /// Names the request.
         request_id: RequestId,
         /// Which execution.
@@ -183,6 +192,8 @@ pub struct Answer {
     pub request_id: RequestId,
     /// What became of it.
     pub outcome: Result<Accepted, Reject>,
+    /// Why an execution does not run yet, where that was asked.
+    pub explanation: Option<Arc<Explanation>>,
 }
 
 /// What became of a command that was carried out.

@@ -9,7 +9,7 @@ use super::retry::Tried;
 use super::{Completion, Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::queue::{Holder, Millis};
+use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::End;
 
 /// An attempt that will not give its slot back by itself.
@@ -36,13 +36,14 @@ impl Partition {
         };
         // The execution and its attempt say which slot it is, whatever action the worker names.
         let found = self.index.get(&execution_id).copied();
-        let found = found.filter(|action_id| {
+        let ended = found.filter(|_| outcome.status.is_reportable());
+        let ended = ended.and_then(|action_id| {
             let key = (execution_id, attempt);
-            outcome.status.is_reportable()
-                && (self.retry(now, *action_id, key, &outcome, out)
-                    || self.end_holder(*action_id, execution_id, attempt, outcome, counter, out))
+            let holder = self.retry(now, action_id, key, &outcome, out);
+            let end = || self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+            Some((action_id, holder.or_else(end)?))
         });
-        let Some(action_id) = found else {
+        let Some((action_id, holder)) = ended else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
             if Bug::Counter.is_planted() {
                 self.queues
@@ -55,10 +56,12 @@ impl Partition {
             out.push(Effect::Count(Counter::StaleCompletion));
             return;
         };
+        self.note_run(now, action_id, holder);
         self.serve(now, action_id, out);
     }
 
-    /// Ends an execution that holds a slot in this attempt; false when it does not.
+    /// Ends an execution that holds a slot in this attempt, and tells how it held it; nothing happens when
+    /// it does not.
     pub(super) fn end_holder(
         &mut self,
         action_id: ActionId,
@@ -67,19 +70,18 @@ impl Partition {
         outcome: Arc<Outcome>,
         counter: Counter,
         out: &mut Vec<Effect>,
-    ) -> bool {
+    ) -> Option<Holder> {
         let status = outcome.status;
         // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
-        let Ok(end) = End::of(execution_id, Status::Requested, outcome) else {
-            return false;
-        };
+        let end = End::of(execution_id, Status::Requested, outcome).ok()?;
         let cancelled = status == Status::Cancelled;
-        let ended = self.queues.with_existing(action_id, |queue| {
-            queue.finish(execution_id, attempt, cancelled)
-        });
-        if ended != Some(true) {
-            return false;
-        }
+        let finish = |queue: &mut ActionQueue| {
+            let holder = queue.holder(execution_id)?;
+            queue
+                .finish(execution_id, attempt, cancelled)
+                .then_some(holder)
+        };
+        let holder = self.queues.with_existing(action_id, finish).flatten()?;
         self.index.remove(&execution_id);
         self.note(|| Fact::Ended {
             execution_id,
@@ -89,7 +91,7 @@ impl Partition {
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));
-        true
+        Some(holder)
     }
 
     /// Ends an attempt that can never be told to a worker.
@@ -106,7 +108,8 @@ impl Partition {
         };
         let outcome = Arc::new(Outcome::failed(why));
         let counter = Counter::Undispatchable;
-        if self.end_holder(action_id, execution_id, attempt, outcome, counter, out) {
+        let ended = self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+        if ended.is_some() {
             self.serve(now, action_id, out);
         }
     }

@@ -23,6 +23,7 @@ impl Partition {
             epoch: self.epoch,
             number: self.logged,
             facts,
+            goes_on: !self.unserved.is_empty(),
         })
     }
 

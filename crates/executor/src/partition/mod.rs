@@ -6,6 +6,7 @@
 //! more than what is being written, and nothing is told that is not committed.
 
 mod event;
+mod explaining;
 mod force_release;
 mod grouping;
 mod holders;
@@ -29,7 +30,7 @@ use attune_core::{
 
 use crate::detector::Detector;
 use crate::fact::Fact;
-use crate::policy::{QueueLimits, Share, limits_of};
+use crate::policy::{QueueLimits, RunTimes, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
@@ -80,6 +81,9 @@ pub struct Partition {
     index: BTreeMap<ExecutionId, ActionId>,
     /// The actions whose executions may hold slots: all that do, and some that did.
     holding: BTreeSet<ActionId>,
+    /// How long executions of an action hold their slots; of those of which any has ended since the partition
+    /// was taken over.
+    run_times: HashMap<ActionId, RunTimes>,
     /// The actions of each pool.
     pools: BTreeMap<String, BTreeSet<ActionId>>,
     /// Pools that take no dispatches at the moment.
@@ -133,6 +137,7 @@ impl Partition {
             refs: BTreeMap::new(),
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
+            run_times: HashMap::new(),
             pools: BTreeMap::new(),
             closed: BTreeSet::new(),
             pauses: Arc::default(),
@@ -281,6 +286,11 @@ impl Partition {
                 let outcome = self.cancel(now, execution_id, out);
                 submit::answer(reply_to, request_id, outcome, out);
             }
+            Event::Explain {
+                request_id,
+                execution_id,
+                reply_to,
+            } => self.explain(now, request_id, execution_id, reply_to, out),
             Event::ForceRelease { command, reply_to } => {
                 self.force_release(now, *command, reply_to, out);
             }
@@ -453,6 +463,7 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
             seq,
             enqueued_at,
             eligible_at,
+            held_since: None,
             cancel_requested: row.cancel_requested,
             front: row.front,
             share: Share::default(),
@@ -480,6 +491,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     queue.restore_waiting(row.priority, waiting, row.demand.as_ref(), not_before);
 }
 
+#[cfg(test)]
+mod explaining_tests;
 #[cfg(test)]
 mod operator_tests;
 #[cfg(test)]

@@ -41,8 +41,8 @@ impl Tried {
 }
 
 impl Partition {
-    /// Puts an execution back whose run ended so, as its worker says; false where it ends with that,
-    /// or the attempt holds no slot.
+    /// Puts an execution back whose run ended so, as its worker says, and tells how it held its slot; nothing
+    /// happens where it ends with that, or the attempt holds no slot.
     pub(super) fn retry(
         &mut self,
         now: Millis,
@@ -50,24 +50,16 @@ impl Partition {
         (execution_id, attempt): (ExecutionId, Attempt),
         outcome: &Outcome,
         out: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(end) = TryEnd::reported(outcome.status) else {
-            return false;
-        };
-        let Some(action) = self.actions.get(&action_id).cloned() else {
-            return false;
-        };
+    ) -> Option<Holder> {
+        let end = TryEnd::reported(outcome.status)?;
+        let action = self.actions.get(&action_id).cloned()?;
         let holder = |queue: &mut ActionQueue| queue.holder(execution_id);
         let holder = self.queues.with_existing(action_id, holder).flatten();
-        let Some(holder) = holder.filter(|holder| holder.attempt == attempt) else {
-            return false;
-        };
-        let Some(tried) = Tried::of(&action, holder, end, || words_of(outcome)) else {
-            return false;
-        };
+        let holder = holder.filter(|holder| holder.attempt == attempt)?;
+        let tried = Tried::of(&action, holder, end, || words_of(outcome))?;
         out.push(Effect::Count(Counter::Retried));
         self.put_back(now, &action, execution_id, holder, Some(tried), out);
-        true
+        Some(holder)
     }
 
     /// Puts an execution back at its place: after a try that was `tried`, or because nothing of the

@@ -17,7 +17,8 @@ impl Partition {
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
         self.room = Room::of(self.step_items);
-        for _ in 0..self.step_items {
+        // One more than are served, so that it shows when there are.
+        for _ in 0..=self.step_items {
             let first = self.deadlines.first().copied();
             let Some((time, action_id)) = first.filter(|(time, _)| *time <= now) else {
                 break;
@@ -72,7 +73,7 @@ impl Partition {
                 if self.room.is_used_up() {
                     break;
                 }
-                match queue.grant_next() {
+                match queue.grant_next(now) {
                     Grant::Granted(granted) => {
                         self.room.grants -= 1;
                         self.detector.granted(now, &action, queue, granted, out);

@@ -124,7 +124,10 @@ impl Partition {
             None => queue.enter(priority, waiting, demand.as_ref()),
         };
         let entered = self.queues.with_queue(action.id, limits, enter);
-        let position = entered.map_err(|full| Reject::queue_full(full.max_length))?;
+        let position = entered.map_err(|full| Reject {
+            retry_after_seconds: Some(self.place_comes_free(&action)),
+            ..Reject::queue_full(full.max_length)
+        })?;
         self.next_place += 1;
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
@@ -321,6 +324,7 @@ pub(super) fn answer(
             answer: Answer {
                 request_id,
                 outcome,
+                explanation: None,
             },
         });
     }

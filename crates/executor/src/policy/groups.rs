@@ -327,7 +327,12 @@ impl Groups {
 
     /// Whether the limit of the action has room for somebody, beside those who hold a slot.
     pub(crate) fn has_room(&self, limits: &QueueLimits, cost: u16) -> bool {
-        fits(self.used, cost, limits.max_concurrent)
+        self.has_room_beside(limits, cost, 0)
+    }
+
+    /// The same, beside others who take so much as well.
+    pub(crate) fn has_room_beside(&self, limits: &QueueLimits, cost: u16, others: u64) -> bool {
+        fits(self.used + others, cost, limits.max_concurrent)
     }
 
     /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
@@ -348,6 +353,55 @@ impl Groups {
     pub(crate) fn used(&self, group: Group) -> (u64, u64) {
         let class = self.classes.get(group.0 as usize);
         (self.used, class.map_or(0, |class| u64::from(class.used)))
+    }
+
+    /// Whether there is room in the limit of a group for somebody, beside those who hold a slot and others
+    /// who take so much.
+    pub(crate) fn has_room_in(&self, limits: &QueueLimits, share: Share, others: u64) -> bool {
+        let class = self.classes.get(share.group.0 as usize);
+        let used = class.map_or(0, |class| u64::from(class.used));
+        fits(used + others, share.cost, limits.group_limit())
+    }
+
+    /// How many wait in a group before somebody, and what they take; up to `max` are looked at.
+    pub(crate) fn before_in(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        me: &Member,
+        max: usize,
+    ) -> (u64, u64) {
+        let Some(class) = self.classes.get(group.0 as usize) else {
+            return (0, 0);
+        };
+        let Line::Many(members) = &class.line else {
+            return (0, 0);
+        };
+        let key = me.key(limits.order);
+        let (mut many, mut cost) = (0, 0);
+        for priority in Priority::ALL {
+            let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
+            let lane = members.range((priority, lowest)..=(priority, highest));
+            let before = lane.map(member).take_while(|it| it.key(limits.order) < key);
+            for member in before.take(max) {
+                many += 1;
+                cost += u64::from(member.cost);
+            }
+        }
+        (many, cost)
+    }
+
+    /// How many groups with room, but for one, have their first before somebody; up to `max`.
+    pub(crate) fn ready_before(
+        &self,
+        limits: &QueueLimits,
+        but: Group,
+        me: &Member,
+        max: usize,
+    ) -> u64 {
+        let (key, seq) = me.key(limits.order);
+        let before = self.ready.range(..(key, seq, Group(0))).take(max);
+        before.filter(|(_, _, group)| *group != but).count() as u64
     }
 
     /// The first of a group.

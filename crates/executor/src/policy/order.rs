@@ -453,6 +453,50 @@ impl Order {
         Some((self.in_front() + before) as u64)
     }
 
+    /// Who stands at a place, with which priority.
+    pub(crate) fn find(&self, seq: Seq) -> Option<(Priority, Waiting)> {
+        let mut lanes = self.lanes.iter();
+        lanes.find_map(|lane| Some((lane.priority, lane.get(seq)?)))
+    }
+
+    /// How many stand before somebody, in a bounded time; and whether that is only about right.
+    pub(crate) fn about_before(
+        &self,
+        rule: OrderRule,
+        (priority, waiting): (Priority, &Waiting),
+    ) -> (u64, bool) {
+        let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
+        let (mut before, mut is_about) = (0, false);
+        for lane in &self.lanes {
+            before += lane.about_before(rule, key);
+            let has_far_gaps = lane.gaps > 0 && lane.row_before(rule, key) > COUNTED;
+            is_about |= has_far_gaps || lane.late.len() > COUNTED;
+        }
+        (before as u64, is_about)
+    }
+
+    /// Up to `max` who stand before somebody, in their order: of each lane those at its head.
+    pub(crate) fn first_before(
+        &self,
+        rule: OrderRule,
+        (priority, waiting): (Priority, &Waiting),
+        max: usize,
+    ) -> Vec<Waiting> {
+        let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
+        let mut before: Vec<(Key, Waiting)> = Vec::new();
+        for lane in &self.lanes {
+            let keyed = |it: Waiting| (lane.key(rule, &it), it);
+            let row = lane.row.iter().take(2 * max).filter(|place| !place.gone);
+            let row = row.map(|place| keyed(place.waiting()));
+            let late = lane.late.values().copied().map(keyed);
+            before.extend(row.take_while(|it| it.0 < key).take(max));
+            before.extend(late.take_while(|it| it.0 < key).take(max));
+        }
+        before.sort_unstable_by_key(|it| it.0);
+        before.truncate(max);
+        before.into_iter().map(|it| it.1).collect()
+    }
+
     /// Since when the one waits that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Millis> {
         let heads = self.lanes.iter().filter_map(Lane::first);

@@ -105,7 +105,8 @@ impl ActionQueue {
             .is_some_and(|stops| stops.hold.mode.is_some())
     }
 
-    fn is_pool_closed(&self) -> bool {
+    /// Whether the pool of the action takes no dispatches.
+    pub(super) fn is_pool_closed(&self) -> bool {
         self.stops.as_ref().is_some_and(|stops| stops.pool_closed)
     }
 
@@ -213,8 +214,8 @@ impl ActionQueue {
         }
     }
 
-    /// Gives a free slot to the first in order: the one place where slots are given.
-    pub fn grant_next(&mut self) -> Grant {
+    /// Gives a free slot to the first in order, from `now` on: the one place where slots are given.
+    pub fn grant_next(&mut self, now: Millis) -> Grant {
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }
@@ -237,6 +238,7 @@ impl ActionQueue {
             seq: waiting.seq,
             enqueued_at: waiting.enqueued_at,
             eligible_at: waiting.eligible_at,
+            held_since: Some(now),
             cancel_requested: false,
             front: waiting.front,
             share: waiting.share,

@@ -39,7 +39,7 @@ fn drain(queue: &mut ActionQueue, first: i64) -> Vec<i64> {
     let mut order = Vec::new();
     let mut holds = ExecutionId(first);
     while queue.finish(holds, Attempt(1), false) {
-        let Some(granted) = queue.grant_next().granted() else {
+        let Some(granted) = queue.grant_next(0).granted() else {
             break;
         };
         holds = granted.execution_id;
@@ -76,7 +76,7 @@ fn invariant(queue: &ActionQueue) {
 /// Gives a slot; which execution got it.
 fn grant(queue: &mut ActionQueue) -> Option<i64> {
     queue
-        .grant_next()
+        .grant_next(0)
         .granted()
         .map(|granted| granted.execution_id.0)
 }
@@ -94,7 +94,7 @@ fn five_executions_at_limit_two() {
     let expected = [(0, Some(1)), (0, Some(2)), (0, None), (1, None), (2, None)];
     assert_eq!(entered, expected);
     assert_eq!(
-        queue.grant_next(),
+        queue.grant_next(0),
         Grant::Blocked(Blocked::Limit { limit: 2 })
     );
     for (done, next) in [(1, Some(3)), (2, Some(4)), (3, Some(5)), (4, None)] {
@@ -176,7 +176,7 @@ fn a_revoked_execution_keeps_its_place() {
         attempt: Attempt(2),
         delayed: false,
     };
-    assert_eq!(queue.grant_next(), Grant::Granted(granted));
+    assert_eq!(queue.grant_next(0), Grant::Granted(granted));
     assert!(
         !queue.finish(ExecutionId(1), Attempt(1), false),
         "the lost attempt is void"
@@ -331,7 +331,7 @@ fn who_is_not_granted_a_slot_is_told_why() {
         .enter_delayed(Priority::High, waiting(2), None, 900)
         .unwrap();
     assert_eq!(
-        queue.grant_next(),
+        queue.grant_next(0),
         Grant::Blocked(Blocked::Delayed { until: 700 })
     );
     queue.wake_delayed(700, 10);
@@ -340,7 +340,7 @@ fn who_is_not_granted_a_slot_is_told_why() {
     // Whoever has its time still waits for a slot, however many wait for their time.
     queue.enter(Priority::Low, waiting(3), None).unwrap();
     assert_eq!(
-        queue.grant_next(),
+        queue.grant_next(0),
         Grant::Blocked(Blocked::Limit { limit: 1 })
     );
     queue.set_pool_closed(true);
@@ -350,7 +350,7 @@ fn who_is_not_granted_a_slot_is_told_why() {
         "the nearer reason"
     );
     assert!(queue.finish(ExecutionId(1), Attempt(1), false));
-    assert_eq!(queue.grant_next(), Grant::Blocked(Blocked::PoolClosed));
+    assert_eq!(queue.grant_next(0), Grant::Blocked(Blocked::PoolClosed));
     queue.set_pool_closed(false);
     assert_eq!(grant(&mut queue), Some(3));
     assert!(queue.finish(ExecutionId(3), Attempt(1), false));
@@ -495,7 +495,7 @@ proptest! {
                     }
                 }
             }
-            while let Some(granted) = queue.grant_next().granted() {
+            while let Some(granted) = queue.grant_next(0).granted() {
                 let (priority, id) = model.remove(0);
                 prop_assert_eq!(granted.execution_id, ExecutionId(id));
                 prop_assert!(queue.active_count() <= queue.limits().max_concurrent.unwrap() as usize);

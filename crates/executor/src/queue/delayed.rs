@@ -75,6 +75,15 @@ impl Delayed {
         self.late.contains_key(&seq) || self.in_row(seq).is_some()
     }
 
+    /// Who waits for its time at a place, with which priority, and until when.
+    pub(super) fn find(&self, seq: Seq) -> Option<(Priority, Waiting, Millis)> {
+        let place = match self.late.get(&seq) {
+            Some(place) => place,
+            None => &self.row[self.in_row(seq)?],
+        };
+        Some((place.priority?, place.waiting(), place.not_before))
+    }
+
     /// Where in the row somebody stands.
     fn in_row(&self, seq: Seq) -> Option<usize> {
         let index = self.row.binary_search_by_key(&seq, |place| place.seq);

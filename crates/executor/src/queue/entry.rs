@@ -53,6 +53,8 @@ pub struct Holder {
     pub enqueued_at: Millis,
     /// Since when it waited for a slot.
     pub eligible_at: Millis,
+    /// Since when it holds its slot; not known of those that an owner before this one granted.
+    pub held_since: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
     /// Whether it goes before all others, likewise.
@@ -107,7 +109,8 @@ impl Grant {
     }
 }
 
-/// Why nobody is given a slot.
+/// Why nobody is given a slot. What is added here is said to who waits as well: as a
+/// [`Reason`](attune_core::explain::Reason), by `explaining.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocked {
     /// Nobody waits.

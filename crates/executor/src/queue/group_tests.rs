@@ -67,7 +67,7 @@ fn enter(queue: &mut ActionQueue, n: i64, demand: &Demand) -> Result<u64, QueueF
 }
 
 fn granted(queue: &mut ActionQueue) -> Vec<i64> {
-    let granted = std::iter::from_fn(|| queue.grant_next().granted());
+    let granted = std::iter::from_fn(|| queue.grant_next(0).granted());
     granted
         .map(|granted| granted.execution_id.seq().0)
         .collect()
@@ -305,7 +305,7 @@ fn serve(queue: &mut ActionQueue, model: &mut Model) -> Result<(), TestCaseError
     loop {
         let expected = model.next();
         prop_assert_eq!(queue.blocked().is_none(), expected.is_some());
-        let granted = queue.grant_next().granted();
+        let granted = queue.grant_next(0).granted();
         prop_assert_eq!(
             granted.map(|granted| granted.execution_id.seq().0),
             expected
@@ -340,6 +340,7 @@ fn again(model: &Model) -> ActionQueue {
                 seq: waiting.seq,
                 enqueued_at: known.enqueued_at,
                 eligible_at: known.enqueued_at,
+                held_since: None,
                 cancel_requested: false,
                 share: Share::default(),
             };
@@ -478,7 +479,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
             model.limits.extra = grouped(rule, model.limits.group_limit());
             queue.set_limits(model.limits.clone());
             for (n, known) in &mut model.known {
-                prop_assert_eq!(queue.grant_next().granted(), None);
+                prop_assert_eq!(queue.grant_next(0).granted(), None);
                 let group = GroupKey([known.demand.group.0[0] / 2; 16]);
                 known.demand = Demand {
                     rule,

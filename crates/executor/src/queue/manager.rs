@@ -401,7 +401,7 @@ impl ExecutionQueueManager {
     /// Hands out every free slot and tells who got the first.
     fn grant(&self, queue: &mut ActionQueue) -> Option<ExecutionId> {
         let mut first = None;
-        while let Some(granted) = queue.grant_next().granted() {
+        while let Some(granted) = queue.grant_next(now()).granted() {
             first = first.or(Some(granted.execution_id));
             self.wake(granted.execution_id, GRANTED);
         }

@@ -5,6 +5,7 @@ mod bounds;
 mod delayed;
 mod entering;
 mod entry;
+mod explaining;
 mod leaving;
 mod load;
 mod manager;

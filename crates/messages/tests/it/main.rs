@@ -12,7 +12,8 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, ForceRelease, HandedOver, OperationsChanged, PausesChanged, QueueSnapshot,
+    ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged, PausesChanged,
+    QueueSnapshot,
     SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
@@ -54,6 +55,7 @@ fn types() -> [(&'static str, Decode); 14] {
         entry::<EnforcementCreated>(),
         entry::<Submit>(),
         entry::<Cancel>(),
+        entry::<Explain>(),
         entry::<ForceRelease>(),
         entry::<ActionChanged>(),
         entry::<PausesChanged>(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::client::asker;
+use crate::explaining;
 use attune_core::RejectCode;
 
 impl World {
@@ -49,6 +50,11 @@ impl World {
                         && let Some(id) = accepted.execution_id
                     {
                         self.told(&reply_to, id);
+                        let said = answer.explanation.as_ref();
+                        let found = said.and_then(|said| explaining::judge(&self.store, id, said));
+                        if let Some(violation) = found {
+                            self.oracle.blame(self.now, violation);
+                        }
                     }
                     let Some((ask, copy)) = asker(&reply_to) else {
                         continue;

@@ -32,13 +32,16 @@ impl World {
                     retries: &self.retries,
                 };
                 shadow.judge(now, &told, &facts, &mut said);
-                if !counter {
+                // What a step has left for the next one is judged then, and `progress` sees whether it comes.
+                if !counter && !decided.goes_on {
                     let actions = &self.plan.actions;
                     let number = |id: ActionId| usize::try_from(id.0 - 1).unwrap_or(0);
                     let pool_of = |id| pool_name(actions[number(id)].pool);
                     shadow.settle(now, pool_of, &mut said);
                 }
-                shadow.pass(now, &mut said);
+                if !decided.goes_on {
+                    shadow.pass(now, &mut said);
+                }
                 shadow.found = said;
             }
             let said = shadow.found.clone().into_iter();

@@ -88,6 +88,7 @@ impl Plan {
         plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
+        plan.add_questions(submits);
         plan.add_operations();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
@@ -227,6 +228,21 @@ impl Plan {
         }
         filter.all = filter == OperationFilter::default();
         filter
+    }
+
+    /// Questions why something does not run yet, likewise.
+    fn add_questions(&mut self, submits: usize) {
+        let mut rng = Rng::new(self.seed ^ 0xe4a1_e4a1_e4a1_e4a1);
+        let rng = &mut rng;
+        if rng.chance(500) {
+            return;
+        }
+        for _ in 0..=rng.index(8) {
+            let of = rng.index(submits);
+            let at = rng.between(50, self.heal_at);
+            self.ask(at, Op::Explain { of });
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
     }
 
     /// What is tried again, from a stream of chance of its own.

@@ -131,6 +131,11 @@ pub enum Op {
         /// The id of the operation that asked for it.
         of: usize,
     },
+    /// Asks why an execution does not run yet.
+    Explain {
+        /// The id of the operation that asked for it.
+        of: usize,
+    },
     /// Takes the slot back from one of those that hold one then.
     ForceRelease {
         /// From which of them.

@@ -7,16 +7,13 @@ use super::*;
 impl Shadow {
     /// What must be true whenever a round has done with an event: no free slot beside someone
     /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
-    /// hold it, or as many slots were given as one step gives.
+    /// hold it.
     pub(crate) fn settle(
         &self,
         now: Millis,
         pool_of: impl Fn(ActionId) -> String,
         out: &mut Vec<Violation>,
     ) {
-        if self.granted >= STEP {
-            return;
-        }
         for action in self.bounds.keys() {
             let held = self.hold_of(*action).mode.is_some();
             if held || self.closed.contains(&pool_of(*action)) {

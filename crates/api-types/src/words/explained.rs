@@ -1,0 +1,148 @@
+//! Why executions wait, as the core says it.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::PauseMode;
+
+/// Where an execution stands in order: whoever has the smaller key goes first, and of two with the same
+/// key whoever has the smaller sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OrderKey {
+    /// What the order of its action makes of its priority and of when it was accepted.
+    pub key: i64,
+    /// Its place among all executions of its action.
+    pub seq: i64,
+}
+
+/// Something that keeps an execution from a slot. Later releases have more kinds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    /// It was asked for not before a time.
+    Delayed {
+        /// That time.
+        until: DateTime<Utc>,
+    },
+    /// A try of it has ended, and the next comes after a back-off.
+    Backoff {
+        /// When that is over.
+        until: DateTime<Utc>,
+    },
+    /// Operators hold its queue; `pauses` says who.
+    Paused {
+        /// How.
+        mode: PauseMode,
+    },
+    /// By what executions are grouped has changed, and the groups of some are not known yet.
+    Regrouping {
+        /// How many are left.
+        unknown: u64,
+    },
+    /// The pool that would run it takes no dispatches at the moment.
+    PoolClosed {
+        /// Which pool.
+        pool: String,
+    },
+    /// The limit of its action has no room for it and for who waits before it.
+    Limit(Lack),
+    /// The limit of its group has no room for it and for who waits before it there.
+    GroupLimit(Lack),
+    /// There is room for it: its turn comes in the next round of its owner.
+    NextRound,
+    /// Something that a later release knows.
+    #[serde(other)]
+    Other,
+}
+
+/// A limit that has no room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lack {
+    /// How much of it there is.
+    pub capacity: u64,
+    /// How much of it is taken.
+    pub used: u64,
+    /// How much of it this execution takes.
+    pub cost: u64,
+    /// How many wait before it for the same limit.
+    pub ahead: u64,
+    /// Who holds it, by rising id; at most 20.
+    pub holders: Vec<LimitHolder>,
+    /// How many hold it that are not named.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_holders: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Who holds a part of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LimitHolder {
+    /// Which execution.
+    pub execution_id: i64,
+    /// Which attempt of it.
+    pub attempt: i32,
+    /// How much it takes.
+    pub cost: u64,
+    /// Since when; not known of those that an owner before this one granted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// When an execution is given a slot, as far as can be told: in four of five cases between `earliest` and
+/// `latest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Estimate {
+    /// As likely earlier as later.
+    pub starts_at: DateTime<Utc>,
+    /// With nine chances in ten not before this.
+    pub earliest: DateTime<Utc>,
+    /// With nine chances in ten not after this.
+    pub latest: DateTime<Utc>,
+    /// By what this is known.
+    pub basis: Basis,
+}
+
+/// How long executions of the action have held their slots, from the grant to the end, by the clock of the
+/// owner: the newest 200 count most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Basis {
+    /// How many there were since the owner took its queue over, at most 200.
+    pub samples: u32,
+    /// The mean, in milliseconds.
+    pub mean_ms: u64,
+    /// The standard deviation, in milliseconds.
+    pub deviation_ms: u64,
+    /// How long ago the last one ended, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// Why it cannot be told when an execution is given a slot. Later releases have more kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NoEstimate {
+    /// Nobody knows when operators resume the queue.
+    Paused,
+    /// Nobody knows when the pool takes dispatches again.
+    PoolClosed,
+    /// It goes on in a moment.
+    Regrouping,
+    /// Who waits by then is not known yet.
+    Delayed,
+    /// Too few have ended since its owner took the queue over.
+    FewSamples {
+        /// How many have.
+        samples: u32,
+        /// How many are needed.
+        needed: u32,
+    },
+    /// Executions that go before it come faster than slots come free.
+    Overtaken,
+    /// Something that a later release knows.
+    #[serde(other)]
+    Other,
+}

@@ -1,0 +1,167 @@
+//! `attune explain ID`.
+
+use attune_api_types::{ExplainState, ExplainView};
+use attune_core::ExecutionId;
+use attune_core::explain::{Lack, Reason};
+use chrono::{DateTime, SecondsFormat, Utc};
+use clap::Args;
+
+use super::http::Http;
+use super::render::{Column, duration, one_line, or_dash, table};
+use super::{Connect, EXIT_CODES, Failure, Output, pauses};
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct ExplainArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    /// The execution's number, as `attune submit` and `attune executions list` print it.
+    #[arg(value_name = "ID")]
+    id: ExecutionId,
+}
+
+pub(super) async fn execute(http: &Http, arguments: ExplainArguments) -> Result<Output, Failure> {
+    let path = format!("/executions/{}/explain", arguments.id);
+    let view: ExplainView = http.get(&path, &[]).await?;
+    Ok(if arguments.connect.json {
+        Output::json(&view)
+    } else {
+        Output::text(text(&view))
+    })
+}
+
+/// A line for each thing that is said, and a table for the holders of each limit.
+fn text(view: &ExplainView) -> String {
+    let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let about = if view.is_about { "about " } else { "" };
+    let position = view.position.map(|before| match before {
+        0 => "next in order".to_owned(),
+        1 => format!("{about}1 stands before it"),
+        many => format!("{about}{many} stand before it"),
+    });
+    let next_time = view.next_time.map(|at| {
+        let from_now = duration(at - view.at);
+        format!("{}, {from_now} from now", time(at))
+    });
+    let order = view.order_key.map(|order| {
+        format!(
+            "key {}, sequence {}, priority {}",
+            order.key, order.seq, view.priority
+        )
+    });
+    let over = matches!(view.state, ExplainState::Ended);
+    let lines = [
+        ("execution", Some(view.id.to_string())),
+        ("action", Some(view.action_ref.clone())),
+        ("status", Some(view.status.to_string())),
+        ("waits", Some(view.waits.clone())),
+        ("held", pauses::of_queue(&view.pauses, 1).filter(|_| !over)),
+        ("not before", next_time),
+        ("position", position),
+        ("order", order),
+        ("starts", view.starts.clone()),
+        ("as of", Some(time(view.at))),
+    ];
+    let mut text = String::new();
+    for (name, value) in lines {
+        if let Some(value) = value {
+            text.push_str(&format!("{name:12} {}\n", one_line(&value)));
+        }
+    }
+    for reason in &view.waits_for {
+        let (name, lack) = match reason {
+            Reason::Limit(lack) => ("the slots of the action", lack),
+            Reason::GroupLimit(lack) => ("the room of its group", lack),
+            _ => continue,
+        };
+        text.push_str(&format!(
+            "\nwho holds {name}:\n{}\n",
+            holders(lack, view.at)
+        ));
+    }
+    text
+}
+
+fn holders(lack: &Lack, now: DateTime<Utc>) -> String {
+    let rows = lack.holders.iter().map(|holder| {
+        vec![
+            holder.execution_id.to_string(),
+            holder.attempt.to_string(),
+            holder.cost.to_string(),
+            or_dash(holder.since.map(|since| duration(now - since))),
+        ]
+    });
+    let columns = [
+        Column::Figures("execution"),
+        Column::Figures("attempt"),
+        Column::Figures("takes"),
+        Column::Figures("held for"),
+    ];
+    let more = match lack.more_holders {
+        0 => String::new(),
+        more => format!("\n(and {more} more)"),
+    };
+    format!("{}{more}", table(&columns, rows.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::explain::{LimitHolder, OrderKey};
+    use attune_core::{Attempt, Priority, Seq, Status};
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_stands_line_by_line_with_the_holders_below() {
+        let at = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let lack = Lack {
+            capacity: 2,
+            used: 2,
+            cost: 1,
+            ahead: 1,
+            holders: vec![LimitHolder {
+                execution_id: ExecutionId(5),
+                attempt: Attempt(1),
+                cost: 1,
+                since: Some(at - TimeDelta::seconds(3)),
+            }],
+            more_holders: 1,
+        };
+        let view = ExplainView {
+            id: ExecutionId(7),
+            action_ref: "core.echo".to_owned(),
+            status: Status::Queued,
+            state: ExplainState::Waiting,
+            attempt: Attempt(0),
+            priority: Priority::Normal,
+            at,
+            waits: "for a slot".to_owned(),
+            waits_for: vec![Reason::Limit(lack), Reason::NextRound],
+            pauses: Vec::new(),
+            next_time: None,
+            position: Some(1),
+            is_about: false,
+            order_key: Some(OrderKey {
+                key: 2,
+                seq: Seq(9),
+            }),
+            starts: Some("in about 2.0s".to_owned()),
+            estimate: None,
+            no_estimate: None,
+        };
+        let expected = "execution    7\n\
+                        action       core.echo\n\
+                        status       queued\n\
+                        waits        for a slot\n\
+                        position     1 stands before it\n\
+                        order        key 2, sequence 9, priority normal\n\
+                        starts       in about 2.0s\n\
+                        as of        2027-01-15T08:00:00.000Z\n\n\
+                        who holds the slots of the action:\n\
+                        execution  attempt  takes  held for\n        \
+                        5        1      1      3.0s\n\
+                        (and 1 more)\n";
+        assert_eq!(text(&view), expected);
+    }
+}

@@ -1,0 +1,97 @@
+//! Why an execution does not run yet: a question that changes nothing.
+
+use std::sync::Arc;
+
+use attune_core::{Action, ActionId, ExecutionId, Explanation, Reject, RejectCode, RequestId};
+
+use super::{Accepted, Answer, Effect, Partition};
+use crate::policy::RunTimes;
+use crate::queue::{ActionQueue, Holder, Millis};
+
+/// The longest that whoever finds a queue full is told to wait, in seconds.
+const LONGEST_RETRY_AFTER: f64 = 300.0;
+
+impl Partition {
+    /// Says what keeps an execution from a slot, if somebody waits for the answer.
+    pub(super) fn explain(
+        &self,
+        now: Millis,
+        request_id: RequestId,
+        execution_id: ExecutionId,
+        reply_to: Option<Arc<str>>,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(reply_to) = reply_to else { return };
+        let (outcome, explanation) = match self.explanation(now, execution_id) {
+            Ok(explanation) => {
+                let accepted = Accepted {
+                    execution_id: Some(execution_id),
+                    ..Accepted::default()
+                };
+                (Ok(accepted), Some(Arc::new(explanation)))
+            }
+            Err(reject) => (Err(reject), None),
+        };
+        let answer = Answer {
+            request_id,
+            outcome,
+            explanation,
+        };
+        out.push(Effect::Answer { reply_to, answer });
+    }
+
+    /// What keeps an execution from a slot.
+    ///
+    /// # Errors
+    /// [`Reject`] when it neither waits here nor holds a slot.
+    pub fn explanation(
+        &self,
+        now: Millis,
+        execution_id: ExecutionId,
+    ) -> Result<Explanation, Reject> {
+        if execution_id.partition() != self.id {
+            let words = format!(
+                "execution {execution_id} does not belong to partition {}",
+                self.id
+            );
+            return Err(Reject::new(RejectCode::WrongPartition, words));
+        }
+        let action_id = self.index.get(&execution_id);
+        let action = action_id.and_then(|action_id| self.actions.get(action_id));
+        let explained = action.and_then(|action| {
+            let (pool, times) = (&action.spec.pool, self.run_times.get(&action.id));
+            let explain = |queue: &mut ActionQueue| queue.explain(now, execution_id, pool, times);
+            self.queues.with_existing(action.id, explain).flatten()
+        });
+        explained.ok_or_else(|| {
+            let words = format!("execution {execution_id} neither waits nor runs");
+            Reject::new(RejectCode::AlreadyEnded, words)
+        })
+    }
+
+    /// Remembers for how long somebody held its slot who gives it back.
+    pub(super) fn note_run(&mut self, now: Millis, action_id: ActionId, holder: Holder) {
+        if let Some(since) = holder.held_since {
+            let times = self.run_times.entry(action_id).or_default();
+            times.note(now, now - since, holder.priority);
+        }
+    }
+
+    /// When a place comes free in a full queue, in seconds: with the next slot that does.
+    pub(super) fn place_comes_free(&self, action: &Action) -> u32 {
+        if self.is_paused(action.id) {
+            return Reject::HELD_RETRY_AFTER;
+        }
+        let times = self.run_times.get(&action.id);
+        let limit = action.spec.policy.concurrency.limit;
+        let seconds = times
+            .zip(limit)
+            .map_or(1.0, |(times, limit)| next_end(times, limit) / 1_000.0);
+        seconds.ceil().clamp(1.0, LONGEST_RETRY_AFTER) as u32
+    }
+}
+
+/// How long it takes until one of so many slots comes free, in milliseconds.
+fn next_end(times: &RunTimes, limit: u32) -> f64 {
+    times.mean() / f64::from(limit.max(1))
+}

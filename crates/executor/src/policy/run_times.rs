@@ -1,0 +1,129 @@
+//! How long executions of an action hold their slots, and how often slots come free: what estimates are
+//! made of. A few words for each action of which anything has ended, and a few additions for each end.
+
+use attune_core::Priority;
+use attune_core::explain::Basis;
+
+use crate::queue::Millis;
+
+/// The newest ends count with a hundredth each, which is worth as much as a mean over the last 200.
+const NEWEST: f64 = 100.0;
+/// How many ends the figures are worth at most.
+const WORTH: u32 = 200;
+
+/// Decayed figures of the ends of an action.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunTimes {
+    ends: u32,
+    /// From grant to end, in milliseconds.
+    mean: f64,
+    variance: f64,
+    /// Between two ends, in milliseconds.
+    between: f64,
+    /// Which part of the ends had which priority.
+    shares: [f32; Priority::ALL.len()],
+    last: Millis,
+}
+
+impl RunTimes {
+    /// A slot that was `held` for so long came free at `now`.
+    pub(crate) fn note(&mut self, now: Millis, held: Millis, priority: Priority) {
+        if self.ends > 0 {
+            let between = self.last.abs_diff(now.max(self.last)) as f64;
+            self.between += (between - self.between) / f64::from(self.ends).min(NEWEST);
+        }
+        self.ends = self.ends.saturating_add(1);
+        let weight = 1.0 / f64::from(self.ends).min(NEWEST);
+        let step = held.max(0) as f64 - self.mean;
+        self.mean += weight * step;
+        self.variance = (1.0 - weight) * (self.variance + weight * step * step);
+        for (rank, share) in (0..).zip(&mut self.shares) {
+            let is_it = f32::from(u8::from(rank == priority.rank()));
+            *share += (weight as f32) * (is_it - *share);
+        }
+        self.last = self.last.max(now);
+    }
+
+    /// How many ends the figures are worth.
+    pub(crate) fn samples(&self) -> u32 {
+        self.ends.min(WORTH)
+    }
+
+    /// The mean, in milliseconds: from 1 on, because what is over at once is not over before.
+    pub(crate) fn mean(&self) -> f64 {
+        self.mean.max(1.0)
+    }
+
+    /// The standard deviation, in milliseconds.
+    pub(crate) fn deviation(&self) -> f64 {
+        self.variance.max(0.0).sqrt()
+    }
+
+    /// How many of a priority come free in a millisecond; where all that come are served, as many come.
+    pub(crate) fn rate(&self, priority: Priority) -> f64 {
+        let share = f64::from(self.shares[usize::from(priority.rank())]);
+        if self.ends < 2 {
+            return 0.0;
+        }
+        share / self.between.max(1.0)
+    }
+
+    /// What estimates are based on.
+    pub(crate) fn basis(&self, now: Millis) -> Basis {
+        Basis {
+            samples: self.samples(),
+            mean_ms: self.mean.round() as u64,
+            deviation_ms: self.deviation().round() as u64,
+            age_ms: u64::try_from(now - self.last).unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_what_was_noted() {
+        let mut times = RunTimes::default();
+        for n in 0..50 {
+            times.note(n * 20, 100 + 100 * (n % 2), Priority::ALL[(n % 2) as usize]);
+        }
+        assert!((times.mean() - 150.0).abs() < 1e-6 && (times.deviation() - 50.0).abs() < 1e-6);
+        assert!((times.rate(Priority::Critical) - 0.025).abs() < 1e-6);
+        assert_eq!(times.rate(Priority::Low), 0.0);
+        let basis = times.basis(1_000);
+        assert_eq!(
+            (
+                basis.samples,
+                basis.mean_ms,
+                basis.deviation_ms,
+                basis.age_ms
+            ),
+            (50, 150, 50, 20)
+        );
+    }
+
+    #[test]
+    fn what_was_long_ago_counts_less_and_less() {
+        let mut times = RunTimes::default();
+        for n in 0..1_000 {
+            times.note(n, 1_000, Priority::Normal);
+        }
+        for n in 0..300 {
+            times.note(1_000 + n, 10, Priority::Normal);
+        }
+        assert!(times.mean() < 70.0, "{}", times.mean());
+        assert_eq!(times.samples(), 200);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_spoils_nothing() {
+        let mut times = RunTimes::default();
+        for now in [1_000, 500, 2_000] {
+            times.note(now, -5, Priority::Normal);
+        }
+        assert_eq!(times.basis(1_500).age_ms, 0);
+        assert!(times.rate(Priority::Normal) > 0.0 && times.mean() >= 1.0);
+    }
+}

@@ -1,0 +1,328 @@
+//! What keeps somebody from a slot, said by what gives the slots; and the queue as it looks from its place,
+//! for an estimate. However long a queue is, only so much of it is looked at.
+
+use std::collections::HashMap;
+
+use attune_core::explain::{
+    Explanation, Lack, LimitHolder, MAX_HOLDERS, NoEstimate, OrderKey, QueueState, Reason,
+};
+use attune_core::{ExecutionId, OrderRule, Priority};
+use chrono::{DateTime, Utc};
+
+use super::action_queue::ActionQueue;
+use super::entry::{Holder, Millis, Waiting};
+use super::load::Load;
+use crate::policy::estimate::{self, Held, Overtakers, Scene, Waiter};
+use crate::policy::{Group, Groups, Member, RunTimes};
+
+/// How many places of a queue, holders and members of a group are looked at one by one at most.
+const LOOKED_AT: usize = 4096;
+/// The same of those who stand before somebody, where executions demand different things: each is weighed.
+const WEIGHED: usize = 1024;
+
+/// Who waits, and where.
+struct Place {
+    priority: Priority,
+    waiting: Waiting,
+    position: u64,
+}
+
+fn time(millis: Millis) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(millis).unwrap_or_default()
+}
+
+impl ActionQueue {
+    /// What keeps an execution from a slot; `None` when it is not in this queue. `pool` is where it would
+    /// run, `times` are those of what has ended in this queue.
+    pub(crate) fn explain(
+        &self,
+        now: Millis,
+        id: ExecutionId,
+        pool: &str,
+        times: Option<&RunTimes>,
+    ) -> Option<Explanation> {
+        let (load, seq) = (self.load.as_deref()?, id.seq());
+        if let Some(holder) = load.active.get(&id) {
+            return Some(explained(
+                now,
+                QueueState::HoldsSlot,
+                holder.attempt,
+                holder.priority,
+            ));
+        }
+        if let Some((priority, waiting, until)) = load.delayed.find(seq) {
+            let mut said = explained(now, QueueState::Delayed, waiting.attempt, priority);
+            let until = time(until);
+            said.waits_for.push(match waiting.attempt.0 {
+                0 => Reason::Delayed { until },
+                _ => Reason::Backoff { until },
+            });
+            said.waits_for.extend(self.held_by());
+            said.next_time = Some(until);
+            said.no_estimate = Some(NoEstimate::Delayed);
+            return Some(said);
+        }
+        let (priority, waiting) = load.order.find(seq)?;
+        let rule = self.limits.order;
+        let (position, is_about) = load.order.about_before(rule, (priority, &waiting));
+        let place = Place {
+            priority,
+            waiting,
+            position,
+        };
+        let mut said = explained(now, QueueState::Waiting, waiting.attempt, priority);
+        said.position = Some(position);
+        said.is_about = is_about;
+        said.order_key = Some(OrderKey {
+            key: rule.key(priority, waiting.enqueued_at),
+            seq,
+        });
+        said.waits_for = self.reasons(load, &place, pool);
+        match self.estimate(now, load, &place, &said.waits_for, times) {
+            Ok(estimate) => said.estimate = estimate,
+            Err(why) => said.no_estimate = Some(why),
+        }
+        Some(said)
+    }
+
+    fn held_by(&self) -> Option<Reason> {
+        let mode = self.held().mode?;
+        Some(Reason::Paused { mode })
+    }
+
+    /// All that keeps somebody from a slot who waits for one.
+    fn reasons(&self, load: &Load, place: &Place, pool: &str) -> Vec<Reason> {
+        let mut reasons: Vec<Reason> = self.held_by().into_iter().collect();
+        if self.is_pool_closed() {
+            let pool = pool.to_owned();
+            reasons.push(Reason::PoolClosed { pool });
+        }
+        match &load.groups {
+            None => reasons.extend(self.lacks(load, place)),
+            Some(groups) if groups.unknown().is_empty() => {
+                reasons.extend(self.lacks_in(load, groups, place));
+            }
+            Some(groups) => reasons.push(Reason::Regrouping {
+                unknown: groups.unknown().len() as u64,
+            }),
+        }
+        if reasons.is_empty() {
+            reasons.push(Reason::NextRound);
+        }
+        reasons
+    }
+
+    /// What somebody lacks where all demand the same.
+    fn lacks(&self, load: &Load, place: &Place) -> Option<Reason> {
+        let capacity = self.limits.max_concurrent?;
+        let used = load.active.len() as u64;
+        if used + place.position < u64::from(capacity) {
+            return None;
+        }
+        let lack = lack(load, None, capacity, used, (1, place.position));
+        Some(Reason::Limit(lack))
+    }
+
+    /// What somebody lacks where executions demand different things: of its group, and of the action.
+    fn lacks_in(&self, load: &Load, groups: &Groups, place: &Place) -> Vec<Reason> {
+        let (limits, waiting) = (&self.limits, &place.waiting);
+        let share = waiting.share;
+        let me = Member {
+            priority: place.priority,
+            seq: waiting.seq,
+            cost: share.cost,
+            enqueued_at: waiting.enqueued_at,
+        };
+        let (ahead, taken_ahead) = groups.before_in(limits, share.group, &me, LOOKED_AT);
+        let (used, used_of_group) = groups.used(share.group);
+        let cost = share.cost.into();
+        let mut reasons = Vec::new();
+        if let Some(capacity) = limits.group_limit()
+            && !groups.has_room_in(limits, share, taken_ahead)
+        {
+            let group = Some(share.group);
+            let lack = lack(load, group, capacity, used_of_group, (cost, ahead));
+            reasons.push(Reason::GroupLimit(lack));
+        }
+        let others = groups.ready_before(limits, share.group, &me, LOOKED_AT);
+        if let Some(capacity) = limits.max_concurrent
+            && (others > 0 || !groups.has_room_beside(limits, share.cost, taken_ahead))
+        {
+            let lack = lack(load, None, capacity, used, (cost, others + ahead));
+            reasons.push(Reason::Limit(lack));
+        }
+        reasons
+    }
+
+    /// When somebody who waits is given a slot; `Ok(None)` where nothing keeps it.
+    fn estimate(
+        &self,
+        now: Millis,
+        load: &Load,
+        place: &Place,
+        reasons: &[Reason],
+        times: Option<&RunTimes>,
+    ) -> Result<Option<attune_core::explain::Estimate>, NoEstimate> {
+        for reason in reasons {
+            match reason {
+                Reason::Paused { .. } => return Err(NoEstimate::Paused),
+                Reason::PoolClosed { .. } => return Err(NoEstimate::PoolClosed),
+                Reason::Regrouping { .. } => return Err(NoEstimate::Regrouping),
+                Reason::NextRound => return Ok(None),
+                _ => {}
+            }
+        }
+        let needed = estimate::NEEDED;
+        let samples = times.map_or(0, RunTimes::samples);
+        let Some(times) = times.filter(|_| samples >= needed) else {
+            return Err(NoEstimate::FewSamples { samples, needed });
+        };
+        let mut scene = match &load.groups {
+            None => self.scene(now, load, place),
+            Some(_) => self.scene_in_groups(now, load, place),
+        };
+        scene.overtakers = self.overtakers(now, place, times);
+        let wait = estimate::wait(&scene, times).ok_or(NoEstimate::Overtaken)?;
+        let after = |millis: f64| time(now.saturating_add(millis.round() as Millis));
+        Ok(Some(attune_core::explain::Estimate {
+            starts_at: after(wait.median),
+            earliest: after(wait.earliest),
+            latest: after(wait.latest),
+            basis: times.basis(now),
+        }))
+    }
+
+    /// The queue as it looks from a place, where all demand the same.
+    fn scene(&self, now: Millis, load: &Load, place: &Place) -> Scene {
+        let holders = load.active.values().take(estimate::PLAYED_HOLDERS + 1);
+        let played = place.position.min(estimate::PLAYED as u64 - 1);
+        let waiter = Waiter { cost: 1, group: 0 };
+        Scene {
+            limit: self.limits.max_concurrent.map(u64::from),
+            group_limit: None,
+            groups: 1,
+            holders: holders.map(|holder| held(now, holder, 0)).collect(),
+            line: (0..=played).map(|_| waiter).collect(),
+            beyond: (place.position - played) as f64,
+            overtakers: Vec::new(),
+        }
+    }
+
+    /// The same, where executions demand different things.
+    fn scene_in_groups(&self, now: Millis, load: &Load, place: &Place) -> Scene {
+        let rule = self.limits.order;
+        let before = load
+            .order
+            .first_before(rule, (place.priority, &place.waiting), WEIGHED);
+        let beyond = place.position.saturating_sub(before.len() as u64);
+        let mut numbers: HashMap<Group, usize> = HashMap::new();
+        let mut number = |group: Group| {
+            let next = numbers.len();
+            *numbers.entry(group).or_insert(next)
+        };
+        let line = before.iter().chain([&place.waiting]);
+        let line = line.map(|waiting| Waiter {
+            cost: waiting.share.cost.into(),
+            group: number(waiting.share.group),
+        });
+        let line = line.collect();
+        let holders = load.active.values().take(LOOKED_AT);
+        let holders = holders.map(|holder| held(now, holder, number(holder.share.group)));
+        let holders = holders.collect();
+        Scene {
+            limit: self.limits.max_concurrent.map(u64::from),
+            group_limit: self.limits.group_limit().map(u64::from),
+            groups: numbers.len(),
+            holders,
+            line,
+            beyond: beyond as f64,
+            overtakers: Vec::new(),
+        }
+    }
+
+    /// Who comes later and goes before somebody, as far as what has ended shows.
+    fn overtakers(&self, now: Millis, place: &Place, times: &RunTimes) -> Vec<Overtakers> {
+        let rule = self.limits.order;
+        let higher = Priority::ALL.into_iter();
+        let higher = higher.take_while(|priority| *priority < place.priority);
+        let key = rule.key(place.priority, place.waiting.enqueued_at);
+        let overtakers = higher.filter_map(|priority| {
+            let until = match rule {
+                OrderRule::Priority => None,
+                OrderRule::Fifo => return None,
+                OrderRule::Ageing { .. } => Some((key - rule.key(priority, now)) as f64),
+            };
+            let rate = times.rate(priority);
+            (rate > 0.0 && until.is_none_or(|until| until > 0.0))
+                .then_some(Overtakers { rate, until })
+        });
+        overtakers.collect()
+    }
+}
+
+fn explained(
+    now: Millis,
+    state: QueueState,
+    attempt: attune_core::Attempt,
+    priority: Priority,
+) -> Explanation {
+    Explanation {
+        state,
+        attempt,
+        priority,
+        at: time(now),
+        waits_for: Vec::new(),
+        next_time: None,
+        position: None,
+        is_about: false,
+        order_key: None,
+        estimate: None,
+        no_estimate: None,
+    }
+}
+
+fn held(now: Millis, holder: &Holder, group: usize) -> Held {
+    Held {
+        age: holder.held_since.map(|since| now - since),
+        cost: holder.share.cost.into(),
+        group,
+    }
+}
+
+/// A limit that has no room: of the action, or of a group.
+fn lack(
+    load: &Load,
+    group: Option<Group>,
+    capacity: u32,
+    used: u64,
+    (cost, ahead): (u64, u64),
+) -> Lack {
+    let holders = load.active.iter().take(LOOKED_AT);
+    let mut holders =
+        holders.filter(|(_, holder)| group.is_none_or(|group| holder.share.group == group));
+    let named = holders.by_ref().take(MAX_HOLDERS);
+    let named: Vec<LimitHolder> = named
+        .map(|(id, holder)| LimitHolder {
+            execution_id: *id,
+            attempt: holder.attempt,
+            cost: holder.share.cost.into(),
+            since: holder.held_since.map(time),
+        })
+        .collect();
+    let more_holders = match group {
+        Some(_) => holders.count() as u64,
+        None => (load.active.len() - named.len()) as u64,
+    };
+    Lack {
+        capacity: capacity.into(),
+        used,
+        cost,
+        ahead,
+        holders: named,
+        more_holders,
+    }
+}
+
+#[cfg(test)]
+#[path = "explaining_tests.rs"]
+mod tests;
