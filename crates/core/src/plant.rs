@@ -55,7 +55,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,

@@ -104,8 +104,8 @@ statements! {
     SYSTEM_ID = "system_id",
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     VIOLATIONS = "violations",
-    WORKERS = "workers",
     WORKER_ENDS = "worker_ends",
+    WORKERS = "workers",
     WRITE_PROGRESS = "write_progress",
 }
 

@@ -111,9 +111,9 @@ statements! {
     UPSERT_QUEUE_STATS = "upsert_queue_stats",
     UPSERT_TOTALS = "upsert_totals",
     VIOLATIONS = "violations",
-    WORKERS = "workers",
-    WORKERS_OVER = "workers_over",
     WORKER_ENDS = "worker_ends",
     WORKER_HOLDS = "worker_holds",
+    WORKERS = "workers",
+    WORKERS_OVER = "workers_over",
     WRITE_PROGRESS = "write_progress",
 }

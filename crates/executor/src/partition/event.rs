@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, ExecutionId, Explanation, Moved, OperationId, OperationProgress,
-    Outcome, PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission, WorkerId,
+    Outcome, PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission,
+    WorkerId,
 };
 
 use super::Page;

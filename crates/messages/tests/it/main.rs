@@ -13,8 +13,7 @@ mod refusals;
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
     ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged, PausesChanged,
-    QueueSnapshot,
-    SlotRelease, Submit,
+    QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
