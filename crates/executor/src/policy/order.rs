@@ -429,11 +429,11 @@ impl Order {
 
     /// Whether somebody stands at a place.
     pub(crate) fn contains(&self, seq: Seq) -> bool {
-        self.get(seq).is_some()
+        self.find(seq).is_some()
     }
 
-    /// Who stands at a place, and with which priority.
-    pub(crate) fn get(&self, seq: Seq) -> Option<(Priority, Waiting)> {
+    /// Who stands at a place, with which priority.
+    pub(crate) fn find(&self, seq: Seq) -> Option<(Priority, Waiting)> {
         let mut front = self.front.iter();
         let mut lanes = self.lanes.iter();
         front
@@ -453,20 +453,20 @@ impl Order {
         Some((self.in_front() + before) as u64)
     }
 
-    /// Who stands at a place, with which priority.
-    pub(crate) fn find(&self, seq: Seq) -> Option<(Priority, Waiting)> {
-        let mut lanes = self.lanes.iter();
-        lanes.find_map(|lane| Some((lane.priority, lane.get(seq)?)))
-    }
-
     /// How many stand before somebody, in a bounded time; and whether that is only about right.
     pub(crate) fn about_before(
         &self,
         rule: OrderRule,
         (priority, waiting): (Priority, &Waiting),
     ) -> (u64, bool) {
+        let front = self.front.as_ref().filter(|_| waiting.front);
+        if let Some(front) = front {
+            let before = front.iter().take_while(|it| it.seq < waiting.seq);
+            let before = before.take(COUNTED).count();
+            return (before as u64, before == COUNTED);
+        }
         let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
-        let (mut before, mut is_about) = (0, false);
+        let (mut before, mut is_about) = (self.in_front(), false);
         for lane in &self.lanes {
             before += lane.about_before(rule, key);
             let has_far_gaps = lane.gaps > 0 && lane.row_before(rule, key) > COUNTED;
@@ -482,9 +482,14 @@ impl Order {
         (priority, waiting): (Priority, &Waiting),
         max: usize,
     ) -> Vec<Waiting> {
-        let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
-        let mut before: Vec<(Key, Waiting)> = Vec::new();
-        for lane in &self.lanes {
+        let key = match waiting.front {
+            true => (i64::MIN, waiting.seq),
+            false => (rule.key(priority, waiting.enqueued_at), waiting.seq),
+        };
+        let front = self.front.iter().flat_map(|front| front.iter());
+        let front = front.map(|it| ((i64::MIN, it.seq), it));
+        let mut before: Vec<(Key, Waiting)> = front.take_while(|it| it.0 < key).take(max).collect();
+        for lane in self.lanes.iter().filter(|_| !waiting.front) {
             let keyed = |it: Waiting| (lane.key(rule, &it), it);
             let row = lane.row.iter().take(2 * max).filter(|place| !place.gone);
             let row = row.map(|place| keyed(place.waiting()));

@@ -231,7 +231,7 @@ proptest! {
                         let priority = Priority::from_rank(rank).unwrap();
                         order.insert(priority, waiting);
                         model.push((priority, waiting));
-                        let standing = order.get(waiting.seq);
+                        let standing = order.find(waiting.seq);
                         prop_assert_eq!(standing, Some((priority, waiting)));
                     }
                 }

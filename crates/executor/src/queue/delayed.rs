@@ -81,7 +81,8 @@ impl Delayed {
             Some(place) => place,
             None => &self.row[self.in_row(seq)?],
         };
-        Some((place.priority?, place.waiting(), place.not_before))
+        let waiting = place.waiting(self.is_in_front(seq));
+        Some((place.priority?, waiting, place.not_before))
     }
 
     /// Where in the row somebody stands.

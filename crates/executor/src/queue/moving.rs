@@ -12,7 +12,7 @@ impl ActionQueue {
     /// wait.
     pub(crate) fn standing(&self, seq: Seq) -> Option<(Priority, bool)> {
         let load = self.load.as_ref()?;
-        let in_line = load.order.get(seq);
+        let in_line = load.order.find(seq);
         in_line
             .map(|(priority, waiting)| (priority, waiting.front))
             .or_else(|| load.delayed.standing(seq))
