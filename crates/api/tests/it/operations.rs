@@ -120,6 +120,7 @@ impl State {
             position: None,
             priority: None,
             repeated: false,
+            explanation: None,
         };
         partitions.iter().map(|_| Ok(accepted.clone())).collect()
     }

@@ -100,6 +100,10 @@ pub struct Partition {
     /// Queues that stand still until it is known what executions demand that are there.
     regrouping: BTreeSet<ActionId>,
     /// Bulk operations that are open here; absent nearly always.
+    #[expect(
+        clippy::box_collection,
+        reason = "every partition has it, and nearly none uses it"
+    )]
     operations: Option<Box<BTreeMap<OperationId, Part>>>,
     /// What a step may do, and what may still be done in this round.
     step_items: usize,

@@ -63,6 +63,10 @@ pub(super) struct Delayed {
     /// Who came when a later place stood in the row already.
     late: BTreeMap<Seq, Place>,
     /// Those that go before all others when their time has come; absent while there are none.
+    #[expect(
+        clippy::box_collection,
+        reason = "every queue has it, and nearly none uses it"
+    )]
     front: Option<Box<BTreeSet<Seq>>>,
 }
 
