@@ -77,6 +77,10 @@ pub struct Execution {
     )]
     #[schema(value_type = Option<Value>)]
     pub result: Option<Option<Value>>,
+    /// Why it was not run to its end, for programs: `DROPPED`, `REPLACED`, `EXPIRED`, or why it was
+    /// refused, such as `QUEUE_FULL`.
+    #[serde(default)]
+    pub end_code: Option<String>,
     /// Why it did not succeed.
     pub error: Option<String>,
     /// The exit code of its program.

@@ -248,6 +248,11 @@ pub struct ActionPolicy {
     /// What is tried again; without it what lost workers ran, at once, three times in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
+    /// How many executions of one user may wait or hold a slot; the next is refused with
+    /// `USER_LIMIT_REACHED`. What names no user is not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub per_user_limit: Option<u32>,
 }
 
 /// What is tried again. An execution whose try ended so gives its slot back, waits for the time of its
@@ -334,6 +339,37 @@ pub struct Concurrency {
     /// How much of the limits an execution takes; without it, 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// What becomes of an execution that comes when its limit is reached; `wait` unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_limit: Option<OnLimit>,
+}
+
+/// What becomes of an execution that comes when the limit of its action, or of its group, is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLimit {
+    /// It waits.
+    #[default]
+    Wait,
+    /// It is refused with `LIMIT_REACHED`.
+    Reject,
+    /// It waits; whoever of its group waits ends as `REPLACED`, and the oldest of those who run are asked
+    /// to end, as many as it takes for it to have room.
+    CancelRunning,
+    /// It waits, and whoever of its group waits ends as `REPLACED`.
+    ReplaceWaiting,
+}
+
+/// What becomes of an execution that comes when the queue of its action is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// It is refused with `QUEUE_FULL`.
+    #[default]
+    Reject,
+    /// It is accepted, and who has waited longest of the lowest priority ends as `DROPPED`; nobody of a
+    /// higher priority than its own.
+    DropOldest,
 }
 
 /// How much of the limits an execution takes.
@@ -371,6 +407,9 @@ pub struct QueueBounds {
     /// By what executions stand in line; `priority` unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering: Option<Ordering>,
+    /// What becomes of an execution that comes when as many wait as may; `reject` unless set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
 }
 
 /// The priority of some executions.

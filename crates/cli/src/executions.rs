@@ -264,6 +264,7 @@ fn details(record: &Execution, remarks: Remarks) -> String {
         ("started", time(record.started_at)),
         ("finished", time(record.finished_at)),
         ("exit code", record.exit_code.map(|code| code.to_string())),
+        ("end code", record.end_code.clone()),
         ("error", record.error.clone()),
         ("last error", record.last_error.clone()),
     ];

@@ -35,7 +35,7 @@ pub use operation::{
     Moved, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
     OperationWords, PartOfOperation,
 };
-pub use outcome::Outcome;
+pub use outcome::{EndCode, Outcome};
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;
 pub use policy::{ActionPolicy, Demand, DemandRule, GroupKey, OrderRule};

@@ -2,13 +2,42 @@
 
 use serde_json::value::RawValue;
 
+use crate::reject::RejectCode;
 use crate::status::Status;
+
+/// Why an execution has ended that was not run to its end, for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndCode {
+    /// The queue was full, and another one took its place.
+    Dropped,
+    /// A later one of its group took its place.
+    Replaced,
+    /// It waited longer than its queue allows.
+    Expired,
+    /// It was refused.
+    Rejected(RejectCode),
+}
+
+impl EndCode {
+    /// Its name on the wire and in tables.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dropped => "DROPPED",
+            Self::Replaced => "REPLACED",
+            Self::Expired => "EXPIRED",
+            Self::Rejected(code) => code.as_str(),
+        }
+    }
+}
 
 /// How an execution ended: its last status, and what came of it.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// A terminal status.
     pub status: Status,
+    /// Why it was not run to its end, where that has a name.
+    pub code: Option<EndCode>,
     /// What it returned.
     pub result: Option<Box<RawValue>>,
     /// Why it did not succeed, for people.
@@ -26,11 +55,20 @@ impl Outcome {
     pub fn of(status: Status, error: Option<String>) -> Self {
         Self {
             status,
+            code: None,
             result: None,
             error,
             exit_code: None,
             stdout: None,
             stderr: None,
+        }
+    }
+
+    /// An end without output that has a name.
+    pub fn coded(status: Status, code: EndCode, error: impl Into<String>) -> Self {
+        Self {
+            code: Some(code),
+            ..Self::of(status, Some(error.into()))
         }
     }
 

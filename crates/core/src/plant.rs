@@ -13,6 +13,8 @@ pub enum Bug {
     CancelDb,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
+    /// A full queue drops whoever came last.
+    DropNewest,
     /// Why an execution does not run yet is said before what it goes by is stored.
     ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
@@ -37,6 +39,8 @@ pub enum Bug {
     Requeue,
     /// A back-off is not waited for.
     RetryAtOnce,
+    /// Whoever is replaced waits no longer, and nobody is told that it has ended.
+    ReplaceForgetsEnd,
     /// Whoever demands less passes somebody who waits for more of the same limit.
     ScanSkipsCost,
     /// An owner that is cut off from the bus keeps its partitions.
@@ -55,10 +59,11 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
+        Self::DropNewest,
         Self::ExplainEarly,
         Self::KeepMessages,
         Self::NoAgeing,
@@ -69,6 +74,7 @@ impl Bug {
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
+        Self::ReplaceForgetsEnd,
         Self::ResumeForgotten,
         Self::RetryAtOnce,
         Self::ScanSkipsCost,
@@ -86,6 +92,7 @@ impl Bug {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
+            Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
             Self::NoAgeing => "no-ageing",
@@ -96,6 +103,7 @@ impl Bug {
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",
+            Self::ReplaceForgetsEnd => "replace-forgets-end",
             Self::ResumeForgotten => "resume-forgotten",
             Self::RetryAtOnce => "retry-at-once",
             Self::ScanSkipsCost => "scan-skips-cost",

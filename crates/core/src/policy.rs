@@ -1,6 +1,7 @@
 //! Policies: under which limits, and in which order, executions may start.
 
 mod demand;
+mod overflow;
 mod path;
 mod priorities;
 mod retry;
@@ -15,6 +16,7 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
+pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
 
@@ -38,6 +40,9 @@ pub struct Concurrency {
     /// How much of the limits an execution takes; without it, 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// What becomes of an execution that comes when its limit is reached; without it, it waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_limit: Option<OnLimit>,
 }
 
 /// How much of the limits an execution takes.
@@ -81,6 +86,9 @@ pub struct QueueBounds {
     /// By what executions stand in line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering: Option<Ordering>,
+    /// What becomes of an execution that comes when as many wait as may; without it, it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_full: Option<OnFull>,
 }
 
 /// The policy of one action.
@@ -99,6 +107,9 @@ pub struct ActionPolicy {
     /// What is tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
+    /// How many executions of one user may wait or hold a slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_user_limit: Option<u32>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -136,6 +147,7 @@ impl ActionPolicy {
         let is_fifo = self.queue.ordering == Some(Ordering::Fifo);
         self.priority.check(is_fifo, parameters)?;
         self.retry.as_ref().map_or(Ok(()), Retry::check)?;
+        self.check_overflow()?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

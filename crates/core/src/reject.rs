@@ -12,6 +12,10 @@ pub enum RejectCode {
     QueueFull,
     /// Operators drain the queue of the action: it takes nothing new.
     QueueDraining,
+    /// The limit of the action, or of the group, is reached, and nobody is to wait for it.
+    LimitReached,
+    /// As many executions of the user wait or hold a slot as may.
+    UserLimitReached,
     /// No action has this ref.
     UnknownAction,
     /// No execution has this id.
@@ -37,6 +41,8 @@ impl RejectCode {
         match self {
             Self::QueueFull => "QUEUE_FULL",
             Self::QueueDraining => "QUEUE_DRAINING",
+            Self::LimitReached => "LIMIT_REACHED",
+            Self::UserLimitReached => "USER_LIMIT_REACHED",
             Self::UnknownAction => "UNKNOWN_ACTION",
             Self::UnknownExecution => "UNKNOWN_EXECUTION",
             Self::InvalidInput => "INVALID_INPUT",
@@ -52,7 +58,11 @@ impl RejectCode {
     pub fn is_of_first_release(self) -> bool {
         !matches!(
             self,
-            Self::AlreadyRejected | Self::QueueDraining | Self::Other
+            Self::AlreadyRejected
+                | Self::QueueDraining
+                | Self::LimitReached
+                | Self::UserLimitReached
+                | Self::Other
         )
     }
 }
@@ -105,6 +115,26 @@ impl Reject {
             message: format!("Queue full (max length: {max_length})"),
             field: None,
             retry_after_seconds: Some(1),
+        }
+    }
+
+    /// A limit is reached, and by the policy of the action nobody waits for it.
+    pub fn limit_reached(words: impl Into<String>) -> Self {
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(RejectCode::LimitReached, words)
+        }
+    }
+
+    /// As many executions of a user wait or hold a slot as may.
+    pub fn user_limit_reached(user: &str, limit: u32) -> Self {
+        let words = format!(
+            "{limit} executions of the user `{user}` wait or hold a slot, as many as \
+             `policy.per_user_limit` ({limit}) allows"
+        );
+        Self {
+            retry_after_seconds: Some(1),
+            ..Self::new(RejectCode::UserLimitReached, words)
         }
     }
 

@@ -43,6 +43,7 @@ fn new_execution(new: &NewExecution) -> store::NewExecution {
         attempt: new.attempt,
         grant_no: new.grant_no,
         demand: new.demand,
+        cancel_requested: new.cancel_requested,
     }
 }
 
@@ -334,6 +335,7 @@ pub(crate) fn completion(item: v1::Completion) -> Completion {
         action_id: item.action_id,
         outcome: Arc::new(Outcome {
             status: item.status,
+            code: None,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,

@@ -1,8 +1,8 @@
 //! What an owner has decided, as records for the checker of the promises.
 
-use attune_core::{Epoch, Moved, PartitionId};
+use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
 use attune_executor::{Decided, Fact};
-use attune_record::{MovedExecution, Operated, Record, Recorder, Retried, now_ns};
+use attune_record::{Gone, GoneBy, MovedExecution, Operated, Record, Recorder, Retried, now_ns};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -51,7 +51,9 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             pid: None,
             t_ns,
         },
-        Fact::Pool { .. } | Fact::Paused { .. } | Fact::Refused { .. } => return None,
+        Fact::Pool { .. } | Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => {
+            return None;
+        }
         Fact::Lost => Record::Lost {
             partition,
             epoch,
@@ -146,11 +148,14 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             action_id,
             attempt,
             status,
+            code,
+            newcomer,
         } => Record::Ended {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
             status: *status,
+            gone: gone(*code, *newcomer),
             epoch,
             round,
             t_ns,
@@ -247,6 +252,21 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             round,
             t_ns,
         },
+    })
+}
+
+/// Who went for whom.
+fn gone(code: Option<EndCode>, newcomer: Option<(ExecutionId, OrderRule)>) -> Option<Gone> {
+    let (newcomer, order) = newcomer?;
+    let by = match code? {
+        EndCode::Dropped => GoneBy::Dropped,
+        EndCode::Replaced => GoneBy::Replaced,
+        EndCode::Expired | EndCode::Rejected(_) => return None,
+    };
+    Some(Gone {
+        by,
+        newcomer,
+        order,
     })
 }
 

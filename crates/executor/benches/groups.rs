@@ -31,6 +31,7 @@ fn main() {
         extra: Extra {
             group_limit: Some(1),
             demands: Some(RULE),
+            ..Extra::default()
         }
         .boxed(),
     };
@@ -57,6 +58,7 @@ fn main() {
             rule: RULE,
             group: GroupKey(hash.to_be_bytes()),
             cost: 1,
+            user: None,
         };
         let priority = Priority::ALL[usize::try_from(id % 5).expect("below 5")];
         let began = Instant::now();

@@ -47,6 +47,10 @@ counters! {
     Cancelled = "executor.cancelled.total",
     /// Executions that waited for longer than their queue allows.
     Expired = "executor.expired.total",
+    /// Executions that ended because their queue was full and a later one took their place.
+    Dropped = "executor.dropped.total",
+    /// Executions that ended because a later one of their group took their place.
+    Replaced = "executor.replaced.total",
     /// Slots taken back whose executions wait again.
     Revoked = "executor.revoked.total",
     /// Runs that failed or took too long, and whose executions are tried again.

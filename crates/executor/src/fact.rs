@@ -5,8 +5,8 @@
 
 use attune_core::policy::TryEnd;
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, Hold, Moved, OperationId, OperationProgress,
-    OrderRule, PartitionId, Priority, RequestId, Status,
+    ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
+    OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status,
 };
 
 use crate::policy::QueueLimits;
@@ -68,6 +68,21 @@ pub enum Fact {
     Refused {
         /// Which request.
         request_id: RequestId,
+        /// Of which action, if there is one.
+        action_id: Option<ActionId>,
+        /// Why.
+        code: RejectCode,
+    },
+    /// Somebody who holds a slot is asked to end.
+    Asked {
+        /// Who.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that holds it.
+        attempt: Attempt,
+        /// Who takes its place, if that is why: it is accepted next.
+        newcomer: Option<ExecutionId>,
     },
     /// An execution was given a slot.
     Granted {
@@ -100,6 +115,10 @@ pub enum Fact {
         attempt: Attempt,
         /// Its last status.
         status: Status,
+        /// Why it was not run to its end, where that has a name.
+        code: Option<EndCode>,
+        /// Who takes its place, if that is why: it is accepted next; and the order of the action then.
+        newcomer: Option<(ExecutionId, OrderRule)>,
     },
     /// A slot was taken back; its execution waits again.
     Revoked {

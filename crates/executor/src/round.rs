@@ -395,11 +395,11 @@ impl PartitionDraft {
 
     fn change(&mut self, change: Change) {
         if let Some(index) = self.inserted.get(&change.id) {
-            // Only a grant can follow an acceptance in the same round. A cancellation could by
-            // somebody who guesses the id: its mark is kept in memory alone, and the worker that
-            // is told of it has nothing to end yet.
+            // Only a grant can follow an acceptance in the same round, and the wish that it ends: of
+            // somebody who guesses the id, or because another one takes its place.
+            let new = &mut self.inserts[*index];
+            new.cancel_requested |= change.cancel_requested;
             if let Some(transition) = change.transition {
-                let new = &mut self.inserts[*index];
                 new.status = transition.to();
                 new.attempt = change.attempt;
                 new.grant_no = change.grant_no;

@@ -47,6 +47,8 @@ pub struct NewExecution {
     pub grant_no: Option<i64>,
     /// What it demands of the limits of its action, where not all demand the same.
     pub demand: Option<Demand>,
+    /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
+    pub cancel_requested: bool,
 }
 
 /// A move of an execution that [`Status::after`] allows; there is no other way to one.

@@ -1,4 +1,4 @@
-//! What time it is for records.
+//! The clock of the records.
 
 /// `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of one machine, never set
 /// back, and without meaning on another machine.

@@ -1,6 +1,7 @@
-//! How far something is that is recorded more than once, and how a try ended.
+//! How far something is that is recorded more than once, how a try ended, and who went for whom.
 
 use attune_core::policy::TryEnd;
+use attune_core::{ExecutionId, OrderRule};
 use serde::{Deserialize, Serialize};
 
 /// Where a role of a process stands.
@@ -32,4 +33,25 @@ pub struct Retried {
     pub end: TryEnd,
     /// When it may be tried again, by the owner's time, in milliseconds since 1970.
     pub not_before: i64,
+}
+
+/// How an execution has ended in whose place another one was accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GoneBy {
+    /// The queue was full.
+    Dropped,
+    /// The other one is of its group.
+    Replaced,
+}
+
+/// In whose place another one was accepted, in the same round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// Why.
+    pub by: GoneBy,
+    /// The other one.
+    pub newcomer: ExecutionId,
+    /// By what the executions of the action stood in line then.
+    pub order: OrderRule,
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
-use crate::phase::{FaultPhase, ProcessPhase, Retried};
+use crate::phase::{FaultPhase, Gone, ProcessPhase, Retried};
 
 /// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
@@ -310,6 +310,9 @@ pub enum Record {
         attempt: Attempt,
         /// How.
         status: Status,
+        /// In whose place another one came, and by which end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gone: Option<Gone>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

@@ -231,6 +231,7 @@ fn the_form_of_decisions_is_fixed() {
         r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":null,"order":{"ageing":{"step":5000}},"epoch":4,"round":8,"t_ns":9}"#,
     );
     let ended = Record::Ended {
+        gone: None,
         execution_id,
         action_id,
         attempt,

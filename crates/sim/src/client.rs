@@ -107,6 +107,10 @@ impl World {
                 let (grouping, limit) = grouping;
                 self.change_policy(action, |policy| grouping.write(policy, limit));
             }
+            Op::Overflow { action, overflow } => {
+                *self.seen.faults.entry("overflow").or_default() += 1;
+                self.change_policy(action, |policy| overflow.write(policy));
+            }
             Op::Order { action, order } => {
                 *self.seen.faults.entry("order").or_default() += 1;
                 self.change_policy(action, |policy| plan::set_order(policy, order));

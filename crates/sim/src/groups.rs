@@ -20,6 +20,8 @@ pub struct Grouping {
     pub by_label: bool,
     /// The most that one may take, where they say what they take.
     pub most: Option<u16>,
+    /// Whether it is counted how many a user has.
+    pub counts_users: bool,
 }
 
 impl Grouping {
@@ -41,6 +43,7 @@ impl Grouping {
             by_user,
             by_label,
             most: most.filter(|most| *most > 1),
+            counts_users: false,
         };
         (grouping, group_limit)
     }
@@ -99,16 +102,20 @@ fn known() -> BTreeMap<i64, Grouping> {
     for by_user in [false, true] {
         for by_label in [false, true] {
             for most in [None, Some(2), Some(3)] {
-                let grouping = Grouping {
-                    by_user,
-                    by_label,
-                    most,
-                };
-                let action_ref = "core.noop".parse().expect("it is a ref");
-                let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
-                grouping.write(&mut spec.policy, Some(3));
-                if let Some(rule) = DemandRule::of(&spec) {
-                    known.insert(rule.mark(), grouping);
+                for counts_users in [false, true] {
+                    let grouping = Grouping {
+                        by_user,
+                        by_label,
+                        most,
+                        counts_users,
+                    };
+                    let action_ref = "core.noop".parse().expect("it is a ref");
+                    let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
+                    grouping.write(&mut spec.policy, Some(3));
+                    spec.policy.per_user_limit = counts_users.then_some(1);
+                    if let Some(rule) = DemandRule::of(&spec) {
+                        known.insert(rule.mark(), grouping);
+                    }
                 }
             }
         }
@@ -119,7 +126,7 @@ fn known() -> BTreeMap<i64, Grouping> {
 /// What a submission says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Words {
-    user: Option<u8>,
+    pub(crate) user: Option<u8>,
     label: Option<u8>,
     cost: u16,
     /// It asks for no priority.

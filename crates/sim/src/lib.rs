@@ -23,6 +23,7 @@ mod holds;
 mod lasting;
 mod operations;
 mod oracle;
+mod overflow;
 mod owner;
 mod plan;
 mod refusals;

@@ -88,6 +88,7 @@ impl Retries {
                 action_id,
                 attempt,
                 status,
+                ..
             } => {
                 let rule = self.rules.get(action_id)?;
                 let end = match status {

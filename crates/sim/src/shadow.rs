@@ -3,12 +3,14 @@
 //! The core sorts, indexes and caches; this does not. It is built from the same rows, told the
 //! same events, and looks through everything each time.
 
+mod arriving;
 mod settling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise, Status,
+    ActionId, Attempt, Demand, EndCode, ExecutionId, GroupKey, Hold, OrderRule, Priority, Promise,
+    Status,
 };
 use attune_executor::Fact;
 use attune_executor::policy::QueueLimits;
@@ -19,6 +21,7 @@ use crate::lasting::Lasting;
 use crate::oracle::{Rule, Violation};
 use crate::results::Reports;
 use crate::retries::Retries;
+use arriving::Leaving;
 
 /// Milliseconds of an owner's wall clock.
 pub(crate) type Millis = i64;
@@ -40,6 +43,8 @@ pub(crate) struct Seen {
     pub(crate) words: Words,
     /// What its owner believes that it demands.
     demand: Option<Demand>,
+    /// Whether it is asked to end.
+    asked: bool,
 }
 
 /// When an execution was accepted, as its owner knows.
@@ -154,6 +159,7 @@ impl Shadow {
                 accepted: Accepted::Before(row.created),
                 words: words(row.id),
                 demand: row.demand,
+                asked: row.cancel_requested,
             };
             self.rows.insert(row.id, seen);
         }
@@ -334,6 +340,7 @@ impl Shadow {
         facts: &[Fact],
         out: &mut Vec<Violation>,
     ) {
+        let mut leaving = Leaving::default();
         for fact in facts {
             out.extend(told.retries.judge(now, fact, |id, attempt, status| {
                 told.reports.contains(id, attempt, status)
@@ -360,7 +367,33 @@ impl Shadow {
                     self.insert(now, row, *not_before, Words::of(*request_id), out);
                     if *status != Status::Rejected {
                         self.demand(*execution_id, *demand, out);
+                        let leaving = std::mem::take(&mut leaving);
+                        self.arrived(now, *execution_id, leaving, facts, out);
                     }
+                }
+                Fact::Asked {
+                    execution_id,
+                    newcomer,
+                    ..
+                } => {
+                    if let Some(seen) = self.rows.get_mut(execution_id) {
+                        seen.asked = true;
+                    }
+                    leaving.asked.extend(newcomer.map(|_| *execution_id));
+                }
+                Fact::Refused {
+                    request_id,
+                    action_id: Some(action_id),
+                    code,
+                } => self.refused(*action_id, Words::of(*request_id), *code, out),
+                Fact::Ended {
+                    execution_id,
+                    status,
+                    code: Some(code @ (EndCode::Dropped | EndCode::Replaced)),
+                    ..
+                } => {
+                    leaving.gone.extend(self.leave(*execution_id, *code, out));
+                    self.end(now, told, *execution_id, *status, out);
                 }
                 Fact::Grouped {
                     execution_id,
@@ -400,34 +433,7 @@ impl Shadow {
                 | Fact::Totals { .. } => {}
             }
         }
-    }
-
-    fn insert(
-        &mut self,
-        now: Millis,
-        (id, action, priority): (ExecutionId, ActionId, Priority),
-        not_before: Option<Millis>,
-        words: Words,
-        out: &mut Vec<Violation>,
-    ) {
-        let seen = Seen {
-            action,
-            priority,
-            front: false,
-            holds: false,
-            attempt: Attempt(0),
-            not_before,
-            since: now.max(not_before.unwrap_or(now)),
-            accepted: Accepted::Here(now),
-            words,
-            demand: None,
-        };
-        let last = self.rows.last_key_value();
-        if last.is_some_and(|(last, _)| *last >= id) {
-            let words = format!("{id} is not the last in order");
-            out.push(Violation::of(Promise::I3, words));
-        }
-        self.rows.insert(id, seen);
+        leaving.must_be_over(out);
     }
 
     fn grant(&mut self, now: Millis, id: ExecutionId, attempt: Attempt, out: &mut Vec<Violation>) {

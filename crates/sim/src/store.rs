@@ -509,7 +509,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         unbegun: 0,
         retried: false,
         front: false,
-        cancel_requested: false,
+        cancel_requested: new.cancel_requested,
         worker: None,
         created: at,
         requested_at: at,

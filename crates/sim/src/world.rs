@@ -509,6 +509,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     let (grouping, group_limit) = shape.grouping;
     grouping.write(&mut spec.policy, group_limit);
     shape.ranks.write(&mut spec.policy);
+    shape.overflow.write(&mut spec.policy);
     spec.on_worker_lost = Some(shape.on_worker_lost);
     spec.max_attempts = Some(shape.max_attempts);
     spec.policy.retry = shape.retry;

@@ -15,6 +15,7 @@ pub async fn demands_are_kept(store: Arc<dyn Store>) {
         rule: i64::MIN,
         group: GroupKey([0xa5; 16]),
         cost: 513,
+        user: Some(GroupKey([0x5a; 16])),
     };
     let mut demanding = world.queued(&action);
     demanding.demand = Some(demand);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Attempt, Outcome, Status};
+use attune_core::{Attempt, EndCode, Outcome, Status};
 use serde_json::json;
 
 use super::support::{World, end, raw};
@@ -20,6 +20,7 @@ pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
 
     let outcome = Arc::new(Outcome {
         status: Status::Failed,
+        code: Some(EndCode::Replaced),
         result: Some(raw(r#"{"answer": [42, 1.5, "ü"]}"#)),
         error: Some("it broke".to_owned()),
         exit_code: Some(3),
@@ -45,6 +46,7 @@ pub async fn an_end_moves_into_the_history(store: Arc<dyn Store>) {
         status: Status::Failed,
         finished_at: after.finished_at,
         result: Some(json!({"answer": [42, 1.5, "ü"]})),
+        end_code: Some("REPLACED".to_owned()),
         error: Some("it broke".to_owned()),
         exit_code: Some(3),
         stdout: Some("out\n\ttab \"quoted\" 'single' \\ back".to_owned()),

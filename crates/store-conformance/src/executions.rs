@@ -30,7 +30,8 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         requeue_of: Some(ExecutionId(7 << 8)),
         ..Submission::new(action.spec.action_ref.as_str())
     };
-    let new = world.queued_with(&action, submission);
+    let mut new = world.queued_with(&action, submission);
+    new.cancel_requested = true;
     let (id, request_id) = (new.id, new.request_id);
     world.insert(vec![new]).await;
     let record = world.record(id).await;
@@ -50,13 +51,14 @@ pub async fn everything_about_an_execution_is_kept(store: Arc<dyn Store>) {
         parameters: json!({"message": "hi"}),
         not_before: Some("2030-01-02T03:04:05.678901Z".parse().unwrap()),
         timeout_seconds: Some(30),
-        cancel_requested: false,
+        cancel_requested: true,
         worker: None,
         created: record.created,
         requested_at: None,
         started_at: None,
         finished_at: None,
         result: None,
+        end_code: None,
         error: None,
         exit_code: None,
         stdout: None,

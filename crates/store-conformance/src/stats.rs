@@ -77,6 +77,7 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     let mut spec = action.spec.clone();
     spec.policy.queue = QueueBounds {
         ordering: None,
+        on_full: None,
         max_length: Some(7),
         timeout_seconds: Some(70),
     };

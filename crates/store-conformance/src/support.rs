@@ -94,6 +94,7 @@ impl World {
             attempt: Attempt(0),
             grant_no: None,
             demand: None,
+            cancel_requested: false,
         }
     }
 

@@ -50,23 +50,23 @@ inserted AS (
     INSERT INTO attune.execution_active (
         id, action, created, requested_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, priority, status, action_ref, enforcement_id, requested_by, group_key,
-        labels, parameters, requeue_of, demand)
+        labels, parameters, requeue_of, demand, cancel_requested)
     SELECT n.id, n.action, $4::timestamptz,
            CASE WHEN n.status = 'requested' THEN $4::timestamptz END, n.not_before,
            n.grant_no, n.request_id, n.attempt, n.timeout_seconds, n.priority, n.status,
            n.action_ref, n.enforcement_id, n.requested_by, n.group_key, n.labels::json,
-           n.parameters::json, n.requeue_of, n.demand
+           n.parameters::json, n.requeue_of, n.demand, n.cancel_requested
     FROM (
         SELECT
-            unnest($26::bigint[]) AS id, unnest($27::bigint[]) AS action,
-            unnest($28::uuid[]) AS request_id, unnest($30::text[]) AS status,
-            unnest($31::integer[]) AS attempt, unnest($32::bigint[]) AS grant_no,
-            unnest($33::smallint[]) AS priority, unnest($34::text[]) AS action_ref,
-            unnest($35::text[]) AS enforcement_id, unnest($36::text[]) AS requested_by,
-            unnest($37::text[]) AS group_key, unnest($38::text[]) AS labels,
-            unnest($39::text[]) AS parameters, unnest($40::timestamptz[]) AS not_before,
-            unnest($41::integer[]) AS timeout_seconds, unnest($42::bigint[]) AS requeue_of,
-            unnest($43::bytea[]) AS demand
+            unnest($27::bigint[]) AS id, unnest($28::bigint[]) AS action,
+            unnest($29::uuid[]) AS request_id, unnest($31::text[]) AS status,
+            unnest($32::integer[]) AS attempt, unnest($33::bigint[]) AS grant_no,
+            unnest($34::smallint[]) AS priority, unnest($35::text[]) AS action_ref,
+            unnest($36::text[]) AS enforcement_id, unnest($37::text[]) AS requested_by,
+            unnest($38::text[]) AS group_key, unnest($39::text[]) AS labels,
+            unnest($40::text[]) AS parameters, unnest($41::timestamptz[]) AS not_before,
+            unnest($42::integer[]) AS timeout_seconds, unnest($43::bigint[]) AS requeue_of,
+            unnest($44::bytea[]) AS demand, unnest($45::boolean[]) AS cancel_requested
     ) AS n
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT (id) DO NOTHING
@@ -78,24 +78,25 @@ instant AS (
         id, action, created, finished_at, not_before, grant_no, request_id, attempt,
         timeout_seconds, exit_code, priority, cancel_requested, status, action_ref,
         enforcement_id, requested_by, group_key, labels, parameters, result, error, stdout, stderr,
-        requeue_of)
+        requeue_of, end_code)
     SELECT n.id, n.action, $4::timestamptz, $4::timestamptz, n.not_before, n.grant_no,
            n.request_id, n.attempt, n.timeout_seconds, n.exit_code, n.priority, false, n.final_status, n.action_ref,
            n.enforcement_id, n.requested_by, n.group_key, n.labels::json, n.parameters::json,
-           n.result::json, n.error, n.stdout, n.stderr, n.requeue_of
+           n.result::json, n.error, n.stdout, n.stderr, n.requeue_of, n.end_code
     FROM (
         SELECT
-            unnest($44::bigint[]) AS id, unnest($45::bigint[]) AS action,
-            unnest($46::uuid[]) AS request_id, unnest($48::text[]) AS status,
-            unnest($49::integer[]) AS attempt, unnest($50::bigint[]) AS grant_no,
-            unnest($51::smallint[]) AS priority, unnest($52::text[]) AS action_ref,
-            unnest($53::text[]) AS enforcement_id, unnest($54::text[]) AS requested_by,
-            unnest($55::text[]) AS group_key, unnest($56::text[]) AS labels,
-            unnest($57::text[]) AS parameters, unnest($58::timestamptz[]) AS not_before,
-            unnest($59::integer[]) AS timeout_seconds, unnest($60::bigint[]) AS requeue_of,
-            unnest($61::text[]) AS final_status, unnest($62::text[]) AS result,
-            unnest($63::text[]) AS error, unnest($64::integer[]) AS exit_code,
-            unnest($65::text[]) AS stdout, unnest($66::text[]) AS stderr
+            unnest($46::bigint[]) AS id, unnest($47::bigint[]) AS action,
+            unnest($48::uuid[]) AS request_id, unnest($50::text[]) AS status,
+            unnest($51::integer[]) AS attempt, unnest($52::bigint[]) AS grant_no,
+            unnest($53::smallint[]) AS priority, unnest($54::text[]) AS action_ref,
+            unnest($55::text[]) AS enforcement_id, unnest($56::text[]) AS requested_by,
+            unnest($57::text[]) AS group_key, unnest($58::text[]) AS labels,
+            unnest($59::text[]) AS parameters, unnest($60::timestamptz[]) AS not_before,
+            unnest($61::integer[]) AS timeout_seconds, unnest($62::bigint[]) AS requeue_of,
+            unnest($63::text[]) AS final_status, unnest($64::text[]) AS result,
+            unnest($65::text[]) AS error, unnest($66::integer[]) AS exit_code,
+            unnest($67::text[]) AS stdout, unnest($68::text[]) AS stderr,
+            unnest($69::text[]) AS end_code
     ) AS n
     WHERE (SELECT fully FROM held)
       AND 0 = (
@@ -109,9 +110,9 @@ remembered AS (
     SELECT r.request_id, r.id, r.digest, $4::timestamptz
     FROM (
         SELECT
-            unnest($28::uuid[] || $46::uuid[]) AS request_id,
-            unnest($26::bigint[] || $44::bigint[]) AS id,
-            unnest($29::bigint[] || $47::bigint[]) AS digest
+            unnest($29::uuid[] || $48::uuid[]) AS request_id,
+            unnest($27::bigint[] || $46::bigint[]) AS id,
+            unnest($30::bigint[] || $49::bigint[]) AS digest
     ) AS r
     WHERE (SELECT fully FROM held)
     -- AGAIN: ON CONFLICT DO NOTHING
@@ -165,7 +166,7 @@ ended AS (
         id, action, created, requested_at, started_at, finished_at, not_before, grant_no,
         request_id, worker, attempt, timeout_seconds, exit_code, priority, cancel_requested,
         status, action_ref, enforcement_id, requested_by, group_key, labels, parameters, result,
-        error, stdout, stderr, requeue_of, last_error)
+        error, stdout, stderr, requeue_of, last_error, end_code)
     SELECT g.id, g.action, g.created, g.requested_at, g.started_at,
            -- A claim has this clock's time, which may be a little ahead of the owner's.
            CASE WHEN g.started_at > $4::timestamptz
@@ -174,23 +175,23 @@ ended AS (
            g.grant_no, g.request_id, g.worker, g.attempt, g.timeout_seconds, o.exit_code,
            g.priority, g.cancel_requested, o.final_status, g.action_ref, g.enforcement_id,
            g.requested_by, g.group_key, g.labels, g.parameters, o.result::json, o.error,
-           o.stdout, o.stderr, g.requeue_of, g.last_error
+           o.stdout, o.stderr, g.requeue_of, g.last_error, o.end_code
     FROM (
         SELECT
             unnest($14::bigint[]) AS id, unnest($15::text[]) AS final_status,
             unnest($16::text[]) AS result, unnest($17::text[]) AS error,
             unnest($18::integer[]) AS exit_code, unnest($19::text[]) AS stdout,
-            unnest($20::text[]) AS stderr
+            unnest($20::text[]) AS stderr, unnest($21::text[]) AS end_code
     ) AS o
     JOIN gone g ON g.id = o.id
 ),
 counted AS (
     UPDATE attune.queue_totals t SET
-        enqueued = ($22::bigint[])[width_bucket(t.action, $21::bigint[])],
-        completed = ($23::bigint[])[width_bucket(t.action, $21::bigint[])],
-        cancelled = ($24::bigint[])[width_bucket(t.action, $21::bigint[])],
-        expired = ($25::bigint[])[width_bucket(t.action, $21::bigint[])]
-    WHERE (SELECT fully FROM held) AND t.action = ANY($21::bigint[])
+        enqueued = ($23::bigint[])[width_bucket(t.action, $22::bigint[])],
+        completed = ($24::bigint[])[width_bucket(t.action, $22::bigint[])],
+        cancelled = ($25::bigint[])[width_bucket(t.action, $22::bigint[])],
+        expired = ($26::bigint[])[width_bucket(t.action, $22::bigint[])]
+    WHERE (SELECT fully FROM held) AND t.action = ANY($22::bigint[])
     RETURNING t.action
 ),
 -- An action's first execution makes its row.
@@ -199,12 +200,12 @@ counted_first AS (
     SELECT n.action, n.enqueued, n.completed, n.cancelled, n.expired
     FROM (
         SELECT
-            unnest($21::bigint[]) AS action, unnest($22::bigint[]) AS enqueued,
-            unnest($23::bigint[]) AS completed, unnest($24::bigint[]) AS cancelled,
-            unnest($25::bigint[]) AS expired
+            unnest($22::bigint[]) AS action, unnest($23::bigint[]) AS enqueued,
+            unnest($24::bigint[]) AS completed, unnest($25::bigint[]) AS cancelled,
+            unnest($26::bigint[]) AS expired
     ) AS n
     WHERE (SELECT fully FROM held)
-      AND (SELECT count(*) FROM counted) < cardinality($21::bigint[])
+      AND (SELECT count(*) FROM counted) < cardinality($22::bigint[])
       AND NOT EXISTS (SELECT FROM counted c WHERE c.action = n.action)
     -- AGAIN: ON CONFLICT (action) DO UPDATE SET enqueued = excluded.enqueued, completed = excluded.completed, cancelled = excluded.cancelled, expired = excluded.expired
 )

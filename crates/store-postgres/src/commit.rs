@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use attune_core::{Bug, Epoch, ExecutionId, Outcome, PartitionId, Status};
+use attune_core::{Bug, EndCode, Epoch, ExecutionId, Outcome, PartitionId, Status};
 use attune_store::{
     Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, PutBack,
     StoreError, Update,
@@ -325,7 +325,8 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         inserts.sort_unstable_by_key(|new| new.id);
         add_new(&mut binds, &inserts);
         let demand = |new: &&NewExecution| new.demand.map(|demand| demand.to_bytes());
-        binds.column(&inserts, |new| demand(new).map(Vec::from));
+        binds.column(&inserts, demand);
+        binds.column(&inserts, |new| new.cancel_requested);
         let instant = batch.instant.iter();
         let (instant, outcomes): (Vec<&NewExecution>, Vec<&Outcome>) =
             instant.map(|(new, outcome)| (new, &**outcome)).unzip();
@@ -387,6 +388,7 @@ fn add_outcomes(binds: &mut Binds, outcomes: &[&Outcome]) {
     binds.column(outcomes, |outcome| outcome.exit_code);
     binds.column(outcomes, |outcome| text::optional(outcome.stdout.as_ref()));
     binds.column(outcomes, |outcome| text::optional(outcome.stderr.as_ref()));
+    binds.column(outcomes, |outcome| outcome.code.map(EndCode::as_str));
 }
 
 /// The labels as a JSON object, or nothing where there are none.

@@ -147,6 +147,7 @@ fn whole(row: &PgRow) -> Result<ExecutionRecord, Failure> {
         started_at: time::optional(row, "started_at")?,
         finished_at: time::optional(row, "finished_at")?,
         result: result.map(text::value),
+        end_code: row.try_get("end_code")?,
         error: row.try_get("error")?,
         exit_code: row.try_get("exit_code")?,
         stdout: row.try_get("stdout")?,

@@ -111,6 +111,11 @@ fn migrations() -> Vec<Migration> {
             "additive_operations",
             include_str!("../../../migrations/postgres/0020_additive_operations.sql"),
         ),
+        (
+            22,
+            "additive_end_code",
+            include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

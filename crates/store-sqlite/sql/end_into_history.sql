@@ -6,14 +6,15 @@ INSERT INTO execution_history
        (id, action, action_ref, priority, status, attempt, grant_no, request_id, enforcement_id,
         requested_by, group_key, labels, parameters, not_before, timeout_seconds,
         cancel_requested, worker, created, requested_at, started_at, finished_at,
-        result, error, exit_code, stdout, stderr, requeue_of, last_error)
+        result, error, exit_code, stdout, stderr, requeue_of, last_error, end_code)
 SELECT a.id, a.action, a.action_ref, a.priority, e.value ->> 'status', a.attempt, a.grant_no,
        a.request_id, a.enforcement_id, a.requested_by, a.group_key, a.labels, a.parameters,
        a.not_before, a.timeout_seconds, a.cancel_requested, a.worker, a.created, a.requested_at,
        a.started_at, CASE WHEN a.started_at > ?2
              AND unixepoch(a.started_at) - unixepoch(?2) < 5 THEN a.started_at ELSE ?2 END,
        e.value ->> 'result', e.value ->> 'error', e.value ->> 'exit_code',
-       e.value ->> 'stdout', e.value ->> 'stderr', a.requeue_of, a.last_error
+       e.value ->> 'stdout', e.value ->> 'stderr', a.requeue_of, a.last_error,
+       e.value ->> 'end_code'
   FROM jsonb_each(?1) AS e
  CROSS JOIN execution_active AS a ON a.id = e.value ->> 'id'
  WHERE true

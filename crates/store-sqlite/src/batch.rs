@@ -1,6 +1,8 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
-use attune_core::{OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status};
+use attune_core::{
+    EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status,
+};
 use attune_store::{
     Batch, End, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
     stored_state,
@@ -60,6 +62,7 @@ struct ExecutionRow<'a> {
     /// In hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     demand: Option<String>,
+    cancel_requested: bool,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeColumns<'a>>,
 }
@@ -71,6 +74,7 @@ struct OutcomeColumns<'a> {
     exit_code: Option<i32>,
     stdout: Option<&'a str>,
     stderr: Option<&'a str>,
+    end_code: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -251,6 +255,7 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         timeout_seconds: submission.timeout_seconds,
         requeue_of: submission.requeue_of.map(|of| of.0),
         demand: new.demand.as_ref().map(demand_text),
+        cancel_requested: new.cancel_requested,
         outcome: outcome.map(outcome_columns),
     }
 }
@@ -262,6 +267,7 @@ fn outcome_columns(outcome: &Outcome) -> OutcomeColumns<'_> {
         exit_code: outcome.exit_code,
         stdout: outcome.stdout.as_deref(),
         stderr: outcome.stderr.as_deref(),
+        end_code: outcome.code.map(EndCode::as_str),
     }
 }
 

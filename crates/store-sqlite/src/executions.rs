@@ -194,6 +194,7 @@ fn record(row: &SqliteRow) -> Result<ExecutionRecord, sqlx::Error> {
         started_at: optional_time(row, "started_at")?,
         finished_at: optional_time(row, "finished_at")?,
         result: result.map(foreign_json),
+        end_code: row.try_get("end_code")?,
         error: row.try_get("error")?,
         exit_code: row.try_get("exit_code")?,
         stdout: row.try_get("stdout")?,

@@ -59,6 +59,8 @@ pub struct ExecutionRecord {
     pub finished_at: Option<DateTime<Utc>>,
     /// What it returned.
     pub result: Option<Value>,
+    /// Why it was not run to its end, where that has a name: [`EndCode::as_str`](attune_core::EndCode::as_str).
+    pub end_code: Option<String>,
     /// Why it did not succeed.
     pub error: Option<String>,
     /// The exit code of its program.

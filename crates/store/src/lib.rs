@@ -17,6 +17,7 @@ pub mod leases;
 pub mod operations;
 pub mod partitions;
 pub mod pauses;
+pub mod rows;
 pub mod stats;
 pub mod workers;
 
@@ -40,12 +41,14 @@ pub use operations::{
     stored_state,
 };
 pub use partitions::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, MovedExecution,
-    NewExecution, PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+    Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES,
+    MovedExecution, NewExecution, PartitionStore, PutBack, Update,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
+};
+pub use rows::{
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};

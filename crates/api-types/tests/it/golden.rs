@@ -39,11 +39,12 @@ golden! {
 }
 
 /// Members that answers of the first release did not have.
-const ADDED: [&str; 4] = [
+const ADDED: [&str; 5] = [
     r#""as_of":null,"age_ms":null,"#,
     r#","next":null"#,
     r#","requeue_of":null"#,
     r#","last_error":null"#,
+    r#""end_code":null,"#,
 ];
 
 /// What is read and written again is the same text, but for members that were added since.

@@ -182,7 +182,8 @@ pub(crate) async fn show(
         (status = 422, description = "`INVALID_INPUT`: nothing good could come of it; the message \
             says why.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
-            may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+            may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
+            `USER_LIMIT_REACHED`: its user has as many of it as one may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
     )
 )]
 pub(crate) async fn requeue(

@@ -212,6 +212,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
         started_at: record.started_at,
         finished_at: record.finished_at,
         result: bodies.result.then_some(record.result),
+        end_code: record.end_code,
         error: record.error,
         exit_code: record.exit_code,
         stdout: bodies.stdout.then_some(record.stdout),

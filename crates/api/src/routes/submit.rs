@@ -41,7 +41,8 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
         (status = 422, description = "`INVALID_INPUT` or `UNKNOWN_ACTION`: the body names the \
             field.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
-            may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+            may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
+            `USER_LIMIT_REACHED`: its user has as many of it as one may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
         (status = 503, description = "`OUTCOME_UNKNOWN`: no answer in time; repeat it with the \
             `request_id` as the key. `NO_OWNER`, `OVERLOADED`, `STORE_UNAVAILABLE`: nothing was \
             done; repeat it later. `QUEUE_DRAINING`: operators drain the queue of the action, \

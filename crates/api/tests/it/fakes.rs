@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_api::{Commands, Ports, Probe};
+use attune_api::{Commands, Ports};
 use attune_bus::MemoryBus;
 use attune_commands::ClientError;
 use attune_core::{
@@ -216,6 +216,7 @@ pub(crate) fn record(n: u32, status: Status, age: i64) -> ExecutionRecord {
         started_at: None,
         finished_at: None,
         result: None,
+        end_code: None,
         error: None,
         exit_code: None,
         stdout: None,
@@ -539,16 +540,5 @@ impl StatsStore for Fake {
             rows.truncate(limit as usize);
             StatsPage { rows, total }
         })
-    }
-}
-
-#[async_trait]
-impl Probe for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    async fn probe(&self) -> Result<(), String> {
-        self.with(|state| state.probe.clone().map_or(Ok(()), Err))
     }
 }

@@ -53,6 +53,7 @@ fn api() -> Api {
             grouped: false,
             bounds: QueueBounds {
                 ordering: None,
+                on_full: None,
                 max_length: Some(10),
                 timeout_seconds: None,
             },

@@ -35,6 +35,7 @@ mod operations;
 mod operators;
 mod oracle;
 mod orders;
+mod overflow;
 mod pauses;
 mod priorities;
 mod python;

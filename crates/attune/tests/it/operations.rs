@@ -1,7 +1,7 @@
 //! Bulk operations: what is done to many executions at once.
 
 use anyhow::ensure;
-use attune_testkit::{Gate, System, Wiring};
+use attune_testkit::{Gate, System, Wiring, wait_for};
 use serde_json::{Value, json};
 
 use crate::histories::promises_are_kept;
@@ -216,6 +216,16 @@ async fn measured_operations() -> anyhow::Result<()> {
     run(setup(Wiring::Cluster), measured).await
 }
 
+/// Lets so much time go by in which it is measured what happens.
+async fn window(seconds: u64) -> anyhow::Result<()> {
+    let begin = std::time::Instant::now();
+    wait_for("the end of a window", async || {
+        ensure!(begin.elapsed().as_secs() >= seconds, "it lasts still");
+        Ok(())
+    })
+    .await
+}
+
 async fn measured(system: &System) -> anyhow::Result<()> {
     const MANY: usize = 100_000;
     const BESIDE: &str = "it.beside";
@@ -247,7 +257,7 @@ async fn measured(system: &System) -> anyhow::Result<()> {
     }
     let filter = json!({"action": "it.many"});
     let calm = chrono::Utc::now().timestamp_micros() as f64 / 1e6;
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await; // the measure itself
+    window(3).await?;
     let mut times = Vec::new();
     for body in [
         json!({"kind": "reprioritise", "priority": "low", "filter": filter}),
@@ -255,7 +265,7 @@ async fn measured(system: &System) -> anyhow::Result<()> {
         json!({"kind": "clear", "filter": filter}),
     ] {
         times.push((body["kind"].to_string(), operate(body).await?));
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await; // the measure itself
+        window(1).await?;
     }
     attune(system, 0, &["queues", "clear", BESIDE]).await?;
     let executions = api.executions(BESIDE).await?;

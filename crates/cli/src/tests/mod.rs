@@ -41,6 +41,7 @@ pub(super) fn record(id: i64, status: Status) -> Execution {
         started_at: None,
         finished_at: None,
         result: Some(None),
+        end_code: None,
         error: None,
         exit_code: None,
         stdout: Some(None),

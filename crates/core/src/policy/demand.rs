@@ -51,33 +51,39 @@ pub struct Demand {
     pub group: GroupKey,
     /// How much it takes of each limit.
     pub cost: u16,
+    /// The user among whose executions it counts, where a user may have so many only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<GroupKey>,
 }
 
 impl Demand {
-    /// How many bytes it has as it is stored.
+    /// How many bytes it has as it is stored, without its user.
     const BYTES: usize = 26;
 
-    /// The rule, the group and the cost, as they are stored.
+    /// The rule, the group, the cost and the user if there is one, as they are stored.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..8].copy_from_slice(&self.rule.to_be_bytes());
-        bytes[8..24].copy_from_slice(&self.group.0);
-        bytes[24..].copy_from_slice(&self.cost.to_be_bytes());
-        bytes
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let user = self.user.as_ref().map_or(&[][..], |user| &user.0);
+        let (rule, cost) = (self.rule.to_be_bytes(), self.cost.to_be_bytes());
+        [&rule, &self.group.0[..], &cost, user].concat()
     }
 
     /// Reads what is stored; `None` when that is no demand, so that it must be made anew.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
+        let (bytes, user) = bytes.split_at_checked(Self::BYTES)?;
         let (rule, rest) = bytes.split_first_chunk()?;
         let (group, rest) = rest.split_first_chunk()?;
         let cost = u16::from_be_bytes(rest.try_into().ok()?);
+        let user = match user {
+            [] => None,
+            user => Some(GroupKey(user.try_into().ok()?)),
+        };
         (cost > 0).then_some(Self {
             rule: i64::from_be_bytes(*rule),
             group: GroupKey(*group),
             cost,
+            user,
         })
     }
 }
@@ -88,6 +94,8 @@ pub struct DemandRule {
     /// Each place and what counts where nothing stands there.
     group_by: Vec<(Path, Value)>,
     cost: Option<(Cost, Value)>,
+    /// Whether it counts how many a user has.
+    users: bool,
     mark: i64,
 }
 
@@ -96,7 +104,8 @@ impl DemandRule {
     #[must_use]
     pub fn of(spec: &ActionSpec) -> Option<Self> {
         let Concurrency { group_by, cost, .. } = &spec.policy.concurrency;
-        if group_by.is_empty() && cost.is_none() {
+        let users = spec.policy.per_user_limit.is_some();
+        if group_by.is_empty() && cost.is_none() && !users {
             return None;
         }
         let default = |path: &Path| {
@@ -115,13 +124,18 @@ impl DemandRule {
             let absent = default(&cost.path);
             (cost, absent)
         });
-        let text = serde_json::to_vec(&(&group_by, &cost)).unwrap_or_default();
+        let text = match users {
+            false => serde_json::to_vec(&(&group_by, &cost)),
+            true => serde_json::to_vec(&(&group_by, &cost, "user")),
+        };
+        let text = text.unwrap_or_default();
         let hash = Sha256::digest(&text);
         // Never 0, which stands for no rule.
         let mark = i64::from_be_bytes(hash[..8].try_into().unwrap_or_default()) | 1;
         Some(Self {
             group_by,
             cost,
+            users,
             mark,
         })
     }
@@ -145,6 +159,7 @@ impl DemandRule {
             rule: self.mark,
             group: self.group(words),
             cost,
+            user: self.user(words),
         })
     }
 
@@ -160,7 +175,15 @@ impl DemandRule {
                 .cost
                 .as_ref()
                 .map_or(1, |(cost, absent)| cost.of_accepted(words, absent)),
+            user: self.user(words),
         })
+    }
+
+    /// The key of the user that is named. Who names none counts for nobody.
+    fn user(&self, words: &Words<'_>) -> Option<GroupKey> {
+        let user = words.user().filter(|_| self.users)?;
+        let hash = Sha256::digest(user.as_bytes());
+        Some(GroupKey(hash[..16].try_into().unwrap_or_default()))
     }
 
     fn group(&self, words: &Words<'_>) -> GroupKey {
@@ -312,9 +335,17 @@ mod tests {
             rule: -7,
             group: GroupKey(*b"0123456789abcdef"),
             cost: 3,
+            user: None,
         };
         let bytes = demand.to_bytes();
         assert_eq!(Demand::from_bytes(&bytes), Some(demand));
+        let of_user = Demand {
+            user: Some(GroupKey([7; 16])),
+            ..demand
+        };
+        let long = of_user.to_bytes();
+        assert_eq!(Demand::from_bytes(&long), Some(of_user));
+        assert_eq!(Demand::from_bytes(&long[..41]), None);
         let free = Demand { cost: 0, ..demand }.to_bytes();
         for wrong in [&bytes[1..], &free, &[]] {
             assert_eq!(Demand::from_bytes(wrong), None);

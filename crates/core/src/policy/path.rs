@@ -126,6 +126,11 @@ impl<'a> From<Said<'a>> for Words<'a> {
 }
 
 impl Words<'_> {
+    /// The user who is named.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.said.user
+    }
+
     fn parameter(&self, parts: &[String]) -> Option<Rc<Value>> {
         if let Some(found) = self.found.borrow().get(parts) {
             return found.clone();

@@ -128,6 +128,7 @@ async fn fill(store: &PostgresStore) {
                     attempt: Attempt(i32::from(first)),
                     grant_no: first.then_some(1),
                     demand: None,
+                    cancel_requested: false,
                 }
             })
             .collect();

@@ -71,7 +71,7 @@ impl Partition {
         counter: Counter,
         out: &mut Vec<Effect>,
     ) -> Option<Holder> {
-        let status = outcome.status;
+        let (status, code) = (outcome.status, outcome.code);
         // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
         let end = End::of(execution_id, Status::Requested, outcome).ok()?;
         let cancelled = status == Status::Cancelled;
@@ -88,6 +88,8 @@ impl Partition {
             action_id,
             attempt,
             status,
+            code,
+            newcomer: None,
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));

@@ -12,6 +12,7 @@ mod grouping;
 mod holders;
 mod log;
 mod operating;
+mod overflow;
 mod pausing;
 mod reconcile;
 mod retry;

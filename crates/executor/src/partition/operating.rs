@@ -19,7 +19,7 @@ use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::queue::{ActionQueue, Holder, Millis};
-use crate::stored::{Change, StoredWords};
+use crate::stored::StoredWords;
 
 /// How many executions a page looks at to find those it is about, whether or not it is.
 const LOOKED_AT: usize = 10_000;
@@ -304,18 +304,7 @@ impl Partition {
         let Some(attempt) = self.queues.with_existing(action_id, mark).flatten() else {
             return false;
         };
-        out.push(Effect::Change(Change {
-            id: execution_id,
-            transition: None,
-            attempt,
-            grant_no: None,
-            cancel_requested: true,
-            put_back: None,
-        }));
-        out.push(Effect::CancelRun {
-            execution_id,
-            attempt,
-        });
+        self.asked(action_id, (execution_id, attempt), None, out);
         true
     }
 

@@ -3,7 +3,9 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Outcome, Seq, Status};
+use attune_core::{
+    Action, ActionId, Attempt, DemandRule, EndCode, ExecutionId, OrderRule, Outcome, Seq, Status,
+};
 
 use super::room::Room;
 use super::{Effect, Grantee, Partition};
@@ -101,7 +103,7 @@ impl Partition {
     }
 
     /// Ends those that waited too long.
-    fn expire(
+    pub(super) fn expire(
         &mut self,
         now: Millis,
         queue: &mut ActionQueue,
@@ -113,7 +115,7 @@ impl Partition {
         self.room.expiries -= expired.len();
         for waiting in expired {
             let words = format!("waited longer than {timeout} s for a slot");
-            let outcome = Outcome::of(Status::Expired, Some(words));
+            let outcome = Outcome::coded(Status::Expired, EndCode::Expired, words);
             self.end_waiting(action_id, waiting, outcome, Counter::Expired, out);
         }
     }
@@ -127,7 +129,21 @@ impl Partition {
         counter: Counter,
         out: &mut Vec<Effect>,
     ) {
-        let (execution_id, status) = (waiting.execution_id, outcome.status);
+        let nobody = None;
+        self.end_waiting_for(action_id, waiting, outcome, (counter, nobody), out);
+    }
+
+    /// The same, of somebody whose place a newcomer takes, by this order.
+    pub(super) fn end_waiting_for(
+        &mut self,
+        action_id: ActionId,
+        waiting: Waiting,
+        outcome: Outcome,
+        (counter, newcomer): (Counter, Option<(ExecutionId, OrderRule)>),
+        out: &mut Vec<Effect>,
+    ) {
+        let execution_id = waiting.execution_id;
+        let (status, code) = (outcome.status, outcome.code);
         let Ok(end) = End::of(execution_id, Status::Queued, Arc::new(outcome)) else {
             return;
         };
@@ -137,6 +153,8 @@ impl Partition {
             action_id,
             attempt: waiting.attempt,
             status,
+            code,
+            newcomer,
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, ActionRef, Attempt, ExecutionId, Outcome, PartitionId, Reject, RejectCode,
-    RequestId, Seq, Status, Submission,
+    Action, ActionId, ActionRef, Attempt, EndCode, ExecutionId, Outcome, PartitionId, Reject,
+    RejectCode, RequestId, Seq, Status, Submission,
 };
 
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::policy::{Share, limits_of};
-use crate::queue::{ActionQueue, Millis, Waiting};
+use crate::policy::Share;
+use crate::queue::{ActionQueue, Millis, Newcomer, Waiting};
 use crate::stored::{End, KnownRequest, NewExecution};
 
 impl Partition {
@@ -38,7 +38,13 @@ impl Partition {
         }
         let mut outcome = self.accept(now, &submit, out);
         if let Err(reject) = &mut outcome {
-            self.note(|| Fact::Refused { request_id });
+            let action_id = self.refs.get(&submit.submission.action_ref).copied();
+            let code = reject.code;
+            self.note(|| Fact::Refused {
+                request_id,
+                action_id,
+                code,
+            });
             out.push(Effect::Count(Counter::Rejected));
             if submit.on_reject == OnReject::Record {
                 // Its request id is taken from now on: asking again under it never helps.
@@ -118,16 +124,13 @@ impl Partition {
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
         let priority = action.spec.policy.priority.of(submission.priority, &words);
-        let limits = || limits_of(&action.spec, rule, self.queues.config());
-        let enter = |queue: &mut ActionQueue| match not_before {
-            Some(time) => queue.enter_delayed(priority, waiting, demand.as_ref(), time),
-            None => queue.enter(priority, waiting, demand.as_ref()),
+        let newcomer = Newcomer {
+            priority,
+            waiting,
+            demand: demand.as_ref(),
+            not_before,
         };
-        let entered = self.queues.with_queue(action.id, limits, enter);
-        let position = entered.map_err(|full| Reject {
-            retry_after_seconds: Some(self.place_comes_free(&action)),
-            ..Reject::queue_full(full.max_length)
-        })?;
+        let position = self.take_in(now, &action, submission, &newcomer, out)?;
         self.next_place += 1;
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
@@ -195,16 +198,18 @@ impl Partition {
         self.know(submit, id, status);
         let new = new_execution(submit, id, action_id, status);
         self.note(|| accepted_fact(now, &new, None));
-        let attempt = new.attempt;
+        let (attempt, code) = (new.attempt, EndCode::Rejected(reject.code));
         self.note(|| Fact::Ended {
             execution_id: id,
             action_id,
             attempt,
             status,
+            code: Some(code),
+            newcomer: None,
         });
         out.push(Effect::Insert(new));
         // It never waited: it is born in its last status, by no move of the state machine.
-        let outcome = Arc::new(Outcome::of(status, Some(reject.to_string())));
+        let outcome = Arc::new(Outcome::coded(status, code, reject.to_string()));
         out.push(Effect::End(End { id, outcome }));
     }
 
@@ -285,6 +290,7 @@ fn new_execution(
         attempt: Attempt(0),
         grant_no: None,
         demand: None,
+        cancel_requested: false,
     }
 }
 

@@ -490,6 +490,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Operated { .. } => "operated",
         Fact::Stale { .. } => "stale",
         Fact::Refused { .. } => "refused",
+        Fact::Asked { .. } => "asked",
         Fact::Pool { .. } => "pool",
         Fact::Paused { .. } => "paused",
         Fact::Lost => "lost",

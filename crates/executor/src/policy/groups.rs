@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
-use super::QueueLimits;
+use super::{QueueLimits, Users};
 use crate::queue::Millis;
 
 /// A group of a queue, as the queue knows it.
@@ -163,6 +163,8 @@ pub(crate) struct Groups {
     /// Whose group is not known yet. While there are any nobody is granted a slot: never are there two
     /// groupings at once.
     unknown: BTreeSet<ExecutionId>,
+    /// Whose executions are here.
+    users: Users,
 }
 
 /// Whether somebody who takes `cost` has room in a limit of which `used` is taken. Who takes more than
@@ -180,6 +182,16 @@ impl Groups {
         }
     }
 
+    /// Whose executions are here.
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// The group of a key, if somebody of it is here.
+    pub(crate) fn of_key(&self, key: GroupKey) -> Option<Group> {
+        self.by_key.get(&key).copied()
+    }
+
     /// Whose group is not known.
     pub(crate) fn unknown(&self) -> &BTreeSet<ExecutionId> {
         &self.unknown
@@ -190,6 +202,9 @@ impl Groups {
         match demand {
             Some(demand) => {
                 self.unknown.remove(&id);
+                if let Some(user) = demand.user {
+                    self.users.join(id, user);
+                }
                 Share {
                     group: self.join(demand.group),
                     cost: demand.cost,
@@ -239,6 +254,7 @@ impl Groups {
 
     /// Somebody is gone: it neither waits nor holds a slot.
     pub(crate) fn leave(&mut self, id: ExecutionId, group: Group) {
+        self.users.leave(id);
         let Some(class) = self.class(group) else {
             self.unknown.remove(&id);
             return;
@@ -336,17 +352,48 @@ impl Groups {
     }
 
     /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
-    pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand) -> bool {
-        let group = self.by_key.get(&demand.group);
-        let class = group.and_then(|group| self.classes.get(group.0 as usize));
-        let has_room = class.is_none_or(|class| {
-            matches!(class.line, Line::Empty)
-                && fits(u64::from(class.used), demand.cost, limits.group_limit())
-        });
-        has_room
-            && self.ready.is_empty()
+    pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand, key: (i64, Seq)) -> bool {
+        let class = self.class_of(demand);
+        let first = class.and_then(|class| class.line.first(limits.order));
+        let ready = self.ready.first();
+        first.is_none_or(|first| key < first.key(limits.order))
+            && self.group_has_room(limits, demand)
+            && ready.is_none_or(|(first, seq, _)| key < (*first, *seq))
             && self.unknown.is_empty()
             && self.has_room(limits, demand.cost)
+    }
+
+    fn class_of(&self, demand: &Demand) -> Option<&Class> {
+        let group = self.by_key.get(&demand.group)?;
+        self.classes.get(group.0 as usize)
+    }
+
+    /// Whether the limit of its group has room for somebody, beside those who hold a slot.
+    pub(crate) fn group_has_room(&self, limits: &QueueLimits, demand: &Demand) -> bool {
+        let used = self
+            .class_of(demand)
+            .map_or(0, |class| u64::from(class.used));
+        fits(used, demand.cost, limits.group_limit())
+    }
+
+    /// Whether somebody waits of the group in which one would be who demands this.
+    pub(crate) fn has_line(&self, demand: &Demand) -> bool {
+        let class = self.class_of(demand);
+        class.is_some_and(|class| !matches!(class.line, Line::Empty))
+    }
+
+    /// Whether somebody of a group has room in both limits once others of it have freed so much.
+    pub(crate) fn would_fit(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        freed: u64,
+        cost: u16,
+    ) -> bool {
+        let (used, of_group) = self.used(group);
+        let left = |used: u64| used.saturating_sub(freed);
+        fits(left(of_group), cost, limits.group_limit())
+            && fits(left(used), cost, limits.max_concurrent)
     }
 
     /// What those who hold a slot take of the limits: of the action's, and of that of a group.

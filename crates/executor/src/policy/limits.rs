@@ -1,6 +1,7 @@
 //! Which bounds and which order apply to an action: its own policy first, the executor's settings
 //! otherwise.
 
+use attune_core::policy::{OnFull, OnLimit};
 use attune_core::{ActionSpec, DemandRule, OrderRule};
 
 use crate::queue::QueueConfig;
@@ -28,6 +29,12 @@ pub struct Extra {
     /// The [mark](attune_core::DemandRule::mark) of the rule by which executions demand different things;
     /// `None` where all demand the same.
     pub demands: Option<i64>,
+    /// What becomes of a newcomer when a limit is reached.
+    pub on_limit: OnLimit,
+    /// What becomes of a newcomer when as many wait as may.
+    pub on_full: OnFull,
+    /// How many executions of one user may wait or hold a slot; `None` is unlimited.
+    pub per_user: Option<u32>,
 }
 
 impl Extra {
@@ -41,6 +48,32 @@ impl QueueLimits {
     /// How much of a limit the holders of each group may take; `None` is unlimited.
     pub fn group_limit(&self) -> Option<u32> {
         self.extra.as_ref()?.group_limit
+    }
+
+    /// What becomes of a newcomer when a limit is reached.
+    pub fn on_limit(&self) -> OnLimit {
+        let extra = self.extra.as_ref();
+        extra.map_or(OnLimit::Wait, |extra| extra.on_limit)
+    }
+
+    /// What becomes of a newcomer when as many wait as may.
+    pub fn on_full(&self) -> OnFull {
+        let extra = self.extra.as_ref();
+        extra.map_or(OnFull::Reject, |extra| extra.on_full)
+    }
+
+    /// How many executions of one user may wait or hold a slot; `None` is unlimited.
+    pub fn per_user(&self) -> Option<u32> {
+        self.extra.as_ref()?.per_user
+    }
+
+    /// Whether somebody who comes may do more than wait or be refused by a full queue.
+    pub(crate) fn overflows(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| {
+            extra.on_limit != OnLimit::Wait
+                || extra.on_full != OnFull::Reject
+                || extra.per_user.is_some()
+        })
     }
 
     /// The mark of the rule by which executions demand different things; `None` where all demand the same.
@@ -71,6 +104,9 @@ pub fn limits_of(
         extra: Extra {
             group_limit: spec.policy.concurrency.group_limit,
             demands: demands.map(DemandRule::mark),
+            on_limit: spec.policy.concurrency.on_limit.unwrap_or_default(),
+            on_full: spec.policy.queue.on_full.unwrap_or_default(),
+            per_user: spec.policy.per_user_limit,
         }
         .boxed(),
     }

@@ -7,9 +7,11 @@ mod groups;
 mod limits;
 mod order;
 mod run_times;
+mod users;
 
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member, key_in};
 pub use limits::{Extra, QueueLimits, limits_of};
 pub(crate) use order::Order;
 pub(crate) use run_times::RunTimes;
+pub(crate) use users::Users;

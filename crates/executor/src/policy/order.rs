@@ -420,6 +420,20 @@ impl Order {
         })
     }
 
+    /// Who makes room for somebody of this priority: whoever has waited longest of the lowest priority that
+    /// is not above its own. Who has held a slot and waits again is left alone, as by expiry, and so is who
+    /// goes before all others.
+    pub(crate) fn first_to_drop(&self, rule: OrderRule, priority: Priority) -> Option<Seq> {
+        if rule == OrderRule::Fifo {
+            // There a priority counts for nothing.
+            let oldest = self.lanes.iter().filter_map(Lane::first_to_expire).min();
+            return oldest.map(|(_, seq)| seq);
+        }
+        let lanes = self.lanes.iter().rev();
+        let mut lanes = lanes.take_while(|lane| lane.priority >= priority);
+        lanes.find_map(|lane| Some(lane.first_to_expire()?.1))
+    }
+
     /// Since when the one waits that expires first.
     pub(crate) fn first_to_expire(&self) -> Option<Millis> {
         let first = self.lanes.iter().filter_map(Lane::first_to_expire);

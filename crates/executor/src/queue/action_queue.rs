@@ -314,7 +314,7 @@ impl ActionQueue {
             holder.priority
         };
         match not_before.filter(|_| !Bug::RetryAtOnce.is_planted()) {
-            Some(time) => load.delayed.insert(priority, waiting, time),
+            Some(time) => load.put_off(priority, waiting, time),
             None => load.wait(limits, priority, waiting),
         }
         true

@@ -18,7 +18,13 @@ impl ActionQueue {
             earlier.order != limits.order || earlier.group_limit() != limits.group_limit();
         if earlier.demands() != limits.demands() {
             load.regroup(limits);
-        } else if let Some(groups) = load.groups.as_mut().filter(|_| is_moved) {
+            load.find_rivals(limits);
+            return;
+        }
+        if earlier.on_limit() != limits.on_limit() {
+            load.find_rivals(limits);
+        }
+        if let Some(groups) = load.groups.as_mut().filter(|_| is_moved) {
             groups.rearrange(limits);
         }
     }
@@ -40,6 +46,9 @@ impl ActionQueue {
             return false;
         };
         let share = groups.share(execution_id, Some(demand));
+        if let Some(rivals) = &mut load.rivals {
+            rivals.assign(execution_id, share.group);
+        }
         let seq = execution_id.seq();
         if let Some(holder) = load.active.get_mut(&execution_id) {
             holder.share = share;

@@ -14,19 +14,29 @@ impl ActionQueue {
     pub fn enter(
         &mut self,
         priority: Priority,
-        mut waiting: Waiting,
+        waiting: Waiting,
         demand: Option<&Demand>,
     ) -> Result<u64, QueueFull> {
-        if !self.starts_now(demand) {
+        if !self.starts_now(priority, &waiting, demand) {
             self.check_room()?;
         }
+        Ok(self.join(priority, waiting, demand))
+    }
+
+    /// The same, whatever the bound.
+    pub(super) fn join(
+        &mut self,
+        priority: Priority,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
+    ) -> u64 {
         self.totals.enqueued += 1;
         let (limits, load) = self.parts();
         let order = &load.order;
         let before = order.before_newest(limits.order, priority, waiting.enqueued_at);
         waiting.share = load.share(limits, waiting.execution_id, demand);
         load.wait(limits, priority, waiting);
-        Ok(before)
+        before
     }
 
     /// A new execution enters that may not start before `not_before`. Tells how many wait.
@@ -36,17 +46,28 @@ impl ActionQueue {
     pub fn enter_delayed(
         &mut self,
         priority: Priority,
-        mut waiting: Waiting,
+        waiting: Waiting,
         demand: Option<&Demand>,
         not_before: Millis,
     ) -> Result<u64, QueueFull> {
         self.check_room()?;
+        Ok(self.join_delayed(priority, waiting, demand, not_before))
+    }
+
+    /// The same, whatever the bound.
+    pub(super) fn join_delayed(
+        &mut self,
+        priority: Priority,
+        mut waiting: Waiting,
+        demand: Option<&Demand>,
+        not_before: Millis,
+    ) -> u64 {
         self.totals.enqueued += 1;
         let before = self.len() as u64;
         let (limits, load) = self.parts();
         waiting.share = load.share(limits, waiting.execution_id, demand);
-        load.delayed.insert(priority, waiting, not_before);
-        Ok(before)
+        load.put_off(priority, waiting, not_before);
+        before
     }
 
     fn check_room(&self) -> Result<(), QueueFull> {
@@ -59,7 +80,12 @@ impl ActionQueue {
     }
 
     /// Whether somebody who enters now can be granted a slot at once.
-    fn starts_now(&self, demand: Option<&Demand>) -> bool {
+    pub(super) fn starts_now(
+        &self,
+        priority: Priority,
+        waiting: &Waiting,
+        demand: Option<&Demand>,
+    ) -> bool {
         if self.is_stopped() || self.limits.max_concurrent == Some(0) {
             return false;
         }
@@ -68,7 +94,10 @@ impl ActionQueue {
         };
         match &load.groups {
             None => load.order.is_empty() && self.without_room(load).is_none(),
-            Some(groups) => demand.is_some_and(|demand| groups.is_open(&self.limits, demand)),
+            Some(groups) => demand.is_some_and(|demand| {
+                let key = self.limits.order.key(priority, waiting.enqueued_at);
+                groups.is_open(&self.limits, demand, (key, waiting.seq))
+            }),
         }
     }
 }

@@ -23,6 +23,7 @@ fn limits(max_concurrent: u32, group_limit: Option<u32>, order: OrderRule) -> Qu
         extra: Extra {
             group_limit,
             demands,
+            ..Extra::default()
         }
         .boxed(),
     }
@@ -108,6 +109,7 @@ impl World {
             rule: RULE,
             group: GroupKey([group; 16]),
             cost,
+            user: None,
         };
         self.demands.insert(execution_id, demand);
         let waiting = Waiting {

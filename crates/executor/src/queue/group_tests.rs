@@ -27,6 +27,7 @@ fn grouped(rule: i64, group_limit: Option<u32>) -> Option<Box<Extra>> {
     Extra {
         group_limit,
         demands,
+        ..Extra::default()
     }
     .boxed()
 }
@@ -41,6 +42,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         rule: RULE,
         group: GroupKey([group; 16]),
         cost,
+        user: None,
     }
 }
 

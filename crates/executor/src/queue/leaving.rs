@@ -29,6 +29,9 @@ impl ActionQueue {
             }
             None => {
                 let waiting = load.delayed.remove(seq)?;
+                if let Some(rivals) = &mut load.rivals {
+                    rivals.stop_waiting(waiting.share.group, seq);
+                }
                 if let Some(groups) = &mut load.groups {
                     groups.leave(waiting.execution_id, waiting.share.group);
                 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{Demand, ExecutionId, Priority};
+use attune_core::{Attempt, Demand, ExecutionId, Priority};
 
 use super::delayed::Delayed;
-use super::entry::{Holder, Waiting};
-use crate::policy::{Groups, Member, Order, QueueLimits, Share};
+use super::entry::{Holder, Millis, Waiting};
+use super::rivals::Rivals;
+use crate::policy::{Group, Groups, Member, Order, QueueLimits, Share};
 
 /// Who waits and who holds a slot.
 #[derive(Debug, Clone, Default)]
@@ -16,12 +17,15 @@ pub(super) struct Load {
     pub(super) active: BTreeMap<ExecutionId, Holder>,
     /// There where executions demand different things.
     pub(super) groups: Option<Box<Groups>>,
+    /// There where a newcomer takes the place of others.
+    pub(super) rivals: Option<Box<Rivals>>,
 }
 
 impl Load {
     pub(super) fn new(limits: &QueueLimits) -> Self {
         Self {
             groups: limits.demands().map(|_| Box::default()),
+            rivals: limits.on_limit().replaces().then(Box::default),
             ..Self::default()
         }
     }
@@ -45,6 +49,9 @@ impl Load {
     /// Somebody waits for a slot from now on.
     pub(super) fn wait(&mut self, limits: &QueueLimits, priority: Priority, waiting: Waiting) {
         let enqueued_at = self.order.insert(priority, waiting);
+        if let Some(rivals) = &mut self.rivals {
+            rivals.wait(waiting.share.group, waiting.seq);
+        }
         if let Some(groups) = &mut self.groups {
             let member = Member {
                 lane: waiting.lane(priority),
@@ -56,12 +63,29 @@ impl Load {
         }
     }
 
+    /// Somebody waits for a time first.
+    pub(super) fn put_off(&mut self, priority: Priority, waiting: Waiting, not_before: Millis) {
+        self.delayed.insert(priority, waiting, not_before);
+        // Who is to be tried again is older than whoever comes now; a start that was asked for a later
+        // time is not.
+        if let Some(rivals) = self
+            .rivals
+            .as_mut()
+            .filter(|_| waiting.attempt > Attempt(0))
+        {
+            rivals.wait(waiting.share.group, waiting.seq);
+        }
+    }
+
     /// Somebody who waited for a slot is gone.
     pub(super) fn let_go(
         &mut self,
         limits: &QueueLimits,
         (priority, waiting): (Priority, Waiting),
     ) {
+        if let Some(rivals) = &mut self.rivals {
+            rivals.stop_waiting(waiting.share.group, waiting.seq);
+        }
         if let Some(groups) = &mut self.groups {
             let group = waiting.share.group;
             groups.stop_waiting(limits, group, (waiting.lane(priority), waiting.seq));
@@ -72,6 +96,9 @@ impl Load {
     /// Somebody holds a slot from now on.
     pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
         self.active.insert(id, holder);
+        if let Some(rivals) = &mut self.rivals {
+            rivals.hold(holder.share.group, id);
+        }
         if let Some(groups) = &mut self.groups {
             groups.take(limits, holder.share);
         }
@@ -80,6 +107,9 @@ impl Load {
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
+        if let Some(rivals) = &mut self.rivals {
+            rivals.give_back(holder.share.group, id);
+        }
         if let Some(groups) = &mut self.groups {
             groups.give_back(limits, holder.share);
         }
@@ -93,6 +123,32 @@ impl Load {
             groups.leave(id, holder.share.group);
         }
         Some(holder)
+    }
+
+    /// The group in which somebody would be who demands this; `None` when nobody of it is there, or it is
+    /// not known who is.
+    pub(super) fn group_of(&self, demand: Option<&Demand>) -> Option<Group> {
+        match &self.groups {
+            None => Some(Group::NONE),
+            Some(groups) if groups.unknown().is_empty() => groups.of_key(demand?.group),
+            Some(_) => None,
+        }
+    }
+
+    /// Finds out who is whose rival, because that was of no interest before, or their groups were others.
+    pub(super) fn find_rivals(&mut self, limits: &QueueLimits) {
+        self.rivals = limits.on_limit().replaces().then(|| {
+            let mut rivals = Rivals::default();
+            let tried = |waiting: &Waiting| waiting.attempt > Attempt(0);
+            let waiting = self.order.iter().chain(self.delayed.iter().filter(tried));
+            for waiting in waiting {
+                rivals.wait(waiting.share.group, waiting.seq);
+            }
+            for (id, holder) in &self.active {
+                rivals.hold(holder.share.group, *id);
+            }
+            Box::new(rivals)
+        });
     }
 
     /// Executions demand by another rule from now on: nobody's group is known.

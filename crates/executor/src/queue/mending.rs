@@ -20,7 +20,7 @@ impl ActionQueue {
         let (limits, load) = self.parts();
         waiting.share = load.share(limits, waiting.execution_id, demand);
         match not_before {
-            Some(time) => load.delayed.insert(priority, waiting, time),
+            Some(time) => load.put_off(priority, waiting, time),
             None => load.wait(limits, priority, waiting),
         }
     }

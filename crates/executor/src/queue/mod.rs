@@ -11,9 +11,12 @@ mod load;
 mod manager;
 mod mending;
 mod moving;
+mod overflow;
+mod rivals;
 mod view;
 
 pub use action_queue::ActionQueue;
 pub use entry::{Blocked, Grant, Granted, Holder, Millis, QueueFull, Waiting};
 pub use manager::{Admission, ExecutionQueueManager, QueueConfig, QueueError};
+pub use overflow::{Arrival, Newcomer, Refused};
 pub use view::QueuesView;

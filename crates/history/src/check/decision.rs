@@ -3,6 +3,7 @@
 use attune_core::{Demand, Epoch, ExecutionId, OrderRule, Priority, Status};
 
 use super::facts::Key;
+use attune_record::Gone;
 
 /// What an owner decided about the queue of one action.
 #[derive(Debug, Clone)]
@@ -24,7 +25,8 @@ pub(super) enum What {
     Held(Key),
     /// With the limits and the order in force, and when it was decided by the owner's time.
     Granted(Key, Bounds, OrderRule, Option<i64>),
-    Ended(Key, Status),
+    /// With whoever was accepted in its place.
+    Ended(Key, Status, Option<Gone>),
     /// With the time of its next try, if it waits for that.
     Revoked(Key, Option<i64>),
     Bounds(Bounds),

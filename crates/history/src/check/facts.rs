@@ -397,6 +397,7 @@ impl Facts {
                 action_id,
                 attempt,
                 status,
+                gone,
                 epoch,
                 t_ns,
                 ..
@@ -411,7 +412,8 @@ impl Facts {
                     self.violations
                         .push(violation(Promise::I5, what, [first, number]));
                 }
-                (action_id, epoch, t_ns, What::Ended(key, *status))
+                let what = What::Ended(key, *status, *gone);
+                (action_id, epoch, t_ns, what)
             }
             Record::Revoked {
                 execution_id,

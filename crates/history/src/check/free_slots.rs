@@ -135,7 +135,7 @@ impl Slots<'_> {
                 self.granted += 1;
                 self.limit = Some(bounds.limit);
             }
-            What::Ended((id, _), _) => {
+            What::Ended((id, _), _, _) => {
                 self.leave(*id);
                 self.holders.remove(id);
             }

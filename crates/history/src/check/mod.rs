@@ -33,6 +33,8 @@ mod tests;
 #[cfg(test)]
 mod tests_asked;
 #[cfg(test)]
+mod tests_gone;
+#[cfg(test)]
 mod tests_groups;
 #[cfg(test)]
 mod tests_operations;

@@ -30,6 +30,8 @@
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
 
+mod gone;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
@@ -39,6 +41,7 @@ use attune_core::{
 use super::decision::{Bounds, Counts, What};
 use super::facts::{Facts, Key};
 use super::{Promise, Violation, violation};
+use gone::Expected;
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
@@ -90,6 +93,10 @@ struct Replay<'a> {
     rule: Option<i64>,
     /// Who waits for its next try for sure: until when by the owner's time, and the record that says so.
     tried: BTreeMap<ExecutionId, (i64, u32)>,
+    /// Who has held a slot and was put back.
+    again: BTreeSet<ExecutionId>,
+    /// Who must be accepted next, because somebody has ended in its place.
+    expected: Option<Expected>,
     /// Whether this owner's times of acceptance contradict the ids.
     is_contradictory: bool,
     /// The latest of them so far.
@@ -123,6 +130,8 @@ impl<'a> Replay<'a> {
             moved: HashMap::new(),
             rule: None,
             tried: BTreeMap::new(),
+            again: BTreeSet::new(),
+            expected: None,
             is_contradictory: false,
             latest: i64::MIN,
             bounds: None,
@@ -181,7 +190,10 @@ impl<'a> Replay<'a> {
 
     fn apply(&mut self, record: u32, what: What) {
         match what {
-            What::Accepted(id, status) => self.accept(id, status),
+            What::Accepted(id, status) => {
+                self.judge_newcomer(id);
+                self.accept(id, status);
+            }
             What::Held((id, attempt)) => {
                 self.leave(id);
                 self.holders.insert(id, (attempt, record));
@@ -199,7 +211,10 @@ impl<'a> Replay<'a> {
                 self.judge_time(record, key, at);
                 self.grant(record, key, bounds, order);
             }
-            What::Ended(key, status) => {
+            What::Ended(key, status, gone) => {
+                if let Some(gone) = gone {
+                    self.judge_gone(record, key, gone);
+                }
                 self.leave(key.0);
                 self.release(record, key);
                 match status {
@@ -222,7 +237,10 @@ impl<'a> Replay<'a> {
                 counts,
                 held_up,
                 goes_on,
-            } => self.end_round(record, *counts, held_up || goes_on),
+            } => {
+                self.judge_expected();
+                self.end_round(record, *counts, held_up || goes_on);
+            }
         }
     }
 
@@ -278,6 +296,7 @@ impl<'a> Replay<'a> {
     }
 
     fn put_back(&mut self, record: u32, (id, attempt): Key, not_before: Option<i64>) {
+        self.again.insert(id);
         if self.facts.grants.contains_key(&(id, attempt.next())) && self.lane(id).is_some() {
             self.put_back += 1;
             match not_before {

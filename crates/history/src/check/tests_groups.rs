@@ -13,6 +13,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         rule: RULE,
         group: GroupKey([group; 16]),
         cost,
+        user: None,
     }
 }
 

@@ -41,12 +41,12 @@ pub(super) struct World {
     /// How many workers were killed.
     lost_workers: u32,
     snapshots: u32,
-    epoch: i64,
-    next: u32,
+    pub(super) epoch: i64,
+    pub(super) next: u32,
     grants: i64,
     pub(super) round: u64,
     t: i64,
-    counts: [u64; 4],
+    pub(super) counts: [u64; 4],
 }
 
 pub(super) fn request(id: ExecutionId) -> RequestId {
@@ -398,6 +398,7 @@ impl World {
             action_id: ACTION,
             attempt,
             status,
+            gone: None,
             epoch,
             round: 0,
             t_ns: 0,

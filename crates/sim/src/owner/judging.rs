@@ -75,7 +75,7 @@ impl World {
     fn trace_facts(&mut self, facts: &[Fact]) {
         for fact in facts {
             match fact {
-                Fact::Refused { request_id } => self.oracle.refuse(*request_id),
+                Fact::Refused { request_id, .. } => self.oracle.refuse(*request_id),
                 Fact::Accepted {
                     execution_id,
                     not_before,
@@ -84,6 +84,7 @@ impl World {
                     self.oracle.accept(self.now, *execution_id, *not_before);
                     self.note(Note::Accepted(*execution_id));
                 }
+                Fact::Asked { execution_id, .. } => self.retries.cancel(*execution_id),
                 Fact::Granted {
                     execution_id,
                     attempt,
@@ -197,6 +198,8 @@ impl World {
             Counter::Redispatched => seen.redispatches += 1,
             Counter::Cancelled => seen.cancelled += 1,
             Counter::Expired => seen.expired += 1,
+            Counter::Dropped => seen.dropped += 1,
+            Counter::Replaced => seen.replaced += 1,
             Counter::Abandoned => seen.abandoned += 1,
             Counter::CommitRefused => seen.refused_commits += 1,
             Counter::ForceReleased => seen.force_released += 1,

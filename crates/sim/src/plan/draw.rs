@@ -8,6 +8,7 @@ use attune_core::{
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
+use crate::overflow::Overflow;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -88,6 +89,7 @@ impl Plan {
         plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
+        plan.add_overflows();
         plan.add_questions(submits);
         plan.add_operations();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
@@ -176,6 +178,33 @@ impl Plan {
                 let action = rng.index(self.actions.len());
                 let grouping = Grouping::draw(rng, self.actions[action].limit);
                 self.ask(at, Op::Group { action, grouping });
+                at += rng.between(20, 4_000);
+            }
+            self.ops.sort_by_key(|op| (op.at, op.id));
+        }
+    }
+
+    /// What becomes of newcomers for whom there is no room, from a stream of chance of its own.
+    fn add_overflows(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x0f10_0f10_0f10_0f10);
+        let rng = &mut rng;
+        if rng.chance(600) {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.overflow = Overflow::draw(rng);
+            // Where many may wait nothing is ever full.
+            if rng.chance(500) {
+                action.max_length = Some(rng.pick(&[1, 2, 3, 6]));
+            }
+        }
+        if rng.chance(500) {
+            let mut at = rng.between(200, self.heal_at / 2);
+            for _ in 0..=rng.index(4) {
+                let action = rng.index(self.actions.len());
+                let overflow = Overflow::draw(rng);
+                self.ask(at, Op::Overflow { action, overflow });
                 at += rng.between(20, 4_000);
             }
             self.ops.sort_by_key(|op| (op.at, op.id));
@@ -309,6 +338,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         order: OrderRule::Priority,
         grouping: Default::default(),
         ranks: Ranks::default(),
+        overflow: Overflow::default(),
         on_worker_lost: if rng.chance(200) {
             OnWorkerLost::Fail
         } else {

@@ -14,6 +14,7 @@ use attune_core::{
 };
 
 use crate::groups::{Grouping, Ranks};
+use crate::overflow::Overflow;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -55,6 +56,8 @@ pub struct ActionShape {
     pub order: OrderRule,
     /// By what executions are grouped, and the limit of each group.
     pub grouping: (Grouping, Option<u32>),
+    /// What becomes of newcomers for whom there is no room.
+    pub overflow: Overflow,
     /// Which priorities they have.
     pub ranks: Ranks,
     /// What happens when its worker dies.
@@ -161,6 +164,13 @@ pub enum Op {
         target: PauseTarget,
         /// How; `None` resumes them.
         mode: Option<PauseMode>,
+    },
+    /// Says otherwise what becomes of newcomers of an action for whom there is no room.
+    Overflow {
+        /// Which action.
+        action: usize,
+        /// What.
+        overflow: Overflow,
     },
     /// Does something to all executions of a kind.
     Operate {

@@ -167,6 +167,7 @@ fn completion(item: v1::Completion) -> Completion {
         action_id: item.action_id,
         outcome: Arc::new(Outcome {
             status: item.status,
+            code: None,
             result: item.result,
             error: item.error,
             exit_code: item.exit_code,

@@ -16,6 +16,8 @@ pub struct Seen {
     pub redispatches: u64,
     pub cancelled: u64,
     pub expired: u64,
+    pub dropped: u64,
+    pub replaced: u64,
     pub abandoned: u64,
     pub mended: u64,
     pub refused_commits: u64,
@@ -43,6 +45,8 @@ impl Seen {
         self.redispatches += other.redispatches;
         self.cancelled += other.cancelled;
         self.expired += other.expired;
+        self.dropped += other.dropped;
+        self.replaced += other.replaced;
         self.abandoned += other.abandoned;
         self.mended += other.mended;
         self.refused_commits += other.refused_commits;

@@ -380,6 +380,7 @@ async fn rival(
             attempt: Attempt(0),
             grant_no: None,
             demand: None,
+            cancel_requested: false,
         };
         let batch = Batch {
             fences: vec![(place, epoch)],

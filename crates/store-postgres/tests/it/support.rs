@@ -201,6 +201,7 @@ impl Owner {
             attempt: Attempt(0),
             grant_no: None,
             demand: None,
+            cancel_requested: false,
         }
     }
 

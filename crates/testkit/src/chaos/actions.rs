@@ -79,6 +79,61 @@ pub(crate) struct Policy {
     pub(crate) limit: Option<u32>,
     order: Order,
     grouping: Grouping,
+    overflow: Overflow,
+}
+
+/// What becomes of who comes when there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overflow {
+    /// It waits, or is refused by a full queue, as without a word about it.
+    Wait,
+    /// A short queue drops the oldest.
+    DropOldest,
+    /// It takes the place of those of its group that wait.
+    ReplaceWaiting,
+    /// And of those that run.
+    CancelRunning,
+    /// It is refused at the limit.
+    Reject,
+    /// Its user has so many and no more.
+    PerUser,
+}
+
+impl Overflow {
+    /// Most have none: what is replaced or refused is no load.
+    fn numbered(number: usize) -> Self {
+        match number % 16 {
+            3 => Self::DropOldest,
+            6 => Self::ReplaceWaiting,
+            9 => Self::CancelRunning,
+            12 => Self::Reject,
+            14 => Self::PerUser,
+            _ => Self::Wait,
+        }
+    }
+
+    fn add_to(self, policy: &mut Value) {
+        let on_limit = match self {
+            Self::Wait => return,
+            Self::DropOldest => {
+                policy["queue"]["max_length"] = json!(5);
+                policy["queue"]["on_full"] = json!("drop_oldest");
+                return;
+            }
+            Self::PerUser => {
+                policy["per_user_limit"] = json!(4);
+                return;
+            }
+            Self::ReplaceWaiting => "replace_waiting",
+            Self::CancelRunning => "cancel_running",
+            Self::Reject => "reject",
+        };
+        let concurrency = &mut policy["concurrency"];
+        // Without a limit there is none to reach.
+        if !concurrency["limit"].is_null() || !concurrency["group_limit"].is_null() {
+            concurrency["on_limit"] = json!(on_limit);
+        }
+    }
 }
 
 impl Policy {
@@ -94,6 +149,7 @@ impl Policy {
                 Grouping::ByUserAndLabel,
                 Grouping::ByCost,
             ][number % 5],
+            overflow: Overflow::numbered(number),
         }
     }
 
@@ -103,6 +159,7 @@ impl Policy {
             limit,
             order: Order::Priority,
             grouping: Grouping::None,
+            overflow: Overflow::Wait,
         }
     }
 
@@ -114,6 +171,7 @@ impl Policy {
         self.order.add_to(&mut policy);
         let most = self.limit.unwrap_or(2);
         self.grouping.add_to(&mut policy["concurrency"], most);
+        self.overflow.add_to(&mut policy);
         policy
     }
 }

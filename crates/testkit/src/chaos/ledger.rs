@@ -94,7 +94,13 @@ impl Ledger {
         {
             let mut known = self.known();
             // A command that is sent again by somebody may find room, or an open queue, later.
-            if !matches!(code, "QUEUE_FULL" | "QUEUE_DRAINING") {
+            const MAY_CHANGE: [&str; 4] = [
+                "QUEUE_FULL",
+                "QUEUE_DRAINING",
+                "LIMIT_REACHED",
+                "USER_LIMIT_REACHED",
+            ];
+            if !MAY_CHANGE.contains(&code) {
                 known.refused.insert(request_id);
             }
             *known.answers.entry(code.to_owned()).or_default() += 1;

@@ -1,0 +1,270 @@
+//! What a newcomer leads to when a limit is reached or the queue is full: it waits, it is refused, or
+//! others end in its place. All of it is one decision.
+
+use attune_core::policy::{OnFull, OnLimit};
+use attune_core::{Attempt, Bug, Demand, EndCode, ExecutionId, Priority, Seq};
+
+use super::action_queue::ActionQueue;
+use super::entry::{Blocked, Millis, QueueFull, Waiting};
+use super::load::Load;
+use crate::policy::Group;
+
+/// How many a newcomer replaces at most: where more wait of its group, because the policy was another one,
+/// those that come later replace the others.
+const MOST_REPLACED: usize = 1_000;
+
+/// Somebody new, of whom it is not known yet whether it comes in.
+#[derive(Debug, Clone, Copy)]
+pub struct Newcomer<'a> {
+    /// Its priority.
+    pub priority: Priority,
+    /// How it would wait.
+    pub waiting: Waiting,
+    /// What it demands, where executions demand different things.
+    pub demand: Option<&'a Demand>,
+    /// When it may start, if that is later. Its time has not come then: no limit concerns it yet.
+    pub not_before: Option<Millis>,
+}
+
+/// What became of a queue by a newcomer that came in.
+#[derive(Debug, Default)]
+pub struct Arrival {
+    /// How many stand before it.
+    pub before: u64,
+    /// Who waited and has ended in its place, and why.
+    pub gone: Vec<(Waiting, EndCode)>,
+    /// Who holds a slot and is asked to end.
+    pub asked: Vec<(ExecutionId, Attempt)>,
+}
+
+/// Why a newcomer does not come in. Nothing is changed then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// As many wait as may.
+    #[error(transparent)]
+    Full(#[from] QueueFull),
+    /// The limit of the action is reached.
+    #[error("the limit of {limit} is reached")]
+    Limit {
+        /// How many may hold a slot.
+        limit: u32,
+    },
+    /// The limit of its group is reached.
+    #[error("the limit of {limit} for its group is reached")]
+    GroupLimit {
+        /// How much the holders of a group may take.
+        limit: u32,
+    },
+    /// As many of its user wait or hold a slot as may.
+    #[error("{limit} executions of its user wait or hold a slot already")]
+    User {
+        /// How many of a user may.
+        limit: u32,
+    },
+}
+
+impl ActionQueue {
+    /// Takes a newcomer in, as the policy says, or says why it does not come in.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is changed then.
+    pub fn arrive(&mut self, newcomer: &Newcomer<'_>) -> Result<Arrival, Refused> {
+        let Newcomer {
+            priority,
+            waiting,
+            demand,
+            not_before,
+        } = *newcomer;
+        let gone = match self.limits.overflows() {
+            false => Vec::new(),
+            true => self.who_goes(newcomer)?,
+        };
+        let asked = self.who_is_asked(newcomer);
+        if gone.is_empty() {
+            let before = match not_before {
+                Some(time) => self.enter_delayed(priority, waiting, demand, time)?,
+                None => self.enter(priority, waiting, demand)?,
+            };
+            let asked = self.ask(asked);
+            let gone = Vec::new();
+            return Ok(Arrival {
+                before,
+                gone,
+                asked,
+            });
+        }
+        let take = |(seq, code): (Seq, EndCode)| Some((self.cancel_waiting(seq)?, code));
+        let gone = gone.into_iter().filter_map(take).collect();
+        let before = match not_before {
+            Some(time) => self.join_delayed(priority, waiting, demand, time),
+            None => self.join(priority, waiting, demand),
+        };
+        let asked = self.ask(asked);
+        Ok(Arrival {
+            before,
+            gone,
+            asked,
+        })
+    }
+
+    /// Who ends so that a newcomer can wait.
+    fn who_goes(&self, newcomer: &Newcomer<'_>) -> Result<Vec<(Seq, EndCode)>, Refused> {
+        let (on_limit, demand) = (self.limits.on_limit(), newcomer.demand);
+        let is_due = newcomer.not_before.is_none();
+        // While some are due and asleep nobody is granted a slot: they may stand before it.
+        let starts = is_due
+            && !self.has_due(newcomer.waiting.enqueued_at)
+            && self.starts_now(newcomer.priority, &newcomer.waiting, demand);
+        if on_limit == OnLimit::Reject && is_due && !starts {
+            self.check_limits(demand)?;
+        }
+        let mut gone = Vec::new();
+        // The latest wins whether it has to wait or not: none that came before it is to run after it.
+        let replaces = on_limit == OnLimit::CancelRunning || !starts;
+        if let Some(load) = self.load.as_ref().filter(|_| is_due && replaces)
+            && let Some(rivals) = &load.rivals
+            && let Some(group) = load.group_of(demand)
+        {
+            let rivals = rivals.waiting(group).take(MOST_REPLACED);
+            gone.extend(rivals.map(|seq| (seq, EndCode::Replaced)));
+        }
+        if !starts && self.len() - gone.len() >= self.limits.max_length as usize {
+            let oldest = self.who_is_dropped(newcomer.priority);
+            let full = QueueFull {
+                max_length: self.limits.max_length,
+            };
+            gone.push((oldest.ok_or(full)?, EndCode::Dropped));
+        }
+        self.check_user(newcomer, &gone)?;
+        Ok(gone)
+    }
+
+    /// Who makes room in a full queue for somebody of this priority.
+    fn who_is_dropped(&self, priority: Priority) -> Option<Seq> {
+        if self.limits.on_full() != OnFull::DropOldest {
+            return None;
+        }
+        let order = &self.load.as_ref()?.order;
+        if Bug::DropNewest.is_planted() {
+            return order.iter().map(|waiting| waiting.seq).max();
+        }
+        order.first_to_drop(self.limits.order, priority)
+    }
+
+    /// Whether somebody who comes now would have to wait because of a limit. Another reason is none to
+    /// refuse it.
+    fn check_limits(&self, demand: Option<&Demand>) -> Result<(), Refused> {
+        let Some(load) = self.load.as_deref().filter(|_| !self.is_stopped()) else {
+            return Ok(());
+        };
+        let of_action = |limit| Err(Refused::Limit { limit });
+        let Some(groups) = &load.groups else {
+            // Who waits will have a slot before it.
+            let taken = load.active.len() + load.order.len();
+            let limit = self.limits.max_concurrent;
+            return match limit.filter(|limit| taken >= *limit as usize) {
+                Some(limit) => of_action(limit),
+                None => Ok(()),
+            };
+        };
+        let Some(demand) = demand.filter(|_| groups.unknown().is_empty()) else {
+            return Ok(());
+        };
+        let of_group = |limit| Err(Refused::GroupLimit { limit });
+        if let Some(limit) = self.limits.group_limit()
+            && !groups.group_has_room(&self.limits, demand)
+        {
+            return of_group(limit);
+        }
+        match self.limits.max_concurrent {
+            Some(limit) if !groups.has_room(&self.limits, demand.cost) => return of_action(limit),
+            _ => {}
+        }
+        // There is room for it, and it would go before somebody for whom there is none.
+        match (self.without_room(load), self.limits.group_limit()) {
+            (Some(Blocked::Limit { limit }), _) => of_action(limit),
+            (Some(Blocked::Groups), Some(limit)) if groups.has_line(demand) => of_group(limit),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its user may have one more.
+    fn check_user(&self, newcomer: &Newcomer<'_>, gone: &[(Seq, EndCode)]) -> Result<(), Refused> {
+        let user = newcomer.demand.and_then(|demand| demand.user);
+        let groups = self.load.as_ref().and_then(|load| load.groups.as_ref());
+        let (Some(limit), Some(user), Some(groups)) = (self.limits.per_user(), user, groups) else {
+            return Ok(());
+        };
+        let partition = newcomer.waiting.execution_id.partition();
+        let own = gone.iter().filter(|(seq, _)| {
+            let id = ExecutionId::new(partition, *seq);
+            groups.users().of(id) == Some(user)
+        });
+        let left = groups.users().count(user) as usize - own.count();
+        match left >= limit as usize {
+            true => Err(Refused::User { limit }),
+            false => Ok(()),
+        }
+    }
+
+    /// Who is asked to end so that there is room for a newcomer: the oldest of its group, as many as it
+    /// takes beside those that are asked already. Nobody where it could not start all the same.
+    fn who_is_asked(&self, newcomer: &Newcomer<'_>) -> Vec<ExecutionId> {
+        let is_due = newcomer.not_before.is_none();
+        if self.limits.on_limit() != OnLimit::CancelRunning || !is_due || self.is_stopped() {
+            return Vec::new();
+        }
+        let load = self.load.as_deref();
+        let load = load.and_then(|load| Some((load, load.rivals.as_ref()?)));
+        let Some((load, rivals)) = load else {
+            return Vec::new();
+        };
+        let Some(group) = load.group_of(newcomer.demand) else {
+            return Vec::new();
+        };
+        let of_group = rivals.holding(group);
+        let of_group = of_group.filter_map(|id| Some((id, load.active.get(&id)?)));
+        let (ending, others): (Vec<_>, Vec<_>) =
+            of_group.partition(|(_, holder)| holder.cancel_requested);
+        let cost = newcomer.demand.map_or(1, |demand| demand.cost);
+        let mut freed: u64 = ending
+            .iter()
+            .map(|(_, holder)| u64::from(holder.share.cost))
+            .sum();
+        let mut asked = Vec::new();
+        for (id, holder) in others {
+            if self.would_fit(load, group, freed, cost) {
+                break;
+            }
+            freed += u64::from(holder.share.cost);
+            asked.push(id);
+        }
+        asked
+    }
+
+    /// Whether there is room for somebody of a group once others of it have freed so much.
+    fn would_fit(&self, load: &Load, group: Group, freed: u64, cost: u16) -> bool {
+        match &load.groups {
+            Some(groups) => groups.would_fit(&self.limits, group, freed, cost),
+            None => {
+                let left = (load.active.len() as u64).saturating_sub(freed);
+                let limit = self.limits.max_concurrent;
+                limit.is_none_or(|limit| left < u64::from(limit))
+            }
+        }
+    }
+
+    /// Asks those who hold a slot to end.
+    fn ask(&mut self, who: Vec<ExecutionId>) -> Vec<(ExecutionId, Attempt)> {
+        let ask = |id| Some((id, self.request_cancel(id)?));
+        who.into_iter().filter_map(ask).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "overflow_model.rs"]
+mod model;
+
+#[cfg(test)]
+#[path = "overflow_tests.rs"]
+mod tests;

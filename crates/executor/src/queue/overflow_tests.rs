@@ -1,0 +1,198 @@
+//! Tests of what newcomers lead to, by example.
+
+use attune_core::{ActionId, GroupKey, OrderRule, PartitionId, QueueTotals};
+
+use super::*;
+use crate::policy::{Extra, QueueLimits, Share};
+
+pub(super) const RULE: i64 = 7;
+
+pub(super) fn limits(extra: Extra) -> QueueLimits {
+    QueueLimits {
+        max_concurrent: Some(2),
+        max_length: 3,
+        timeout_seconds: 60,
+        order: OrderRule::Priority,
+        extra: extra.boxed(),
+    }
+}
+
+fn queue(extra: Extra) -> ActionQueue {
+    ActionQueue::new(ActionId(1), limits(extra), QueueTotals::default())
+}
+
+pub(super) fn id(n: i64) -> ExecutionId {
+    ExecutionId::new(PartitionId(0), Seq(n))
+}
+
+pub(super) fn waiting(n: i64, now: Millis) -> Waiting {
+    Waiting {
+        execution_id: id(n),
+        seq: Seq(n),
+        enqueued_at: now,
+        eligible_at: now,
+        attempt: Attempt(0),
+        unbegun: 0,
+        delayed: false,
+        front: false,
+        share: Share::default(),
+    }
+}
+
+fn newcomer(n: i64) -> Newcomer<'static> {
+    Newcomer {
+        priority: Priority::Normal,
+        waiting: waiting(n, n),
+        demand: None,
+        not_before: None,
+    }
+}
+
+/// Takes somebody in and gives free slots; tells who is gone and who is asked to end.
+fn arrive(queue: &mut ActionQueue, who: &Newcomer<'_>) -> Result<(Vec<i64>, Vec<i64>), Refused> {
+    let arrival = queue.arrive(who)?;
+    while queue.grant_next(0).granted().is_some() {}
+    let gone = arrival.gone.iter().map(|(waiting, _)| waiting.seq.0);
+    let asked = arrival.asked.iter().map(|(id, _)| id.seq().0);
+    Ok((gone.collect(), asked.collect()))
+}
+
+#[test]
+fn the_oldest_of_the_lowest_priority_is_dropped_and_nobody_of_a_higher_one() {
+    let mut queue = queue(Extra {
+        on_full: OnFull::DropOldest,
+        ..Extra::default()
+    });
+    let with = |n, priority| Newcomer {
+        priority,
+        ..newcomer(n)
+    };
+    for n in 1..=2 {
+        assert_eq!(arrive(&mut queue, &newcomer(n)), Ok((vec![], vec![])));
+    }
+    for (n, priority) in [
+        (3, Priority::High),
+        (4, Priority::Normal),
+        (5, Priority::Normal),
+    ] {
+        assert_eq!(arrive(&mut queue, &with(n, priority)), Ok((vec![], vec![])));
+    }
+    let full = Err(Refused::Full(QueueFull { max_length: 3 }));
+    assert_eq!(arrive(&mut queue, &with(6, Priority::Low)), full);
+    let taken = arrive(&mut queue, &with(6, Priority::Normal));
+    assert_eq!(taken, Ok((vec![4], vec![])));
+    let taken = arrive(&mut queue, &with(7, Priority::Critical));
+    assert_eq!(taken, Ok((vec![5], vec![])));
+    assert_eq!((queue.len(), queue.totals().cancelled), (3, 2));
+    // Who has held a slot and waits again is left alone.
+    assert!(queue.put_back(id(1), Attempt(1), true, None));
+    let taken = arrive(&mut queue, &with(8, Priority::Normal));
+    assert_eq!(taken, Ok((vec![6], vec![])));
+    assert_eq!(queue.holder(id(1)).map(|it| it.attempt), None);
+    assert_eq!(queue.holder(id(7)).map(|it| it.attempt), Some(Attempt(1)));
+}
+
+#[test]
+fn whoever_would_wait_for_a_limit_is_refused_and_whoever_waits_for_something_else_is_not() {
+    let mut queue = queue(Extra {
+        on_limit: OnLimit::Reject,
+        ..Extra::default()
+    });
+    queue.set_pool_closed(true);
+    for n in 1..=2 {
+        assert_eq!(arrive(&mut queue, &newcomer(n)), Ok((vec![], vec![])));
+    }
+    assert_eq!(queue.blocked(), Some(Blocked::PoolClosed));
+    queue.set_pool_closed(false);
+    let reached = Err(Refused::Limit { limit: 2 });
+    assert_eq!(arrive(&mut queue, &newcomer(3)), reached, "both go first");
+    let later = Newcomer {
+        not_before: Some(99),
+        ..newcomer(3)
+    };
+    assert_eq!(arrive(&mut queue, &later), Ok((vec![], vec![])));
+    assert!(queue.finish(id(1), Attempt(1), false));
+    assert_eq!(arrive(&mut queue, &newcomer(4)), Ok((vec![], vec![])));
+    assert_eq!(arrive(&mut queue, &newcomer(5)), reached);
+}
+
+#[test]
+fn the_latest_wins_and_as_many_as_needed_are_asked_to_end() {
+    let mut queue = queue(Extra {
+        on_limit: OnLimit::CancelRunning,
+        ..Extra::default()
+    });
+    for n in 1..=2 {
+        assert_eq!(arrive(&mut queue, &newcomer(n)), Ok((vec![], vec![])));
+    }
+    assert_eq!(arrive(&mut queue, &newcomer(3)), Ok((vec![], vec![1])));
+    assert_eq!(queue.active_count(), 2, "it has the slot when it is free");
+    assert_eq!(
+        arrive(&mut queue, &newcomer(4)),
+        Ok((vec![3], vec![])),
+        "one is on its way out"
+    );
+    let later = Newcomer {
+        not_before: Some(99),
+        ..newcomer(5)
+    };
+    assert_eq!(arrive(&mut queue, &later), Ok((vec![], vec![])));
+    assert!(queue.finish(id(1), Attempt(1), true));
+    assert!(queue.grant_next(0).granted().is_some());
+    // Who is to be tried again is older than whoever comes, even if that one starts at once.
+    assert!(queue.put_back(id(2), Attempt(1), true, Some(500)));
+    assert_eq!(arrive(&mut queue, &newcomer(6)), Ok((vec![2], vec![])));
+    queue.set_hold(attune_core::Hold {
+        mode: Some(attune_core::PauseMode::Pause),
+        ..attune_core::Hold::NONE
+    });
+    assert_eq!(
+        arrive(&mut queue, &newcomer(7)),
+        Ok((vec![], vec![])),
+        "nobody ends for one who cannot start"
+    );
+}
+
+#[test]
+fn a_user_has_so_many_and_no_more() {
+    let mut queue = queue(Extra {
+        demands: Some(RULE),
+        per_user: Some(2),
+        on_full: OnFull::DropOldest,
+        ..Extra::default()
+    });
+    let demand = |user: Option<u8>| Demand {
+        rule: RULE,
+        group: GroupKey::default(),
+        cost: 1,
+        user: user.map(|user| GroupKey([user; 16])),
+    };
+    let (ann, bob, nobody) = (demand(Some(1)), demand(Some(2)), demand(None));
+    let of = |n, demand| Newcomer {
+        demand: Some(demand),
+        ..newcomer(n)
+    };
+    let taken = Ok((vec![], vec![]));
+    let refused = Err(Refused::User { limit: 2 });
+    assert_eq!(arrive(&mut queue, &of(1, &ann)), taken);
+    assert_eq!(arrive(&mut queue, &of(2, &ann)), taken);
+    assert_eq!(arrive(&mut queue, &of(3, &ann)), refused);
+    let later = Newcomer {
+        not_before: Some(99),
+        ..of(3, &ann)
+    };
+    assert_eq!(arrive(&mut queue, &later), refused);
+    for n in 3..6 {
+        assert_eq!(arrive(&mut queue, &of(n, &nobody)), taken, "who is nobody");
+    }
+    assert_eq!(arrive(&mut queue, &of(6, &bob)), Ok((vec![3], vec![])));
+    assert!(queue.finish(id(1), Attempt(1), false));
+    while queue.grant_next(0).granted().is_some() {}
+    assert_eq!(arrive(&mut queue, &of(7, &ann)), taken);
+    assert_eq!(arrive(&mut queue, &of(8, &ann)), refused);
+    // Whose own one makes room has no more than before.
+    assert_eq!(arrive(&mut queue, &of(9, &bob)), Ok((vec![5], vec![])));
+    assert_eq!(arrive(&mut queue, &of(10, &bob)), Ok((vec![6], vec![])));
+    assert!(queue.cancel_waiting(Seq(7)).is_some());
+    assert_eq!(arrive(&mut queue, &of(11, &ann)), taken);
+}

@@ -1,0 +1,101 @@
+//! Who ends so that another one can wait.
+
+use attune_core::{Attempt, Epoch, ExecutionId, OrderRule, Priority, Seq, Status};
+use attune_record::{Gone, GoneBy, Record};
+
+use super::Promise;
+use super::tests::{assert_breaks, assert_clean};
+use super::world::{ACTION, PARTITION, World};
+
+impl World {
+    /// Somebody comes, in whose place `gone` ends.
+    fn submit_for(&mut self, gone: ExecutionId, by: GoneBy, priority: Priority) -> ExecutionId {
+        let newcomer = ExecutionId::new(PARTITION, Seq::new(Epoch(self.epoch), self.next));
+        self.leave_for(gone, by, newcomer);
+        let id = self.submit(priority);
+        assert_eq!(id, newcomer);
+        id
+    }
+
+    fn leave_for(&mut self, gone: ExecutionId, by: GoneBy, newcomer: ExecutionId) {
+        let order = self.order;
+        self.waiting.retain(|(_, id)| *id != gone);
+        self.counts[2] += 1;
+        let row = self.rows.get_mut(&gone).unwrap();
+        row.status = Status::Cancelled;
+        let attempt = row.attempt;
+        self.decide(|epoch| Record::Ended {
+            execution_id: gone,
+            action_id: ACTION,
+            attempt,
+            status: Status::Cancelled,
+            gone: Some(Gone {
+                by,
+                newcomer,
+                order,
+            }),
+            epoch,
+            round: 0,
+            t_ns: 0,
+        });
+    }
+}
+
+fn ends(mut world: World) -> World {
+    while let Some(id) = world.holders.keys().next().copied() {
+        world.finish(id);
+    }
+    world.drain();
+    world
+}
+
+#[test]
+fn who_is_dropped_is_the_oldest_of_the_lowest_priority() {
+    let (low, normal, high) = (Priority::Low, Priority::Normal, Priority::High);
+    let world = |order, gone: usize, newcomer| {
+        let mut world = World::new(1);
+        world.order = order;
+        let ids = [normal, low, normal, low].map(|priority| world.submit(priority));
+        world.submit_for(ids[gone], GoneBy::Dropped, newcomer);
+        ends(world)
+    };
+    let by_priority = OrderRule::Priority;
+    assert_clean(&world(by_priority, 1, low));
+    assert_clean(&world(by_priority, 1, high));
+    assert_clean(&world(OrderRule::Fifo, 1, high));
+    // A younger one, one of a higher priority than others, and one above the newcomer.
+    assert_breaks(&world(by_priority, 3, high), Promise::I3);
+    assert_breaks(&world(by_priority, 2, high), Promise::I3);
+    assert_breaks(&world(by_priority, 2, low), Promise::I3);
+    assert_breaks(&world(OrderRule::Fifo, 2, high), Promise::I3);
+}
+
+#[test]
+fn nobody_ends_for_one_who_does_not_come() {
+    let mut world = World::new(1);
+    let ids = [Priority::Normal; 3].map(|priority| world.submit(priority));
+    let nobody = ExecutionId::new(PARTITION, Seq::new(Epoch(1), 77));
+    world.leave_for(ids[1], GoneBy::Dropped, nobody);
+    world.serve(None);
+    assert_breaks(&ends(world), Promise::I1);
+}
+
+#[test]
+fn who_takes_the_place_of_one_takes_that_of_all_of_its_group() {
+    let world = |before: usize| {
+        let mut world = World::new(1);
+        let ids: Vec<_> = (0..=before)
+            .map(|_| world.submit(Priority::Normal))
+            .collect();
+        world.submit_for(ids[1], GoneBy::Replaced, Priority::Normal);
+        ends(world)
+    };
+    assert_clean(&world(1));
+    assert_breaks(&world(2), Promise::I1);
+    // Who holds a slot is replaced by nobody.
+    let mut world = World::new(1);
+    let first = world.submit(Priority::Normal);
+    assert_eq!(world.rows[&first].attempt, Attempt(1));
+    world.leave_for(first, GoneBy::Replaced, first);
+    assert_breaks(&world, Promise::I1);
+}
