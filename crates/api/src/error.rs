@@ -113,10 +113,11 @@ impl IntoResponse for ApiError {
 impl From<Reject> for ApiError {
     fn from(reject: Reject) -> Self {
         let status = match reject.code {
-            RejectCode::QueueFull => StatusCode::TOO_MANY_REQUESTS,
-            RejectCode::LimitReached | RejectCode::UserLimitReached => {
-                StatusCode::TOO_MANY_REQUESTS
-            }
+            RejectCode::QueueFull
+            | RejectCode::LimitReached
+            | RejectCode::UserLimitReached
+            | RejectCode::RateLimited
+            | RejectCode::QuotaExceeded => StatusCode::TOO_MANY_REQUESTS,
             RejectCode::QueueDraining => StatusCode::SERVICE_UNAVAILABLE,
             RejectCode::UnknownAction | RejectCode::InvalidInput => {
                 StatusCode::UNPROCESSABLE_ENTITY

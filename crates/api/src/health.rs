@@ -34,6 +34,8 @@ pub struct Bounds<'a> {
     /// Executions demand different things of its limits: a slot that is free may be nobody's of those
     /// who wait, as long as anybody holds one.
     pub grouped: bool,
+    /// Its starts are counted: who waits beside a free slot may wait for its rate.
+    pub counted: bool,
 }
 
 /// For how long a violation of order or limit shows in the health of a queue.
@@ -174,7 +176,8 @@ fn judge_slots(
 ) {
     let limit = stats.max_concurrent;
     let free = limit.is_none_or(|limit| stats.active_count < u64::from(limit))
-        && (!bounds.grouped || stats.active_count == 0);
+        && (!bounds.grouped || stats.active_count == 0)
+        && !bounds.counted;
     if stats.queue_length == 0 || !free || waited.is_none_or(|waited| waited < SETTLE) {
         return;
     }
@@ -237,6 +240,7 @@ mod tests {
         trouble: None,
         held: false,
         grouped: false,
+        counted: false,
     };
 
     fn now() -> DateTime<Utc> {
@@ -339,6 +343,27 @@ mod tests {
             };
             let health = judge(&stats, Some(now()), bounds, &[], now());
             assert_eq!(health.reasons, reasons);
+        }
+    }
+
+    /// Who waits beside free slots may wait for its rate, and that is as it should be.
+    #[test]
+    fn a_free_slot_may_be_nobodys_where_starts_are_counted() {
+        for (counted, reasons) in [(true, 0), (false, 1)] {
+            let stats = QueueStats {
+                action_id: ActionId(1),
+                queue_length: 1,
+                active_count: 0,
+                max_concurrent: None,
+                oldest_enqueued_at: Some(now() - TimeDelta::seconds(10)),
+                total_enqueued: 3,
+                total_completed: 2,
+                total_cancelled: 0,
+                total_expired: 0,
+            };
+            let bounds = Bounds { counted, ..BOUNDS };
+            let health = judge(&stats, Some(now()), bounds, &[], now());
+            assert_eq!(health.reasons.len(), reasons, "{:?}", health.reasons);
         }
     }
 

@@ -105,6 +105,11 @@ pub enum Reason {
     Limit(Lack),
     /// The limit of its group has no room for it and for who waits before it there.
     GroupLimit(Lack),
+    /// As many have started as may in a time; `until` is the next start that is allowed, whoever has it.
+    Rate {
+        /// That time.
+        until: DateTime<Utc>,
+    },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
     /// Something of a later release.
@@ -193,6 +198,8 @@ pub enum NoEstimate {
     },
     /// Executions that go before it come faster than slots come free.
     Overtaken,
+    /// It waits for its rate, not for a run to end.
+    Rate,
     /// Something of a later release.
     #[serde(other)]
     Other,
@@ -249,6 +256,10 @@ impl Reason {
             }
             Self::Limit(lack) => format!("for a slot: {}", lack.words()),
             Self::GroupLimit(lack) => format!("for room in its group: {}", lack.words()),
+            Self::Rate { until } => format!(
+                "for its rate, which allows the next start {} from now",
+                from_now(until)
+            ),
             Self::NextRound => "for the next round of its executor".to_owned(),
             Self::Other => "for something that a later release knows".to_owned(),
         }
@@ -311,6 +322,7 @@ impl NoEstimate {
                                 come free"
                     .to_owned()
             }
+            Self::Rate => "not to be told: it waits for its rate, not for a run to end".to_owned(),
             Self::Other => "not to be told, for a reason that a later release knows".to_owned(),
         }
     }

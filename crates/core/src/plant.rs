@@ -19,6 +19,8 @@ pub enum Bug {
     ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
+    /// A takeover does not know what has started lately.
+    MeterInMemory,
     /// Priority goes before age, whatever the action says.
     NoAgeing,
     /// A worker is told that it has won whatever it claims.
@@ -59,13 +61,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
         Self::ExplainEarly,
         Self::KeepMessages,
+        Self::MeterInMemory,
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
@@ -95,6 +98,7 @@ impl Bug {
             Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
             Self::KeepMessages => "keep-messages",
+            Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",

@@ -4,6 +4,7 @@ mod demand;
 mod overflow;
 mod path;
 mod priorities;
+mod rates;
 mod retry;
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ pub use demand::{Demand, DemandRule, GroupKey};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
+pub use rates::{Calendar, CountRule, OnRate, Quota, RateLimit};
 
 /// How many executions of an action may hold a slot at once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -110,6 +112,15 @@ pub struct ActionPolicy {
     /// How many executions of one user may wait or hold a slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_user_limit: Option<u32>,
+    /// How often executions may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+    /// The shortest time between two starts, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_interval_ms: Option<u32>,
+    /// How many are accepted in an hour, a day or a month.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<Quota>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -148,6 +159,11 @@ impl ActionPolicy {
         self.priority.check(is_fifo, parameters)?;
         self.retry.as_ref().map_or(Ok(()), Retry::check)?;
         self.check_overflow()?;
+        if let Some(rate) = &self.rate_limit {
+            rate.check(parameters)?;
+        }
+        rates::check_interval(self.min_interval_ms)?;
+        rates::check_quotas(&self.quotas, parameters)?;
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ExecutionId;
+use crate::policy::{Path, Quota, RateLimit};
 
 /// A reason that programs can act on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,6 +17,10 @@ pub enum RejectCode {
     LimitReached,
     /// As many executions of the user wait or hold a slot as may.
     UserLimitReached,
+    /// The rate of the action is used up, and its policy refuses what would have to wait for it.
+    RateLimited,
+    /// As many were accepted as the policy of the action allows in the hour, the day or the month.
+    QuotaExceeded,
     /// No action has this ref.
     UnknownAction,
     /// No execution has this id.
@@ -43,6 +48,8 @@ impl RejectCode {
             Self::QueueDraining => "QUEUE_DRAINING",
             Self::LimitReached => "LIMIT_REACHED",
             Self::UserLimitReached => "USER_LIMIT_REACHED",
+            Self::RateLimited => "RATE_LIMITED",
+            Self::QuotaExceeded => "QUOTA_EXCEEDED",
             Self::UnknownAction => "UNKNOWN_ACTION",
             Self::UnknownExecution => "UNKNOWN_EXECUTION",
             Self::InvalidInput => "INVALID_INPUT",
@@ -62,6 +69,8 @@ impl RejectCode {
                 | Self::QueueDraining
                 | Self::LimitReached
                 | Self::UserLimitReached
+                | Self::RateLimited
+                | Self::QuotaExceeded
                 | Self::Other
         )
     }
@@ -150,6 +159,32 @@ impl Reject {
         }
     }
 
+    /// The rate of an action is used up until a time that is so many milliseconds away.
+    pub fn rate_limited(rate: &RateLimit, wait: i64) -> Self {
+        let whose = for_each(&rate.by);
+        let words = format!(
+            "the rate is used up (max {} in {} s{whose})",
+            rate.max_executions, rate.window_seconds
+        );
+        Self {
+            retry_after_seconds: Some(seconds(wait)),
+            ..Self::new(RejectCode::RateLimited, words)
+        }
+    }
+
+    /// A quota of an action is used up until its window ends, in so many milliseconds.
+    pub fn quota_exceeded(quota: &Quota, wait: i64) -> Self {
+        let whose = for_each(&quota.by);
+        let words = format!(
+            "the quota is used up (max {} a {}{whose})",
+            quota.max, quota.per
+        );
+        Self {
+            retry_after_seconds: Some(seconds(wait)),
+            ..Self::new(RejectCode::QuotaExceeded, words)
+        }
+    }
+
     /// The same request was refused before, as this execution records.
     pub fn already_rejected(execution_id: ExecutionId) -> Self {
         let words = format!(
@@ -170,6 +205,21 @@ impl Reject {
             )
         }
     }
+}
+
+/// For whom a limit counts, where it does not count all together.
+fn for_each(by: &[Path]) -> String {
+    let by: Vec<String> = by.iter().map(ToString::to_string).collect();
+    match by.is_empty() {
+        true => String::new(),
+        false => format!(" for each {}", by.join(", ")),
+    }
+}
+
+/// Whole seconds, no fewer than so many milliseconds, and at least one.
+fn seconds(millis: i64) -> u32 {
+    let seconds = millis.max(1).saturating_add(999) / 1000;
+    u32::try_from(seconds).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

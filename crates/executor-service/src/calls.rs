@@ -84,6 +84,18 @@ impl Calls {
                     pauses: Arc::new(pauses),
                 }
             }
+            Call::LoadMeters {
+                partition,
+                after,
+                limit,
+            } => {
+                let after = after.map(convert::meter_place);
+                let page = store.load_meters(partition, after, limit).await?;
+                Reply::Meters {
+                    rows: page.rows.into_iter().map(convert::stored_meter).collect(),
+                    next: page.next.map(convert::counted_to),
+                }
+            }
             Call::LoadPauses { newer_than } => {
                 let newer = store.pauses(Some(newer_than)).await?;
                 Reply::Pauses(newer.map(|set| Arc::new(set.pauses())))

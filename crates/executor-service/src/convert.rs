@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{Moved, Outcome, QueueTotals, RequestId, Submission, millis};
+use attune_core::{GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, millis};
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
 use attune_executor::queue::Millis;
 use attune_executor::stored::{
-    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, NewExecution, ObservedLease, PutBack,
-    StoredExecution, StoredExecutor, StoredLease, StoredSlot, StoredWords, WorkerEnd,
+    Audit, Batch, Body, Change, End, KnownRequest, LoadedTo, Meter, MeterPlace, NewExecution,
+    ObservedLease, PutBack, StoredExecution, StoredExecutor, StoredLease, StoredMeter, StoredSlot,
+    StoredWords, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
 use attune_messages::{encode, v1};
@@ -168,6 +169,7 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
         ends: batch.ends.iter().map(end).collect(),
         progress: batch.progress.clone(),
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
+        meters: batch.meters.iter().map(meter).collect(),
         audit: batch.audit.iter().map(audit).collect(),
         letters: batch.letters.iter().map(|(_, of)| letter(of)).collect(),
     }
@@ -178,6 +180,39 @@ fn moved(moved: &Moved) -> store::MovedExecution {
         id: moved.id,
         priority: moved.priority,
         front: moved.front,
+    }
+}
+
+fn meter(meter: &Meter) -> store::Meter {
+    store::Meter {
+        partition: meter.partition,
+        place: meter_place(meter.place.clone()),
+        state: meter.state.clone(),
+        expires_at: DateTime::from_timestamp_millis(meter.expires_at)
+            .unwrap_or(DateTime::<Utc>::MAX_UTC),
+    }
+}
+
+pub(crate) fn meter_place(place: MeterPlace) -> store::MeterPlace {
+    store::MeterPlace {
+        limit_id: place.limit_id,
+        key: place.key.0,
+    }
+}
+
+pub(crate) fn counted_to(place: store::MeterPlace) -> MeterPlace {
+    MeterPlace {
+        limit_id: place.limit_id,
+        key: GroupKey(place.key),
+    }
+}
+
+pub(crate) fn stored_meter(row: store::MeterRow) -> StoredMeter {
+    StoredMeter {
+        place: counted_to(row.place),
+        state: row.state,
+        // Within the millisecond that begins with this.
+        written_at: row.written_at.timestamp_millis() + 1,
     }
 }
 

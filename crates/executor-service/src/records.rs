@@ -1,8 +1,12 @@
 //! What an owner has decided, as records for the checker of the promises.
 
 use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
+use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
-use attune_record::{Gone, GoneBy, MovedExecution, Operated, Record, Recorder, Retried, now_ns};
+use attune_record::{
+    Gone, GoneBy, GroupedExecution, MovedExecution, Operated, QuotaInForce, RateInForce, Record,
+    Recorder, Retried, now_ns,
+};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -39,6 +43,16 @@ impl Records {
         let is_new = |fact: &Fact| !matches!(fact, Fact::Bounds { .. });
         decided.facts.retain(is_new);
         self.committed(&[decided]);
+    }
+}
+
+fn quota(claim: &QuotaClaim) -> QuotaInForce {
+    QuotaInForce {
+        window: claim.window,
+        until: claim.until,
+        max: claim.max,
+        mark: claim.mark,
+        key: claim.key,
     }
 }
 
@@ -94,6 +108,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             not_before,
             at,
             demand,
+            quotas,
         } => Record::Accepted {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -103,6 +118,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             delayed: not_before.is_some(),
             at: Some(*at),
             demand: *demand,
+            quotas: quotas.iter().map(quota).collect(),
             epoch,
             round,
             t_ns,
@@ -111,14 +127,14 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id,
             action_id,
             demand,
-        } => Record::Grouped {
+        } => Record::Grouped(GroupedExecution {
             execution_id: *execution_id,
             action_id: *action_id,
             demand: *demand,
             epoch,
             round,
             t_ns,
-        },
+        }),
         Fact::Granted {
             execution_id,
             action_id,
@@ -128,6 +144,8 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order,
             group_limit,
             demands,
+            rate,
+            interval,
             at,
         } => Record::Granted {
             execution_id: *execution_id,
@@ -138,6 +156,12 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             order: *order,
             group_limit: *group_limit,
             demands: *demands,
+            rate: rate.map(|it| RateInForce {
+                max: it.rate.max,
+                window_ms: it.rate.window,
+                mark: it.mark,
+            }),
+            interval_ms: interval.map(|interval| interval.window),
             at: Some(*at),
             epoch,
             round,
@@ -236,6 +260,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             paused,
             regrouping,
             goes_on,
+            rate_until,
         } => Record::Totals {
             action_id: stats.action_id,
             enqueued: stats.total_enqueued,
@@ -248,6 +273,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             paused: *paused,
             regrouping: *regrouping,
             goes_on: *goes_on,
+            rate_until: *rate_until,
             epoch,
             round,
             t_ns,

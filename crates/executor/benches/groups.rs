@@ -59,6 +59,7 @@ fn main() {
             group: GroupKey(hash.to_be_bytes()),
             cost: 1,
             user: None,
+            rate: GroupKey::default(),
         };
         let priority = Priority::ALL[usize::try_from(id % 5).expect("below 5")];
         let began = Instant::now();

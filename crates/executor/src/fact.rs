@@ -9,7 +9,7 @@ use attune_core::{
     OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status,
 };
 
-use crate::policy::QueueLimits;
+use crate::policy::{QueueLimits, QuotaClaim, Rate, RateBound};
 use crate::queue::Millis;
 
 /// One decision, or one thing that a decision rests on.
@@ -54,6 +54,8 @@ pub enum Fact {
         at: Millis,
         /// What it demands of the limits of its action, where not all demand the same.
         demand: Option<Demand>,
+        /// As what the quotas of its action have counted it.
+        quotas: Vec<QuotaClaim>,
     },
     /// An execution that was there demands this from now on, because its action groups by something else.
     Grouped {
@@ -102,6 +104,10 @@ pub enum Fact {
         group_limit: Option<u32>,
         /// The rule at that moment by which executions demand different things of the limits.
         demands: Option<i64>,
+        /// How often executions may start, at that moment.
+        rate: Option<RateBound>,
+        /// How often they may one after the other, likewise.
+        interval: Option<Rate>,
         /// That moment.
         at: Millis,
     },
@@ -195,6 +201,8 @@ pub enum Fact {
         regrouping: bool,
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
         goes_on: bool,
+        /// Until when nobody may start because as many have started lately as may.
+        rate_until: Option<Millis>,
     },
 }
 

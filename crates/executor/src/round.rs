@@ -222,6 +222,7 @@ impl Commit {
             .retain(|audit| audit.partition().is_none_or(&keep));
         batch.letters.retain(|(partition, _)| keep(*partition));
         batch.totals.retain(|(partition, ..)| keep(*partition));
+        batch.meters.retain(|meter| keep(meter.partition));
         part.decided.retain(|decided| keep(decided.partition));
         part
     }
@@ -256,6 +257,8 @@ impl Round {
         };
         let commit = Arc::make_mut(&mut self.commit);
         commit.batch.fences.push((id, partition.epoch()));
+        let at = commit.batch.at;
+        commit.batch.meters.extend(partition.counted(at));
         for action_id in &tell.touched {
             let totals = partition.totals(*action_id);
             commit.batch.totals.push((id, *action_id, totals));

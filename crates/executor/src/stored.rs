@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_core::policy::{Said, Words};
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, IllegalMove, Move, Moved, OperationId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved, OperationId,
     OperationProgress, Outcome, OwnerId, PartitionId, Priority, QueueTotals, RawValue, RequestId,
     Status, Submission, WorkerId,
 };
@@ -190,6 +190,39 @@ impl Audit {
     }
 }
 
+/// Names what is counted for a limit: the limit and for whom.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MeterPlace {
+    /// For which limit.
+    pub limit_id: String,
+    /// For whom.
+    pub key: GroupKey,
+}
+
+/// What was counted for a limit, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meter {
+    /// In which partition.
+    pub partition: PartitionId,
+    /// For which limit and for whom.
+    pub place: MeterPlace,
+    /// What was counted.
+    pub state: Vec<u8>,
+    /// From when on it says nothing any more.
+    pub expires_at: Millis,
+}
+
+/// What was counted for a limit, as it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMeter {
+    /// For which limit and for whom.
+    pub place: MeterPlace,
+    /// What was counted.
+    pub state: Vec<u8>,
+    /// When that was written, by the store's clock.
+    pub written_at: Millis,
+}
+
 /// Everything that one round changes: written whole, or not at all.
 #[derive(Debug, Clone)]
 pub struct Batch {
@@ -213,6 +246,8 @@ pub struct Batch {
     pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changes.
     pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
+    /// What was counted for limits.
+    pub meters: Vec<Meter>,
     /// What is written down for people.
     pub audit: Vec<Audit>,
     /// Submissions that cannot even be recorded.
@@ -232,6 +267,7 @@ impl Batch {
             ends: Vec::new(),
             progress: Vec::new(),
             totals: Vec::new(),
+            meters: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
         }
@@ -245,6 +281,7 @@ impl Batch {
             && self.moves.is_empty()
             && self.ends.is_empty()
             && self.progress.is_empty()
+            && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }

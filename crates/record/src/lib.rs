@@ -18,7 +18,9 @@ use std::{sync, thread};
 
 pub use now::now_ns;
 pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
-pub use phase::{FaultPhase, Gone, GoneBy, ProcessPhase, Retried};
+pub use phase::{
+    FaultPhase, Gone, GoneBy, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+};
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;
 pub use recorder::{RecordError, Recorder};

@@ -1,7 +1,8 @@
-//! How far something is that is recorded more than once, how a try ended, and who went for whom.
+//! How far something is that is recorded more than once, how a try ended, who went for whom, what
+//! an execution demands from then on, and what is in force.
 
 use attune_core::policy::TryEnd;
-use attune_core::{ExecutionId, OrderRule};
+use attune_core::{ActionId, Demand, Epoch, ExecutionId, GroupKey, OrderRule};
 use serde::{Deserialize, Serialize};
 
 /// Where a role of a process stands.
@@ -24,6 +25,32 @@ pub enum FaultPhase {
     Begin,
     /// It is made good.
     End,
+}
+
+/// How often executions may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RateInForce {
+    /// How many.
+    pub max: u32,
+    /// In any stretch of so many milliseconds.
+    pub window_ms: i64,
+    /// The mark of the rule that says for whom starts are counted; 0 where they are for all together.
+    pub mark: i64,
+}
+
+/// As what a quota has counted an acceptance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaInForce {
+    /// When its window began, in milliseconds since 1970.
+    pub window: i64,
+    /// When that ends, likewise.
+    pub until: i64,
+    /// How many may be accepted in it.
+    pub max: u32,
+    /// As for [`RateInForce::mark`], of acceptances.
+    pub mark: i64,
+    /// For whom it is counted.
+    pub key: GroupKey,
 }
 
 /// How a try ended that is followed by another.
@@ -54,4 +81,22 @@ pub struct Gone {
     pub newcomer: ExecutionId,
     /// By what the executions of the action stood in line then.
     pub order: OrderRule,
+}
+
+/// An execution that demands something else from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupedExecution {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// What it demands.
+    pub demand: Demand,
+    /// The epoch of its owner.
+    pub epoch: Epoch,
+    /// The round, counted by the owner.
+    #[serde(default)]
+    pub round: u64,
+    /// When.
+    pub t_ns: i64,
 }

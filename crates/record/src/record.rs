@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
-use crate::phase::{FaultPhase, Gone, ProcessPhase, Retried};
+use crate::phase::{
+    FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+};
 
 /// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
@@ -220,6 +222,9 @@ pub enum Record {
         /// What it demands of the limits of its action, where not all demand the same.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demand: Option<Demand>,
+        /// As what the quotas of its action have counted it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        quotas: Vec<QuotaInForce>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -229,21 +234,7 @@ pub enum Record {
         t_ns: i64,
     },
     /// An execution that was there demands this from now on: its action groups by something else.
-    Grouped {
-        /// Which execution.
-        execution_id: ExecutionId,
-        /// Its action.
-        action_id: ActionId,
-        /// What it demands.
-        demand: Demand,
-        /// The epoch of its owner.
-        epoch: Epoch,
-        /// The round, counted by the owner.
-        #[serde(default)]
-        round: u64,
-        /// When.
-        t_ns: i64,
-    },
+    Grouped(GroupedExecution),
     /// One that waits stands elsewhere, because an operator said so.
     Moved(MovedExecution),
     /// A page of a bulk operation was carried out.
@@ -289,6 +280,12 @@ pub enum Record {
         /// The rule in force by which executions demand different things of the limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demands: Option<i64>,
+        /// How often executions may start, by what is in force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate: Option<RateInForce>,
+        /// How many milliseconds there must be between two starts, likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        interval_ms: Option<i64>,
         /// When it was decided, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
@@ -388,6 +385,9 @@ pub enum Record {
         /// Whether its owner has more to do for it than one step does, and goes on in the next round.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         goes_on: bool,
+        /// Until when nobody may start because as many have started lately as may, by the owner's time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_until: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

@@ -241,6 +241,12 @@ impl World {
     /// group have room there, and all who wait in that of the action.
     fn could_be_granted(&self, number: usize) -> Option<ExecutionId> {
         let stored = &self.store.actions[number];
+        if self
+            .rates
+            .may_be_used_up(stored.id, &stored.spec.policy, self.now)
+        {
+            return None;
+        }
         let rows = self.store.active.iter();
         let rows = rows.filter(|(_, row)| row.action == stored.id);
         let held: Vec<_> = rows

@@ -9,6 +9,7 @@ use attune_core::{
     ActionPolicy, ActionSpec, Builtin, DemandRule, Priority, RequestId, Run, Submission,
 };
 
+use crate::rates::Starts;
 use crate::rng::Rng;
 
 /// By what executions of an action are grouped, and whether some take more than others.
@@ -113,8 +114,17 @@ fn known() -> BTreeMap<i64, Grouping> {
                     let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
                     grouping.write(&mut spec.policy, Some(3));
                     spec.policy.per_user_limit = counts_users.then_some(1);
-                    if let Some(rule) = DemandRule::of(&spec) {
-                        known.insert(rule.mark(), grouping);
+                    // Whose starts are counted for each user demand by another rule.
+                    for by_user in [false, true] {
+                        let rated = Starts {
+                            rate: by_user.then_some((1, 1)),
+                            by_user,
+                            ..Starts::default()
+                        };
+                        rated.write(&mut spec.policy);
+                        if let Some(rule) = DemandRule::of(&spec) {
+                            known.insert(rule.mark(), grouping);
+                        }
                     }
                 }
             }
@@ -150,6 +160,11 @@ impl Words {
             cost: some(3).map_or(1, u16::from),
             is_modest: some(1).is_some(),
         }
+    }
+
+    /// For whom.
+    pub(crate) fn user(self) -> Option<u8> {
+        self.user
     }
 
     /// Its user and its label, as they are written.

@@ -105,7 +105,7 @@ impl Lasting {
         let of: &[Reads] = match call {
             Call::LookUp { .. } => &[Reads::LookUps],
             Call::LoadQueues(_) => &[Reads::Loads],
-            Call::LoadRows { .. } => &[Reads::Loads],
+            Call::LoadRows { .. } | Call::LoadMeters { .. } => &[Reads::Loads],
             Call::ScanRows { .. }
             | Call::LoadSlots(_)
             | Call::LoadPauses { .. }

@@ -127,7 +127,7 @@ impl Owner {
     }
 
     /// The time by which it decides.
-    fn wall(&self, now: Time) -> Time {
+    pub(crate) fn wall(&self, now: Time) -> Time {
         self.machine.store_time(self.clock(now))
     }
 

@@ -473,10 +473,16 @@ impl Shadow {
         let waiting: Vec<_> = self.eligible(now, seen.action).collect();
         // Who is in another group that has no room for its first lacks something that this one does not
         // ask for.
+        let is_keyed = self.has_keyed_rate(seen.action);
         let passed = waiting.iter().find(|other| {
             let its = grouping.group(other.1.words);
-            is_before(rule, **other, (id, &seen))
-                && (its == group || self.group_has_room(rule, &waiting, its))
+            // Whose starts are counted for another may have used up its rate, and then it is not for its
+            // group to say who is first.
+            let is_comparable = match is_keyed {
+                true => its == group && other.1.words.user() == seen.words.user(),
+                false => its == group || self.group_has_room(rule, &waiting, its),
+            };
+            is_before(rule, **other, (id, &seen)) && is_comparable
         });
         if let Some((first, _)) = passed {
             let words = format!("{id} is granted a slot before {first} by {rule:?}");

@@ -2,6 +2,7 @@
 //! gives to every call. One call is one step: nothing happens inside of it.
 
 mod leases;
+mod meters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -13,8 +14,8 @@ use attune_core::{
     WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, NewExecution, StoredExecution, StoredSlot, StoredWords,
-    WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
+    StoredWords, WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -155,6 +156,8 @@ pub(crate) struct Store {
     pub(crate) operations: BTreeMap<OperationId, Operation>,
     /// How far they are.
     pub(crate) progress: BTreeMap<(PartitionId, OperationId), OperationProgress>,
+    /// What was counted for limits, and when that was written.
+    meters: BTreeMap<(PartitionId, MeterPlace), (Vec<u8>, Time)>,
     workers: BTreeMap<WorkerId, WorkerLease>,
     /// Which owners are there, how often they have said so, until when, and whether they were cut
     /// off then.
@@ -396,7 +399,12 @@ impl Store {
     ///
     /// # Errors
     /// The partitions that the writer does not own.
-    pub(crate) fn commit(&mut self, number: u64, batch: &Batch) -> Result<Odd, Vec<PartitionId>> {
+    pub(crate) fn commit(
+        &mut self,
+        now: Time,
+        number: u64,
+        batch: &Batch,
+    ) -> Result<Odd, Vec<PartitionId>> {
         let fences = batch.fences.iter();
         let lost: Vec<PartitionId> = fences
             .filter(|(partition, epoch)| !self.holds(batch.owner, *partition, *epoch))
@@ -465,6 +473,10 @@ impl Store {
         }
         for (partition, operation, progress) in &batch.progress {
             self.progress.insert((*partition, *operation), *progress);
+        }
+        for meter in &batch.meters {
+            let place = (meter.partition, meter.place.clone());
+            self.meters.insert(place, (meter.state.clone(), now));
         }
         let totals = batch.totals.iter();
         self.totals

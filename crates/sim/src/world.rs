@@ -29,6 +29,7 @@ use crate::operations::Operations;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{self, Noise, PATIENCE, Plan, Plant, Time};
+use crate::rates::Rates;
 use crate::refusals::Refusals;
 use crate::results::Reports;
 use crate::retries::Retries;
@@ -99,6 +100,8 @@ pub(crate) struct World {
     pub(crate) reports: Reports,
     /// Who is to be tried again.
     pub(crate) retries: Retries,
+    /// How often executions have started.
+    pub(crate) rates: Rates,
     /// What lasts.
     pub(crate) lasting: Lasting,
     /// Whether things go on.
@@ -183,6 +186,7 @@ impl World {
             refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
+            rates: Rates::default(),
             retries: Retries::of((0..plan.actions.len()).map(|number| {
                 let action = action(&plan, number);
                 (action.id, action.spec.retry())
@@ -508,6 +512,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     plan::set_order(&mut spec.policy, shape.order);
     let (grouping, group_limit) = shape.grouping;
     grouping.write(&mut spec.policy, group_limit);
+    shape.starts.write(&mut spec.policy);
     shape.ranks.write(&mut spec.policy);
     shape.overflow.write(&mut spec.policy);
     spec.on_worker_lost = Some(shape.on_worker_lost);

@@ -16,6 +16,7 @@ pub async fn demands_are_kept(store: Arc<dyn Store>) {
         group: GroupKey([0xa5; 16]),
         cost: 513,
         user: Some(GroupKey([0x5a; 16])),
+        rate: GroupKey::default(),
     };
     let mut demanding = world.queued(&action);
     demanding.demand = Some(demand);

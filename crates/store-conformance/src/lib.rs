@@ -28,6 +28,7 @@ mod fence;
 mod holders;
 mod leases;
 mod listing;
+mod meters;
 mod operations;
 mod pauses;
 mod requests;
@@ -119,6 +120,8 @@ cases! { ($)
     commits::totals_are_absolute,
     commits::a_large_batch_is_written_whole,
     commits::many_large_bodies_come_in_several_answers,
+    meters::meters_are_written_and_loaded_in_pages,
+    meters::a_stale_owner_counts_nothing,
     commits::nothing_asked_is_nothing_done,
     ends::an_end_moves_into_the_history,
     ends::an_instant_end_goes_straight_to_the_history,

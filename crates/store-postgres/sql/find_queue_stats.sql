@@ -4,6 +4,8 @@ SELECT a.ref, q.action_id, q.queue_length, q.active_count, q.max_concurrent, q.o
        (a.spec #>> '{policy,queue,max_length}')::bigint AS max_length,
        (a.spec #>> '{policy,queue,timeout_seconds}')::bigint AS timeout_seconds,
        coalesce(a.spec #> '{policy,concurrency,group_by}', a.spec #> '{policy,concurrency,cost}')
-           IS NOT NULL AS grouped
+           IS NOT NULL AS grouped,
+       coalesce(a.spec #> '{policy,rate_limit}', a.spec #> '{policy,min_interval_ms}')
+           IS NOT NULL AS counted
 FROM attune.queue_stats q JOIN attune.action a ON a.id = q.action_id
 WHERE q.action_id = $1::bigint

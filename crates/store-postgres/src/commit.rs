@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use attune_core::{Bug, EndCode, Epoch, ExecutionId, Outcome, PartitionId, Status};
 use attune_store::{
-    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, NewExecution, PutBack,
-    StoreError, Update,
+    Batch, CommitError, Committed, End, GrantedBody, MAX_BODIES_BYTES, Meter, NewExecution,
+    PutBack, StoreError, Update,
 };
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
@@ -142,13 +142,12 @@ fn unfenced(batch: &Batch) -> Option<PartitionId> {
     let updates = batch.updates.iter().map(|update| update.id);
     let moves = batch.moves.iter().map(|moved| moved.id);
     let ends = batch.ends.iter().map(|end| end.id);
-    inserts
-        .chain(instant)
-        .chain(updates)
-        .chain(moves)
-        .chain(ends)
+    let executions = inserts.chain(instant).chain(updates);
+    let executions = executions.chain(moves).chain(ends);
+    executions
         .map(ExecutionId::partition)
         .chain(batch.progress.iter().map(|(partition, ..)| *partition))
+        .chain(batch.meters.iter().map(|meter| meter.partition))
         .find(|partition| !fenced[usize::from(partition.0)])
 }
 
@@ -162,8 +161,8 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-/// Entries for the audit log and dead letters are rare, and so are whoever is put back and what operators
-/// do, so they are
+/// Entries for the audit log and dead letters are rare, and so are whoever is put back, what operators do,
+/// and limits for which something is counted, so they are
 /// statements of their own, in one transaction with the round, and no burden to the rounds that have
 /// none.
 fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError> {
@@ -176,6 +175,9 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
     }
     if let Some(progress) = operations::progress(batch)? {
         beside.push((sql::WRITE_PROGRESS, progress));
+    }
+    if !batch.meters.is_empty() {
+        beside.push((sql::WRITE_METERS, meters(&batch.meters)?));
     }
     if !batch.audit.is_empty() {
         beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
@@ -204,6 +206,16 @@ fn put_back(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
         text::optional(back.last_error.as_ref())
     });
     binds.finish().map(Some)
+}
+
+fn meters(meters: &[Meter]) -> Result<PgArguments, StoreError> {
+    let mut binds = Binds::default();
+    binds.column(meters, |meter| i32::from(meter.partition.0));
+    binds.column(meters, |meter| text::text(&meter.place.limit_id));
+    binds.column(meters, |meter| meter.place.key.to_vec());
+    binds.column(meters, |meter| meter.state.clone());
+    binds.column(meters, |meter| text::time(meter.expires_at));
+    binds.finish()
 }
 
 /// Writes a round and, where every fence holds, what stands beside it.

@@ -6,13 +6,14 @@ use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, OwnerId, Priority, RawValue, WorkerId,
 };
 use attune_store::{
-    ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, Lease, LeaseTrouble, SlotRow, WorkerEnd,
+    ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, Lease, LeaseTrouble, MeterPlace, MeterRow,
+    SlotRow, WorkerEnd,
 };
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow as _, Row as _};
 use uuid::Uuid;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, unreadable};
 use crate::partitions::{between, place, priority, status};
 use crate::time::{self, Time};
 
@@ -140,6 +141,21 @@ fn read_active(
 /// A number of grants; more than are ever counted mean the same.
 fn grants(count: i32) -> u16 {
     u16::try_from(count.max(0)).unwrap_or(u16::MAX)
+}
+
+/// What was counted; whether the state can be read is for its owner to see.
+pub(crate) fn meter(row: &PgRow) -> Result<MeterRow, Failure> {
+    let key: &[u8] = row.try_get("key")?;
+    Ok(MeterRow {
+        place: MeterPlace {
+            limit_id: row.try_get("limit_id")?,
+            key: key
+                .try_into()
+                .map_err(|_| unreadable("key of a meter", key.len()))?,
+        },
+        state: row.try_get("state")?,
+        written_at: time::time(row, "written_at")?,
+    })
 }
 
 /// The rows of a slice that lie in the partitions with these low bytes, to be compared with what

@@ -9,8 +9,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
-    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
+    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage, MeterPlace, MeterRow,
+    ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -21,8 +21,8 @@ use crate::bind::Binds;
 use crate::commit::load_bodies;
 use crate::failure::{Failure, unreadable};
 use crate::partition_rows::{
-    active_place, active_row, compared_rows, execution_id, executor_row, lease, slot_rows, words,
-    worker_end,
+    active_place, active_row, compared_rows, execution_id, executor_row, lease, meter, slot_rows,
+    words, worker_end,
 };
 use crate::time::{Place, Time};
 use crate::{PostgresStore, operations, pauses, requests, sql};
@@ -285,6 +285,34 @@ impl PartitionStore for PostgresStore {
                         (ActionId(action), totals)
                     })
                     .collect())
+            })
+            .await
+    }
+
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError> {
+        // No limit has an empty name, which stands for the beginning.
+        let (limit_id, key) = after.map_or_else(Default::default, |it| (it.limit_id, it.key));
+        let query = sqlx::query(sql::LOAD_METERS)
+            .bind(i32::from(partition.0))
+            .bind(limit_id)
+            .bind(key.to_vec())
+            .bind(i64::from(limit));
+        let pool = self.db.key.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                let is_full = rows.len() == limit as usize;
+                let rows: Vec<MeterRow> = rows.iter().map(meter).collect::<Result<_, _>>()?;
+                let next = rows.last().filter(|_| is_full);
+                Ok(MeterPage {
+                    next: next.map(|row| row.place.clone()),
+                    rows,
+                })
             })
             .await
     }

@@ -107,6 +107,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0018_additive_demands.sql"),
         ),
         (
+            19,
+            "additive_meter",
+            include_str!("../../../migrations/postgres/0019_additive_meter.sql"),
+        ),
+        (
             20,
             "additive_operations",
             include_str!("../../../migrations/postgres/0020_additive_operations.sql"),

@@ -57,6 +57,7 @@ statements! {
     LIST_QUEUE_STATS = "list_queue_stats",
     LOAD_ACTIONS = "load_actions",
     LOAD_BODIES = "load_bodies",
+    LOAD_METERS = "load_meters",
     LOAD_PARTITION = "load_partition",
     LOAD_PAUSES = "load_pauses",
     LOAD_SLOTS = "load_slots",
@@ -83,6 +84,7 @@ statements! {
     PRUNE_DEFAULT_HISTORY = "prune_default_history",
     PRUNE_DEFAULT_REQUESTS = "prune_default_requests",
     PRUNE_EXECUTORS = "prune_executors",
+    PRUNE_METERS = "prune_meters",
     PRUNE_OPERATIONS = "prune_operations",
     PRUNE_POLICIES = "prune_policies",
     PRUNE_STATS_HISTORY = "prune_stats_history",
@@ -106,6 +108,7 @@ statements! {
     VIOLATIONS = "violations",
     WORKER_ENDS = "worker_ends",
     WORKERS = "workers",
+    WRITE_METERS = "write_meters",
     WRITE_PROGRESS = "write_progress",
 }
 

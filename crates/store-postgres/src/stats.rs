@@ -119,5 +119,6 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             ..QueueBounds::default()
         },
         grouped: row.try_get("grouped")?,
+        counted: row.try_get("counted")?,
     })
 }

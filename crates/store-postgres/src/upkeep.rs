@@ -90,6 +90,7 @@ pub(crate) async fn maintain(
             Some(history),
         ),
         ("policies", sql::PRUNE_POLICIES, Some(audit)),
+        ("meters", sql::PRUNE_METERS, None),
         ("operations", sql::PRUNE_OPERATIONS, Some(audit)),
         ("workers", sql::PRUNE_WORKERS, None),
         ("executors", sql::PRUNE_EXECUTORS, None),

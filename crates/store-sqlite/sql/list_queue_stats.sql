@@ -12,7 +12,9 @@ SELECT a.ref, s.action_id, s.queue_length, s.active_count, s.max_concurrent,
        json_extract(a.spec, '$.policy.queue.max_length') AS max_length,
        json_extract(a.spec, '$.policy.queue.timeout_seconds') AS timeout_seconds,
        coalesce(json_extract(a.spec, '$.policy.concurrency.group_by'),
-                json_extract(a.spec, '$.policy.concurrency.cost')) IS NOT NULL AS grouped
+                json_extract(a.spec, '$.policy.concurrency.cost')) IS NOT NULL AS grouped,
+       coalesce(json_extract(a.spec, '$.policy.rate_limit'),
+                json_extract(a.spec, '$.policy.min_interval_ms')) IS NOT NULL AS counted
   FROM page AS s
   JOIN action AS a ON a.id = s.action_id
  ORDER BY s.queue_length DESC, s.action_id

@@ -4,12 +4,12 @@ use attune_core::{
     EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status,
 };
 use attune_store::{
-    Batch, End, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
+    Batch, End, Meter, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
     stored_state,
 };
 use serde::Serialize;
 
-use crate::rows::{demand_text, list, list_unless_empty, text_of, time_text};
+use crate::rows::{demand_text, digits, list, list_unless_empty, text_of, time_text};
 
 /// Everything of a [`Batch`], owned, so that it can move into the task that writes it. `None` is
 /// an empty list, for which no statement runs.
@@ -34,6 +34,7 @@ pub(crate) struct BatchLists {
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
     pub(crate) progress: Option<String>,
+    pub(crate) meters: Option<String>,
     pub(crate) audit: Option<String>,
     pub(crate) letters: Vec<NewDeadLetter>,
 }
@@ -148,6 +149,15 @@ struct TotalsRow {
     totals: QueueTotals,
 }
 
+#[derive(Serialize)]
+struct MeterText<'a> {
+    partition: u16,
+    limit_id: &'a str,
+    key: String,
+    state: String,
+    expires_at: String,
+}
+
 /// A partition and an epoch, as a fence and as what is renewed or given up.
 #[derive(Serialize)]
 pub(crate) struct HeldRow {
@@ -229,6 +239,7 @@ impl BatchLists {
             ),
             moves: list_unless_empty(batch.moves.iter().map(move_row).collect()),
             progress: list_unless_empty(batch.progress.iter().map(progress_row).collect()),
+            meters: list_unless_empty(batch.meters.iter().map(meter_row).collect()),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
             letters: batch.letters.clone(),
         }
@@ -257,6 +268,16 @@ fn row<'a>(new: &'a NewExecution, outcome: Option<&'a Outcome>) -> ExecutionRow<
         demand: new.demand.as_ref().map(demand_text),
         cancel_requested: new.cancel_requested,
         outcome: outcome.map(outcome_columns),
+    }
+}
+
+fn meter_row(meter: &Meter) -> MeterText<'_> {
+    MeterText {
+        partition: meter.partition.0,
+        limit_id: &meter.place.limit_id,
+        key: digits(&meter.place.key),
+        state: digits(&meter.state),
+        expires_at: time_text(meter.expires_at),
     }
 }
 

@@ -86,6 +86,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0015_additive_demands.sql"),
     ),
     (
+        16,
+        "additive_meter",
+        include_str!("../../../migrations/sqlite/0016_additive_meter.sql"),
+    ),
+    (
         17,
         "additive_operations",
         include_str!("../../../migrations/sqlite/0017_additive_operations.sql"),

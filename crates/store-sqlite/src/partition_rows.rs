@@ -5,13 +5,14 @@ use attune_core::{
 };
 use attune_store::{
     ActivePlace, ActiveRow, ExecutionWords, ExecutorRow, KnownRequest, Lease, LeaseTrouble,
-    SlotRow, WorkerEnd,
+    MeterPlace, MeterRow, SlotRow, WorkerEnd,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 
+use crate::error::unreadable;
 use crate::rows::{
-    demand, duration, optional_time, partition, priority, status, time, unsigned, uuid,
+    bytes, demand, duration, optional_time, partition, priority, status, time, unsigned, uuid,
 };
 
 pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
@@ -34,6 +35,22 @@ pub(crate) fn lease(row: &SqliteRow) -> Result<Lease, sqlx::Error> {
         renewals: row.try_get("renewals")?,
         ttl: duration(row.try_get("ttl")?),
         trouble: trouble.map(|(words, since)| LeaseTrouble { since, words }),
+    })
+}
+
+/// What was counted; whether the state can be read is for its owner to see.
+pub(crate) fn meter(row: &SqliteRow) -> Result<MeterRow, sqlx::Error> {
+    let (key, state): (&str, &str) = (row.try_get("key")?, row.try_get("state")?);
+    let named = || unreadable(format_args!("the key `{key}` of a meter"));
+    Ok(MeterRow {
+        place: MeterPlace {
+            limit_id: row.try_get("limit_id")?,
+            key: bytes(key)
+                .and_then(|key| key.try_into().ok())
+                .ok_or_else(named)?,
+        },
+        state: bytes(state).unwrap_or_default(),
+        written_at: time(row.try_get("written_at")?)?,
     })
 }
 

@@ -10,8 +10,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, ObservedLease, PartitionStore,
-    PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
+    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage, MeterPlace, MeterRow,
+    ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -22,10 +22,10 @@ use crate::batch::{BatchLists, HeldRow, ObservedRow, ObservedWorker, TroubleRow}
 use crate::commit;
 use crate::error::Failure;
 use crate::partition_rows::{
-    active_place, active_row, executor_row, known_request, lease, slot_row, totals, words,
+    active_place, active_row, executor_row, known_request, lease, meter, slot_row, totals, words,
     worker_end,
 };
-use crate::rows::{action, body, list, partition, partition_list, time, time_text, uuid};
+use crate::rows::{action, body, digits, list, partition, partition_list, time, time_text, uuid};
 use crate::store::{Inner, SqliteStore};
 use crate::{operations, pauses, sql};
 
@@ -251,6 +251,32 @@ impl PartitionStore for SqliteStore {
         self.task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             Ok(rows.iter().map(totals).collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError> {
+        // No limit has an empty name, which stands for the beginning.
+        let (limit_id, key) = after.map_or_else(Default::default, |it| (it.limit_id, it.key));
+        let query = sqlx::query(sql::LOAD_METERS)
+            .bind(i64::from(partition.0))
+            .bind(limit_id)
+            .bind(digits(&key))
+            .bind(limit);
+        self.task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            let is_full = rows.len() == limit as usize;
+            let rows: Vec<MeterRow> = rows.iter().map(meter).collect::<Result<_, _>>()?;
+            let next = rows.last().filter(|_| is_full);
+            Ok(MeterPage {
+                next: next.map(|row| row.place.clone()),
+                rows,
+            })
         })
         .await
     }

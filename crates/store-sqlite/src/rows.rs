@@ -44,19 +44,26 @@ pub(crate) fn time(text: &str) -> Result<DateTime<Utc>, sqlx::Error> {
         .map_err(|error| unreadable(format_args!("the time `{text}`: {error}")))
 }
 
-/// A demand in hexadecimal digits: lists are JSON, which has no bytes.
-pub(crate) fn demand_text(demand: &Demand) -> String {
-    let bytes = demand.to_bytes();
+/// Bytes in hexadecimal digits: lists are JSON, which has no bytes.
+pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes that a text shows in hexadecimal digits, if it shows any.
+pub(crate) fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2);
+    digits
+        .map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok())
+        .collect()
+}
+
+pub(crate) fn demand_text(demand: &Demand) -> String {
+    digits(&demand.to_bytes())
 }
 
 /// The demand that a text shows, if it shows one.
 pub(crate) fn demand(text: &str) -> Option<Demand> {
-    let digits = text.as_bytes().chunks(2);
-    let bytes: Option<Vec<u8>> = digits
-        .map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok())
-        .collect();
-    Demand::from_bytes(&bytes?)
+    Demand::from_bytes(&bytes(text)?)
 }
 
 pub(crate) fn optional_time(

@@ -134,5 +134,6 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
             ..QueueBounds::default()
         },
         grouped: row.try_get("grouped")?,
+        counted: row.try_get("counted")?,
     })
 }

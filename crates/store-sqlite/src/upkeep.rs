@@ -15,6 +15,10 @@ const PRUNE_CHUNK: u32 = 1_000;
 /// How long a worker is shown after its lease ended.
 const DEAD_KEPT: Duration = Duration::from_secs(24 * 3600);
 
+/// How long what was counted is kept when it says nothing any more: the owner's clock may be a little
+/// behind the store's.
+const OVER_KEPT: Duration = Duration::from_secs(3600);
+
 /// Takes every step, whatever becomes of the others: were they left out, one table that cannot be
 /// cleaned would let all of them grow.
 pub(crate) async fn maintain(inner: &Inner, keep: HistoryRetention) -> Result<(), Failure> {
@@ -36,6 +40,7 @@ pub(crate) async fn maintain(inner: &Inner, keep: HistoryRetention) -> Result<()
         ("queue stats", sql::PRUNE_STATS_HISTORY, keep.records.stats),
         ("audit log", sql::PRUNE_AUDIT, keep.records.audit),
         ("policies", sql::PRUNE_POLICIES, keep.records.audit),
+        ("meters", sql::PRUNE_METERS, OVER_KEPT),
         ("operations", sql::PRUNE_OPERATIONS, keep.records.audit),
         ("workers", sql::PRUNE_WORKERS, DEAD_KEPT),
         ("executors", sql::PRUNE_EXECUTORS, DEAD_KEPT),

@@ -14,6 +14,7 @@ pub mod dead_letters;
 pub mod error;
 pub mod executions;
 pub mod leases;
+pub mod meters;
 pub mod operations;
 pub mod partitions;
 pub mod pauses;
@@ -36,6 +37,7 @@ pub use executions::{
     HistoryRetention, RecordRetention, SlotHolder, SlotWorker, Standing, stored_labels,
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
+pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
 pub use operations::{
     Depth, NewOperation, OperationRecord, OperationStore, read_kind, stored_kind, stored_place,
     stored_state,

@@ -16,6 +16,7 @@ use crate::audit::NewAudit;
 use crate::dead_letters::NewDeadLetter;
 use crate::error::StoreError;
 use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
+use crate::meters::{Meter, MeterPage, MeterPlace};
 use crate::pauses::PauseSet;
 use crate::rows::{ActivePage, ActivePlace, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd};
 
@@ -139,6 +140,8 @@ pub struct Batch {
     pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
+    /// What was counted for limits.
+    pub meters: Vec<Meter>,
     /// What is to be written down for the people who answer for the system.
     pub audit: Vec<NewAudit>,
     /// Submissions that nobody could use, kept as
@@ -160,6 +163,7 @@ impl Batch {
             ends: Vec::new(),
             progress: Vec::new(),
             totals: Vec::new(),
+            meters: Vec::new(),
             audit: Vec::new(),
             letters: Vec::new(),
         }
@@ -173,6 +177,7 @@ impl Batch {
             && self.moves.is_empty()
             && self.ends.is_empty()
             && self.progress.is_empty()
+            && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
     }
@@ -374,6 +379,18 @@ pub trait PartitionStore: Send + Sync {
         &self,
         partitions: &[PartitionId],
     ) -> Result<Vec<(ActionId, QueueTotals)>, StoreError>;
+
+    /// A page of at most `limit` rows of what was counted in a partition, after the place where the page
+    /// before it ended.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError>;
 
     /// The actions of these partitions.
     ///

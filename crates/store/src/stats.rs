@@ -33,6 +33,8 @@ pub struct StoredStats {
     /// Whether executions of the action demand different things of its limits: a slot that is free may
     /// be nobody's of those who wait.
     pub grouped: bool,
+    /// Whether its starts are counted, so that who waits may wait for its rate.
+    pub counted: bool,
 }
 
 /// A place in the list of snapshots: the longest come first, by (length, action).

@@ -49,6 +49,11 @@ pub enum Reason {
     Limit(Lack),
     /// The limit of its group has no room for it and for who waits before it there.
     GroupLimit(Lack),
+    /// As many have started as may in a time; `until` is the next start that is allowed, whoever has it.
+    Rate {
+        /// That time.
+        until: DateTime<Utc>,
+    },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
     /// Something that a later release knows.
@@ -142,6 +147,8 @@ pub enum NoEstimate {
     },
     /// Executions that go before it come faster than slots come free.
     Overtaken,
+    /// It waits for its rate, not for a run to end.
+    Rate,
     /// Something that a later release knows.
     #[serde(other)]
     Other,

@@ -99,7 +99,9 @@ fn actions_have_the_same_members() {
         "policy": {"concurrency": {"limit": 4, "group_by": ["user", "parameters.a.b"], "group_limit": 3,
                                    "cost": {"path": "labels.c", "default": 1, "max": 2}}, "queue": {"max_length": 2, "timeout_seconds": 3, "ordering": "priority"},
                    "priority": {"ageing_seconds": 4, "default": "low", "max": "high", "rules": [
-                       {"when": {"source": "api", "user": ["a", "b"], "labels.x": {"exists": true}}, "then": "normal"}]}},
+                       {"when": {"source": "api", "user": ["a", "b"], "labels.x": {"exists": true}}, "then": "normal"}]},
+                   "rate_limit": {"max_executions": 3, "window_seconds": 60, "by": ["user"], "on_limit": "reject"},
+                   "min_interval_ms": 5, "quotas": [{"per": "day", "max": 5}, {"per": "month", "max": 6, "by": ["source"]}]},
     });
     same::<ActionSpec, words::ActionSpec>(&whole);
     for (member, _) in whole.as_object().unwrap() {

@@ -183,7 +183,9 @@ pub(crate) async fn show(
             says why.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
             may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
-            `USER_LIMIT_REACHED`: its user has as many of it as one may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+            `USER_LIMIT_REACHED`: its user has as many of it as one may. `RATE_LIMITED`: its rate is \
+            used up, and its policy refuses what would wait for it. `QUOTA_EXCEEDED`: as many were \
+            accepted as its policy allows in the hour, the day or the month.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
     )
 )]
 pub(crate) async fn requeue(

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use attune_core::policy::QueueBounds;
-use attune_core::{ActionId, DemandRule, PartitionId, QueueStats, millis};
+use attune_core::{ActionId, ActionSpec, DemandRule, PartitionId, QueueStats, millis};
 use attune_store::{LeaseTrouble, StatsCursor, StoredStats, Violations};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -38,8 +38,8 @@ pub(crate) async fn show(
     let Some(action) = app.ports.actions.find_action(&action_ref).await? else {
         return Err(ApiError::no_action(action_ref.as_str()));
     };
-    let grouped = DemandRule::of(&action.spec).is_some();
-    let limits = Limits::of(action.spec.policy.queue, grouped, app.options.queue);
+    let kind = Kind::of(&action.spec);
+    let limits = Limits::of(action.spec.policy.queue, kind, app.options.queue);
     let stored = app.ports.stats.find_by_action(action.id).await?;
     let refs = [action_ref.to_string()];
     let violations = app.ports.audit.violations(VIOLATION_SHOWN, &refs).await?;
@@ -125,23 +125,27 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
         let id = row.stats.action_id;
-        let bounds = (row.bounds, row.grouped);
+        let kind = Kind {
+            grouped: row.grouped,
+            counted: row.counted,
+        };
+        let bounds = (row.bounds, kind);
         let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
         let figures = Figures::of(&app, id, Some(row), now)?;
         Some((action_ref, pool, bounds, figures))
     });
     let unwritten = unwritten.into_iter().filter_map(|known| {
         let figures = Figures::of(&app, known.action_id, None, now)?;
-        let bounds = (known.bounds, known.grouped);
+        let bounds = (known.bounds, known.kind);
         Some((known.action_ref, known.pool, bounds, figures))
     });
     let mut queues: Vec<QueueView> = written
         .chain(unwritten)
-        .map(|(action_ref, pool, (bounds, grouped), figures)| {
+        .map(|(action_ref, pool, (bounds, kind), figures)| {
             let limits = Limits {
                 unserved_pool: (!served.contains(&pool)).then_some(pool.as_str()),
                 trouble: troubles.get(&PartitionId::of(&action_ref, app.options.partitions)),
-                ..Limits::of(bounds, grouped, app.options.queue)
+                ..Limits::of(bounds, kind, app.options.queue)
             };
             let found = violations.get(&action_ref).map_or(&[][..], Vec::as_slice);
             let held = pauses::of_action(&held, &action_ref);
@@ -162,7 +166,7 @@ struct Unwritten {
     action_ref: String,
     pool: String,
     bounds: QueueBounds,
-    grouped: bool,
+    kind: Kind,
 }
 
 /// The queues in this process's memory that `rows` lacks, as far as this server knows their
@@ -185,7 +189,7 @@ fn unwritten(app: &App, rows: &[StoredStats]) -> Vec<Unwritten> {
     found.sort_by(|one, other| one.spec.action_ref.cmp(&other.spec.action_ref));
     let found = found.into_iter().map(|action| Unwritten {
         action_id: action.id,
-        grouped: DemandRule::of(&action.spec).is_some(),
+        kind: Kind::of(&action.spec),
         action_ref: action.spec.action_ref.into(),
         pool: action.spec.pool,
         bounds: action.spec.policy.queue,
@@ -237,7 +241,8 @@ impl Figures {
             unserved_pool: limits.unserved_pool,
             trouble: limits.trouble,
             held: !pauses.is_empty(),
-            grouped: limits.grouped,
+            grouped: limits.kind.grouped,
+            counted: limits.kind.counted,
         };
         let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
         QueueView {
@@ -296,21 +301,40 @@ struct Limits<'a> {
     timeout_seconds: u64,
     /// The pool, if no worker of it lives.
     unserved_pool: Option<&'a str>,
-    /// Executions demand different things of its limits.
-    grouped: bool,
+    /// For what those who wait may wait besides a slot.
+    kind: Kind,
     /// What keeps the owner of its partition from its work.
     trouble: Option<&'a LeaseTrouble>,
 }
 
+/// For what executions of an action may wait besides a slot of it.
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    /// They demand different things of its limits.
+    grouped: bool,
+    /// Their starts are counted.
+    counted: bool,
+}
+
+impl Kind {
+    fn of(spec: &ActionSpec) -> Self {
+        let policy = &spec.policy;
+        Self {
+            grouped: DemandRule::of(spec).is_some(),
+            counted: policy.rate_limit.is_some() || policy.min_interval_ms.is_some(),
+        }
+    }
+}
+
 impl Limits<'_> {
-    fn of(own: QueueBounds, grouped: bool, defaults: QueueDefaults) -> Self {
+    fn of(own: QueueBounds, kind: Kind, defaults: QueueDefaults) -> Self {
         Self {
             max_length: own.max_length.unwrap_or(defaults.max_queue_length),
             timeout_seconds: own
                 .timeout_seconds
                 .map_or(defaults.queue_timeout.as_secs(), u64::from),
             unserved_pool: None,
-            grouped,
+            kind,
             trouble: None,
         }
     }

@@ -42,7 +42,9 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
             field.", body = ErrorBody),
         (status = 429, description = "`QUEUE_FULL`: the queue of the action holds as many as it \
             may. `LIMIT_REACHED`: its limit is reached, and by its policy nobody waits. \
-            `USER_LIMIT_REACHED`: its user has as many of it as one may.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
+            `USER_LIMIT_REACHED`: its user has as many of it as one may. `RATE_LIMITED`: its rate is \
+            used up, and its policy refuses what would wait for it. `QUOTA_EXCEEDED`: as many were \
+            accepted as its policy allows in the hour, the day or the month.", body = ErrorBody, headers(("Retry-After" = u32, description = "Seconds."))),
         (status = 503, description = "`OUTCOME_UNKNOWN`: no answer in time; repeat it with the \
             `request_id` as the key. `NO_OWNER`, `OVERLOADED`, `STORE_UNAVAILABLE`: nothing was \
             done; repeat it later. `QUEUE_DRAINING`: operators drain the queue of the action, \

@@ -10,8 +10,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
-    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore,
-    PauseSet, SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
+    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease,
+    PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -67,6 +67,15 @@ impl PartitionStore for Fake {
     }
 
     async fn retire_executor(&self, _executor: OwnerId) -> Result<(), StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_meters(
+        &self,
+        _partition: PartitionId,
+        _after: Option<MeterPlace>,
+        _limit: u32,
+    ) -> Result<MeterPage, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

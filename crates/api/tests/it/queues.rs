@@ -51,6 +51,7 @@ fn api() -> Api {
             },
             last_updated: Utc::now(),
             grouped: false,
+            counted: false,
             bounds: QueueBounds {
                 ordering: None,
                 on_full: None,

@@ -40,6 +40,7 @@ mod pauses;
 mod priorities;
 mod python;
 mod queues;
+mod rates;
 mod requests;
 mod restarts;
 mod retries;

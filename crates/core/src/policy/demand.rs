@@ -7,6 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::path::{InSchema, Path, Words};
+use super::rates::CountRule;
 use super::{Concurrency, Cost};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
@@ -18,6 +19,14 @@ use crate::reject::Reject;
 )]
 #[serde(try_from = "String", into = "String")]
 pub struct GroupKey(pub [u8; 16]);
+
+impl GroupKey {
+    /// Whether it stands for all together.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; 16]
+    }
+}
 
 impl fmt::Display for GroupKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,36 +63,63 @@ pub struct Demand {
     /// The user among whose executions it counts, where a user may have so many only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<GroupKey>,
+    /// For whom its starts are counted; all zeros where those of all are counted together, or none.
+    #[serde(default, skip_serializing_if = "GroupKey::is_zero")]
+    pub rate: GroupKey,
 }
 
-impl Demand {
-    /// How many bytes it has as it is stored, without its user.
-    const BYTES: usize = 26;
+/// What is stored of a demand beside its first 26 bytes.
+const HAS_USER: u8 = 1;
+const HAS_RATE: u8 = 2;
 
-    /// The rule, the group, the cost and the user if there is one, as they are stored.
+impl Demand {
+    /// The rule, the group and the cost, as they are stored; then, unless there is neither, which of the
+    /// others there are, the user, and for whom starts are counted.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let user = self.user.as_ref().map_or(&[][..], |user| &user.0);
-        let (rule, cost) = (self.rule.to_be_bytes(), self.cost.to_be_bytes());
-        [&rule, &self.group.0[..], &cost, user].concat()
+        let mut bytes = Vec::with_capacity(59);
+        bytes.extend(self.rule.to_be_bytes());
+        bytes.extend(self.group.0);
+        bytes.extend(self.cost.to_be_bytes());
+        let rate = Some(self.rate).filter(|rate| !rate.is_zero());
+        let marks = [(self.user, HAS_USER), (rate, HAS_RATE)];
+        let marks = marks.map(|(key, mark)| key.map_or(0, |_| mark));
+        if marks != [0, 0] {
+            bytes.push(marks[0] | marks[1]);
+        }
+        for key in self.user.into_iter().chain(rate) {
+            bytes.extend(key.0);
+        }
+        bytes
     }
 
     /// Reads what is stored; `None` when that is no demand, so that it must be made anew.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (bytes, user) = bytes.split_at_checked(Self::BYTES)?;
         let (rule, rest) = bytes.split_first_chunk()?;
         let (group, rest) = rest.split_first_chunk()?;
-        let cost = u16::from_be_bytes(rest.try_into().ok()?);
-        let user = match user {
-            [] => None,
-            user => Some(GroupKey(user.try_into().ok()?)),
+        let (cost, rest) = rest.split_first_chunk()?;
+        let (marks, mut rest) = match rest {
+            [] => (0, rest),
+            [marks, rest @ ..] => (*marks, rest),
         };
-        (cost > 0).then_some(Self {
+        let mut key = |mark: u8| -> Option<Option<GroupKey>> {
+            if marks & mark == 0 {
+                return Some(None);
+            }
+            let (key, behind) = rest.split_first_chunk()?;
+            rest = behind;
+            Some(Some(GroupKey(*key)))
+        };
+        let (user, rate) = (key(HAS_USER)?, key(HAS_RATE)?);
+        let cost = u16::from_be_bytes(*cost);
+        let is_whole = rest.is_empty();
+        (cost > 0 && is_whole).then_some(Self {
             rule: i64::from_be_bytes(*rule),
             group: GroupKey(*group),
             cost,
             user,
+            rate: rate.unwrap_or_default(),
         })
     }
 }
@@ -96,7 +132,35 @@ pub struct DemandRule {
     cost: Option<(Cost, Value)>,
     /// Whether it counts how many a user has.
     users: bool,
+    /// For whom starts are counted, if not for all together.
+    rate: Option<CountRule>,
     mark: i64,
+}
+
+/// What counts where nothing stands at a place: what the schema of the parameters says.
+pub(super) fn absent_value(spec: &ActionSpec, path: &Path) -> Value {
+    let schema = spec.parameters.as_ref();
+    match schema.map(|schema| path.schema(schema)) {
+        Some(InSchema::Found(schema)) => schema.get("default").cloned(),
+        _ => None,
+    }
+    .unwrap_or_default()
+}
+
+/// The key of what a submission says at these places; all zeros where there are none.
+pub(super) fn key_of(places: &[(Path, Value)], words: &Words<'_>) -> GroupKey {
+    if places.is_empty() {
+        return GroupKey::default();
+    }
+    let values = places.iter();
+    let values = values.map(|(path, absent)| {
+        let value = path.value(words);
+        value.as_deref().unwrap_or(absent).clone()
+    });
+    // Members of objects are in the order of their names, so equal values have equal texts.
+    let text = Value::Array(values.collect()).to_string();
+    let hash = Sha256::digest(text.as_bytes());
+    GroupKey(hash[..16].try_into().unwrap_or_default())
 }
 
 impl DemandRule {
@@ -105,37 +169,36 @@ impl DemandRule {
     pub fn of(spec: &ActionSpec) -> Option<Self> {
         let Concurrency { group_by, cost, .. } = &spec.policy.concurrency;
         let users = spec.policy.per_user_limit.is_some();
-        if group_by.is_empty() && cost.is_none() && !users {
+        let rate = spec.policy.rate_limit.as_ref();
+        let rate = rate.map(|rate| CountRule::of(spec, &rate.by));
+        let rate = rate.filter(|rate| !rate.is_shared());
+        if group_by.is_empty() && cost.is_none() && !users && rate.is_none() {
             return None;
         }
-        let default = |path: &Path| {
-            let schema = spec.parameters.as_ref();
-            match schema.map(|schema| path.schema(schema)) {
-                Some(InSchema::Found(schema)) => schema.get("default").cloned(),
-                _ => None,
-            }
-            .unwrap_or_default()
-        };
         let group_by: Vec<_> = group_by
             .iter()
-            .map(|path| (path.clone(), default(path)))
+            .map(|path| (path.clone(), absent_value(spec, path)))
             .collect();
         let cost = cost.clone().map(|cost| {
-            let absent = default(&cost.path);
+            let absent = absent_value(spec, &cost.path);
             (cost, absent)
         });
-        let text = match users {
-            false => serde_json::to_vec(&(&group_by, &cost)),
-            true => serde_json::to_vec(&(&group_by, &cost, "user")),
+        let places = rate.as_ref().map(CountRule::places);
+        let text = match (users, places) {
+            // As it was written before there were users and rates: what is stored says the same.
+            (false, None) => serde_json::to_vec(&(&group_by, &cost)),
+            (true, None) => serde_json::to_vec(&(&group_by, &cost, "user")),
+            (false, Some(places)) => serde_json::to_vec(&(&group_by, &cost, places)),
+            (true, Some(places)) => serde_json::to_vec(&(&group_by, &cost, "user", places)),
         };
-        let text = text.unwrap_or_default();
-        let hash = Sha256::digest(&text);
+        let hash = Sha256::digest(text.unwrap_or_default());
         // Never 0, which stands for no rule.
         let mark = i64::from_be_bytes(hash[..8].try_into().unwrap_or_default()) | 1;
         Some(Self {
             group_by,
             cost,
             users,
+            rate,
             mark,
         })
     }
@@ -155,12 +218,7 @@ impl DemandRule {
             None => 1,
             Some((cost, absent)) => cost.of(words, absent)?,
         };
-        Ok(Demand {
-            rule: self.mark,
-            group: self.group(words),
-            cost,
-            user: self.user(words),
-        })
+        Ok(self.with_cost(words, cost))
     }
 
     /// What an execution demands that was accepted under another rule. More than there may be now is as
@@ -168,14 +226,10 @@ impl DemandRule {
     /// say nothing.
     #[must_use]
     pub fn demand_anew(&self, words: &Words<'_>) -> Demand {
-        self.demand(words).unwrap_or_else(|_| Demand {
-            rule: self.mark,
-            group: self.group(words),
-            cost: self
-                .cost
-                .as_ref()
-                .map_or(1, |(cost, absent)| cost.of_accepted(words, absent)),
-            user: self.user(words),
+        self.demand(words).unwrap_or_else(|_| {
+            let cost = self.cost.as_ref();
+            let cost = cost.map_or(1, |(cost, absent)| cost.of_accepted(words, absent));
+            self.with_cost(words, cost)
         })
     }
 
@@ -186,19 +240,15 @@ impl DemandRule {
         Some(GroupKey(hash[..16].try_into().unwrap_or_default()))
     }
 
-    fn group(&self, words: &Words<'_>) -> GroupKey {
-        if self.group_by.is_empty() {
-            return GroupKey::default();
+    fn with_cost(&self, words: &Words<'_>, cost: u16) -> Demand {
+        let rate = self.rate.as_ref();
+        Demand {
+            rule: self.mark,
+            group: key_of(&self.group_by, words),
+            cost,
+            user: self.user(words),
+            rate: rate.map_or(GroupKey::default(), |rate| rate.key(words)),
         }
-        let values = self.group_by.iter();
-        let values = values.map(|(path, absent)| {
-            let value = path.value(words);
-            value.as_deref().unwrap_or(absent).clone()
-        });
-        // Members of objects are in the order of their names, so equal values have equal texts.
-        let text = Value::Array(values.collect()).to_string();
-        let hash = Sha256::digest(text.as_bytes());
-        GroupKey(hash[..16].try_into().unwrap_or_default())
     }
 }
 
@@ -336,18 +386,33 @@ mod tests {
             group: GroupKey(*b"0123456789abcdef"),
             cost: 3,
             user: None,
+            rate: GroupKey::default(),
         };
         let bytes = demand.to_bytes();
-        assert_eq!(Demand::from_bytes(&bytes), Some(demand));
+        assert_eq!(
+            bytes.len(),
+            26,
+            "as it was before there were users and rates"
+        );
         let of_user = Demand {
             user: Some(GroupKey([7; 16])),
             ..demand
         };
-        let long = of_user.to_bytes();
-        assert_eq!(Demand::from_bytes(&long), Some(of_user));
-        assert_eq!(Demand::from_bytes(&long[..41]), None);
+        let rated = Demand {
+            rate: GroupKey(*b"fedcba9876543210"),
+            ..demand
+        };
+        let both = Demand {
+            user: of_user.user,
+            ..rated
+        };
+        for demand in [demand, of_user, rated, both] {
+            let bytes = demand.to_bytes();
+            assert_eq!(Demand::from_bytes(&bytes), Some(demand));
+            assert_eq!(Demand::from_bytes(&bytes[..bytes.len() - 1]), None);
+        }
         let free = Demand { cost: 0, ..demand }.to_bytes();
-        for wrong in [&bytes[1..], &free, &[]] {
+        for wrong in [&bytes[1..], &rated.to_bytes()[..30], &free, &[]] {
             assert_eq!(Demand::from_bytes(wrong), None);
         }
         let text = demand.group.to_string();

@@ -11,8 +11,8 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, ObservedLease, PartitionStore, PauseSet, SlotRow,
-    Store, StoreError, TroubleNote, WorkerEnd,
+    ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease, PartitionStore,
+    PauseSet, SlotRow, Store, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -317,6 +317,18 @@ impl PartitionStore for Remote {
         let partitions = partitions.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.load_totals(&partitions).await)
             .await
+    }
+
+    async fn load_meters(
+        &self,
+        partition: PartitionId,
+        after: Option<MeterPlace>,
+        limit: u32,
+    ) -> Result<MeterPage, StoreError> {
+        self.call(async move |store: Arc<dyn Store>| {
+            store.load_meters(partition, after, limit).await
+        })
+        .await
     }
 
     async fn load_actions(&self, partitions: &[PartitionId]) -> Result<Vec<Action>, StoreError> {

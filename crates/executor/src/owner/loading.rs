@@ -11,7 +11,7 @@ use super::backoff::Backoff;
 use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
 use crate::partition::{Effect, Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
-use crate::stored::LoadedTo;
+use crate::stored::{LoadedTo, MeterPlace};
 
 /// How many partitions are loaded at once.
 const LOADS_AT_ONCE: usize = 4;
@@ -30,27 +30,42 @@ pub(super) struct Load {
 }
 
 /// What is to be asked next.
-#[derive(Debug, Clone, Copy)]
-enum Next {
-    Queues {
-        at: Millis,
-    },
-    Rows {
-        after: Option<LoadedTo>,
-        at: Millis,
-    },
-    /// The store is being asked; what for, if it must be asked again.
-    Asked {
-        after: Option<Option<LoadedTo>>,
-    },
+#[derive(Debug, Clone)]
+struct Next {
+    of: Page,
+    /// When; `None` while the store is being asked.
+    at: Option<Millis>,
+}
+
+/// What a partition is made of, page by page, each after where the one before ended.
+#[derive(Debug, Clone)]
+enum Page {
+    Queues,
+    Meters(Option<MeterPlace>),
+    Rows(Option<LoadedTo>),
+}
+
+impl Page {
+    fn call(&self, partition: PartitionId, limit: u32) -> Call {
+        match self {
+            Self::Queues => Call::LoadQueues(partition),
+            Self::Meters(after) => Call::LoadMeters {
+                partition,
+                after: after.clone(),
+                limit,
+            },
+            Self::Rows(after) => Call::LoadRows {
+                partition,
+                after: *after,
+                limit,
+            },
+        }
+    }
 }
 
 impl Load {
     pub(super) fn wake_at(&self) -> Option<Millis> {
-        match self.next {
-            Next::Queues { at } | Next::Rows { at, .. } => Some(at),
-            Next::Asked { .. } => None,
-        }
+        self.next.at
     }
 
     /// Since when it cannot be loaded, and why.
@@ -72,7 +87,10 @@ impl Owner {
         Load {
             began: now,
             partition,
-            next: Next::Queues { at: now },
+            next: Next {
+                of: Page::Queues,
+                at: Some(now),
+            },
             backoff: Backoff::new(20, 2_000),
             refused: None,
             effects: Vec::new(),
@@ -81,32 +99,25 @@ impl Owner {
 
     /// Asks for what the partitions that are loading need next.
     pub(super) fn go_on_loading(&mut self, now: Millis) {
-        let asked = self.places.values().filter(|place| {
-            matches!(&place.stage, Stage::Loading(load) if matches!(load.next, Next::Asked { .. }))
-        });
+        let asked = self
+            .places
+            .values()
+            .filter(|place| matches!(&place.stage, Stage::Loading(load) if load.next.at.is_none()));
         let mut room = LOADS_AT_ONCE.saturating_sub(asked.count());
         let mut calls = Vec::new();
         for (id, place) in &mut self.places {
             let Stage::Loading(load) = &mut place.stage else {
                 continue;
             };
-            let (call, after) = match load.next {
-                Next::Queues { at } if at <= now => (Call::LoadQueues(*id), None),
-                Next::Rows { after, at } if at <= now => {
-                    let rows = Call::LoadRows {
-                        partition: *id,
-                        after,
-                        limit: self.options.page_rows,
-                    };
-                    (rows, Some(after))
-                }
-                _ => continue,
-            };
+            if load.next.at.is_none_or(|at| at > now) {
+                continue;
+            }
             if room == 0 {
                 break;
             }
             room -= 1;
-            load.next = Next::Asked { after };
+            load.next.at = None;
+            let call = load.next.of.call(*id, self.options.page_rows);
             calls.push((Purpose::Load(*id, place.epoch), call));
         }
         for (purpose, call) in calls {
@@ -140,18 +151,30 @@ impl Owner {
                     pauses,
                 };
                 load.effects.extend(load.partition.step(wall, recover));
-                load.next = Next::Rows {
-                    after: None,
-                    at: now,
+                // Most partitions count nothing.
+                let of = match load.partition.counts() {
+                    true => Page::Meters(None),
+                    false => Page::Rows(None),
                 };
+                load.next = Next { of, at: Some(now) };
+            }
+            Reply::Meters { rows, next } => {
+                load.refused = None;
+                let recovered = load.partition.step(wall, Event::RecoverMeters(rows));
+                load.effects.extend(recovered);
+                let of = match next {
+                    Some(next) => Page::Meters(Some(next)),
+                    None => Page::Rows(None),
+                };
+                load.next = Next { of, at: Some(now) };
             }
             Reply::Rows { rows, next } => {
                 load.refused = None;
                 let recovered = load.partition.step(wall, Event::RecoverRows(rows));
                 load.effects.extend(recovered);
-                load.next = Next::Rows {
-                    after: next,
-                    at: now,
+                load.next = Next {
+                    of: Page::Rows(next),
+                    at: Some(now),
                 };
                 if next.is_none() {
                     self.adopt(now, id);
@@ -163,10 +186,7 @@ impl Owner {
                     load.refused = Some((since, failure.words));
                 }
                 let at = now + load.backoff.next_delay(&mut self.chance);
-                load.next = match load.next {
-                    Next::Asked { after: Some(after) } => Next::Rows { after, at },
-                    _ => Next::Queues { at },
-                };
+                load.next.at = Some(at);
             }
         }
     }

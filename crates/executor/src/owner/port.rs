@@ -15,8 +15,8 @@ use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit};
 use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
-    Body, KnownRequest, LoadedTo, ObservedLease, StoredExecution, StoredExecutor, StoredLease,
-    StoredSlot, StoredWords, WorkerEnd,
+    Body, KnownRequest, LoadedTo, MeterPlace, ObservedLease, StoredExecution, StoredExecutor,
+    StoredLease, StoredMeter, StoredSlot, StoredWords, WorkerEnd,
 };
 
 /// Names a message that was delivered, until it is acknowledged.
@@ -232,6 +232,15 @@ pub enum Call {
     Retire,
     /// The actions and totals of a partition, and what operators hold.
     LoadQueues(PartitionId),
+    /// What was counted for limits in a partition.
+    LoadMeters {
+        /// In which partition.
+        partition: PartitionId,
+        /// Where the page before ended.
+        after: Option<MeterPlace>,
+        /// How many at most.
+        limit: u32,
+    },
     /// What operators hold, if the set is newer than this version.
     LoadPauses {
         /// The version that is known.
@@ -293,6 +302,7 @@ impl Call {
             Self::GiveUp(..) => "give up partitions",
             Self::Retire => "retire",
             Self::LoadQueues(_) => "load the queues of a partition",
+            Self::LoadMeters { .. } => "load what was counted in a partition",
             Self::LoadPauses { .. } => "read what operators hold",
             Self::LoadRows { .. } => "load the executions of a partition",
             Self::LookUp { .. } => "look up requests",
@@ -334,6 +344,13 @@ pub enum Reply {
         totals: Vec<(ActionId, QueueTotals)>,
         /// What operators hold.
         pauses: Arc<Pauses>,
+    },
+    /// What was counted for limits in a partition.
+    Meters {
+        /// A page of it.
+        rows: Vec<StoredMeter>,
+        /// Where the next page goes on, if there may be more.
+        next: Option<MeterPlace>,
     },
     /// What operators hold, if it has changed.
     Pauses(Option<Arc<Pauses>>),

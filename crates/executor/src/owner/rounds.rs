@@ -406,6 +406,13 @@ impl Owner {
 
     /// What follows a commit.
     pub(super) fn tell(&mut self, now: Millis, round: Round, bodies: Vec<crate::stored::Body>) {
+        // The answer came within this millisecond.
+        let stored_at = self.clock.at(now) + 1;
+        for id in round.tells.keys() {
+            if let Some(partition) = self.partition_mut(*id) {
+                partition.settle_counted(stored_at);
+            }
+        }
         let exhausted: Vec<PartitionId> = round
             .tells
             .keys()

@@ -34,8 +34,7 @@ const TTL: Millis = 15_000;
 const GRACE: Millis = 5_000;
 const TWO_HOURS: Millis = 2 * 3_600_000;
 const PARTITIONS: u16 = 16;
-/// How much later than it could an owner may notice something: the time between two looks, and
-/// some jitter.
+/// How much later than it could an owner may notice something: the time between two looks, and jitter.
 const SLACK: Millis = TTL / 10 + 200;
 
 /// An owner with a store in which others renew, or do not.
@@ -374,6 +373,7 @@ impl World {
                 Reply::Committed(vec![])
             }
             Call::Retire => Reply::Retired,
+            Call::LoadMeters { .. } => unreachable!("no action counts anything"),
         }
     }
 

@@ -13,7 +13,8 @@ use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::queue::Millis;
 use crate::stored::{
-    Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredSlot, StoredWords,
+    Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredMeter, StoredSlot,
+    StoredWords,
 };
 
 /// Something that happened.
@@ -28,6 +29,9 @@ pub enum Event {
         /// What operators hold: nothing is granted before it is known.
         pauses: Arc<Pauses>,
     },
+    /// What was counted for rates, intervals and quotas; comes after `Recover`, in pages, before anything
+    /// is granted or accepted.
+    RecoverMeters(Vec<StoredMeter>),
     /// Executions that wait or hold a slot, by rising id; comes after `Recover`, in pages.
     RecoverRows(Vec<StoredExecution>),
     /// The definition or policy of an action as it is from now on.

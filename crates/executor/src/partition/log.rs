@@ -6,6 +6,7 @@ use super::Partition;
 use crate::fact::{Decided, Fact};
 use crate::policy::QueueLimits;
 use crate::queue::ActionQueue;
+use crate::queue::Blocked;
 
 impl Partition {
     /// Keeps a log of decisions from now on; whoever wants it must [take](Self::take_log) it
@@ -52,12 +53,17 @@ impl Partition {
             let paused = self.is_paused(action_id);
             let regrouping = self.regrouping.contains(&action_id);
             let goes_on = self.unserved.contains(&action_id);
+            let rate_until = match self.blocked(action_id) {
+                Some(Blocked::Rate { until }) => Some(until),
+                _ => None,
+            };
             self.note(|| Fact::Totals {
                 stats,
                 pool_closed,
                 paused,
                 regrouping,
                 goes_on,
+                rate_until,
             });
         }
     }

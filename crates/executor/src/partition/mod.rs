@@ -5,6 +5,7 @@
 //! brings the next event, or throws the partition away. So memory and store never disagree by
 //! more than what is being written, and nothing is told that is not committed.
 
+mod counting;
 mod event;
 mod explaining;
 mod force_release;
@@ -31,7 +32,7 @@ use attune_core::{
 
 use crate::detector::Detector;
 use crate::fact::Fact;
-use crate::policy::{QueueLimits, RunTimes, Share, limits_of};
+use crate::policy::{QueueLimits, QuotaMeter, RunTimes, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
@@ -78,6 +79,10 @@ pub struct Partition {
     /// How executions of an action demand its limits; nothing of those whose executions demand the same.
     demands: HashMap<ActionId, DemandRule>,
     refs: BTreeMap<String, ActionId>,
+    /// What the quotas of each action have counted, if it has any.
+    quotas: HashMap<ActionId, Vec<QuotaMeter>>,
+    /// The actions for which something was counted that is not stored.
+    counting: BTreeSet<ActionId>,
     /// Which action every execution that waits or holds a slot belongs to.
     index: BTreeMap<ExecutionId, ActionId>,
     /// The actions whose executions may hold slots: all that do, and some that did.
@@ -140,6 +145,8 @@ impl Partition {
             definition_bytes: HashMap::new(),
             demands: HashMap::new(),
             refs: BTreeMap::new(),
+            quotas: HashMap::new(),
+            counting: BTreeSet::new(),
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
             run_times: HashMap::new(),
@@ -275,6 +282,7 @@ impl Partition {
                 totals,
                 pauses,
             } => self.recover(now, actions, totals, pauses),
+            Event::RecoverMeters(rows) => self.recover_meters(now, rows),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
             Event::ActionKnown(action) => self.learn(now, *action, out),
             Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
@@ -360,6 +368,7 @@ impl Partition {
 
     fn remember(&mut self, action: Action) -> Arc<Action> {
         let action = Arc::new(action);
+        self.learn_quotas(&action);
         self.definition_bytes
             .insert(action.id, action.spec.dispatch_bytes());
         self.refs
@@ -496,6 +505,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
     queue.restore_waiting(row.priority, waiting, row.demand.as_ref(), not_before);
 }
 
+#[cfg(test)]
+mod counting_tests;
 #[cfg(test)]
 mod explaining_tests;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use super::room::Room;
 use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::policy::QueueLimits;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, Transition};
 
@@ -65,6 +66,8 @@ impl Partition {
         };
         let queues = self.queues.clone();
         let deadline = queues.with_existing(action_id, |queue| {
+            queue.pass(now);
+            let counts = queue.limits().counts_starts();
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
             // While some are due and asleep nobody is granted a slot: they may stand before who is awake.
             let is_awake = !queue.has_due(now);
@@ -78,9 +81,12 @@ impl Partition {
                 match queue.grant_next(now) {
                     Grant::Granted(granted) => {
                         self.room.grants -= 1;
+                        if counts {
+                            self.counting.insert(action_id);
+                        }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, &action, key, out);
+                        self.granted(now, (&action, queue.limits()), key, out);
                     }
                     Grant::Blocked(_) => break,
                 }
@@ -164,7 +170,7 @@ impl Partition {
     pub(super) fn granted(
         &mut self,
         now: Millis,
-        action: &Arc<Action>,
+        (action, limits): (&Arc<Action>, &QueueLimits),
         (execution_id, attempt): (ExecutionId, Attempt),
         out: &mut Vec<Effect>,
     ) {
@@ -184,6 +190,8 @@ impl Partition {
             order: action.spec.policy.order(),
             group_limit: action.spec.policy.concurrency.group_limit,
             demands,
+            rate: limits.rate(),
+            interval: limits.interval(),
             at: now,
         });
         out.push(Effect::Change(Change {

@@ -10,7 +10,7 @@ use attune_core::{
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
 use crate::counters::Counter;
 use crate::fact::Fact;
-use crate::policy::Share;
+use crate::policy::{QuotaClaim, Share};
 use crate::queue::{ActionQueue, Millis, Newcomer, Waiting};
 use crate::stored::{End, KnownRequest, NewExecution};
 
@@ -124,6 +124,12 @@ impl Partition {
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
         let priority = action.spec.policy.priority.of(submission.priority, &words);
+        let claims = self.check_counted(
+            now,
+            &action,
+            (&words, demand.as_ref()),
+            not_before.is_some(),
+        )?;
         let newcomer = Newcomer {
             priority,
             waiting,
@@ -131,6 +137,7 @@ impl Partition {
             not_before,
         };
         let position = self.take_in(now, &action, submission, &newcomer, out)?;
+        self.count_acceptance(action.id, &claims);
         self.next_place += 1;
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
@@ -139,7 +146,7 @@ impl Partition {
         if new.submission.priority.unwrap_or_default() != priority {
             Arc::make_mut(&mut new.submission).priority = Some(priority);
         }
-        self.note(|| accepted_fact(now, &new, not_before));
+        self.note(|| accepted_fact(now, &new, not_before, claims));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
         let granted_before = self.next_grant;
@@ -197,7 +204,7 @@ impl Partition {
         let status = Status::Rejected;
         self.know(submit, id, status);
         let new = new_execution(submit, id, action_id, status);
-        self.note(|| accepted_fact(now, &new, None));
+        self.note(|| accepted_fact(now, &new, None, Vec::new()));
         let (attempt, code) = (new.attempt, EndCode::Rejected(reject.code));
         self.note(|| Fact::Ended {
             execution_id: id,
@@ -304,7 +311,12 @@ fn letter(submit: &Submit, reject: &Reject) -> Letter {
     }
 }
 
-fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) -> Fact {
+fn accepted_fact(
+    now: Millis,
+    new: &NewExecution,
+    not_before: Option<Millis>,
+    quotas: Vec<QuotaClaim>,
+) -> Fact {
     Fact::Accepted {
         execution_id: new.id,
         action_id: new.action_id,
@@ -314,6 +326,7 @@ fn accepted_fact(now: Millis, new: &NewExecution, not_before: Option<Millis>) ->
         not_before,
         at: now,
         demand: new.demand,
+        quotas,
     }
 }
 

@@ -7,14 +7,20 @@
 //! changes a group (somebody comes, leaves, is granted or ends) costs that group's place in it.
 //!
 //! Who is first in a group does not let others pass that demand less: a dear one waits for its room.
+//!
+//! Where starts are counted for each key, those with the same group and the same key are a class. One whose
+//! key has used up its rate is set aside until a time and holds up nobody else. Where both are told apart,
+//! the classes of a group share its limit (`Together`), and those of a rate come and go together.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
-use super::{QueueLimits, Users};
+use super::{Meters, QueueLimits, Users};
 use crate::queue::Millis;
+
+mod looks;
 
 /// A group of a queue, as the queue knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,23 +143,40 @@ fn member(entry: (&Standing, &(Millis, u16))) -> Member {
     }
 }
 
-/// All executions of one group that wait, are delayed or hold a slot.
+/// All executions of one group that wait, are delayed or hold a slot, and whose starts count together.
 #[derive(Debug, Clone)]
 struct Class {
+    /// Its group.
     key: GroupKey,
+    /// For whom its starts are counted.
+    rate: GroupKey,
+    /// Until when it is set aside, because its rate is used up.
+    waits: Option<Millis>,
     /// Who waits, is delayed or holds a slot. Without anybody the class is given up.
     members: u32,
     /// What those who hold a slot take of the limit.
     used: u32,
     line: Line,
-    /// Where it stands among those that have room; absent when it has none, or nobody waits.
+    /// Where it stands among those that have room; absent when it has none, or nobody waits. Of one that
+    /// shares its limit with others, where it stands among these.
     place: Option<(i64, Seq)>,
+}
+
+/// Classes of one group that share its limit.
+#[derive(Debug, Clone, Default)]
+struct Together {
+    /// What the holders of all of them take.
+    used: u32,
+    /// Those of which somebody waits and whose rate is not used up.
+    waiting: BTreeSet<(i64, Seq, Group)>,
+    /// Who of them stands among those that have room.
+    place: Option<(i64, Seq, Group)>,
 }
 
 /// The groups of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
-    by_key: HashMap<GroupKey, Group>,
+    by_key: HashMap<(GroupKey, GroupKey), Group>,
     classes: Vec<Class>,
     free: Vec<Group>,
     /// Those with room for their first.
@@ -165,6 +188,19 @@ pub(crate) struct Groups {
     unknown: BTreeSet<ExecutionId>,
     /// Whose executions are here.
     users: Users,
+    /// Classes whose rate is used up, by the time until which they are set aside.
+    aside: BTreeSet<(Millis, Group)>,
+    /// Classes of which it must be seen whether their rate is used up, before anybody is granted a slot.
+    unsure: Vec<Group>,
+    /// The classes of each rate, where those of several groups share one.
+    of_rate: BTreeSet<(GroupKey, Group)>,
+    /// The groups of which some executions are counted apart; unused where none are.
+    together: HashMap<GroupKey, Together>,
+}
+
+/// Whether executions are grouped and their starts counted, each by something else.
+fn are_both(limits: &QueueLimits) -> bool {
+    limits.group_limit().is_some() && limits.keyed_rate().is_some()
 }
 
 /// Whether somebody who takes `cost` has room in a limit of which `used` is taken. Who takes more than
@@ -187,9 +223,9 @@ impl Groups {
         &self.users
     }
 
-    /// The group of a key, if somebody of it is here.
-    pub(crate) fn of_key(&self, key: GroupKey) -> Option<Group> {
-        self.by_key.get(&key).copied()
+    /// The group of somebody who demands this, if another of it is here.
+    pub(crate) fn of_demand(&self, demand: &Demand) -> Option<Group> {
+        self.by_key.get(&(demand.group, demand.rate)).copied()
     }
 
     /// Whose group is not known.
@@ -206,7 +242,7 @@ impl Groups {
                     self.users.join(id, user);
                 }
                 Share {
-                    group: self.join(demand.group),
+                    group: self.join(demand.group, demand.rate),
                     cost: demand.cost,
                 }
             }
@@ -222,12 +258,14 @@ impl Groups {
     }
 
     /// Somebody joins a group, to wait, to be delayed or to hold a slot.
-    fn join(&mut self, key: GroupKey) -> Group {
-        let group = match self.by_key.entry(key) {
+    fn join(&mut self, key: GroupKey, rate: GroupKey) -> Group {
+        let group = match self.by_key.entry((key, rate)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let class = Class {
                     key,
+                    rate,
+                    waits: None,
                     members: 0,
                     used: 0,
                     line: Line::Empty,
@@ -243,6 +281,9 @@ impl Groups {
                         Group(u32::try_from(self.classes.len() - 1).unwrap_or(u32::MAX))
                     }
                 };
+                if !key.is_zero() && !rate.is_zero() {
+                    self.of_rate.insert((rate, group));
+                }
                 *new.insert(group)
             }
         };
@@ -261,8 +302,12 @@ impl Groups {
         };
         class.members = class.members.saturating_sub(1);
         if class.members == 0 {
-            let key = class.key;
+            let key = (class.key, class.rate);
+            if let Some(until) = class.waits.take() {
+                self.aside.remove(&(until, group));
+            }
             self.by_key.remove(&key);
+            self.of_rate.remove(&(key.1, group));
             self.free.push(group);
         }
     }
@@ -287,8 +332,14 @@ impl Groups {
     pub(crate) fn take(&mut self, limits: &QueueLimits, share: Share) {
         if let Some(class) = self.class(share.group) {
             class.used += u32::from(share.cost);
+            let key = class.key;
             self.used += u64::from(share.cost);
-            self.place(limits, share.group);
+            if are_both(limits) {
+                self.together.entry(key).or_default().used += u32::from(share.cost);
+                self.place_together(limits, key);
+            } else {
+                self.place(limits, share.group);
+            }
         }
     }
 
@@ -296,8 +347,15 @@ impl Groups {
     pub(crate) fn give_back(&mut self, limits: &QueueLimits, share: Share) {
         if let Some(class) = self.class(share.group) {
             class.used = class.used.saturating_sub(u32::from(share.cost));
+            let key = class.key;
             self.used = self.used.saturating_sub(u64::from(share.cost));
-            self.place(limits, share.group);
+            if are_both(limits) {
+                let together = self.together.entry(key).or_default();
+                together.used = together.used.saturating_sub(u32::from(share.cost));
+                self.place_together(limits, key);
+            } else {
+                self.place(limits, share.group);
+            }
         }
     }
 
@@ -306,25 +364,120 @@ impl Groups {
         let Some(class) = self.classes.get_mut(group.0 as usize) else {
             return;
         };
+        let are_both = are_both(limits);
+        let limit = limits.group_limit().filter(|_| !are_both);
         let first = class.line.first(limits.order);
-        let first =
-            first.filter(|first| fits(u64::from(class.used), first.cost, limits.group_limit()));
+        let first = first.filter(|first| {
+            class.waits.is_none() && fits(u64::from(class.used), first.cost, limit)
+        });
         let place = first.map(|first| first.key(limits.order));
         if class.place == place {
             return;
         }
-        if let Some((key, seq)) = std::mem::replace(&mut class.place, place) {
-            self.ready.remove(&(key, seq, group));
+        let key = class.key;
+        let earlier = std::mem::replace(&mut class.place, place);
+        let set = match are_both {
+            false => &mut self.ready,
+            true => &mut self.together.entry(key).or_default().waiting,
+        };
+        if let Some((key, seq)) = earlier {
+            set.remove(&(key, seq, group));
         }
         if let Some((key, seq)) = place {
-            self.ready.insert((key, seq, group));
+            set.insert((key, seq, group));
+            if limits.keyed_rate().is_some() {
+                self.unsure.push(group);
+            }
+        }
+        if are_both {
+            self.place_together(limits, key);
         }
     }
 
-    /// The order or the limit of the groups is another one from now on.
+    /// Puts the first class of a group among those with room, or takes it from them.
+    fn place_together(&mut self, limits: &QueueLimits, key: GroupKey) {
+        let Some(together) = self.together.get_mut(&key) else {
+            return;
+        };
+        let first = together.waiting.first().copied();
+        let place = first.filter(|(.., group)| {
+            let class = self.classes.get(group.0 as usize);
+            let head = class.and_then(|class| class.line.first(limits.order));
+            let used = u64::from(together.used);
+            head.is_some_and(|head| fits(used, head.cost, limits.group_limit()))
+        });
+        let earlier = std::mem::replace(&mut together.place, place);
+        if together.used == 0 && together.waiting.is_empty() {
+            self.together.remove(&key);
+        }
+        if earlier != place {
+            if let Some(earlier) = earlier {
+                self.ready.remove(&earlier);
+            }
+            self.ready.extend(place);
+        }
+    }
+
+    /// Sets those aside whose rate is used up, and lets those come back whose time has come.
+    pub(crate) fn settle(&mut self, limits: &QueueLimits, meters: &Meters) {
+        while let Some((until, group)) = self.aside.first().copied()
+            && until <= meters.now()
+        {
+            self.come_back(limits, group);
+        }
+        while let Some(group) = self.unsure.pop() {
+            if let Some(class) = self.classes.get_mut(group.0 as usize)
+                && class.place.is_some()
+                && class.waits.is_none()
+                && let Some(until) = meters.until_of(limits, class.rate)
+            {
+                class.waits = Some(until);
+                self.aside.insert((until, group));
+                self.place(limits, group);
+            }
+        }
+    }
+
+    /// Somebody has started, and its rate is used up.
+    pub(crate) fn use_up(&mut self, rate: GroupKey) {
+        let of_rate = (rate, Group(0))..=(rate, Group::NONE);
+        let classes = self.of_rate.range(of_rate).map(|(_, group)| *group);
+        self.unsure.extend(classes);
+    }
+
+    fn come_back(&mut self, limits: &QueueLimits, group: Group) {
+        let waits = self.class(group).and_then(|class| class.waits.take());
+        if let Some(until) = waits {
+            self.aside.remove(&(until, group));
+            self.place(limits, group);
+        }
+    }
+
+    /// Until when those are set aside whose rate is used up and who come back first.
+    pub(crate) fn aside_until(&self) -> Option<Millis> {
+        self.aside.first().map(|(until, _)| *until)
+    }
+
+    /// For whom the starts of a member count.
+    pub(crate) fn rate_of(&self, group: Group) -> GroupKey {
+        let class = self.classes.get(group.0 as usize);
+        class.map_or(GroupKey::default(), |class| class.rate)
+    }
+
+    /// The order, the limit of the groups or the rate is another one from now on.
     pub(crate) fn rearrange(&mut self, limits: &QueueLimits) {
         for index in 0..self.classes.len() {
-            self.place(limits, Group(u32::try_from(index).unwrap_or(u32::MAX)));
+            let group = Group(u32::try_from(index).unwrap_or(u32::MAX));
+            self.come_back(limits, group);
+            self.place(limits, group);
+            // A lowered rate may be used up by what has started before.
+            if limits.keyed_rate().is_some() {
+                self.unsure.push(group);
+            }
+        }
+        let keys: Vec<GroupKey> = self.together.keys().copied().collect();
+        for key in keys {
+            self.place_together(limits, key);
         }
     }
 
@@ -349,111 +502,5 @@ impl Groups {
     /// The same, beside others who take so much as well.
     pub(crate) fn has_room_beside(&self, limits: &QueueLimits, cost: u16, others: u64) -> bool {
         fits(self.used + others, cost, limits.max_concurrent)
-    }
-
-    /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
-    pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand, key: (i64, Seq)) -> bool {
-        let class = self.class_of(demand);
-        let first = class.and_then(|class| class.line.first(limits.order));
-        let ready = self.ready.first();
-        first.is_none_or(|first| key < first.key(limits.order))
-            && self.group_has_room(limits, demand)
-            && ready.is_none_or(|(first, seq, _)| key < (*first, *seq))
-            && self.unknown.is_empty()
-            && self.has_room(limits, demand.cost)
-    }
-
-    fn class_of(&self, demand: &Demand) -> Option<&Class> {
-        let group = self.by_key.get(&demand.group)?;
-        self.classes.get(group.0 as usize)
-    }
-
-    /// Whether the limit of its group has room for somebody, beside those who hold a slot.
-    pub(crate) fn group_has_room(&self, limits: &QueueLimits, demand: &Demand) -> bool {
-        let used = self
-            .class_of(demand)
-            .map_or(0, |class| u64::from(class.used));
-        fits(used, demand.cost, limits.group_limit())
-    }
-
-    /// Whether somebody waits of the group in which one would be who demands this.
-    pub(crate) fn has_line(&self, demand: &Demand) -> bool {
-        let class = self.class_of(demand);
-        class.is_some_and(|class| !matches!(class.line, Line::Empty))
-    }
-
-    /// Whether somebody of a group has room in both limits once others of it have freed so much.
-    pub(crate) fn would_fit(
-        &self,
-        limits: &QueueLimits,
-        group: Group,
-        freed: u64,
-        cost: u16,
-    ) -> bool {
-        let (used, of_group) = self.used(group);
-        let left = |used: u64| used.saturating_sub(freed);
-        fits(left(of_group), cost, limits.group_limit())
-            && fits(left(used), cost, limits.max_concurrent)
-    }
-
-    /// What those who hold a slot take of the limits: of the action's, and of that of a group.
-    pub(crate) fn used(&self, group: Group) -> (u64, u64) {
-        let class = self.classes.get(group.0 as usize);
-        (self.used, class.map_or(0, |class| u64::from(class.used)))
-    }
-
-    /// Whether there is room in the limit of a group for somebody, beside those who hold a slot and others
-    /// who take so much.
-    pub(crate) fn has_room_in(&self, limits: &QueueLimits, share: Share, others: u64) -> bool {
-        let class = self.classes.get(share.group.0 as usize);
-        let used = class.map_or(0, |class| u64::from(class.used));
-        fits(used + others, share.cost, limits.group_limit())
-    }
-
-    /// How many wait in a group before somebody, and what they take; up to `max` are looked at.
-    pub(crate) fn before_in(
-        &self,
-        limits: &QueueLimits,
-        group: Group,
-        me: &Member,
-        max: usize,
-    ) -> (u64, u64) {
-        let Some(class) = self.classes.get(group.0 as usize) else {
-            return (0, 0);
-        };
-        let Line::Many(members) = &class.line else {
-            return (0, 0);
-        };
-        let key = me.key(limits.order);
-        let (mut many, mut cost) = (0, 0);
-        for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
-            let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
-            let lane = members.range((lane, lowest)..=(lane, highest));
-            let before = lane.map(member).take_while(|it| it.key(limits.order) < key);
-            for member in before.take(max) {
-                many += 1;
-                cost += u64::from(member.cost);
-            }
-        }
-        (many, cost)
-    }
-
-    /// How many groups with room, but for one, have their first before somebody; up to `max`.
-    pub(crate) fn ready_before(
-        &self,
-        limits: &QueueLimits,
-        but: Group,
-        me: &Member,
-        max: usize,
-    ) -> u64 {
-        let (key, seq) = me.key(limits.order);
-        let before = self.ready.range(..(key, seq, Group(0))).take(max);
-        before.filter(|(_, _, group)| *group != but).count() as u64
-    }
-
-    /// The first of a group.
-    pub(crate) fn first_of(&self, limits: &QueueLimits, group: Group) -> Option<Member> {
-        let class = self.classes.get(group.0 as usize)?;
-        class.line.first(limits.order)
     }
 }

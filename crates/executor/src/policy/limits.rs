@@ -1,9 +1,10 @@
 //! Which bounds and which order apply to an action: its own policy first, the executor's settings
 //! otherwise.
 
-use attune_core::policy::{OnFull, OnLimit};
+use attune_core::policy::{CountRule, OnFull, OnLimit, OnRate};
 use attune_core::{ActionSpec, DemandRule, OrderRule};
 
+use super::window::Rate;
 use crate::queue::QueueConfig;
 
 /// The bounds of a queue.
@@ -35,6 +36,22 @@ pub struct Extra {
     pub on_full: OnFull,
     /// How many executions of one user may wait or hold a slot; `None` is unlimited.
     pub per_user: Option<u32>,
+    /// How often executions may start.
+    pub rate: Option<RateBound>,
+    /// How often executions of the action may start one after the other: one in its window.
+    pub interval: Option<Rate>,
+}
+
+/// How often executions of an action may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateBound {
+    /// So often.
+    pub rate: Rate,
+    /// The [mark](attune_core::policy::CountRule::mark) of the rule that says for whom starts are counted;
+    /// 0 where they are for all together.
+    pub mark: i64,
+    /// Whether what comes while the rate is used up is refused.
+    pub rejects: bool,
 }
 
 impl Extra {
@@ -80,6 +97,34 @@ impl QueueLimits {
     pub fn demands(&self) -> Option<i64> {
         self.extra.as_ref()?.demands
     }
+
+    /// How often executions may start.
+    pub fn rate(&self) -> Option<RateBound> {
+        self.extra.as_ref()?.rate
+    }
+
+    /// The rate where each key has its own.
+    pub(crate) fn keyed_rate(&self) -> Option<Rate> {
+        let rate = self.rate().filter(|rate| rate.mark != 0);
+        rate.map(|rate| rate.rate)
+    }
+
+    /// The rate of all together.
+    pub(crate) fn shared_rate(&self) -> Option<Rate> {
+        let rate = self.rate().filter(|rate| rate.mark == 0);
+        rate.map(|rate| rate.rate)
+    }
+
+    /// How often executions of the action may start one after the other.
+    pub fn interval(&self) -> Option<Rate> {
+        self.extra.as_ref()?.interval
+    }
+
+    /// Whether starts are counted.
+    pub(crate) fn counts_starts(&self) -> bool {
+        let extra = self.extra.as_ref();
+        extra.is_some_and(|extra| extra.rate.is_some() || extra.interval.is_some())
+    }
 }
 
 /// The bounds of an action's queue; `demands` is the rule by which its executions demand.
@@ -107,9 +152,26 @@ pub fn limits_of(
             on_limit: spec.policy.concurrency.on_limit.unwrap_or_default(),
             on_full: spec.policy.queue.on_full.unwrap_or_default(),
             per_user: spec.policy.per_user_limit,
+            rate: rate_of(spec),
+            interval: spec.policy.min_interval_ms.map(|interval| Rate {
+                max: 1,
+                window: interval.into(),
+            }),
         }
         .boxed(),
     }
+}
+
+fn rate_of(spec: &ActionSpec) -> Option<RateBound> {
+    let limit = spec.policy.rate_limit.as_ref()?;
+    Some(RateBound {
+        rate: Rate {
+            max: limit.max_executions,
+            window: i64::from(limit.window_seconds) * 1000,
+        },
+        mark: CountRule::of(spec, &limit.by).mark(),
+        rejects: limit.on_limit == OnRate::Reject,
+    })
 }
 
 #[cfg(test)]

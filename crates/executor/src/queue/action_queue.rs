@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 
 use super::entry::{Blocked, Grant, Granted, Holder, Millis, Waiting};
 use super::load::Load;
-use crate::policy::{Groups, Member, QueueLimits};
+use crate::policy::{Groups, Member, Meters, QueueLimits};
 
 /// What stops a queue that has room and somebody who waits.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +39,8 @@ pub struct ActionQueue {
     stops: Option<Box<Stops>>,
     /// Absent while nobody waits or runs: most of many queues are idle, and then small.
     pub(super) load: Option<Box<Load>>,
+    /// What has started lately, there where starts are counted and have been.
+    pub(super) meters: Option<Box<Meters>>,
 }
 
 impl ActionQueue {
@@ -50,6 +52,7 @@ impl ActionQueue {
             totals,
             stops: None,
             load: None,
+            meters: None,
         }
     }
 
@@ -166,7 +169,7 @@ impl ActionQueue {
         groups.map_or((0, 0), |groups| groups.used(holder.share.group))
     }
 
-    /// Whether it is empty, idle and has nothing to remember but its totals.
+    /// Whether nobody waits or holds a slot.
     pub fn is_idle(&self) -> bool {
         self.active_count() == 0 && self.is_empty()
     }
@@ -194,6 +197,15 @@ impl ActionQueue {
         let limit = self.limits.max_concurrent;
         match limit.filter(|limit| load.active.len() >= *limit as usize) {
             Some(limit) => Some(Blocked::Limit { limit }),
+            None => self.without_rate(),
+        }
+    }
+
+    /// The same, as far as it is not a matter of who holds slots.
+    fn without_rate(&self) -> Option<Blocked> {
+        let meters = self.meters.as_ref();
+        match meters.and_then(|meters| meters.until(&self.limits)) {
+            Some(until) => Some(Blocked::Rate { until }),
             None => self.is_pool_closed().then_some(Blocked::PoolClosed),
         }
     }
@@ -204,22 +216,26 @@ impl ActionQueue {
             return Some(Blocked::Regrouping);
         }
         let Some((_, first)) = groups.first(&self.limits) else {
-            return Some(Blocked::Groups);
+            let until = groups.aside_until();
+            return Some(until.map_or(Blocked::Groups, |until| Blocked::Rate { until }));
         };
         match self.limits.max_concurrent {
             Some(limit) if !groups.has_room(&self.limits, first.cost) => {
                 Some(Blocked::Limit { limit })
             }
-            _ => self.is_pool_closed().then_some(Blocked::PoolClosed),
+            _ => self.without_rate(),
         }
     }
 
     /// Gives a free slot to the first in order, from `now` on: the one place where slots are given.
     pub fn grant_next(&mut self, now: Millis) -> Grant {
+        self.set_aside();
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }
-        let (limits, load) = self.parts();
+        let (limits, Some(load)) = (&self.limits, &mut self.load) else {
+            return Grant::Blocked(Blocked::Empty);
+        };
         let first = match &mut load.groups {
             None => load.order.pop_first(limits.order),
             Some(groups) => groups.first(limits).and_then(|(group, first)| {
@@ -244,6 +260,17 @@ impl ActionQueue {
             share: waiting.share,
         };
         load.hold(limits, waiting.execution_id, holder);
+        if let Some(meters) = &mut self.meters {
+            let groups = load.groups.as_ref();
+            let key = groups.map(|groups| groups.rate_of(holder.share.group));
+            let key = key.unwrap_or_default();
+            meters.start(limits, key);
+            if let Some(groups) = &mut load.groups
+                && meters.until_of(limits, key).is_some()
+            {
+                groups.use_up(key);
+            }
+        }
         Grant::Granted(Granted {
             execution_id: waiting.execution_id,
             attempt,
@@ -364,3 +391,7 @@ mod tests;
 #[cfg(test)]
 #[path = "group_tests.rs"]
 mod group_tests;
+
+#[cfg(test)]
+#[path = "rate_tests.rs"]
+mod rate_tests;

@@ -11,11 +11,15 @@ impl ActionQueue {
     /// rule than before, the queue stands still until it [knows](Self::assign) the group of each.
     pub fn set_limits(&mut self, limits: QueueLimits) {
         let earlier = std::mem::replace(&mut self.limits, limits);
+        if let Some(meters) = &mut self.meters {
+            meters.change(&earlier, &self.limits);
+        }
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return;
         };
-        let is_moved =
-            earlier.order != limits.order || earlier.group_limit() != limits.group_limit();
+        let is_moved = earlier.order != limits.order
+            || earlier.group_limit() != limits.group_limit()
+            || earlier.rate() != limits.rate();
         if earlier.demands() != limits.demands() {
             load.regroup(limits);
             load.find_rivals(limits);

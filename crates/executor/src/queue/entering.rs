@@ -17,6 +17,9 @@ impl ActionQueue {
         waiting: Waiting,
         demand: Option<&Demand>,
     ) -> Result<u64, QueueFull> {
+        if self.meters.is_some() {
+            self.pass(waiting.enqueued_at);
+        }
         if !self.starts_now(priority, &waiting, demand) {
             self.check_room()?;
         }
@@ -87,6 +90,9 @@ impl ActionQueue {
         demand: Option<&Demand>,
     ) -> bool {
         if self.is_stopped() || self.limits.max_concurrent == Some(0) {
+            return false;
+        }
+        if !self.may_start(demand) {
             return false;
         }
         let Some(load) = self.load.as_deref() else {

@@ -127,6 +127,12 @@ pub enum Blocked {
     },
     /// All that wait lack room in the limit of their group.
     Groups,
+    /// As many have started lately as may: of all together, or of those for whom each that waits counts,
+    /// unless it lacks room in the limit of its group.
+    Rate {
+        /// When the first of them may start.
+        until: Millis,
+    },
     /// By what executions are grouped has changed, and the groups of some are not known yet.
     Regrouping,
     /// The pool that would run it takes no more dispatches at the moment.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use attune_core::explain::{
     Explanation, Lack, LimitHolder, MAX_HOLDERS, NoEstimate, OrderKey, QueueState, Reason,
 };
-use attune_core::{ExecutionId, OrderRule, Priority};
+use attune_core::{ExecutionId, GroupKey, OrderRule, Priority};
 use chrono::{DateTime, Utc};
 
 use super::action_queue::ActionQueue;
@@ -106,6 +106,11 @@ impl ActionQueue {
                 unknown: groups.unknown().len() as u64,
             }),
         }
+        let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
+            groups.rate_of(place.waiting.share.group)
+        });
+        let until = self.rate_opens(rate).map(time);
+        reasons.extend(until.map(|until| Reason::Rate { until }));
         if reasons.is_empty() {
             reasons.push(Reason::NextRound);
         }
@@ -168,6 +173,7 @@ impl ActionQueue {
                 Reason::Paused { .. } => return Err(NoEstimate::Paused),
                 Reason::PoolClosed { .. } => return Err(NoEstimate::PoolClosed),
                 Reason::Regrouping { .. } => return Err(NoEstimate::Regrouping),
+                Reason::Rate { .. } => return Err(NoEstimate::Rate),
                 Reason::NextRound => return Ok(None),
                 _ => {}
             }

@@ -110,6 +110,7 @@ impl World {
             group: GroupKey([group; 16]),
             cost,
             user: None,
+            rate: GroupKey::default(),
         };
         self.demands.insert(execution_id, demand);
         let waiting = Waiting {

@@ -43,6 +43,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         group: GroupKey([group; 16]),
         cost,
         user: None,
+        rate: GroupKey::default(),
     }
 }
 

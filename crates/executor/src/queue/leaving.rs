@@ -108,8 +108,14 @@ impl ActionQueue {
         next.is_some_and(|time| time <= now)
     }
 
-    /// When [`expire`](Self::expire) or [`wake_delayed`](Self::wake_delayed) has something to do.
+    /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed) or [`pass`](Self::pass) has
+    /// something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
+        let load = self.deadline_of_load();
+        load.into_iter().chain(self.deadline_of_meters()).min()
+    }
+
+    fn deadline_of_load(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;
         let expiry = load.order.first_to_expire();
         let hold = self.held();

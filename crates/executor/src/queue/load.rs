@@ -130,7 +130,7 @@ impl Load {
     pub(super) fn group_of(&self, demand: Option<&Demand>) -> Option<Group> {
         match &self.groups {
             None => Some(Group::NONE),
-            Some(groups) if groups.unknown().is_empty() => groups.of_key(demand?.group),
+            Some(groups) if groups.unknown().is_empty() => groups.of_demand(demand?),
             Some(_) => None,
         }
     }

@@ -2,6 +2,7 @@
 
 mod action_queue;
 mod bounds;
+mod counting;
 mod delayed;
 mod entering;
 mod entry;

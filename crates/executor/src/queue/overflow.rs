@@ -75,6 +75,9 @@ impl ActionQueue {
             demand,
             not_before,
         } = *newcomer;
+        if self.meters.is_some() {
+            self.pass(waiting.enqueued_at);
+        }
         let gone = match self.limits.overflows() {
             false => Vec::new(),
             true => self.who_goes(newcomer)?,
@@ -212,6 +215,9 @@ impl ActionQueue {
     fn who_is_asked(&self, newcomer: &Newcomer<'_>) -> Vec<ExecutionId> {
         let is_due = newcomer.not_before.is_none();
         if self.limits.on_limit() != OnLimit::CancelRunning || !is_due || self.is_stopped() {
+            return Vec::new();
+        }
+        if !self.may_start(newcomer.demand) {
             return Vec::new();
         }
         let load = self.load.as_deref();

@@ -51,6 +51,7 @@ fn extra() -> impl Strategy<Value = Extra> {
                 true => OnFull::Reject,
                 false => on_full,
             },
+            ..Extra::default()
         },
     )
 }
@@ -334,6 +335,7 @@ proptest! {
                             group: GroupKey([group; 16]),
                             cost,
                             user: user.map(|user| GroupKey([user; 16])),
+                            rate: GroupKey::default(),
                         },
                         enqueued_at: model.now,
                         eligible_at: model.now,

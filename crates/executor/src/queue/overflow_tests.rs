@@ -166,6 +166,7 @@ fn a_user_has_so_many_and_no_more() {
         group: GroupKey::default(),
         cost: 1,
         user: user.map(|user| GroupKey([user; 16])),
+        rate: GroupKey::default(),
     };
     let (ann, bob, nobody) = (demand(Some(1)), demand(Some(2)), demand(None));
     let of = |n, demand| Newcomer {

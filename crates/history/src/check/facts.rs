@@ -14,6 +14,7 @@ use super::decision::{Bounds, Counts, Decision, What};
 use super::operations::Operations;
 use super::pauses::Pauses;
 use super::processes::Processes;
+use super::rates::Rates;
 use super::request::Request;
 use super::witnesses::Witnesses;
 use super::{Promise, Violation, violation};
@@ -86,6 +87,7 @@ pub(super) struct Facts {
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
     pub(super) operations: Operations,
+    pub(super) rates: Rates,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
@@ -296,6 +298,7 @@ impl Facts {
     }
 
     fn add_decision(&mut self, number: u32, record: &Record) {
+        self.rates.add(number, record);
         let (action_id, epoch, t_ns, what) = match record {
             Record::Accepted {
                 execution_id,
@@ -326,18 +329,11 @@ impl Facts {
                     What::Accepted(*execution_id, *status),
                 )
             }
-            Record::Grouped {
-                execution_id,
-                action_id,
-                demand,
-                epoch,
-                t_ns,
-                ..
-            } => {
-                self.regrouped.insert(*action_id);
-                self.of_action(*execution_id, *action_id);
-                let what = What::Grouped(*execution_id, *demand);
-                (action_id, epoch, t_ns, what)
+            Record::Grouped(one) => {
+                self.regrouped.insert(one.action_id);
+                self.of_action(one.execution_id, one.action_id);
+                let what = What::Grouped(one.execution_id, one.demand);
+                (&one.action_id, &one.epoch, &one.t_ns, what)
             }
             Record::Moved(moved) => {
                 self.of_action(moved.execution_id, moved.action_id);
@@ -463,6 +459,7 @@ impl Facts {
                 paused,
                 regrouping,
                 goes_on,
+                rate_until,
                 epoch,
                 t_ns,
                 ..
@@ -477,7 +474,7 @@ impl Facts {
                 };
                 let what = What::Totals {
                     counts: Box::new(counts),
-                    held_up: *pool_closed || *paused || *regrouping,
+                    held_up: *pool_closed || *paused || *regrouping || rate_until.is_some(),
                     goes_on: *goes_on,
                 };
                 (action_id, epoch, t_ns, what)

@@ -31,6 +31,7 @@
 //! round decided, and as many hold a slot as the records show.
 
 mod gone;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -69,6 +70,9 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
     put_back
 }
 
+/// A group, and for whom starts are counted.
+type Class = (GroupKey, GroupKey);
+
 /// By what somebody stands in line: its priority, or nothing where it goes before all others.
 type Lane = Option<Priority>;
 
@@ -84,7 +88,7 @@ struct Replay<'a> {
     /// Who holds a slot, and the record of the grant.
     holders: HashMap<ExecutionId, (Attempt, u32)>,
     /// Who waits for sure, by group: in none where executions are not grouped, or it is not known how.
-    waiting: BTreeMap<Option<GroupKey>, Lanes>,
+    waiting: BTreeMap<Option<Class>, Lanes>,
     /// What executions demand that were grouped anew.
     regrouped: HashMap<ExecutionId, Demand>,
     /// Where executions stand that were moved by operators.
@@ -273,8 +277,8 @@ impl<'a> Replay<'a> {
         demand.filter(|demand| Some(demand.rule) == self.rule)
     }
 
-    fn group(&self, id: ExecutionId) -> Option<GroupKey> {
-        self.demand(id).map(|demand| demand.group)
+    fn group(&self, id: ExecutionId) -> Option<Class> {
+        self.demand(id).map(|demand| (demand.group, demand.rate))
     }
 
     /// Executions demand by this rule from now on.
@@ -338,46 +342,14 @@ impl<'a> Replay<'a> {
     /// Who surely stands before an execution that is granted a slot, and could have had it.
     fn passed(&self, bounds: Bounds, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
         let own = self.group(id);
+        // Others may have used up their rate, and then it is not for their group to say who is first.
+        let is_rated = own.is_some_and(|(_, rate)| !rate.is_zero());
+        let has_room = |group, lanes| !is_rated && self.has_room(bounds, group, lanes);
         let mut groups = self.waiting.iter().filter(|(group, lanes)| {
             bounds.demands.is_none()
-                || (group.is_some() && (**group == own || self.has_room(bounds, **group, lanes)))
+                || (group.is_some() && (**group == own || has_room(**group, *lanes)))
         });
         groups.find_map(|(_, lanes)| self.passed_in(lanes, rule, id))
-    }
-
-    /// What the holders take of the limit of the action, and those of one group of its own.
-    fn used(&self, group: Option<GroupKey>) -> (u64, u64) {
-        if self.rule.is_none() {
-            return (self.holders.len() as u64, 0);
-        }
-        let mut used = (0, 0);
-        for id in self.holders.keys() {
-            let demand = self.demand(*id);
-            let cost = demand.map_or(1, |demand| u64::from(demand.cost));
-            used.0 += cost;
-            if demand.is_some_and(|demand| Some(demand.group) == group) {
-                used.1 += cost;
-            }
-        }
-        used
-    }
-
-    /// Whether a group surely has room for whoever is first in it.
-    fn has_room(&self, bounds: Bounds, group: Option<GroupKey>, lanes: &Lanes) -> bool {
-        let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
-        let (_, used) = self.used(group);
-        let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);
-        bounds.group_limit.is_none_or(fits) && is_sure()
-    }
-
-    /// The most that the first of a priority demands.
-    fn dearest(&self, lanes: &Lanes) -> u64 {
-        let heads = lanes.values().filter_map(BTreeSet::first);
-        let costs = heads.filter_map(|id| self.demand(*id));
-        costs
-            .map(|demand| u64::from(demand.cost))
-            .max()
-            .unwrap_or(1)
     }
 
     fn passed_in(&self, lanes: &Lanes, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {

@@ -260,5 +260,6 @@ fn who_is_left_in_a_queue_that_was_cleared_is_accused() {
     let mut world = World::new(1);
     let ids: Vec<_> = (0..2).map(|_| world.submit(NORMAL)).collect();
     world.page("clear", progress(ids[1], 1, 0), &[ids[1]], &[]);
+    world.drain();
     assert_breaks(&world, Promise::I11);
 }

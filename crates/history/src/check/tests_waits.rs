@@ -308,6 +308,7 @@ fn i6_who_may_not_have_the_slot_waits() {
         paused: false,
         regrouping: false,
         goes_on: false,
+        rate_until: None,
         epoch: Epoch(1),
         round: 3,
         t_ns,

@@ -56,6 +56,8 @@ impl World {
             commit,
             places,
             found,
+            decided: self.now,
+            ahead: self.ahead(o),
         }
     }
 

@@ -9,6 +9,7 @@ use attune_core::{
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
 use crate::overflow::Overflow;
+use crate::rates::Starts;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
 
@@ -90,6 +91,7 @@ impl Plan {
         plan.add_groups();
         plan.add_retries();
         plan.add_overflows();
+        plan.add_rates();
         plan.add_questions(submits);
         plan.add_operations();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
@@ -181,6 +183,24 @@ impl Plan {
                 at += rng.between(20, 4_000);
             }
             self.ops.sort_by_key(|op| (op.at, op.id));
+        }
+    }
+
+    /// How often executions start, likewise. Of a large run it would take for ever.
+    fn add_rates(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x7a7e_7a7e_7a7e_7a7e);
+        let rng = &mut rng;
+        if rng.chance(600) || self.ops.len() > 100 {
+            return;
+        }
+        // Nobody judges yet who goes for whom while starts are counted.
+        let overflows = |action: &ActionShape| action.overflow != Overflow::default();
+        if self.actions.iter().any(overflows) {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.starts = Starts::draw(rng);
         }
     }
 
@@ -337,6 +357,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         timeout_seconds: rng.chance(150).then_some(8),
         order: OrderRule::Priority,
         grouping: Default::default(),
+        starts: Starts::default(),
         ranks: Ranks::default(),
         overflow: Overflow::default(),
         on_worker_lost: if rng.chance(200) {

@@ -46,6 +46,8 @@ impl Plan {
 
     fn submit_many(&mut self, many: usize, rng: &mut Rng) {
         self.round_items = LARGE_ROUND;
+        // One by one so many would take longer than anybody is to wait.
+        self.step_items = self.step_items.max(50);
         let last = self.ops.iter().map(|op| op.at).max().unwrap_or(1_000);
         for action in &mut self.actions {
             action.run_ms = action.run_ms.min(100);

@@ -15,6 +15,7 @@ use attune_core::{
 
 use crate::groups::{Grouping, Ranks};
 use crate::overflow::Overflow;
+use crate::rates::Starts;
 use crate::routing::RoutingPlan;
 
 pub(crate) use draw::outcome;
@@ -58,6 +59,8 @@ pub struct ActionShape {
     pub grouping: (Grouping, Option<u32>),
     /// What becomes of newcomers for whom there is no room.
     pub overflow: Overflow,
+    /// How often they may start, and how many are accepted.
+    pub starts: Starts,
     /// Which priorities they have.
     pub ranks: Ranks,
     /// What happens when its worker dies.

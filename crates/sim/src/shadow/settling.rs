@@ -5,6 +5,19 @@ use attune_core::Moved;
 use super::*;
 
 impl Shadow {
+    /// Whether its starts are counted for each of those for whom it runs.
+    pub(super) fn has_keyed_rate(&self, action: ActionId) -> bool {
+        let limits = self.bounds.get(&action);
+        let rate = limits.and_then(QueueLimits::rate);
+        rate.is_some_and(|rate| rate.mark != 0)
+    }
+
+    /// Whether somebody may have to wait because others have started lately.
+    fn counts_starts(&self, action: ActionId) -> bool {
+        let limits = self.bounds.get(&action);
+        limits.is_some_and(|limits| limits.rate().is_some() || limits.interval().is_some())
+    }
+
     /// What must be true whenever a round has done with an event: no free slot beside someone
     /// who may have it, unless its pool, the one that `pool_of` names, takes no dispatches, or operators
     /// hold it.
@@ -16,7 +29,8 @@ impl Shadow {
     ) {
         for action in self.bounds.keys() {
             let held = self.hold_of(*action).mode.is_some();
-            if held || self.closed.contains(&pool_of(*action)) {
+            // Who waits for its rate waits; `rates` sees that nobody does for ever.
+            if held || self.counts_starts(*action) || self.closed.contains(&pool_of(*action)) {
                 continue;
             }
             if let Some(id) = self.could_be_granted(now, *action) {

@@ -210,6 +210,15 @@ impl World {
                 let (rows, next) = store.load_rows(*partition, *after, limit);
                 Reply::Rows { rows, next }
             }
+            Call::LoadMeters {
+                partition,
+                after,
+                limit,
+            } => {
+                let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
+                let (rows, next) = store.load_meters(*partition, after.as_ref(), limit);
+                Reply::Meters { rows, next }
+            }
             Call::ScanRows {
                 partitions,
                 after,
@@ -267,7 +276,8 @@ impl World {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
         let before = operations::before(&self.store, &written.commit);
-        match self.store.commit(written.number, batch) {
+        let store_now = WALL + self.store_now();
+        match self.store.commit(store_now, written.number, batch) {
             Ok(odd) => {
                 self.note(Note::Committed(written.number, again));
                 self.keep_beside(batch);
@@ -291,6 +301,7 @@ impl World {
                         self.note(Note::Broken(violation.rule));
                         self.oracle.blame(self.now, violation);
                     }
+                    self.judge_rates(written);
                     let operations = &mut self.operations;
                     for violation in operations.judge(&self.store, &before, &written.commit) {
                         self.note(Note::Broken(violation.rule));

@@ -12,6 +12,8 @@ pub struct Seen {
     pub duplicates_dropped: u64,
     pub revokes: u64,
     pub retries: u64,
+    /// Starts that were counted for a rate or an interval.
+    pub counted_starts: u64,
     pub unknown_commits: u64,
     pub redispatches: u64,
     pub cancelled: u64,
@@ -41,6 +43,7 @@ impl Seen {
         self.duplicates_dropped += other.duplicates_dropped;
         self.revokes += other.revokes;
         self.retries += other.retries;
+        self.counted_starts += other.counted_starts;
         self.unknown_commits += other.unknown_commits;
         self.redispatches += other.redispatches;
         self.cancelled += other.cancelled;
@@ -95,6 +98,10 @@ pub(crate) struct Written {
     pub(crate) places: Vec<(ExecutionId, RequestId, u64)>,
     /// What the oracle says of the decisions.
     pub(crate) found: Vec<(PartitionId, Violation)>,
+    /// When it was decided.
+    pub(crate) decided: Time,
+    /// By how much the clock of its owner was ahead then.
+    pub(crate) ahead: Time,
 }
 
 /// What the store answers.

@@ -21,6 +21,8 @@ pub(crate) const DELAYED: &str = "chaos.delayed";
 /// How long an execution may wait, in seconds: longer than any run of the rig, so that nothing
 /// ever expires while clocks go right.
 const WAIT_SECONDS: u32 = 3600;
+/// Some of each label may start in any two seconds.
+const RATED: &str = "chaos.rated";
 /// Kills the worker that runs it.
 pub(crate) const POISON: &str = "chaos.poison";
 
@@ -236,6 +238,7 @@ impl Action {
             ("chaos.long", Kind::Long, 1),
             ("chaos.fail", Kind::Fail, 8),
             ("chaos.flaky", Kind::Flaky, 8),
+            (RATED, Kind::Program, 16),
             (POISON, Kind::Poison, 0),
         ];
         let special = special.map(|(action_ref, kind, weight)| Self {
@@ -293,6 +296,12 @@ impl Action {
             spec["policy"]["retry"] = json!({"backoff": {
                 "initial_ms": 200, "factor": 3, "max_ms": 2000, "jitter": 0.5,
             }});
+        }
+        if self.action_ref == RATED {
+            spec["policy"]["rate_limit"] = json!({
+                "max_executions": 6, "window_seconds": 2, "by": ["labels.k"],
+            });
+            spec["policy"]["min_interval_ms"] = json!(20);
         }
         if self.kind == Kind::Large {
             spec["env"] = json!({"PAD": "x".repeat(20_000)});

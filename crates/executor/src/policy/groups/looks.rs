@@ -1,0 +1,118 @@
+//! What can be seen of groups, for whoever comes and for whoever asks why something waits.
+
+use attune_core::{Demand, Priority, Seq};
+
+use super::{Class, Group, Groups, Line, Member, Share, fits, member};
+use crate::policy::QueueLimits;
+
+impl Groups {
+    /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
+    pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand, key: (i64, Seq)) -> bool {
+        let class = self.class_of(demand);
+        let first = class.and_then(|class| class.line.first(limits.order));
+        let together = self.together.get(&demand.group);
+        let beside = together.and_then(|together| together.waiting.first());
+        let mut before = self.ready.first().into_iter().chain(beside);
+        first.is_none_or(|first| key < first.key(limits.order))
+            && self.group_has_room(limits, demand)
+            && before.all(|(first, seq, _)| key < (*first, *seq))
+            && self.unknown.is_empty()
+            && self.has_room(limits, demand.cost)
+    }
+
+    fn class_of(&self, demand: &Demand) -> Option<&Class> {
+        let group = self.by_key.get(&(demand.group, demand.rate))?;
+        self.classes.get(group.0 as usize)
+    }
+
+    /// Whether the limit of its group has room for somebody, beside those who hold a slot.
+    pub(crate) fn group_has_room(&self, limits: &QueueLimits, demand: &Demand) -> bool {
+        let together = self.together.get(&demand.group);
+        let used = together.map(|together| together.used);
+        let used = used.or(self.class_of(demand).map(|class| class.used));
+        fits(used.unwrap_or(0).into(), demand.cost, limits.group_limit())
+    }
+
+    /// Whether somebody waits of the group in which one would be who demands this.
+    pub(crate) fn has_line(&self, demand: &Demand) -> bool {
+        let class = self.class_of(demand);
+        class.is_some_and(|class| !matches!(class.line, Line::Empty))
+    }
+
+    /// Whether somebody of a group has room in both limits once others of it have freed so much.
+    pub(crate) fn would_fit(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        freed: u64,
+        cost: u16,
+    ) -> bool {
+        let (used, of_group) = self.used(group);
+        let left = |used: u64| used.saturating_sub(freed);
+        fits(left(of_group), cost, limits.group_limit())
+            && fits(left(used), cost, limits.max_concurrent)
+    }
+
+    /// What those who hold a slot take of the limits: of the action's, and of that of a group.
+    pub(crate) fn used(&self, group: Group) -> (u64, u64) {
+        let class = self.classes.get(group.0 as usize);
+        let together = class.and_then(|class| self.together.get(&class.key));
+        let of_group = together.map(|together| together.used);
+        let of_group = of_group.or(class.map(|class| class.used)).unwrap_or(0);
+        (self.used, of_group.into())
+    }
+
+    /// Whether there is room in the limit of a group for somebody, beside those who hold a slot and others
+    /// who take so much.
+    pub(crate) fn has_room_in(&self, limits: &QueueLimits, share: Share, others: u64) -> bool {
+        let (_, used) = self.used(share.group);
+        fits(used + others, share.cost, limits.group_limit())
+    }
+
+    /// How many wait in a group before somebody, and what they take; up to `max` are looked at.
+    pub(crate) fn before_in(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        me: &Member,
+        max: usize,
+    ) -> (u64, u64) {
+        let Some(class) = self.classes.get(group.0 as usize) else {
+            return (0, 0);
+        };
+        let Line::Many(members) = &class.line else {
+            return (0, 0);
+        };
+        let key = me.key(limits.order);
+        let (mut many, mut cost) = (0, 0);
+        for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
+            let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
+            let lane = members.range((lane, lowest)..=(lane, highest));
+            let before = lane.map(member).take_while(|it| it.key(limits.order) < key);
+            for member in before.take(max) {
+                many += 1;
+                cost += u64::from(member.cost);
+            }
+        }
+        (many, cost)
+    }
+
+    /// How many groups with room, but for one, have their first before somebody; up to `max`.
+    pub(crate) fn ready_before(
+        &self,
+        limits: &QueueLimits,
+        but: Group,
+        me: &Member,
+        max: usize,
+    ) -> u64 {
+        let (key, seq) = me.key(limits.order);
+        let before = self.ready.range(..(key, seq, Group(0))).take(max);
+        before.filter(|(_, _, group)| *group != but).count() as u64
+    }
+
+    /// The first of a group.
+    pub(crate) fn first_of(&self, limits: &QueueLimits, group: Group) -> Option<Member> {
+        let class = self.classes.get(group.0 as usize)?;
+        class.line.first(limits.order)
+    }
+}

@@ -1,0 +1,223 @@
+//! How often executions start and how many are accepted in an hour, as the store sees it: by the right
+//! clock, at the moment of the commit, and by what submissions say. Owners are judged by this, and not by
+//! what they count.
+
+use std::collections::BTreeMap;
+
+use attune_core::policy::{Calendar, OnRate, Quota, RateLimit};
+use attune_core::{ActionId, ActionPolicy, ExecutionId, Promise, RequestId};
+use attune_executor::Fact;
+
+use crate::groups::Words;
+use crate::oracle::Violation;
+use crate::plan::Time;
+use crate::rng::Rng;
+use crate::world::{World, Written};
+
+/// For how long after its rate is used up somebody may wait because an owner does not know better: by
+/// how much its time may be wrong, and a takeover.
+const PATIENT: Time = 40_000;
+
+/// How often executions of an action may start, and how many are accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Starts {
+    /// So many in so many seconds.
+    pub rate: Option<(u32, u32)>,
+    /// For each user.
+    pub by_user: bool,
+    /// What comes while the rate is used up is refused.
+    pub rejects: bool,
+    /// One after the other, so many milliseconds later.
+    pub interval: Option<u32>,
+    /// So many an hour, for each user or for all.
+    pub quota: Option<(u32, bool)>,
+}
+
+impl Starts {
+    /// Draws them. None are so slow that a run would not come to its end.
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let rates = [(1, 1), (2, 1), (2, 2), (3, 2), (5, 5), (4, 3), (70, 3)];
+        Self {
+            rate: rng.chance(750).then(|| rng.pick(&rates)),
+            by_user: rng.chance(500),
+            rejects: rng.chance(150),
+            interval: rng.chance(300).then(|| rng.pick(&[1, 50, 400])),
+            quota: rng
+                .chance(300)
+                .then(|| (rng.pick(&[3, 8, 20]), rng.chance(500))),
+        }
+    }
+
+    /// Writes them down.
+    pub(crate) fn write(self, policy: &mut ActionPolicy) {
+        let by = |is: bool| {
+            let path = is.then(|| "user".parse().expect("it is a path"));
+            path.into_iter().collect()
+        };
+        policy.rate_limit = self.rate.map(|(max_executions, window_seconds)| RateLimit {
+            max_executions,
+            window_seconds,
+            by: by(self.by_user),
+            on_limit: if self.rejects {
+                OnRate::Reject
+            } else {
+                OnRate::Wait
+            },
+        });
+        policy.min_interval_ms = self.interval;
+        let quota = self.quota.map(|(max, by_user)| Quota {
+            per: Calendar::Hour,
+            max,
+            by: by(by_user),
+        });
+        policy.quotas = quota.into_iter().collect();
+    }
+}
+
+/// A start, and what it is judged by.
+#[derive(Debug, Clone, Copy)]
+struct Start {
+    /// When it was stored.
+    at: Time,
+    user: Option<u8>,
+    /// The furthest that any clock by which it may be counted was behind since: a later owner that knows
+    /// the time better takes it for so much older.
+    behind: Time,
+}
+
+/// What was stored.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    starts: BTreeMap<ActionId, Vec<Start>>,
+    /// How many were accepted, by action, hour and user.
+    accepted: BTreeMap<(ActionId, i64, Option<u8>), u32>,
+}
+
+impl Rates {
+    /// Whether somebody may have to wait for its rate still.
+    pub(crate) fn may_be_used_up(
+        &self,
+        action: ActionId,
+        policy: &ActionPolicy,
+        now: Time,
+    ) -> bool {
+        let rate = policy.rate_limit.as_ref();
+        let window = rate.map_or(0, |rate| Time::from(rate.window_seconds) * 1000);
+        let interval = policy.min_interval_ms.map_or(0, Time::from);
+        let longest = window.max(interval);
+        let last = self.starts.get(&action).and_then(|starts| starts.last());
+        longest > 0 && last.is_some_and(|last| last.at + longest + PATIENT > now)
+    }
+}
+
+impl World {
+    /// By how much the clock of an owner is ahead of the right one.
+    pub(crate) fn ahead(&self, o: usize) -> Time {
+        self.owners[o].wall(self.now) - (crate::world::WALL + self.now)
+    }
+
+    /// A round was stored: no rate and no quota was exceeded with it.
+    pub(crate) fn judge_rates(&mut self, written: &Written) {
+        let store_ahead = self.store_now() - self.now;
+        // Of what a takeover finds that was decided long before it was stored, by a store whose clock is
+        // behind, nobody knows when it was stored.
+        let late = if store_ahead < 0 {
+            self.now - written.decided
+        } else {
+            0
+        };
+        let behind = written.ahead.min(store_ahead).min(written.ahead - late);
+        for starts in self.rates.starts.values_mut() {
+            let starts = starts.iter_mut();
+            starts.for_each(|start| start.behind = start.behind.min(behind));
+        }
+        let facts = written.commit.decided.iter().flat_map(|it| &it.facts);
+        for fact in facts.cloned().collect::<Vec<_>>() {
+            let violation = match fact {
+                Fact::Granted {
+                    execution_id,
+                    action_id,
+                    ..
+                } => self.judge_start(execution_id, action_id, written.ahead, behind),
+                Fact::Accepted {
+                    action_id,
+                    request_id,
+                    quotas,
+                    ..
+                } if !quotas.is_empty() => {
+                    let window = quotas[0].window;
+                    self.judge_acceptance(action_id, request_id, window)
+                }
+                _ => None,
+            };
+            if let Some(words) = violation {
+                let violation = Violation::of(Promise::I8, words);
+                self.note(crate::trace::Note::Broken(violation.rule));
+                self.oracle.blame(self.now, violation);
+            }
+        }
+    }
+
+    fn judge_start(
+        &mut self,
+        execution: ExecutionId,
+        action: ActionId,
+        ahead: Time,
+        behind: Time,
+    ) -> Option<String> {
+        let number = usize::try_from(action.0 - 1).unwrap_or(0);
+        let limits = self.plan.actions[number].starts;
+        if limits.rate.is_none() && limits.interval.is_none() {
+            return None;
+        }
+        let row = self.store.active.get(&execution)?;
+        let user = Words::of(row.request).user();
+        let now = self.now;
+        let starts = self.rates.starts.entry(action).or_default();
+        starts.push(Start {
+            at: now,
+            user,
+            behind,
+        });
+        self.seen.counted_starts += 1;
+        let within = |window: Time, of: Option<Option<u8>>| {
+            let starts = starts.iter().filter(|start| {
+                let unsure = (ahead - start.behind).max(0);
+                start.at > now - (window - unsure) && of.is_none_or(|of| of == start.user)
+            });
+            starts.count()
+        };
+        if let Some((max, seconds)) = limits.rate {
+            let of = limits.by_user.then_some(user);
+            let count = within(Time::from(seconds) * 1000, of);
+            if count > max as usize {
+                return Some(format!(
+                    "{execution} is start number {count} of {action} in {seconds} s, and {max} may be: \
+                     {limits:?}"
+                ));
+            }
+        }
+        let interval = limits.interval?;
+        (within(interval.into(), None) > 1).then(|| {
+            format!("{execution} starts less than {interval} ms after another of {action}")
+        })
+    }
+
+    fn judge_acceptance(
+        &mut self,
+        action: ActionId,
+        request: RequestId,
+        window: i64,
+    ) -> Option<String> {
+        let number = usize::try_from(action.0 - 1).unwrap_or(0);
+        let (max, by_user) = self.plan.actions[number].starts.quota?;
+        let user = Words::of(request).user().filter(|_| by_user);
+        let count = self.rates.accepted.entry((action, window, user));
+        let count = count.and_modify(|count| *count += 1).or_insert(1);
+        (*count > max).then(|| {
+            format!(
+                "{request} is acceptance number {count} of {action} in an hour, and {max} may be"
+            )
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! What is counted for limits: written with a round, under its fence, and loaded in pages.
+
+use std::sync::Arc;
+
+use attune_core::PartitionId;
+use attune_store::{Batch, Meter, MeterPlace, MeterRow, Store};
+use chrono::{TimeDelta, Utc};
+
+use super::support::{World, fenced, partitions};
+
+fn meter(partition: u16, limit: &str, key: u8, state: &[u8]) -> Meter {
+    Meter {
+        partition: PartitionId(partition),
+        place: MeterPlace {
+            limit_id: limit.to_owned(),
+            key: [key; 16],
+        },
+        state: state.to_vec(),
+        expires_at: Utc::now() + TimeDelta::hours(1),
+    }
+}
+
+async fn load(store: &dyn Store, partition: u16, limit: u32) -> Vec<MeterRow> {
+    let (mut rows, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.load_meters(PartitionId(partition), after, limit);
+        let page = page.await.unwrap();
+        assert!(page.rows.len() <= limit as usize);
+        assert_eq!(page.next.is_some(), page.rows.len() == limit as usize);
+        rows.extend(page.rows);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return rows,
+        }
+    }
+}
+
+/// The last that was written of each is loaded, in as many pages as there are, with the time of the store.
+pub async fn meters_are_written_and_loaded_in_pages(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let before = store.now().await.unwrap() - TimeDelta::milliseconds(2);
+    let mut meters: Vec<Meter> = (0..5).map(|key| meter(1, "b", key, &[key, 0])).collect();
+    meters.push(meter(1, "a", 255, &[]));
+    meters.push(meter(2, "b", 0, &[9; 600]));
+    // Nothing else is written: counting alone is a round, too.
+    world
+        .commit(&Batch {
+            meters,
+            ..world.batch()
+        })
+        .await;
+    let again = vec![meter(1, "b", 3, &[7, 8, 9])];
+    let again = Batch {
+        meters: again,
+        ..world.batch()
+    };
+    for _ in 0..2 {
+        world.commit(&again).await;
+    }
+    let after = store.now().await.unwrap() + TimeDelta::milliseconds(2);
+
+    for limit in [2, 3, 100] {
+        let rows = load(&*store, 1, limit).await;
+        let found = rows.iter().map(|row| {
+            assert!(before <= row.written_at && row.written_at <= after);
+            (
+                row.place.limit_id.as_str(),
+                row.place.key[0],
+                row.state.as_slice(),
+            )
+        });
+        let found: Vec<_> = found.collect();
+        let expected: [(&str, u8, &[u8]); 6] = [
+            ("a", 255, &[]),
+            ("b", 0, &[0, 0]),
+            ("b", 1, &[1, 0]),
+            ("b", 2, &[2, 0]),
+            ("b", 3, &[7, 8, 9]),
+            ("b", 4, &[4, 0]),
+        ];
+        assert_eq!(found, expected);
+    }
+    assert_eq!(load(&*store, 2, 100).await[0].state, [9; 600]);
+    assert_eq!(load(&*store, 3, 100).await, []);
+}
+
+/// Who was overtaken counts nothing.
+pub async fn a_stale_owner_counts_nothing(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let count = |state: u8| Batch {
+        meters: partitions()
+            .iter()
+            .map(|partition| meter(partition.0, "a", 1, &[state]))
+            .collect(),
+        ..world.batch()
+    };
+    world.commit(&count(1)).await;
+    world.lose(1).await;
+    assert_eq!(fenced(store.commit(&count(2)).await), [1]);
+    for partition in partitions() {
+        assert_eq!(load(&*store, partition.0, 10).await[0].state, [1]);
+    }
+}
