@@ -2,7 +2,7 @@
 //!
 //! *I11.* In each partition an operation comes to an execution at most once, and to none that was accepted
 //! after it began there; its counts rise by what each page did, and never fall, over owners too. What it
-//! says to have ended has ended, what it says to have moved was moved. When whole queues were cleared,
+//! says to have cleared has ended as cancelled, what it says to have moved was moved. When whole queues were cleared,
 //! nobody who was meant is given its first slot afterwards. When the API says that it is over, the counts
 //! that it shows are those of all partitions.
 //!
@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use attune_core::{
     Attempt, ExecutionId, OperationId, OperationKind, OperationProgress, PartitionId, RequestId,
+    Status,
 };
 use attune_record::{Operated, OperationAsked, OperationTold, Record};
 
@@ -145,7 +146,10 @@ fn judge_pages(
 fn judge_done(facts: &Facts, pages: &[&(Operated, u32)]) -> Option<Violation> {
     pages.iter().find_map(|(page, record)| {
         let is_right = |id: &ExecutionId| match page.what.as_str() {
-            "clear" => facts.execution(*id).is_some_and(|it| it.ended.is_some()),
+            "clear" => {
+                let ended = facts.execution(*id).and_then(|it| it.ended);
+                ended.is_some_and(|(_, status, _)| status == Status::Cancelled)
+            }
             "reprioritise" | "move_to_front" => facts.operations.moved.contains(id),
             _ => true,
         };
