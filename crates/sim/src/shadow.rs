@@ -385,7 +385,7 @@ impl Shadow {
                     request_id,
                     action_id: Some(action_id),
                     code,
-                } => self.refused(*action_id, Words::of(*request_id), *code, out),
+                } => self.refused(now, *action_id, Words::of(*request_id), *code, out),
                 Fact::Ended {
                     execution_id,
                     status,

@@ -307,8 +307,11 @@ fn lack(
     (cost, ahead): (u64, u64),
 ) -> Lack {
     let holders = load.active.iter().take(LOOKED_AT);
-    let mut holders =
-        holders.filter(|(_, holder)| group.is_none_or(|group| holder.share.group == group));
+    let is_of = |holder: &Holder| match (group, &load.groups) {
+        (Some(group), Some(groups)) => groups.share_limit(holder.share.group, group),
+        _ => true,
+    };
+    let mut holders = holders.filter(|(_, holder)| is_of(holder));
     let named = holders.by_ref().take(MAX_HOLDERS);
     let named: Vec<LimitHolder> = named
         .map(|(id, holder)| LimitHolder {

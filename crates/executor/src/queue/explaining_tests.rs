@@ -203,35 +203,50 @@ fn names(lack: &Lack, id: ExecutionId) -> bool {
 }
 
 /// Whoever waits for one limit alone, as the next, is given a slot by the release that makes room in it, and
-/// by none before: unless the same release makes room in the group of somebody who stands before it.
+/// by none before: unless the same release makes room in the group of somebody who stands before it, or
+/// others passed it while its group had no room, and took what it needs of the limit of the action.
 fn check_next(world: &World, id: ExecutionId) -> Result<(), TestCaseError> {
     let said = world.explain(id);
-    let [Reason::Limit(lack) | Reason::GroupLimit(lack)] = said.waits_for.as_slice() else {
+    let [reason @ (Reason::Limit(lack) | Reason::GroupLimit(lack))] = said.waits_for.as_slice()
+    else {
         return Ok(());
     };
     if lack.ahead > 0 {
         return Ok(());
     }
     let mut queue = world.queue.clone();
-    let mut used = lack.used;
+    let (mut used, mut is_passed) = (lack.used, false);
     for holder in &lack.holders {
         prop_assert!(queue.finish(holder.execution_id, holder.attempt, false));
         used -= holder.cost;
         let fits = used + lack.cost.min(lack.capacity) <= lack.capacity;
-        match granted(&mut queue, world.now).first().copied() {
+        let given = granted(&mut queue, world.now);
+        match given.first().copied() {
             None if fits => {
                 let now = queue.explain(world.now, id, "pool", None).unwrap();
-                prop_assert!(lacks(&now).iter().any(|lack| lack.ahead > 0), "{said:?}");
+                let lacks_now = now
+                    .waits_for
+                    .iter()
+                    .any(|it| matches!(it, Reason::Limit(lack) if lack.ahead > 0 || is_passed));
+                prop_assert!(lacks_now, "{said:?}, then {now:?}");
                 return Ok(());
             }
             None => {}
+            Some(first) if first == id => {
+                prop_assert!(fits, "{said:?}");
+                return Ok(());
+            }
+            Some(first) if world.explain(first).position < said.position => return Ok(()),
             Some(first) => {
-                let before = world.explain(first).position;
+                // Only a group without room lets those pass that stand behind it, and none of its own.
+                let is_of_group =
+                    |other: &ExecutionId| world.demands[other].group == world.demands[&id].group;
+                let may_pass = matches!(reason, Reason::GroupLimit(_)) && !fits;
                 prop_assert!(
-                    first == id && fits || before < said.position,
+                    may_pass && !given.iter().any(is_of_group),
                     "{first}: {said:?}"
                 );
-                return Ok(());
+                is_passed = true;
             }
         }
     }
@@ -319,6 +334,24 @@ fn replay(group_limit: Option<u32>, order: OrderRule, ops: &[Op]) -> Result<(), 
         check_all(&world)?;
     }
     Ok(())
+}
+
+#[test]
+fn who_lacks_room_in_its_group_is_passed_and_may_lack_room_in_the_action_then() {
+    let enter = |group, cost| Op::Enter {
+        rank: 0,
+        group,
+        cost,
+    };
+    // Of four, the group of the last but one has its two, and what is left is too little for the last.
+    let ops = [
+        Op::Limit(4),
+        enter(2, 1),
+        enter(2, 1),
+        enter(2, 2),
+        enter(0, 3),
+    ];
+    replay(Some(2), OrderRule::Priority, &ops).unwrap();
 }
 
 proptest! {

@@ -275,9 +275,27 @@ impl Shadow {
         }
     }
 
+    /// Whether a limit is reached for somebody new, once all who wait for a slot have theirs: they came
+    /// before, even where free slots are still to be given to them.
+    fn is_limit_reached(&self, now: Millis, action: ActionId, words: Words) -> bool {
+        let grouping = self.grouping(action);
+        let own = grouping.group(words);
+        let is_reached = |limit: Option<u32>, of: Option<Group>| {
+            let waiting = self.eligible(now, action).map(|(_, seen)| seen.words);
+            let waiting = waiting.filter(|it| of.is_none_or(|group| grouping.group(*it) == group));
+            let waiting: u64 = waiting.map(|it| grouping.cost(it)).sum();
+            let all = self.used(action, of) + waiting + grouping.cost(words);
+            limit.is_some_and(|limit| all > u64::from(limit))
+        };
+        let limits = self.bounds.get(&action);
+        is_reached(self.limit(action), None)
+            || is_reached(limits.and_then(|it| it.group_limit()), Some(own))
+    }
+
     /// Judges a refusal.
     pub(super) fn refused(
         &self,
+        now: Millis,
         action: ActionId,
         words: Words,
         code: RejectCode,
@@ -291,8 +309,10 @@ impl Shadow {
         let is_right = match code {
             RejectCode::QueueFull => waiting >= limits.max_length as usize,
             RejectCode::LimitReached => {
-                let holds = of_action().any(|seen| seen.holds);
-                limits.on_limit() == OnLimit::Reject && holds
+                let is_held = self.hold_of(action).mode.is_some();
+                limits.on_limit() == OnLimit::Reject
+                    && !is_held
+                    && self.is_limit_reached(now, action, words)
             }
             RejectCode::UserLimitReached => {
                 let same = of_action().filter(|seen| seen.words.user == words.user);

@@ -62,6 +62,13 @@ impl Groups {
         (self.used, of_group.into())
     }
 
+    /// Whether the holders of two groups take of one limit: they are one group, told apart by whose starts
+    /// are counted.
+    pub(crate) fn share_limit(&self, one: Group, other: Group) -> bool {
+        let key = |group: Group| self.classes.get(group.0 as usize).map(|class| class.key);
+        one == other || key(one).is_some_and(|one| Some(one) == key(other))
+    }
+
     /// Whether there is room in the limit of a group for somebody, beside those who hold a slot and others
     /// who take so much.
     pub(crate) fn has_room_in(&self, limits: &QueueLimits, share: Share, others: u64) -> bool {
