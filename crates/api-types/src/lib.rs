@@ -14,6 +14,7 @@ mod executions;
 mod explain;
 mod health;
 mod holders;
+mod operations;
 mod pauses;
 mod queues;
 pub mod words;
@@ -28,6 +29,10 @@ pub use executions::{BatchItem, Cancelled, Execution, ExecutionList, Submitted};
 pub use explain::{ExplainState, ExplainView};
 pub use health::{ComponentHealth, Liveness, Readiness};
 pub use holders::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
+pub use operations::{
+    AdminQueue, ByPriority, OperationFilter, OperationList, OperationName, OperationPreview,
+    OperationRequest, OperationState, OperationView, PriorityRequest, Reprioritised,
+};
 pub use pauses::{PauseApplied, PauseList, PauseRequest, PauseView};
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
 pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};

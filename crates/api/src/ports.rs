@@ -11,8 +11,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
-    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, PartitionStore, PauseStore,
-    StatsStore, Store, WorkerStore,
+    ActionStore, AuditStore, DeadLetterStore, ExecutionStore, OperationStore, PartitionStore,
+    PauseStore, StatsStore, Store, WorkerStore,
 };
 
 use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
@@ -75,6 +75,14 @@ pub trait Commands: Send + Sync + 'static {
         partitions: &[PartitionId],
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>>;
+
+    /// Makes the owners of these partitions read which operations are open. The outcomes come in the
+    /// order of the partitions.
+    async fn operations_changed(
+        &self,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>>;
 }
 
 #[async_trait]
@@ -126,6 +134,14 @@ impl Commands for CommandClient {
     ) -> Vec<Result<Accepted, ClientError>> {
         Self::pauses_changed(self, partitions.iter().copied(), deadline).await
     }
+
+    async fn operations_changed(
+        &self,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        Self::operations_changed(self, partitions.iter().copied(), deadline).await
+    }
 }
 
 /// The queues of an executor in this process, as they are in its memory. Only to be looked at.
@@ -154,6 +170,8 @@ pub struct Ports {
     pub partitions: Arc<dyn PartitionStore>,
     /// Where operators hold queues.
     pub pauses: Arc<dyn PauseStore>,
+    /// Bulk operations.
+    pub operations: Arc<dyn OperationStore>,
     /// Messages that nobody could use.
     pub letters: Arc<dyn DeadLetterStore>,
     /// Where they are put back.
@@ -188,6 +206,7 @@ impl Ports {
             audit: store.clone(),
             partitions: store.clone(),
             pauses: store.clone(),
+            operations: store.clone(),
             letters: store.clone(),
             bus: bus.clone(),
             commands,

@@ -1,4 +1,4 @@
-//! `attune executions list | show | cancel`.
+//! `attune executions list | show | cancel | reprioritise | front | release`.
 
 use attune_api_types::{ActionView, Cancelled, Execution, ExecutionList};
 use attune_core::{ActionRef, ExecutionId, Status};
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::http::{CallError, Http};
 use super::render::{Column, duration, one_line, or_dash, table};
 use super::waits::{self, Remarks};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders, operations};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
 const LARGE_PAGE: u64 = 1000;
@@ -47,15 +47,30 @@ enum ExecutionsCommand {
         #[arg(value_name = "ID")]
         id: ExecutionId,
     },
-    /// End executions, waiting or running.
-    #[command(after_help = EXIT_CODES)]
-    Cancel {
-        /// The executions' numbers, as `attune submit` and `attune executions list` print them.
-        #[arg(value_name = "ID", required = true)]
-        ids: Vec<ExecutionId>,
-    },
+    /// End executions, waiting or running: by their numbers, or those that the options name.
+    Cancel(Box<CancelArguments>),
+    /// Give executions that wait another priority; each stands there by its age.
+    Reprioritise(Box<operations::ReprioritiseArguments>),
+    /// Let executions that wait go before all others of their actions, in the order of acceptance.
+    Front(Box<operations::FrontArguments>),
     /// Take the slot of an execution back by force, when its worker will never be heard of again.
     Release(holders::ReleaseArguments),
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+struct CancelArguments {
+    /// The executions' numbers, as `attune submit` and `attune executions list` print them; those that
+    /// run are ended, too.
+    #[arg(value_name = "ID")]
+    ids: Vec<ExecutionId>,
+    #[command(flatten)]
+    which: operations::Which,
+    /// Ask those that run to end, too, where options name them.
+    #[arg(long, conflicts_with = "ids")]
+    include_running: bool,
+    #[command(flatten)]
+    how: operations::How,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -103,7 +118,19 @@ pub(super) async fn execute(
             Ok(Output::text(details(&record, remarks)))
         }
         ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
-        ExecutionsCommand::Cancel { ids } => cancel(http, &ids, json).await,
+        ExecutionsCommand::Cancel(of) => match (of.ids.is_empty(), of.which.is_empty()) {
+            (false, true) => cancel(http, &of.ids, json).await,
+            (false, false) => {
+                let words = "name executions by their numbers or by options, not both";
+                Err(Failure::usage(words))
+            }
+            // Without a word about which, the server says what is missing.
+            (true, _) => {
+                operations::cancel(http, &of.which, of.include_running, &of.how, json).await
+            }
+        },
+        ExecutionsCommand::Reprioritise(of) => operations::reprioritise(http, *of, json).await,
+        ExecutionsCommand::Front(of) => operations::front(http, *of, json).await,
     }
 }
 

@@ -17,6 +17,7 @@ mod explain;
 mod holders;
 mod http;
 mod lines;
+mod operations;
 mod pauses;
 mod probe;
 mod queues;

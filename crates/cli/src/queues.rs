@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::http::Http;
 use super::render::{Column, duration, limit, millis, table};
-use super::{Connect, EXIT_CODES, Failure, Output, holders, pauses};
+use super::{Connect, EXIT_CODES, Failure, Output, holders, operations, pauses};
 
 /// Figures of a moment less long ago, in milliseconds, are those of now: the time that the answer
 /// itself takes.
@@ -45,6 +45,10 @@ enum QueuesCommand {
     Drain(pauses::PauseArguments),
     /// Lets queues go on. What is also held with its pack or with all stays held.
     Resume(pauses::PauseArguments),
+    /// Ends everything that waits in queues, delayed starts and retries too. What runs goes on.
+    Clear(operations::ClearArguments),
+    /// Changes how many executions of an action may hold a slot at once.
+    Limit(operations::LimitArguments),
     /// Everything that is held: by whom, since when, why.
     #[command(after_help = EXIT_CODES)]
     Pauses,
@@ -63,6 +67,8 @@ pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<O
             return pauses::change(http, of, Some(PauseMode::Drain), json).await;
         }
         Some(QueuesCommand::Resume(of)) => return pauses::change(http, of, None, json).await,
+        Some(QueuesCommand::Clear(of)) => return operations::clear(http, of, json).await,
+        Some(QueuesCommand::Limit(of)) => return operations::set_limit(http, of, json).await,
         Some(QueuesCommand::Pauses) => return pauses::list(http, json).await,
         None => {}
     }

@@ -9,6 +9,7 @@ pub mod foreign;
 pub mod ids;
 pub mod input;
 pub mod network;
+pub mod operation;
 pub mod outcome;
 pub mod pause;
 pub mod plain;
@@ -30,6 +31,10 @@ pub use ids::{
     ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, RequestId, Seq, WorkerId,
 };
 pub use network::Network;
+pub use operation::{
+    Moved, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
+    OperationWords, PartOfOperation,
+};
 pub use outcome::{EndCode, Outcome};
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;

@@ -27,6 +27,8 @@ pub enum Bug {
     NoClaim,
     /// An owner that was overtaken still writes.
     NoFence,
+    /// A page of a bulk operation is carried out twice.
+    PageTwice,
     /// Whoever takes a partition over does not know what operators hold.
     PauseForgotten,
     /// A refused publish is repeated before all else.
@@ -59,7 +61,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -70,6 +72,7 @@ impl Bug {
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
+        Self::PageTwice,
         Self::PauseForgotten,
         Self::RefusedLoop,
         Self::ReloadStorm,
@@ -99,6 +102,7 @@ impl Bug {
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
+            Self::PageTwice => "page-twice",
             Self::PauseForgotten => "pause-forgotten",
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",

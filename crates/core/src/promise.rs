@@ -16,11 +16,12 @@ pub enum Promise {
     I6,
     I7,
     I8,
+    I11,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -29,6 +30,7 @@ impl Promise {
         Self::I6,
         Self::I7,
         Self::I8,
+        Self::I11,
     ];
 
     /// Its name.
@@ -42,6 +44,7 @@ impl Promise {
             Self::I6 => "I6",
             Self::I7 => "I7",
             Self::I8 => "I8",
+            Self::I11 => "I11",
         }
     }
 
@@ -56,6 +59,7 @@ impl Promise {
             Self::I6 => "a freed slot is granted at once",
             Self::I7 => "the counts add up",
             Self::I8 => "no rate and no quota is exceeded",
+            Self::I11 => "an operation is done once to each, and counted",
         }
     }
 }

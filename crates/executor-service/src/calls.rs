@@ -146,13 +146,16 @@ impl Calls {
                 let slots = store.load_slots(&ids).await?;
                 Reply::Slots(slots.into_iter().map(convert::slot).collect())
             }
-            Call::LoadWords(ids) => {
+            Call::LoadWords(ids) | Call::LoadOperationWords(ids) => {
                 let words = store.load_words(&ids).await?;
                 Reply::Words(words.into_iter().map(convert::words).collect())
             }
             Call::LoadBodies(ids) => {
                 let bodies = store.load_bodies(&ids).await?;
                 Reply::Bodies(bodies.into_iter().map(convert::body).collect())
+            }
+            Call::LoadOperations(partitions) => {
+                Reply::Operations(store.open_operations(&partitions).await?)
             }
             Call::WorkerEnds => {
                 let ends = store.worker_ends().await?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{GroupKey, Outcome, QueueTotals, RequestId, Submission, millis};
+use attune_core::{GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, millis};
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
@@ -165,11 +165,21 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
             .map(|(new, outcome)| (new_execution(new), Arc::clone(outcome)))
             .collect(),
         updates: batch.changes.iter().map(change).collect(),
+        moves: batch.moves.iter().map(moved).collect(),
         ends: batch.ends.iter().map(end).collect(),
+        progress: batch.progress.clone(),
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
         meters: batch.meters.iter().map(meter).collect(),
         audit: batch.audit.iter().map(audit).collect(),
         letters: batch.letters.iter().map(|(_, of)| letter(of)).collect(),
+    }
+}
+
+fn moved(moved: &Moved) -> store::MovedExecution {
+    store::MovedExecution {
+        id: moved.id,
+        priority: moved.priority,
+        front: moved.front,
     }
 }
 
@@ -256,6 +266,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         created: row.created.timestamp_millis(),
         not_before: row.not_before.map(|time| time.timestamp_millis()),
         cancel_requested: row.cancel_requested,
+        front: row.front,
         demand: row.demand,
     }
 }
@@ -300,6 +311,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         requested_at: row.requested_at.unwrap_or(row.created).timestamp_millis(),
         running_for: row.running_for.map(span),
         cancel_requested: row.cancel_requested,
+        front: row.front,
         demand: row.demand,
     }
 }

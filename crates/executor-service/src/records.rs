@@ -1,9 +1,12 @@
 //! What an owner has decided, as records for the checker of the promises.
 
-use attune_core::{EndCode, Epoch, ExecutionId, OrderRule, PartitionId};
+use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
 use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
-use attune_record::{Gone, GoneBy, QuotaInForce, RateInForce, Record, Recorder, Retried, now_ns};
+use attune_record::{
+    Gone, GoneBy, GroupedExecution, MovedExecution, Operated, QuotaInForce, RateInForce, Record,
+    Recorder, Retried, now_ns,
+};
 
 /// Records what is a fact, if anybody wants to check it.
 #[derive(Debug, Clone)]
@@ -124,14 +127,14 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id,
             action_id,
             demand,
-        } => Record::Grouped {
+        } => Record::Grouped(GroupedExecution {
             execution_id: *execution_id,
             action_id: *action_id,
             demand: *demand,
             epoch,
             round,
             t_ns,
-        },
+        }),
         Fact::Granted {
             execution_id,
             action_id,
@@ -212,6 +215,37 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             round,
             t_ns,
         },
+        Fact::Moved(Moved {
+            id,
+            action_id,
+            priority,
+            front,
+        }) => Record::Moved(MovedExecution {
+            execution_id: *id,
+            action_id: *action_id,
+            priority: *priority,
+            front: *front,
+            epoch,
+            round,
+            t_ns,
+        }),
+        Fact::Operated {
+            operation,
+            kind,
+            progress,
+            done,
+            skipped,
+        } => Record::Operated(Box::new(Operated {
+            operation: *operation,
+            what: (*kind).to_owned(),
+            partition,
+            progress: *progress,
+            done: done.clone(),
+            skipped: skipped.clone(),
+            epoch,
+            round,
+            t_ns,
+        })),
         Fact::Stale {
             execution_id,
             attempt,

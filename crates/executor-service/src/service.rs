@@ -40,6 +40,8 @@ const PAGE_ROWS: u32 = 10_000;
 const POOL_LINE: usize = 1_000;
 /// How many executions are compared with the store at a time.
 const SLICE_ROWS: u32 = 2_000;
+/// How many executions one page of a bulk operation has.
+const OPERATION_ROWS: usize = 1_000;
 
 /// How an executor works.
 #[derive(Debug, Clone)]
@@ -295,6 +297,7 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         },
         page_rows: PAGE_ROWS,
         slice_rows: SLICE_ROWS,
+        operation_rows: OPERATION_ROWS,
         keep_log: options.recorder.is_some(),
     }
 }

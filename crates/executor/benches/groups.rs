@@ -42,6 +42,7 @@ fn main() {
     let room = resident() - before;
     for id in 0..=count {
         let waiting = Waiting {
+            front: false,
             execution_id: ExecutionId(id),
             seq: Seq(id),
             enqueued_at: id,

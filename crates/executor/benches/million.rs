@@ -58,6 +58,7 @@ fn id(place: u32) -> ExecutionId {
 
 fn waiting(place: u32) -> Waiting {
     Waiting {
+        front: false,
         execution_id: id(place),
         seq: id(place).seq(),
         enqueued_at: 0,
@@ -138,6 +139,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         },
     );
     let row = |place: u32| StoredExecution {
+        front: false,
         id: id(place),
         action_id: ActionId(i64::from(place % actions)),
         priority: Priority::Normal,

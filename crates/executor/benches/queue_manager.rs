@@ -125,6 +125,7 @@ fn memory(_: &mut Criterion) {
     let mut queue = ActionQueue::new(ACTION, limits, QueueTotals::default());
     for id in 0..=count {
         let waiting = Waiting {
+            front: false,
             execution_id: ExecutionId(id),
             seq: Seq(id),
             enqueued_at: id,

@@ -28,6 +28,7 @@ use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Priority, 
 use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::partition::Effect;
+use crate::policy::key_in;
 use crate::queue::{ActionQueue, Granted, Millis};
 use crate::stored::{Audit, StoredSlot};
 
@@ -167,24 +168,28 @@ impl Detector {
             }
         };
         let rule = action.spec.policy.order();
-        let key = |priority, accepted_at, seq| (rule.key(priority, accepted_at), seq);
-        let its = key(holder.priority, holder.enqueued_at, seq);
+        let key = |lane, accepted_at, seq| (key_in(rule, lane, accepted_at), seq);
+        let its_lane = (!holder.front).then_some(holder.priority);
+        let its = key(its_lane, holder.enqueued_at, seq);
         let stands_before =
-            |(priority, at, seq): &(Priority, Millis, Seq)| key(*priority, *at, *seq) < its;
+            |(lane, at, seq): &(Option<Priority>, Millis, Seq)| key(*lane, *at, *seq) < its;
         let passed = if is_grouped {
             let head = queue.head_beside(&holder);
-            let head = head.map(|head| (head.priority, head.enqueued_at, head.seq));
+            let head = head.map(|head| (head.lane, head.enqueued_at, head.seq));
             head.filter(stands_before)
         } else {
             let heads = queue.heads();
-            let mut heads =
-                heads.map(|(priority, head)| (priority, head.enqueued_at, head.execution_id.seq()));
+            let mut heads = heads.map(|(priority, head)| {
+                let lane = head.lane(priority);
+                (lane, head.enqueued_at, head.execution_id.seq())
+            });
             heads.find(stands_before)
         };
-        if let Some((priority, _, seq)) = passed {
+        if let Some((lane, _, seq)) = passed {
+            let lane = lane.map_or("front", Priority::as_str);
             let waits = ExecutionId::new(id.partition(), seq);
             let words =
-                format!("execution {id} was granted while {waits} ({priority}) waits before it");
+                format!("execution {id} was granted while {waits} ({lane}) waits before it");
             found.push(order(words, Some(waits)));
         }
         let first = granted.attempt == Attempt(1) && !granted.delayed && !is_grouped;

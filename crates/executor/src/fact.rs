@@ -5,8 +5,8 @@
 
 use attune_core::policy::TryEnd;
 use attune_core::{
-    ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, OrderRule, PartitionId, Priority,
-    RejectCode, RequestId, Status,
+    ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
+    OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status,
 };
 
 use crate::policy::{QueueLimits, QuotaClaim, Rate, RateBound};
@@ -148,6 +148,21 @@ pub enum Fact {
         end: TryEnd,
         /// When it may be tried again.
         not_before: Millis,
+    },
+    /// One that waits stands elsewhere from now on, because an operator said so.
+    Moved(Moved),
+    /// A page of a bulk operation was carried out, or one has begun.
+    Operated {
+        /// Which operation.
+        operation: OperationId,
+        /// What it does.
+        kind: &'static str,
+        /// How far it is from now on.
+        progress: OperationProgress,
+        /// To which executions it was done.
+        done: Vec<ExecutionId>,
+        /// Which it was about, with nothing to be done.
+        skipped: Vec<ExecutionId>,
     },
     /// The end of a run was reported, and there was nothing to end.
     Stale {

@@ -8,7 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use attune_core::{ActionId, ActionRef, Attempt, ExecutionId, Outcome, OwnerId, PartitionId};
+use attune_core::{
+    ActionId, ActionRef, Attempt, ExecutionId, Moved, OperationId, OperationProgress, Outcome,
+    OwnerId, PartitionId,
+};
 
 use crate::counters::Counter;
 use crate::fact::Decided;
@@ -76,7 +79,9 @@ struct PartitionDraft {
     /// Ends of executions in `inserts`.
     instant: HashMap<ExecutionId, Arc<Outcome>>,
     changes: BTreeMap<ExecutionId, Change>,
+    moves: BTreeMap<ExecutionId, Moved>,
     ends: Vec<End>,
+    progress: BTreeMap<OperationId, OperationProgress>,
     ended: HashSet<ExecutionId>,
     audit: Vec<Audit>,
     letters: Vec<Letter>,
@@ -110,6 +115,7 @@ impl Draft {
             let inserted = draft.inserted.keys();
             inserted
                 .chain(draft.changes.keys())
+                .chain(draft.moves.keys())
                 .chain(&draft.ended)
                 .chain(&draft.mended)
                 .copied()
@@ -150,7 +156,9 @@ impl Draft {
                 inserts,
                 mut instant,
                 changes,
+                moves,
                 ends,
+                progress,
                 ended,
                 audit,
                 letters,
@@ -170,7 +178,11 @@ impl Draft {
                 }
             }
             batch.changes.extend(changes.into_values());
+            batch.moves.extend(moves.into_values());
             batch.ends.extend(ends);
+            let progress = progress.into_iter();
+            let progress = progress.map(|(operation, progress)| (partition, operation, progress));
+            batch.progress.extend(progress);
             batch.audit.extend(audit);
             let letters = letters.into_iter().map(|letter| (partition, letter));
             batch.letters.extend(letters);
@@ -202,7 +214,9 @@ impl Commit {
         batch.inserts.retain(|new| keep(new.id.partition()));
         batch.instant.retain(|(new, _)| keep(new.id.partition()));
         batch.changes.retain(|change| keep(change.id.partition()));
+        batch.moves.retain(|moved| keep(moved.id.partition()));
         batch.ends.retain(|end| keep(end.id.partition()));
+        batch.progress.retain(|(partition, ..)| keep(*partition));
         batch
             .audit
             .retain(|audit| audit.partition().is_none_or(&keep));
@@ -218,8 +232,9 @@ impl Commit {
         let new = self.batch.inserts.iter().map(|new| new.id);
         let instant = self.batch.instant.iter().map(|(new, _)| new.id);
         let changed = self.batch.changes.iter().map(|change| change.id);
+        let moved = self.batch.moves.iter().map(|moved| moved.id);
         let ended = self.batch.ends.iter().map(|end| end.id);
-        new.chain(instant).chain(changed).chain(ended)
+        new.chain(instant).chain(changed).chain(moved).chain(ended)
     }
 }
 
@@ -333,6 +348,15 @@ impl PartitionDraft {
                 self.inserts.push(new);
             }
             Effect::Change(change) => self.change(change),
+            Effect::Move(moved) => {
+                self.moves.insert(moved.id, moved);
+            }
+            Effect::Progress {
+                operation,
+                progress,
+            } => {
+                self.progress.insert(operation, progress);
+            }
             Effect::End(end) => self.end(end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
             Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
@@ -405,6 +429,7 @@ impl PartitionDraft {
             return;
         }
         self.changes.remove(&end.id);
+        self.moves.remove(&end.id);
         self.ended.insert(end.id);
         self.ends.push(end);
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use attune_core::policy::{Said, Words};
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Outcome, OwnerId,
-    PartitionId, Priority, QueueTotals, RawValue, RequestId, Status, Submission, WorkerId,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved, OperationId,
+    OperationProgress, Outcome, OwnerId, PartitionId, Priority, QueueTotals, RawValue, RequestId,
+    Status, Submission, WorkerId,
 };
 
 use crate::partition::Letter;
@@ -237,8 +238,12 @@ pub struct Batch {
     pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of executions that were stored before.
     pub changes: Vec<Change>,
+    /// Executions that stand elsewhere from now on.
+    pub moves: Vec<Moved>,
     /// Ends of executions that were stored before.
     pub ends: Vec<End>,
+    /// How far bulk operations are afterwards.
+    pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changes.
     pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
     /// What was counted for limits.
@@ -258,7 +263,9 @@ impl Batch {
             inserts: Vec::new(),
             instant: Vec::new(),
             changes: Vec::new(),
+            moves: Vec::new(),
             ends: Vec::new(),
+            progress: Vec::new(),
             totals: Vec::new(),
             meters: Vec::new(),
             audit: Vec::new(),
@@ -271,7 +278,9 @@ impl Batch {
         self.inserts.is_empty()
             && self.instant.is_empty()
             && self.changes.is_empty()
+            && self.moves.is_empty()
             && self.ends.is_empty()
+            && self.progress.is_empty()
             && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
@@ -313,6 +322,8 @@ pub struct StoredExecution {
     pub not_before: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// Whether it goes before all others of its action.
+    pub front: bool,
     /// What it demands of the limits of its action, by the rule of the time when it was accepted.
     pub demand: Option<Demand>,
 }
@@ -384,6 +395,8 @@ pub struct StoredSlot {
     pub running_for: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// As for [`StoredExecution::front`].
+    pub front: bool,
     /// As for [`StoredExecution::demand`].
     pub demand: Option<Demand>,
 }
@@ -402,6 +415,7 @@ impl StoredSlot {
             created: self.created,
             not_before: None,
             cancel_requested: self.cancel_requested,
+            front: self.front,
             demand: self.demand,
         }
     }

@@ -118,6 +118,16 @@ pub struct PausesChanged {
 }
 message!(PausesChanged = "partition.pauses_changed");
 
+/// There are bulk operations that are new: read which are open. API → owner. An owner of before this message
+/// puts it among the dead letters; the operation waits there until a newer one owns the partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperationsChanged {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+}
+message!(OperationsChanged = "partition.operations_changed");
+
 /// What an owner answers to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {

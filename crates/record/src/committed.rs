@@ -10,13 +10,15 @@ impl Record {
     pub fn committed(mut self, number: u64, now_ns: i64) -> Self {
         match &mut self {
             Self::Accepted { round, t_ns, .. }
-            | Self::Grouped { round, t_ns, .. }
             | Self::Held { round, t_ns, .. }
             | Self::Granted { round, t_ns, .. }
             | Self::Ended { round, t_ns, .. }
             | Self::Revoked { round, t_ns, .. }
             | Self::Limit { round, t_ns, .. }
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
+            Self::Grouped(one) => (one.round, one.t_ns) = (number, now_ns),
+            Self::Moved(one) => (one.round, one.t_ns) = (number, now_ns),
+            Self::Operated(page) => (page.round, page.t_ns) = (number, now_ns),
             Self::Acquired { pid, t_ns, .. } => {
                 (*pid, *t_ns) = (Some(std::process::id()), now_ns);
             }

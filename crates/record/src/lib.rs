@@ -7,6 +7,7 @@
 
 mod committed;
 mod now;
+pub mod operation;
 pub mod phase;
 pub mod read;
 pub mod record;
@@ -16,7 +17,10 @@ mod recorder;
 use std::{sync, thread};
 
 pub use now::now_ns;
-pub use phase::{FaultPhase, Gone, GoneBy, ProcessPhase, QuotaInForce, RateInForce, Retried};
+pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
+pub use phase::{
+    FaultPhase, Gone, GoneBy, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+};
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;
 pub use recorder::{RecordError, Recorder};

@@ -1,9 +1,8 @@
-//! How far something is that is recorded more than once, how a try ended, who went for whom, and what is
-//! in force.
+//! How far something is that is recorded more than once, how a try ended, who went for whom, what
+//! an execution demands from then on, and what is in force.
 
-use attune_core::GroupKey;
 use attune_core::policy::TryEnd;
-use attune_core::{ExecutionId, OrderRule};
+use attune_core::{ActionId, Demand, Epoch, ExecutionId, GroupKey, OrderRule};
 use serde::{Deserialize, Serialize};
 
 /// Where a role of a process stands.
@@ -82,4 +81,22 @@ pub struct Gone {
     pub newcomer: ExecutionId,
     /// By what the executions of the action stood in line then.
     pub order: OrderRule,
+}
+
+/// An execution that demands something else from then on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupedExecution {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Its action.
+    pub action_id: ActionId,
+    /// What it demands.
+    pub demand: Demand,
+    /// The epoch of its owner.
+    pub epoch: Epoch,
+    /// The round, counted by the owner.
+    #[serde(default)]
+    pub round: u64,
+    /// When.
+    pub t_ns: i64,
 }

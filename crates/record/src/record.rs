@@ -7,7 +7,10 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::phase::{FaultPhase, Gone, ProcessPhase, QuotaInForce, RateInForce, Retried};
+use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
+use crate::phase::{
+    FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+};
 
 /// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
 ///
@@ -231,21 +234,15 @@ pub enum Record {
         t_ns: i64,
     },
     /// An execution that was there demands this from now on: its action groups by something else.
-    Grouped {
-        /// Which execution.
-        execution_id: ExecutionId,
-        /// Its action.
-        action_id: ActionId,
-        /// What it demands.
-        demand: Demand,
-        /// The epoch of its owner.
-        epoch: Epoch,
-        /// The round, counted by the owner.
-        #[serde(default)]
-        round: u64,
-        /// When.
-        t_ns: i64,
-    },
+    Grouped(GroupedExecution),
+    /// One that waits stands elsewhere, because an operator said so.
+    Moved(MovedExecution),
+    /// A page of a bulk operation was carried out.
+    Operated(Box<Operated>),
+    /// The API is asked for a bulk operation.
+    OperationAsked(Box<OperationAsked>),
+    /// The API says that a bulk operation is over.
+    OperationTold(OperationTold),
     /// A new owner found this attempt holding a slot; or the reconciler found it in the store.
     Held {
         /// Which execution.

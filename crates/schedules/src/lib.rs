@@ -44,6 +44,8 @@ mod lease;
 mod memory;
 #[path = "../../record/src/now.rs"]
 mod now;
+#[path = "../../record/src/operation.rs"]
+mod operation;
 #[path = "../../worker/src/options.rs"]
 mod options;
 #[path = "../../worker/src/outbox.rs"]

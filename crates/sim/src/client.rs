@@ -118,6 +118,8 @@ impl World {
             // What came later than the end of all that goes wrong would never end.
             Op::Pause { .. } if self.healed => {}
             Op::Pause { target, mode } => self.change_pause(&target, mode),
+            Op::Operate { .. } if self.healed => {}
+            Op::Operate { kind, filter } => self.operate(kind, &filter),
         }
     }
 

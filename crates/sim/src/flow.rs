@@ -66,7 +66,10 @@ impl Flow {
     /// A store call came to nothing, or nobody knows what came of it.
     pub(crate) fn failed(&mut self, call: &StoreCall, refused: bool) {
         let owner = match call {
-            StoreCall::Commit(written) if !refused => written.commit.batch.owner,
+            // One that the store does not take with a page of an operation is given up as well.
+            StoreCall::Commit(written) if !refused || !written.commit.batch.progress.is_empty() => {
+                written.commit.batch.owner
+            }
             StoreCall::Owner(owner, call) if matches!(**call, Call::Acquire(_)) => *owner,
             _ => return,
         };

@@ -167,11 +167,18 @@ impl Words {
         self.user
     }
 
+    /// Its user and its label, as they are written.
+    pub(crate) fn said(self) -> (Option<String>, Option<String>) {
+        let user = self.user.map(|user| format!("user{user}"));
+        (user, self.label.map(|label| label.to_string()))
+    }
+
     /// Says it.
     pub(crate) fn write(self, submission: &mut Submission) {
-        submission.requested_by = self.user.map(|user| format!("user{user}"));
+        let (user, label) = self.said();
+        submission.requested_by = user;
         let labels = [
-            ("g", self.label.map(|label| label.to_string())),
+            ("g", label),
             ("c", (self.cost > 1).then(|| self.cost.to_string())),
         ];
         let labels = labels.into_iter();

@@ -106,10 +106,13 @@ impl Lasting {
             Call::LookUp { .. } => &[Reads::LookUps],
             Call::LoadQueues(_) => &[Reads::Loads],
             Call::LoadRows { .. } | Call::LoadMeters { .. } => &[Reads::Loads],
-            Call::ScanRows { .. } | Call::LoadSlots(_) | Call::LoadPauses { .. } => {
-                &[Reads::Sweeps]
+            Call::ScanRows { .. }
+            | Call::LoadSlots(_)
+            | Call::LoadPauses { .. }
+            | Call::LoadOperations(_) => &[Reads::Sweeps],
+            Call::LoadBodies(_) | Call::LoadWords(_) | Call::LoadOperationWords(_) => {
+                &[Reads::Bodies]
             }
-            Call::LoadBodies(_) | Call::LoadWords(_) => &[Reads::Bodies],
             Call::Look | Call::WorkerEnds => &[Reads::Looks],
             Call::Renew(_)
             | Call::Announce { .. }
@@ -272,7 +275,7 @@ impl World {
         let (requests, actions) = match call {
             Call::LookUp { requests, actions } => (requests, actions),
             // One of them is enough.
-            Call::LoadBodies(ids) | Call::LoadWords(ids) => {
+            Call::LoadBodies(ids) | Call::LoadWords(ids) | Call::LoadOperationWords(ids) => {
                 return ids.iter().any(|id| is_unread(id.partition()));
             }
             _ => return false,

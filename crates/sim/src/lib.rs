@@ -21,6 +21,7 @@ mod flow;
 mod groups;
 mod holds;
 mod lasting;
+mod operations;
 mod oracle;
 mod overflow;
 mod owner;

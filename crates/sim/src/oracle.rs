@@ -348,11 +348,14 @@ impl Oracle {
             .active
             .iter()
             .filter(|(id, _)| id.partition() == partition);
-        let stored = mine.map(|(id, row)| (*id, row.status.holds_slot(), row.attempt));
+        let stored = mine.map(|(id, row)| {
+            let standing = (row.priority, row.front);
+            (*id, row.status.holds_slot(), row.attempt, standing)
+        });
         let decided = shadow
             .rows
             .iter()
-            .map(|(id, seen)| (*id, seen.holds, seen.attempt));
+            .map(|(id, seen)| (*id, seen.holds, seen.attempt, (seen.priority, seen.front)));
         if !stored.clone().eq(decided.clone()) {
             let stored: BTreeSet<_> = stored.collect();
             let decided: BTreeSet<_> = decided.collect();

@@ -169,6 +169,7 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
         stats_refresh: 60_000,
         page_rows: PAGE,
         slice_rows: SLICE,
+        operation_rows: 4,
         reconcile: ReconcileBounds {
             worker_grace: GRACE,
             republish_after: REPUBLISH_AFTER,
@@ -497,6 +498,10 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
         }
         Body::Pauses(request_id, reply_to) => {
             (Work::Pauses(vec![*request_id]), Some(Arc::clone(reply_to)))
+        }
+        Body::Operations(request_id, reply_to) => {
+            let work = Work::Operations(vec![*request_id]);
+            (work, Some(Arc::clone(reply_to)))
         }
         Body::Release(command, reply_to) => {
             let work = Work::Releases(vec![(**command).clone()]);

@@ -31,6 +31,8 @@ pub(crate) type Millis = i64;
 pub(crate) struct Seen {
     pub(crate) action: ActionId,
     pub(crate) priority: Priority,
+    /// Whether it goes before all others of its action.
+    pub(crate) front: bool,
     pub(crate) holds: bool,
     pub(crate) attempt: Attempt,
     not_before: Option<Millis>,
@@ -104,6 +106,9 @@ pub(crate) fn longest_wait(limits: &QueueLimits) -> Millis {
 fn is_before(rule: OrderRule, first: (ExecutionId, &Seen), second: (ExecutionId, &Seen)) -> bool {
     let ((first_id, first), (second_id, second)) = (first, second);
     let by_place = first_id.seq() < second_id.seq();
+    if first.front || second.front {
+        return first.front && (!second.front || by_place);
+    }
     if first.priority == second.priority {
         return by_place;
     }
@@ -146,6 +151,7 @@ impl Shadow {
             let seen = Seen {
                 action: row.action_id,
                 priority: row.priority,
+                front: row.front,
                 holds: row.status.holds_slot(),
                 attempt: row.attempt,
                 not_before,
@@ -394,6 +400,7 @@ impl Shadow {
                     demand,
                     ..
                 } => self.demand(*execution_id, Some(*demand), out),
+                Fact::Moved(moved) => self.move_one(moved, out),
                 Fact::Granted {
                     execution_id,
                     attempt,
@@ -422,6 +429,7 @@ impl Shadow {
                 | Fact::Refused { .. }
                 | Fact::Lost
                 | Fact::Fenced
+                | Fact::Operated { .. }
                 | Fact::Totals { .. } => {}
             }
         }

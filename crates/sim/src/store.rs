@@ -2,18 +2,20 @@
 //! gives to every call. One call is one step: nothing happens inside of it.
 
 mod leases;
+mod meters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Demand, ExecutionId, Outcome, OwnerId, PartitionId, Pauses,
-    Priority, QueueTotals, RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
+    Outcome, OwnerId, PartitionId, Pauses, Priority, QueueTotals, RequestId, Status, Submission,
+    WorkerId,
 };
 use attune_executor::stored::{
-    Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredMeter,
-    StoredSlot, StoredWords, WorkerEnd,
+    Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
+    StoredWords, WorkerEnd,
 };
 
 use crate::plan::Time;
@@ -42,6 +44,8 @@ pub(crate) struct Row {
     unbegun: u16,
     /// Whether a try of it has ended.
     retried: bool,
+    /// Whether it goes before all others of its action.
+    pub(crate) front: bool,
     /// Whether it shall be ended.
     pub(crate) cancel_requested: bool,
     /// Who claimed it.
@@ -148,6 +152,10 @@ pub(crate) struct Store {
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     /// What operators hold.
     pub(crate) pauses: Pauses,
+    /// Bulk operations.
+    pub(crate) operations: BTreeMap<OperationId, Operation>,
+    /// How far they are.
+    pub(crate) progress: BTreeMap<(PartitionId, OperationId), OperationProgress>,
     /// What was counted for limits, and when that was written.
     meters: BTreeMap<(PartitionId, MeterPlace), (Vec<u8>, Time)>,
     workers: BTreeMap<WorkerId, WorkerLease>,
@@ -189,30 +197,6 @@ impl Store {
         (rows.collect(), next)
     }
 
-    /// What was counted in a partition.
-    pub(crate) fn load_meters(
-        &self,
-        partition: PartitionId,
-        after: Option<&MeterPlace>,
-        limit: usize,
-    ) -> (Vec<StoredMeter>, Option<MeterPlace>) {
-        let mine = self
-            .meters
-            .iter()
-            .filter(|((of, place), _)| *of == partition && after.is_none_or(|after| place > after));
-        let rows = mine
-            .take(limit)
-            .map(|((_, place), (state, written_at))| StoredMeter {
-                place: place.clone(),
-                state: state.clone(),
-                written_at: *written_at + 1,
-            });
-        let rows: Vec<StoredMeter> = rows.collect();
-        let last = rows.last().filter(|_| rows.len() == limit);
-        let next = last.map(|row| row.place.clone());
-        (rows, next)
-    }
-
     /// What waits or holds a slot in these partitions, among the next `limit` by rising id.
     pub(crate) fn scan_rows(
         &self,
@@ -233,6 +217,7 @@ impl Store {
     fn stored(&self, id: ExecutionId) -> StoredExecution {
         let row = &self.active[&id];
         StoredExecution {
+            front: row.front,
             id,
             action_id: row.action,
             priority: row.priority,
@@ -254,6 +239,7 @@ impl Store {
         held.map(|(id, row)| {
             let is_over = |worker| self.workers.get(&worker).is_none_or(|lease| lease.ended);
             StoredSlot {
+                front: row.front,
                 id: *id,
                 action_id: row.action,
                 priority: row.priority,
@@ -480,6 +466,14 @@ impl Store {
                 None => {}
             }
         }
+        for moved in &batch.moves {
+            if let Some(row) = self.active.get_mut(&moved.id) {
+                (row.priority, row.front) = (moved.priority, moved.front);
+            }
+        }
+        for (partition, operation, progress) in &batch.progress {
+            self.progress.insert((*partition, *operation), *progress);
+        }
         for meter in &batch.meters {
             let place = (meter.partition, meter.place.clone());
             self.meters.insert(place, (meter.state.clone(), now));
@@ -526,6 +520,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
             .map(|time| time.timestamp_millis()),
         unbegun: 0,
         retried: false,
+        front: false,
         cancel_requested: new.cancel_requested,
         worker: None,
         created: at,

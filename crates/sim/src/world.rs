@@ -25,6 +25,7 @@ use crate::client::Ask;
 use crate::flow::Flow;
 use crate::holds::Holds;
 use crate::lasting::Lasting;
+use crate::operations::Operations;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{self, Noise, PATIENCE, Plan, Plant, Time};
@@ -90,6 +91,8 @@ pub(crate) struct World {
     pub(crate) beside: Beside,
     /// What operators were told is held.
     pub(crate) holds: Holds,
+    /// What operations have done.
+    pub(crate) operations: Operations,
     /// What clients were told is refused.
     pub(crate) refusals: Refusals,
     pub(crate) completions: Vec<Arc<Completion>>,
@@ -179,6 +182,7 @@ impl World {
             confirmed: BTreeSet::new(),
             beside: Beside::default(),
             holds: Holds::default(),
+            operations: Operations::default(),
             refusals: Refusals::default(),
             completions: Vec::new(),
             reports: Reports::default(),
@@ -283,6 +287,9 @@ impl World {
         let unanswered: Vec<RequestId> = asks.map(|ask| ask.request_id).collect();
         self.oracle
             .end(self.now, &self.store, &self.confirmed, &unanswered);
+        if let Some(open) = Operations::end(&self.store) {
+            self.oracle.blame(self.now, open);
+        }
         self.end_routing();
         self.end_beside();
         if !self.bus.is_empty() {
@@ -301,6 +308,7 @@ impl World {
     fn is_done(&self) -> bool {
         self.healed
             && self.store.active.is_empty()
+            && Operations::end(&self.store).is_none()
             && self.bus.is_empty()
             && self.routing_is_done()
             && self.oracle.is_quiet()

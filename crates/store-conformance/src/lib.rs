@@ -29,6 +29,7 @@ mod holders;
 mod leases;
 mod listing;
 mod meters;
+mod operations;
 mod pauses;
 mod requests;
 mod retries;
@@ -158,6 +159,10 @@ cases! { ($)
     retries::what_is_tried_again_waits_with_its_reason,
     retries::who_is_put_back_and_granted_at_once_keeps_its_reason,
     retries::a_repeated_or_fenced_retry_changes_nothing,
+    operations::an_operation_is_stored_once_and_comes_back,
+    operations::progress_is_written_under_the_fence_as_it_is,
+    operations::who_is_moved_stands_there_for_whoever_loads_it,
+    operations::what_would_be_meant_is_counted,
     pauses::a_pause_is_held_until_it_is_resumed,
     pauses::only_what_there_is_is_paused,
     pauses::a_set_is_read_when_it_is_newer,

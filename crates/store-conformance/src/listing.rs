@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Action, Attempt, ExecutionId, Status, Submission};
+use attune_core::{Action, Attempt, ExecutionId, Priority, Status, Submission};
 
 use super::support::World;
 use attune_store::{Bodies, ExecutionFilter, ExecutionRecord, NewExecution, Store};
@@ -39,6 +39,10 @@ pub async fn every_filter_selects(store: Arc<dyn Store>) {
         group: Some(group.to_owned()),
         ..ExecutionFilter::default()
     };
+    let priorities = |priorities: &[Priority]| ExecutionFilter {
+        priorities: priorities.to_vec(),
+        ..ExecutionFilter::default()
+    };
     let unknown = ExecutionFilter {
         action_ref: Some("no.such".to_owned()),
         ..ExecutionFilter::default()
@@ -61,6 +65,8 @@ pub async fn every_filter_selects(store: Arc<dyn Store>) {
         (user("ada"), vec![0, 1]),
         (user("eve"), vec![]),
         (group("g"), vec![1, 2]),
+        (priorities(&[Priority::Normal]), vec![0, 1, 2, 3]),
+        (priorities(&[Priority::High, Priority::Low]), vec![]),
         (together, vec![2]),
     ] {
         let page = store.list_executions(&filter, None, 10).await.unwrap();

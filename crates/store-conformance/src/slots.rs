@@ -29,6 +29,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
     slots.sort_unstable_by_key(|slot| slot.id);
     let expected = vec![
         SlotRow {
+            front: false,
             id: requested,
             action_id: one.id,
             priority: Priority::High,
@@ -44,6 +45,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             demand: None,
         },
         SlotRow {
+            front: false,
             id: running,
             action_id: two.id,
             priority: Priority::Normal,

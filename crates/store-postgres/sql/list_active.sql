@@ -16,6 +16,7 @@ WHERE ($1::text IS NULL OR action = (SELECT a.id FROM attune.action a WHERE a.re
   AND ($2::text[] IS NULL OR status = ANY($2::text[]))
   AND ($3::text IS NULL OR requested_by = $3::text)
   AND ($4::text IS NULL OR group_key = $4::text)
+  AND ($12::smallint[] IS NULL OR priority = ANY($12::smallint[]))
   AND ($5::timestamptz IS NULL OR (created, id) < ($5::timestamptz, $6::bigint))
   AND finished_at IS NULL
 ORDER BY created DESC, id DESC

@@ -1,5 +1,5 @@
--- As list_active.sql, in some days of the history: those since $14 and before $15, unbounded where there
--- is none. Only what comes before the place ($12, $13) in the list, if there is one.
+-- As list_active.sql, in some days of the history: those since $15 and before $16, unbounded where there
+-- is none. Only what comes before the place ($13, $14) in the list, if there is one.
 SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id, enforcement_id,
        requested_by, group_key, labels::text,
        CASE WHEN $8::boolean THEN parameters::text END AS parameters, not_before, timeout_seconds,
@@ -13,9 +13,10 @@ WHERE ($1::text IS NULL OR action = (SELECT a.id FROM attune.action a WHERE a.re
   AND ($2::text[] IS NULL OR status = ANY($2::text[]))
   AND ($3::text IS NULL OR requested_by = $3::text)
   AND ($4::text IS NULL OR group_key = $4::text)
+  AND ($12::smallint[] IS NULL OR priority = ANY($12::smallint[]))
   AND ($5::timestamptz IS NULL OR (created, id) < ($5::timestamptz, $6::bigint))
-  AND ($12::timestamptz IS NULL OR (created, id) > ($12::timestamptz, $13::bigint))
-  AND ($14::timestamptz IS NULL OR finished_at >= $14::timestamptz)
-  AND ($15::timestamptz IS NULL OR finished_at < $15::timestamptz)
+  AND ($13::timestamptz IS NULL OR (created, id) > ($13::timestamptz, $14::bigint))
+  AND ($15::timestamptz IS NULL OR finished_at >= $15::timestamptz)
+  AND ($16::timestamptz IS NULL OR finished_at < $16::timestamptz)
 ORDER BY created DESC, id DESC
 LIMIT $7::bigint

@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _};
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::{audit, dead_letters, sql, text};
+use crate::{audit, dead_letters, operations, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
@@ -140,10 +140,13 @@ fn unfenced(batch: &Batch) -> Option<PartitionId> {
     let inserts = batch.inserts.iter().map(|new| new.id);
     let instant = batch.instant.iter().map(|(new, _)| new.id);
     let updates = batch.updates.iter().map(|update| update.id);
+    let moves = batch.moves.iter().map(|moved| moved.id);
     let ends = batch.ends.iter().map(|end| end.id);
-    let executions = inserts.chain(instant).chain(updates).chain(ends);
+    let executions = inserts.chain(instant).chain(updates);
+    let executions = executions.chain(moves).chain(ends);
     executions
         .map(ExecutionId::partition)
+        .chain(batch.progress.iter().map(|(partition, ..)| *partition))
         .chain(batch.meters.iter().map(|meter| meter.partition))
         .find(|partition| !fenced[usize::from(partition.0)])
 }
@@ -158,13 +161,20 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-/// Entries for the audit log and dead letters are rare, and so are whoever is put back and limits for
-/// which something is counted, so they are statements of their own, in one transaction with the round, and no burden to the rounds that have
+/// Entries for the audit log and dead letters are rare, and so are whoever is put back, what operators do,
+/// and limits for which something is counted, so they are
+/// statements of their own, in one transaction with the round, and no burden to the rounds that have
 /// none.
 fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError> {
     let mut beside = Vec::new();
     if let Some(put_back) = put_back(batch)? {
         beside.push((sql::PUT_BACK, put_back));
+    }
+    if let Some(moves) = operations::moves(batch)? {
+        beside.push((sql::MOVE_EXECUTIONS, moves));
+    }
+    if let Some(progress) = operations::progress(batch)? {
+        beside.push((sql::WRITE_PROGRESS, progress));
     }
     if !batch.meters.is_empty() {
         beside.push((sql::WRITE_METERS, meters(&batch.meters)?));

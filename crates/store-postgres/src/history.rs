@@ -216,6 +216,9 @@ fn binds(filter: &ExecutionFilter, after: Option<Cursor>, wanted: usize) -> Bind
     binds.value(filter.bodies.result);
     binds.value(filter.bodies.stdout);
     binds.value(filter.bodies.stderr);
+    let ranks = filter.priorities.iter().map(|it| i16::from(it.rank()));
+    let ranks: Vec<i16> = ranks.collect();
+    binds.value((!ranks.is_empty()).then_some(ranks));
     binds
 }
 

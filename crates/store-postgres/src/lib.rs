@@ -19,6 +19,7 @@ mod dead_letters;
 mod executions;
 mod failure;
 mod history;
+mod operations;
 mod options;
 mod partition_rows;
 mod partitions;

@@ -117,10 +117,11 @@ fn read_active(
         i32,
         bool,
         Option<&'r [u8]>,
+        bool,
     );
     let columns = Columns::from_row(row)?;
     let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
-    let (.., unbegun, retried, demand) = columns;
+    let (.., unbegun, retried, demand, front) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
@@ -133,6 +134,7 @@ fn read_active(
         not_before: not_before.map(|Time(at)| at),
         cancel_requested,
         demand: demand.and_then(Demand::from_bytes),
+        front,
     })
 }
 
@@ -211,6 +213,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
         demand: row
             .try_get::<Option<&[u8]>, _>("demand")?
             .and_then(Demand::from_bytes),
+        front: row.try_get("front")?,
     })
 }
 

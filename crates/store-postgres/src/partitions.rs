@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, Priority, QueueTotals, RequestId,
-    Status, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Priority,
+    QueueTotals, RequestId, Status, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
@@ -25,7 +25,7 @@ use crate::partition_rows::{
     words, worker_end,
 };
 use crate::time::{Place, Time};
-use crate::{PostgresStore, pauses, requests, sql};
+use crate::{PostgresStore, operations, pauses, requests, sql};
 
 #[async_trait]
 impl PartitionStore for PostgresStore {
@@ -255,6 +255,13 @@ impl PartitionStore for PostgresStore {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         pauses::load(&self.db, newer_than).await
+    }
+
+    async fn open_operations(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError> {
+        operations::open(&self.db, partitions).await
     }
 
     async fn load_totals(

@@ -112,6 +112,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0019_additive_meter.sql"),
         ),
         (
+            20,
+            "additive_operations",
+            include_str!("../../../migrations/postgres/0020_additive_operations.sql"),
+        ),
+        (
             22,
             "additive_end_code",
             include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),

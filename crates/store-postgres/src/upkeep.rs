@@ -91,6 +91,7 @@ pub(crate) async fn maintain(
         ),
         ("policies", sql::PRUNE_POLICIES, Some(audit)),
         ("meters", sql::PRUNE_METERS, None),
+        ("operations", sql::PRUNE_OPERATIONS, Some(audit)),
         ("workers", sql::PRUNE_WORKERS, None),
         ("executors", sql::PRUNE_EXECUTORS, None),
     ] {

@@ -3,6 +3,7 @@
 -- group or NULL. Each arm has a limit of its own (?6, ?7), 0 when its table cannot hold any of
 -- the statuses, and reads along an index that is already in order; ?8 is the size of the page.
 -- ?9 to ?12: whether parameters, result, stdout and stderr are read; they can be long.
+-- The last one: the priorities or [].
 SELECT * FROM (
     SELECT id, action, action_ref, status, priority, attempt, grant_no, request_id,
            enforcement_id, requested_by, group_key, labels,
@@ -15,6 +16,7 @@ SELECT * FROM (
        AND (?3 = '[]' OR status IN (SELECT value FROM json_each(?3)))
        AND (?4 IS NULL OR requested_by = ?4)
        AND (?5 IS NULL OR group_key = ?5)
+       AND (?14 = '[]' OR priority IN (SELECT value FROM json_each(?14)))
        AND action = (SELECT id FROM action WHERE ref = ?13)
      ORDER BY created DESC, id DESC
      LIMIT ?6)
@@ -32,6 +34,7 @@ SELECT * FROM (
        AND (?3 = '[]' OR status IN (SELECT value FROM json_each(?3)))
        AND (?4 IS NULL OR requested_by = ?4)
        AND (?5 IS NULL OR group_key = ?5)
+       AND (?14 = '[]' OR priority IN (SELECT value FROM json_each(?14)))
        AND action = (SELECT id FROM action WHERE ref = ?13)
      ORDER BY created DESC, id DESC
      LIMIT ?7)

@@ -1,7 +1,12 @@
 //! A batch in the form in which the statements take it: one JSON array for each list.
 
-use attune_core::{EndCode, Outcome, QueueTotals, Status};
-use attune_store::{Batch, End, Meter, NewAudit, NewDeadLetter, NewExecution, Update};
+use attune_core::{
+    EndCode, OperationId, OperationProgress, Outcome, PartitionId, QueueTotals, Status,
+};
+use attune_store::{
+    Batch, End, Meter, MovedExecution, NewAudit, NewDeadLetter, NewExecution, Update, stored_place,
+    stored_state,
+};
 use serde::Serialize;
 
 use crate::rows::{demand_text, digits, list, list_unless_empty, text_of, time_text};
@@ -23,10 +28,12 @@ pub(crate) struct BatchLists {
     pub(crate) revocations: Option<String>,
     pub(crate) marks: Option<String>,
     pub(crate) put_back: Option<String>,
+    pub(crate) moves: Option<String>,
     pub(crate) ends: Option<String>,
     /// The ids in `ends`.
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
+    pub(crate) progress: Option<String>,
     pub(crate) meters: Option<String>,
     pub(crate) audit: Option<String>,
     pub(crate) letters: Vec<NewDeadLetter>,
@@ -101,6 +108,26 @@ struct PutBackRow<'a> {
     not_before: Option<String>,
     unbegun: u16,
     last_error: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct MoveRow {
+    id: i64,
+    priority: u8,
+    /// As its column holds it.
+    front: u8,
+}
+
+#[derive(Serialize)]
+struct ProgressRow {
+    operation: i64,
+    partition: u16,
+    upto: Option<i64>,
+    cursor: Option<i64>,
+    matched: u64,
+    done: u64,
+    skipped: u64,
+    state: &'static str,
 }
 
 #[derive(Serialize)]
@@ -210,6 +237,8 @@ impl BatchLists {
                     })
                     .collect(),
             ),
+            moves: list_unless_empty(batch.moves.iter().map(move_row).collect()),
+            progress: list_unless_empty(batch.progress.iter().map(progress_row).collect()),
             meters: list_unless_empty(batch.meters.iter().map(meter_row).collect()),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
             letters: batch.letters.clone(),
@@ -305,6 +334,29 @@ fn put_back_row(update: &Update) -> Option<PutBackRow<'_>> {
         unbegun: put_back.unbegun,
         last_error: put_back.last_error.as_deref(),
     })
+}
+
+fn move_row(moved: &MovedExecution) -> MoveRow {
+    MoveRow {
+        id: moved.id.0,
+        priority: moved.priority.rank(),
+        front: moved.front.into(),
+    }
+}
+
+fn progress_row(
+    (partition, operation, progress): &(PartitionId, OperationId, OperationProgress),
+) -> ProgressRow {
+    ProgressRow {
+        operation: operation.0,
+        partition: partition.0,
+        upto: stored_place(*partition, progress.upto),
+        cursor: stored_place(*partition, progress.cursor),
+        matched: progress.matched,
+        done: progress.done,
+        skipped: progress.skipped,
+        state: stored_state(progress),
+    }
 }
 
 fn update_row(update: &Update) -> UpdateRow {

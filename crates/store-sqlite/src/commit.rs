@@ -42,12 +42,16 @@ pub(crate) async fn write(
     if let Some(put_back) = lists.put_back {
         script.add(sql::PUT_BACK, [put_back]);
     }
+    if let Some(moves) = lists.moves {
+        script.add(sql::MOVE_EXECUTIONS, [moves]);
+    }
     let end = lists.ends.map(|ends| {
         script.add(sql::END_INTO_HISTORY, [ends, at]);
         script.add(sql::END_DELETE, [lists.end_ids])
     });
     for (statement, items) in [
         (sql::UPSERT_TOTALS, lists.totals),
+        (sql::WRITE_PROGRESS, lists.progress),
         (sql::UPSERT_METERS, lists.meters),
         (sql::INSERT_AUDIT, lists.audit),
     ] {

@@ -115,6 +115,8 @@ async fn page(
     if let Some(action_ref) = filter.action_ref {
         query = query.bind(action_ref);
     }
+    let ranks = filter.priorities.iter().map(|it| it.rank());
+    query = query.bind(list(ranks));
     let rows = query.fetch_all(&mut *inner.reader().await?).await?;
     let mut executions: Vec<_> = rows.iter().map(record).collect::<Result<_, _>>()?;
     let more = executions.len() > limit as usize;

@@ -26,6 +26,7 @@ mod former;
 mod identity;
 mod lock;
 mod migrate;
+mod operations;
 mod options;
 mod partition_rows;
 mod partitions;

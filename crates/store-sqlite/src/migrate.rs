@@ -91,6 +91,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0016_additive_meter.sql"),
     ),
     (
+        17,
+        "additive_operations",
+        include_str!("../../../migrations/sqlite/0017_additive_operations.sql"),
+    ),
+    (
         19,
         "additive_end_code",
         include_str!("../../../migrations/sqlite/0019_additive_end_code.sql"),

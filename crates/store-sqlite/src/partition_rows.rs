@@ -86,6 +86,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         not_before: optional_time(row, "not_before")?,
         cancel_requested: row.try_get(7)?,
         demand: row.try_get::<Option<&str>, _>(10)?.and_then(demand),
+        front: row.try_get(11)?,
     })
 }
 
@@ -105,6 +106,7 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         running_for: row.try_get::<Option<f64>, _>("running_for")?.map(duration),
         cancel_requested: row.try_get("cancel_requested")?,
         demand: row.try_get::<Option<&str>, _>("demand")?.and_then(demand),
+        front: row.try_get("front")?,
     })
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, Status,
-    WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
+    RequestId, Status, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
@@ -27,7 +27,7 @@ use crate::partition_rows::{
 };
 use crate::rows::{action, body, digits, list, partition, partition_list, time, time_text, uuid};
 use crate::store::{Inner, SqliteStore};
-use crate::{pauses, sql};
+use crate::{operations, pauses, sql};
 
 #[async_trait]
 impl PartitionStore for SqliteStore {
@@ -234,6 +234,13 @@ impl PartitionStore for SqliteStore {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         pauses::load(self, newer_than).await
+    }
+
+    async fn open_operations(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError> {
+        operations::open(self, partitions).await
     }
 
     async fn load_totals(

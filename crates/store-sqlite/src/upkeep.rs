@@ -41,6 +41,7 @@ pub(crate) async fn maintain(inner: &Inner, keep: HistoryRetention) -> Result<()
         ("audit log", sql::PRUNE_AUDIT, keep.records.audit),
         ("policies", sql::PRUNE_POLICIES, keep.records.audit),
         ("meters", sql::PRUNE_METERS, OVER_KEPT),
+        ("operations", sql::PRUNE_OPERATIONS, keep.records.audit),
         ("workers", sql::PRUNE_WORKERS, DEAD_KEPT),
         ("executors", sql::PRUNE_EXECUTORS, DEAD_KEPT),
     ] {

@@ -22,6 +22,8 @@ pub mod what {
     pub const QUEUES_DRAIN: &str = "queues.drain";
     /// Operators resume queues; the target likewise.
     pub const QUEUES_RESUME: &str = "queues.resume";
+    /// Operators asked for a bulk operation; the target is `operation` and its number.
+    pub const OPERATION: &str = "executions.operation";
     /// More executions held a slot than the limit allows.
     pub const LIMIT_VIOLATION: &str = "violation.limit";
     /// An operator fenced off what was before a restore of the store.

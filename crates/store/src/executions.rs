@@ -166,6 +166,8 @@ impl Default for Bodies {
 /// Which executions to list, and how much of each; an empty filter is all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExecutionFilter {
+    /// Only those of these priorities; all when empty.
+    pub priorities: Vec<Priority>,
     /// Only this action's.
     pub action_ref: Option<String>,
     /// Only those in one of these states; empty is all.

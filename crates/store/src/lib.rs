@@ -15,8 +15,10 @@ pub mod error;
 pub mod executions;
 pub mod leases;
 pub mod meters;
+pub mod operations;
 pub mod partitions;
 pub mod pauses;
+pub mod rows;
 pub mod stats;
 pub mod workers;
 
@@ -36,13 +38,19 @@ pub use executions::{
 };
 pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
+pub use operations::{
+    Depth, NewOperation, OperationRecord, OperationStore, read_kind, stored_kind, stored_place,
+    stored_state,
+};
 pub use partitions::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, End,
-    ExecutionWords, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES, NewExecution,
-    PartitionStore, PutBack, SlotRow, Update, WorkerEnd,
+    Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES,
+    MovedExecution, NewExecution, PartitionStore, PutBack, Update,
 };
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
+};
+pub use rows::{
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
 pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
@@ -68,6 +76,7 @@ pub trait Store:
     + AuditStore
     + DeadLetterStore
     + PauseStore
+    + OperationStore
     + Send
     + Sync
     + 'static

@@ -1,13 +1,13 @@
 //! The owner's port: leases, takeover, and the one fenced commit per batch.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, Outcome, OwnerId, PartitionId, Priority,
-    QueueTotals, RequestId, Status, Submission, WorkerId,
+    Action, ActionId, Attempt, Demand, Epoch, ExecutionId, OperationId, OperationProgress, Outcome,
+    OwnerId, PartOfOperation, PartitionId, Priority, QueueTotals, RequestId, Status, Submission,
+    WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
@@ -18,6 +18,7 @@ use crate::error::StoreError;
 use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
 use crate::meters::{Meter, MeterPage, MeterPlace};
 use crate::pauses::PauseSet;
+use crate::rows::{ActivePage, ActivePlace, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd};
 
 /// What an owner must know before it decides on a batch of submissions.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +96,17 @@ pub struct PutBack {
     pub last_error: Option<String>,
 }
 
+/// Where an execution stands that waits and was moved by hand. Writing it twice is the same as once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedExecution {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// Its priority from now on.
+    pub priority: Priority,
+    /// Whether it goes before all others of its action.
+    pub front: bool,
+}
+
 /// The end of an execution that is stored as active: it moves into the history.
 #[derive(Debug, Clone)]
 pub struct End {
@@ -120,8 +132,12 @@ pub struct Batch {
     pub instant: Vec<(NewExecution, Arc<Outcome>)>,
     /// Changes of stored executions.
     pub updates: Vec<Update>,
+    /// Executions that stand elsewhere from now on, also where the same batch grants them a slot.
+    pub moves: Vec<MovedExecution>,
     /// Ends of stored executions.
     pub ends: Vec<End>,
+    /// How far bulk operations are after this batch.
+    pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
     /// What was counted for limits.
@@ -143,7 +159,9 @@ impl Batch {
             inserts: Vec::new(),
             instant: Vec::new(),
             updates: Vec::new(),
+            moves: Vec::new(),
             ends: Vec::new(),
+            progress: Vec::new(),
             totals: Vec::new(),
             meters: Vec::new(),
             audit: Vec::new(),
@@ -156,7 +174,9 @@ impl Batch {
         self.inserts.is_empty()
             && self.instant.is_empty()
             && self.updates.is_empty()
+            && self.moves.is_empty()
             && self.ends.is_empty()
+            && self.progress.is_empty()
             && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
@@ -201,127 +221,6 @@ pub enum CommitError {
     /// have moved on: the first try may come late.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-/// An execution that waits or holds a slot, as a new owner loads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ActiveRow {
-    /// Its id.
-    pub id: ExecutionId,
-    /// Its action.
-    pub action_id: ActionId,
-    /// Its priority.
-    pub priority: Priority,
-    /// `Queued`, `Requested` or `Running`.
-    pub status: Status,
-    /// Its attempt.
-    pub attempt: Attempt,
-    /// How many of its grants never began: [`PutBack::unbegun`].
-    pub unbegun: u16,
-    /// Whether it has a [`PutBack::last_error`].
-    pub retried: bool,
-    /// When it was accepted: [`Batch::at`].
-    pub created: DateTime<Utc>,
-    /// When it may start, if that was delayed, or [`PutBack::not_before`].
-    pub not_before: Option<DateTime<Utc>>,
-    /// Whether it shall be ended.
-    pub cancel_requested: bool,
-    /// [`NewExecution::demand`]; nothing where what is stored is none.
-    pub demand: Option<Demand>,
-}
-
-/// What an execution says by which it can be grouped.
-#[derive(Debug, Clone)]
-pub struct ExecutionWords {
-    /// Which execution.
-    pub id: ExecutionId,
-    /// The user for whom it runs.
-    pub requested_by: Option<String>,
-    /// Its own group.
-    pub group: Option<String>,
-    /// Its labels; none where they cannot be read.
-    pub labels: BTreeMap<String, String>,
-    /// Its parameters; none where they cannot be read.
-    pub parameters: Box<RawValue>,
-}
-
-/// Where a page of [`PartitionStore::load_partition`] ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ActivePlace {
-    /// The action of its last row.
-    pub action_id: ActionId,
-    /// When that row was accepted.
-    pub created: DateTime<Utc>,
-    /// Its id.
-    pub id: ExecutionId,
-}
-
-/// A page of what a partition has active.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ActivePage {
-    /// The rows.
-    pub rows: Vec<ActiveRow>,
-    /// Where the next page goes on, when this one is full.
-    pub next: Option<ActivePlace>,
-}
-
-/// A range of ids, and what is active there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ActiveSlice {
-    /// The rows, by rising id.
-    pub rows: Vec<ActiveRow>,
-    /// The last id of the range, whatever its partition; `None` when nothing comes after its
-    /// beginning.
-    pub last: Option<ExecutionId>,
-}
-
-/// The lease of a worker, as a watcher judges it; see [`ObservedLease`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerEnd {
-    /// Which worker.
-    pub worker: WorkerId,
-    /// The pool it serves.
-    pub pool: String,
-    /// How many executions it runs at once.
-    pub slots: u32,
-    /// Rises with every renewal.
-    pub renewals: i64,
-    /// How long the lease was when it was last renewed; at most until its end when it was ended.
-    pub ttl: Duration,
-    /// Whether somebody has ended it ([`PartitionStore::end_workers`]), or its worker itself.
-    pub ended: bool,
-}
-
-/// An execution that holds a slot, as the reconciler compares it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotRow {
-    /// Its id.
-    pub id: ExecutionId,
-    /// Its action.
-    pub action_id: ActionId,
-    /// Its priority.
-    pub priority: Priority,
-    /// Its attempt.
-    pub attempt: Attempt,
-    /// How many of its grants never began.
-    pub unbegun: u16,
-    /// `Requested` or `Running`.
-    pub status: Status,
-    /// Who claimed it.
-    pub worker: Option<WorkerId>,
-    /// Whether the lease of its worker was ended, or its row is gone. Only somebody's decision
-    /// ends a lease ([`PartitionStore::end_workers`]), never the store's clock.
-    pub worker_over: bool,
-    /// When it was accepted: [`Batch::at`].
-    pub created: DateTime<Utc>,
-    /// When the slot was granted, likewise.
-    pub requested_at: Option<DateTime<Utc>>,
-    /// How long ago it was claimed by the store's clock, if it was.
-    pub running_for: Option<Duration>,
-    /// Whether it shall be ended.
-    pub cancel_requested: bool,
-    /// As for [`ActiveRow::demand`].
-    pub demand: Option<Demand>,
 }
 
 /// What an owner asks of the store.
@@ -461,6 +360,16 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError>;
+
+    /// The bulk operations that are open in these partitions, by partition and number. One of a kind that
+    /// this program does not know is left to others.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn open_operations(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError>;
 
     /// The totals of every queue of these partitions.
     ///

@@ -150,6 +150,15 @@ impl Api {
             .await
     }
 
+    /// Puts JSON.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<Answer> {
+        self.send(Method::PUT, path, &[], serde_json::to_vec(body)?)
+            .await
+    }
+
     /// What `/metrics` says of one series without labels, or of the sum of its series.
     ///
     /// # Errors

@@ -76,23 +76,35 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         statuses: params.list("status")?,
         requested_by: params.take("user")?,
         group: params.take("group")?,
+        priorities: Vec::new(),
         bodies: bodies(&params.list("include")?),
     };
+    let known = "action, status, user, group, include, limit, cursor";
+    listed(&app, params, filter, known).await
+}
+
+/// A page of executions by filter, with what is left of the parameters: `limit` and `cursor`.
+pub(super) async fn listed(
+    app: &App,
+    mut params: Params,
+    filter: ExecutionFilter,
+    known: &str,
+) -> Result<Response, ApiError> {
     let limit = params.limit(app.options.max_page_size)?;
     let after = params
         .take("cursor")?
         .map(|text| decode_cursor(&text))
         .transpose()?;
-    params.end("action, status, user, group, include, limit, cursor")?;
+    params.end(known)?;
     let max = app.options.page_bytes;
     if filter.bodies == Bodies::NONE {
         let memory = app.memory.reserve(max.min(limit as usize * ROW_BYTES));
         let memory = memory.await?;
-        return Ok(memory.json(&page(&app, &filter, after, limit, limit).await?));
+        return Ok(memory.json(&page(app, &filter, after, limit, limit).await?));
     }
     let memory = app.memory.reserve(max).await?;
     let _turn = app.memory.turn().await?;
-    Ok(memory.json(&page(&app, &filter, after, limit, LONG_ROWS).await?))
+    Ok(memory.json(&page(app, &filter, after, limit, LONG_ROWS).await?))
 }
 
 /// A page of up to `limit` rows and [`page_bytes`](crate::ApiOptions::page_bytes), read in steps

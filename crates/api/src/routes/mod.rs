@@ -1,11 +1,13 @@
 //! The routes: what each answers, and what stands before all of them.
 
 mod actions;
+mod admin;
 mod cluster;
 mod dead_letters;
 mod executions;
 mod explain;
 mod holders;
+mod operations;
 mod pauses;
 mod probes;
 mod queues;
@@ -127,6 +129,12 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(pauses::list))
         .routes(routes!(pauses::hold, pauses::resume))
         .routes(routes!(pauses::hold_all, pauses::resume_all))
+        .routes(routes!(operations::begin, operations::list))
+        .routes(routes!(operations::preview))
+        .routes(routes!(operations::show))
+        .routes(routes!(admin::list))
+        .routes(routes!(admin::queue))
+        .routes(routes!(admin::set_priority))
         .routes(routes!(cluster::show))
         .routes(routes!(cluster::audit_log))
         .routes(routes!(dead_letters::list))

@@ -1,10 +1,12 @@
-//! The ports that only show: leases of partitions, and the audit log.
+//! The ports that only show: leases of partitions, the audit log, and the probe.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use attune_api::Probe;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
+    RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
@@ -165,6 +167,13 @@ impl PartitionStore for Fake {
         })
     }
 
+    async fn open_operations(
+        &self,
+        _partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
     async fn load_totals(
         &self,
         _partitions: &[PartitionId],
@@ -202,5 +211,16 @@ impl PartitionStore for Fake {
 
     async fn commit(&self, _batch: &Batch) -> Result<Committed, CommitError> {
         panic!("{NOT_ASKED}")
+    }
+}
+
+#[async_trait]
+impl Probe for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        self.with(|state| state.probe.clone().map_or(Ok(()), Err))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_api::{Commands, Ports, Probe};
+use attune_api::{Commands, Ports};
 use attune_bus::MemoryBus;
 use attune_commands::ClientError;
 use attune_core::{
@@ -17,9 +17,9 @@ use attune_core::{
 use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
-    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, PauseChange, PauseSet,
-    PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage, StatsRow, StatsStore,
-    StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
+    ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
+    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage,
+    StatsRow, StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -75,6 +75,9 @@ pub(crate) struct State {
     pub(crate) bus: MemoryBus,
     pub(crate) pauses: PauseSet,
     pub(crate) pause_changes: Vec<PauseChange>,
+    pub(crate) operations: Vec<OperationRecord>,
+    /// Nobody carries operations out.
+    pub(crate) no_owner: bool,
 }
 
 /// All ports on one state; a clone is the same.
@@ -110,6 +113,7 @@ impl Fake {
             audit: all.clone(),
             partitions: all.clone(),
             pauses: all.clone(),
+            operations: all.clone(),
             letters: all.clone(),
             bus: Arc::new(self.with(|state| state.bus.clone())),
             commands: all.clone(),
@@ -334,6 +338,14 @@ impl Commands for Fake {
     ) -> Vec<Result<Accepted, ClientError>> {
         self.with(|state| state.tell_pauses(partitions))
     }
+
+    async fn operations_changed(
+        &self,
+        partitions: &[PartitionId],
+        _deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.with(|state| state.carry_out(partitions))
+    }
 }
 
 #[async_trait]
@@ -528,16 +540,5 @@ impl StatsStore for Fake {
             rows.truncate(limit as usize);
             StatsPage { rows, total }
         })
-    }
-}
-
-#[async_trait]
-impl Probe for Fake {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    async fn probe(&self) -> Result<(), String> {
-        self.with(|state| state.probe.clone().map_or(Ok(()), Err))
     }
 }

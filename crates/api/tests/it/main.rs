@@ -13,6 +13,7 @@ mod fake_cluster;
 mod fakes;
 mod harness;
 mod http;
+mod operations;
 mod operators;
 mod pauses;
 mod queues;

@@ -31,6 +31,7 @@ mod lost_workers;
 mod memory;
 mod messages;
 mod monitoring;
+mod operations;
 mod operators;
 mod oracle;
 mod orders;

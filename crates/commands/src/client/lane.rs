@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
-use attune_messages::v1::{ActionChanged, Cancel, Explain, ForceRelease, PausesChanged, Submit};
+use attune_messages::v1::{
+    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged, Submit,
+};
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use chrono::Utc;
 use serde_json::value::RawValue;
@@ -32,6 +34,7 @@ pub(super) enum Kind {
     ForceRelease,
     ActionChanged,
     PausesChanged,
+    OperationsChanged,
 }
 
 impl Kind {
@@ -44,6 +47,7 @@ impl Kind {
             Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
             Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
             Self::PausesChanged => PackSize::of::<PausesChanged>(bounds),
+            Self::OperationsChanged => PackSize::of::<OperationsChanged>(bounds),
         }
     }
 
@@ -56,6 +60,7 @@ impl Kind {
             Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
             Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
             Self::PausesChanged => encode_raw::<PausesChanged>(message_id, now, items),
+            Self::OperationsChanged => encode_raw::<OperationsChanged>(message_id, now, items),
         }
     }
 }

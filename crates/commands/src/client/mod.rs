@@ -15,6 +15,7 @@
 
 mod answers;
 mod copies;
+mod error;
 mod lane;
 mod pending;
 
@@ -26,8 +27,8 @@ use std::time::Duration;
 use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
-    Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject, PausesChanged,
-    Submit,
+    Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject,
+    OperationsChanged, PausesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -37,6 +38,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use attune_bus::port::{Bus, BusError, REPLY_PREFIX, Subscription, Topic};
+pub use error::ClientError;
 use lane::{Command, Kind, Lane};
 use pending::{Outcome, Pending, Waiter};
 
@@ -72,36 +74,6 @@ impl ClientOptions {
             max_in_flight: 16_384,
         }
     }
-}
-
-/// Why a command was not accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
-    /// The owner refused it; nothing was stored.
-    #[error("the command was refused")]
-    Rejected(#[source] Reject),
-    /// Neither an answer nor a refusal came in time: it may have been carried out, or may still
-    /// be. Repeat it under the same request id.
-    #[error("the outcome of request {request_id} is not known: {reason}")]
-    NotConfirmed {
-        /// Under which it is to be repeated.
-        request_id: RequestId,
-        /// What was missing.
-        reason: String,
-    },
-    /// No executor has ever served this partition, or it holds as many commands as it may.
-    /// Nothing was stored by this call; one before it under the same id, of which nothing is known, may
-    /// have. Trying again later is right.
-    #[error("partition {0} takes no commands now: no executor has started, or it is full")]
-    Unroutable(PartitionId),
-    /// This client has as many commands without an answer as it may. Nothing was sent.
-    #[error("{max_in_flight} commands wait for an answer; try again in {retry_after_seconds} s")]
-    Overloaded {
-        /// The bound that was reached.
-        max_in_flight: usize,
-        /// When trying again may help, in seconds.
-        retry_after_seconds: u32,
-    },
 }
 
 /// What a client can tell about itself.
@@ -335,11 +307,34 @@ impl CommandClient {
         partitions: impl IntoIterator<Item = PartitionId>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
+        let item = |request_id| PausesChanged { request_id };
+        self.tell(Kind::PausesChanged, item, partitions, deadline)
+            .await
+    }
+
+    /// Tells the owners of these partitions that there are bulk operations that are new, and waits until
+    /// each has heard it. The outcomes come in the order of the partitions.
+    pub async fn operations_changed(
+        &self,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let item = |request_id| OperationsChanged { request_id };
+        self.tell(Kind::OperationsChanged, item, partitions, deadline)
+            .await
+    }
+
+    async fn tell<T: Serialize>(
+        &self,
+        kind: Kind,
+        item: impl Fn(RequestId) -> T,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
         let deadline = Deadline::after(deadline);
         let tell = |partition| {
             let request_id = RequestId::fresh();
-            let item = PausesChanged { request_id };
-            let prepared = Prepared::new(Kind::PausesChanged, request_id, &item);
+            let prepared = Prepared::new(kind, request_id, &item(request_id));
             let (waiter, command) = self.shared.register(partition, prepared)?;
             lane::push(&self.shared, partition, vec![command]);
             Ok(waiter)

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use attune_core::{
-    Action, ActionId, Epoch, ExecutionId, OwnerId, PartitionId, QueueTotals, RequestId, WorkerId,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, QueueTotals,
+    RequestId, WorkerId,
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
@@ -297,6 +298,15 @@ impl PartitionStore for Remote {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         self.call(async move |store: Arc<dyn Store>| store.pauses(newer_than).await)
+            .await
+    }
+
+    async fn open_operations(
+        &self,
+        partitions: &[PartitionId],
+    ) -> Result<Vec<PartOfOperation>, StoreError> {
+        let partitions = partitions.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.open_operations(&partitions).await)
             .await
     }
 

@@ -7,6 +7,13 @@ use attune_core::Refusal;
 
 use super::*;
 
+impl World {
+    pub(super) fn rows(&self, keep: impl Fn(&(StoredSlot, bool)) -> bool) -> Vec<StoredExecution> {
+        let kept = self.slots.iter().filter(|slot| keep(slot));
+        kept.map(|(slot, _)| slot.execution()).collect()
+    }
+}
+
 #[test]
 fn a_slot_that_only_the_store_knew_is_kept_when_an_older_answer_does_not_show_it() {
     let worker = WorkerId::fresh();

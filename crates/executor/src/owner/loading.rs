@@ -223,6 +223,7 @@ impl Owner {
         self.pending
             .extend(closed.map(|name| (id, Event::Pool { name, closed: true })));
         self.adopt_pauses(now, id);
+        self.adopt_operations();
         let elapsed_ms = now - began;
         self.say(Notice::TakenOver {
             partition: id,

@@ -109,7 +109,8 @@ impl Owner {
                 | Work::Cancels(_)
                 | Work::Explains(_)
                 | Work::Releases(_)
-                | Work::Pauses(_) => {}
+                | Work::Pauses(_)
+                | Work::Operations(_) => {}
             }
         }
         actions.retain(|text| ActionRef::check(text).is_ok());

@@ -16,6 +16,7 @@
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `pausing` reads what operators hold, and brings it to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
+//! - `operating` carries bulk operations out, a page at a time.
 //! - `workers` watches the leases of the workers, and ends those that are over.
 
 mod again;
@@ -30,6 +31,7 @@ mod leaving;
 mod loading;
 mod look_ups;
 mod looks;
+mod operating;
 mod pausing;
 mod pools;
 mod port;
@@ -53,7 +55,7 @@ use attune_core::{Epoch, OwnerId, PartitionId};
 use crate::counters::Counter;
 use crate::fact::{Decided, Fact};
 use crate::notice::Notice;
-use crate::partition::{ClusterBounds, Event, Partition, ReconcileBounds};
+use crate::partition::{ClusterBounds, Event, Page, Partition, ReconcileBounds};
 use crate::queue::{ExecutionQueueManager, Millis, QueueConfig, QueuesView};
 use backoff::Chance;
 use beside::Beside;
@@ -64,6 +66,7 @@ use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
+use operating::Operating;
 use pausing::Pausing;
 use rewriting::Rewrite;
 use rounds::Rounds;
@@ -111,6 +114,9 @@ pub struct OwnerOptions {
     pub page_rows: u32,
     /// How many executions one slice compares with the store; likewise.
     pub slice_rows: u32,
+    /// How many executions one page of a bulk operation has: what doing it to them costs is a pause for
+    /// everybody else, likewise.
+    pub operation_rows: usize,
     /// Whether what is decided is logged.
     pub keep_log: bool,
 }
@@ -199,6 +205,8 @@ enum Purpose {
     EndWorkers,
     Bodies,
     Words(PartitionId),
+    Operations,
+    OperationWords((PartitionId, Epoch), Box<Page>),
     /// Nobody waits for the answer.
     Nothing,
 }
@@ -226,6 +234,7 @@ pub struct Owner {
     sweep: Sweep,
     pausing: Pausing,
     grouping: Grouping,
+    operating: Operating,
     workers: Workers,
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     failing: FailingReads,
@@ -255,6 +264,7 @@ impl Owner {
             sweep: Sweep::default(),
             pausing: Pausing::default(),
             grouping: Grouping::default(),
+            operating: Operating::default(),
             workers: Workers::default(),
             calls: BTreeMap::new(),
             failing: FailingReads::default(),
@@ -315,6 +325,7 @@ impl Owner {
         self.go_on_sweeping(now);
         self.go_on_pausing(now);
         self.go_on_grouping(now);
+        self.go_on_operating(now);
         self.go_on_rewriting(now);
         self.go_on_with_beside(now);
         self.go_on_telling(now);
@@ -331,6 +342,7 @@ impl Owner {
         by(self.reach.wake_at(self.options.lease_ttl));
         by(self.sweep.wake_at());
         by(self.pausing.wake_at());
+        by(self.operating.wake_at());
         by(self.workers.wake_at());
         by(self.telling.wake_at());
         if self.may_begin() {
@@ -427,6 +439,8 @@ impl Owner {
             Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
             Purpose::Words(partition) => self.words_loaded(now, partition, reply),
+            Purpose::Operations => self.operations_read(now, reply),
+            Purpose::OperationWords(of, page) => self.operation_words_read(now, of, *page, reply),
             Purpose::Nothing => {}
         }
     }
@@ -437,6 +451,9 @@ impl Owner {
         for delivered in delivered {
             if !self.is_wanted(&delivered) {
                 continue;
+            }
+            if matches!(delivered.work, Work::Operations(_)) {
+                self.operating.ask();
             }
             if matches!(delivered.work, Work::Pauses(_)) {
                 self.pausing.ask(delivered);

@@ -119,6 +119,7 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
         id: ExecutionId::new(here, Seq::new(Epoch(1), 5)),
         action_id: action.id,
         priority: Priority::Normal,
+        front: false,
         status: Status::Queued,
         attempt: Attempt(0),
         unbegun: 0,

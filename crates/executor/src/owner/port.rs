@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Pauses, QueueStats,
-    QueueTotals, Refusal, RequestId, WorkerId,
+    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
+    QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -100,6 +100,8 @@ pub enum Work {
     Changes(Vec<(RequestId, String)>),
     /// What operators hold has changed.
     Pauses(Vec<RequestId>),
+    /// There are bulk operations that are new.
+    Operations(Vec<RequestId>),
 }
 
 impl Work {
@@ -112,7 +114,7 @@ impl Work {
             Self::Explains(items) => items.len() * EXPLAINED_AS,
             Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
-            Self::Pauses(items) => items.len(),
+            Self::Pauses(items) | Self::Operations(items) => items.len(),
         }
     }
 
@@ -278,6 +280,10 @@ pub enum Call {
     LoadBodies(Vec<ExecutionId>),
     /// What these executions say by which they can be grouped.
     LoadWords(Vec<ExecutionId>),
+    /// Which bulk operations are open in these partitions.
+    LoadOperations(Vec<PartitionId>),
+    /// What these executions say, for an operation.
+    LoadOperationWords(Vec<ExecutionId>),
     /// How the leases of the workers stand.
     WorkerEnds,
     /// End the leases of these workers, if their renewals still are what was observed.
@@ -305,6 +311,8 @@ impl Call {
             Self::LoadSlots(_) => "load the slots",
             Self::LoadBodies(_) => "load bodies",
             Self::LoadWords(_) => "load what executions are grouped by",
+            Self::LoadOperations(_) => "read which operations are open",
+            Self::LoadOperationWords(_) => "load what an operation must know of executions",
             Self::WorkerEnds => "look at the workers",
             Self::EndWorkers(_) => "end the leases of workers",
         }
@@ -377,6 +385,8 @@ pub enum Reply {
     Bodies(Vec<Body>),
     /// What executions say, of as many as one answer holds.
     Words(Vec<StoredWords>),
+    /// Bulk operations that are open, by partition and number.
+    Operations(Vec<PartOfOperation>),
     /// The leases of the workers.
     WorkerEnds(Vec<WorkerEnd>),
     /// The leases of these workers are over.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use attune_core::{Bug, Epoch, PartitionId};
 
 use super::backoff::{Backoff, Chance};
+use super::operating::REFUSALS;
 use super::{Call, Failure, Notice, Owner, Purpose, Reply, Trouble};
 use crate::counters::Counter;
 use crate::queue::Millis;
@@ -21,6 +22,8 @@ pub(super) struct Rewrite {
     /// When, unless it is being written.
     pub(super) at: Option<Millis>,
     backoff: Backoff,
+    /// How often it was refused.
+    refusals: u32,
     pub(super) since: Millis,
     pub(super) why: String,
 }
@@ -32,6 +35,7 @@ impl Rewrite {
             round: Box::new(round),
             at: Some(now),
             backoff: Backoff::new(100, 2_000),
+            refusals: 0,
             since: now,
             why,
         }
@@ -44,6 +48,7 @@ impl Rewrite {
         failure: &Failure,
         chance: &mut Chance,
     ) -> Millis {
+        self.refusals += 1;
         let again_in = self.backoff.next_delay(chance);
         self.at = Some(now + again_in);
         self.why.clone_from(&failure.words);
@@ -163,6 +168,13 @@ impl Owner {
             Reply::Failed(failure) if failure.refused => {
                 self.count(Counter::CommitRefused);
                 let again_in = rewrite.put_off(now, &failure, &mut self.chance);
+                let commit = &rewrite.round.commit;
+                if rewrite.refusals > REFUSALS && !commit.batch.progress.is_empty() {
+                    // It may be the operation that the store does not take, and memory has carried it
+                    // out: only loading again takes that back.
+                    self.hold_operations_off(now, commit);
+                    return self.unknown(now, &rewrite.round, Reply::Failed(failure));
+                }
                 self.say(Notice::CommitRefused {
                     partitions: vec![partition],
                     failure,

@@ -284,8 +284,8 @@ impl Owner {
                     effects.extend(changed(request_id, reply_to.as_ref()));
                 }
             }
-            // What was read is in force in this round.
-            Work::Pauses(items) => {
+            // What was read is in force in this round; operations are read beside it.
+            Work::Pauses(items) | Work::Operations(items) => {
                 for request_id in items {
                     effects.extend(changed(request_id, reply_to.as_ref()));
                 }

@@ -28,6 +28,7 @@ fn owner() -> Owner {
         },
         page_rows: 10_000,
         slice_rows: 2_000,
+        operation_rows: 1_000,
         keep_log: false,
     })
 }

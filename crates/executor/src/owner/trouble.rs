@@ -161,6 +161,8 @@ impl Owner {
             | Purpose::EndWorkers
             | Purpose::Look
             | Purpose::Pauses
+            | Purpose::Operations
+            | Purpose::OperationWords(..)
             | Purpose::Words(_) => true,
             Purpose::Sweep(asked) => {
                 matches!(asked, sweep::Asked::Slots(_) | sweep::Asked::Slice { .. })

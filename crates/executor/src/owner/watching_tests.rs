@@ -11,6 +11,8 @@ mod cut_off;
 mod late;
 #[path = "look_ups_tests.rs"]
 mod look_ups;
+#[path = "operating_tests.rs"]
+mod operating_tests;
 #[path = "pausing_tests.rs"]
 mod pausing;
 #[path = "renewing_tests.rs"]
@@ -22,18 +24,17 @@ use crate::partition::ReconcileBounds;
 use crate::stored::{
     Audit, Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
-use std::sync::Arc;
-
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Pauses, Priority, RequestId, Seq, Status, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, PartOfOperation, Pauses, Priority, RequestId, Seq,
+    Status, WorkerId,
 };
+use std::sync::Arc;
 
 const TTL: Millis = 15_000;
 const GRACE: Millis = 5_000;
 const TWO_HOURS: Millis = 2 * 3_600_000;
 const PARTITIONS: u16 = 16;
-/// How much later than it could an owner may notice something: the time between two looks, and
-/// some jitter.
+/// How much later than it could an owner may notice something: the time between two looks, and jitter.
 const SLACK: Millis = TTL / 10 + 200;
 
 /// An owner with a store in which others renew, or do not.
@@ -52,8 +53,8 @@ struct World {
     /// What is not answered yet.
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
-    /// What operators hold.
     pauses: Arc<Pauses>,
+    operations: Vec<PartOfOperation>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
     /// The rows of what is dispatched once more are gone.
@@ -129,6 +130,7 @@ impl World {
                 },
                 page_rows: 10_000,
                 slice_rows: 2_000,
+                operation_rows: 1_000,
                 keep_log: false,
             }),
             now: 1_000_000,
@@ -148,6 +150,7 @@ impl World {
             refuses_takes: false,
             held_back: Vec::new(),
             pauses: Arc::default(),
+            operations: Vec::new(),
             body_bytes: 0,
             are_gone: false,
             read: Vec::new(),
@@ -296,6 +299,7 @@ impl World {
                 }
                 Reply::Acquired(taken)
             }
+            Call::LoadOperations(_) => Reply::Operations(self.operations.clone()),
             Call::WorkerEnds => Reply::WorkerEnds(self.workers.clone()),
             Call::EndWorkers(observed) => {
                 for (worker, renewals) in &observed {
@@ -344,7 +348,7 @@ impl World {
                 let slots = self.slots.iter().map(|(slot, _)| slot.clone());
                 Reply::Slots(slots.filter(|slot| ids.contains(&slot.id)).collect())
             }
-            Call::LoadWords(_) => Reply::Words(Vec::new()),
+            Call::LoadWords(_) | Call::LoadOperationWords(_) => Reply::Words(Vec::new()),
             Call::LoadBodies(ids) => {
                 self.read.push(ids.len());
                 let text = format!("\"{}\"", "x".repeat(self.body_bytes));
@@ -359,6 +363,7 @@ impl World {
             }
             Call::Commit(commit) => {
                 self.letters += commit.batch.letters.len();
+                operating_tests::keep(&mut self.operations, &commit.batch);
                 let audit = commit.batch.audit.iter();
                 self.entries.extend(audit.filter_map(beside::request_of));
                 for change in &commit.batch.changes {
@@ -370,11 +375,6 @@ impl World {
             Call::Retire => Reply::Retired,
             Call::LoadMeters { .. } => unreachable!("no action counts anything"),
         }
-    }
-
-    fn rows(&self, keep: impl Fn(&(StoredSlot, bool)) -> bool) -> Vec<StoredExecution> {
-        let kept = self.slots.iter().filter(|slot| keep(slot));
-        kept.map(|(slot, _)| slot.execution()).collect()
     }
 
     /// Nobody holds anything.
@@ -434,6 +434,7 @@ fn failed(words: &str) -> Reply {
 
 fn slot(place: u32, worker: WorkerId) -> StoredSlot {
     StoredSlot {
+        front: false,
         id: ExecutionId::new(PartitionId(0), Seq::new(Epoch(2), place)),
         action_id: ActionId(1),
         priority: Priority::Normal,

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, Explanation, Outcome, Pauses, Priority, QueueTotals,
-    Reject, RequestId, Submission, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, Explanation, Moved, OperationId, OperationProgress,
+    Outcome, PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission,
+    WorkerId,
 };
 
+use super::Page;
 use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::queue::Millis;
@@ -114,6 +116,10 @@ pub enum Event {
     /// What executions say that are there, and whose action groups them otherwise than when they
     /// were accepted.
     Words(Vec<StoredWords>),
+    /// Bulk operations that are open in the store.
+    Operations(Vec<PartOfOperation>),
+    /// The next executions of one of them, and what they say where that had to be read.
+    Page(Page, Vec<StoredWords>),
     /// Time has passed.
     Tick,
 }
@@ -241,6 +247,15 @@ pub enum Effect {
     Insert(NewExecution),
     /// Change a stored execution.
     Change(Change),
+    /// Let one that waits stand elsewhere.
+    Move(Moved),
+    /// Say how far an operation is.
+    Progress {
+        /// Which operation.
+        operation: OperationId,
+        /// How far.
+        progress: OperationProgress,
+    },
     /// Move an execution to the history.
     End(End),
     /// Tell the workers to run it.

@@ -12,6 +12,7 @@ mod force_release;
 mod grouping;
 mod holders;
 mod log;
+mod operating;
 mod overflow;
 mod pausing;
 mod reconcile;
@@ -25,8 +26,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, Pauses, QueueStats,
-    QueueTotals, RequestId, Status,
+    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, OperationId, PartitionId, Pauses,
+    QueueStats, QueueTotals, RequestId, Status,
 };
 
 use crate::detector::Detector;
@@ -35,12 +36,14 @@ use crate::policy::{QueueLimits, QuotaMeter, RunTimes, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
+use operating::Part;
 use room::Room;
 
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
     ReconcileBounds, Submit,
 };
+pub use operating::Page;
 
 /// How many slots a partition grants in one step, and how many executions it expires or wakes, over all
 /// of its queues, before it lets other events and partitions have their turn.
@@ -102,6 +105,12 @@ pub struct Partition {
     unserved: BTreeSet<ActionId>,
     /// Queues that stand still until it is known what executions demand that are there.
     regrouping: BTreeSet<ActionId>,
+    /// Bulk operations that are open here; absent nearly always.
+    #[expect(
+        clippy::box_collection,
+        reason = "every partition has it, and nearly none uses it"
+    )]
+    operations: Option<Box<BTreeMap<OperationId, Part>>>,
     /// What a step may do, and what may still be done in this round.
     step_items: usize,
     room: Room,
@@ -149,6 +158,7 @@ impl Partition {
             scheduled: HashMap::new(),
             unserved: BTreeSet::new(),
             regrouping: BTreeSet::new(),
+            operations: None,
             step_items: STEP_ITEMS,
             room: Room::of(STEP_ITEMS),
             turn: ActionId(i64::MIN),
@@ -317,6 +327,8 @@ impl Partition {
                 changed,
             } => self.reconcile((now, stamp), &slots, bounds, &changed, out),
             Event::Words(words) => self.assign(now, words, out),
+            Event::Operations(parts) => self.begin_operations(parts, out),
+            Event::Page(page, words) => self.operate(now, page, words, out),
             Event::Tick => self.tick(now, out),
         }
     }
@@ -467,6 +479,7 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
             eligible_at,
             held_since: None,
             cancel_requested: row.cancel_requested,
+            front: row.front,
             share: Share::default(),
         };
         queue.restore_holder(row.id, holder, row.demand.as_ref());
@@ -484,7 +497,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         eligible_at,
         attempt: row.attempt,
         unbegun: row.unbegun,
-        delayed: not_before.is_some(),
+        delayed: not_before.is_some() || row.front,
+        front: row.front,
         share: Share::default(),
     };
     let not_before = not_before.filter(|time| *time > now);

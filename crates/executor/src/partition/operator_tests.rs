@@ -234,6 +234,7 @@ fn granting_beyond_the_limit_is_found() {
 /// One that waits for its first slot.
 fn entry(execution_id: ExecutionId, seq: Seq) -> Waiting {
     Waiting {
+        front: false,
         execution_id,
         seq,
         enqueued_at: 0,

@@ -163,6 +163,7 @@ fn who_is_known_and_stands_nowhere_gets_its_place_back() {
     assert_eq!(world.holders(), [ids[1]]);
     // One that waits for its time stands in its queue as well.
     let delayed = Waiting {
+        front: false,
         execution_id: ids[2],
         seq: ids[2].seq(),
         enqueued_at: 0,

@@ -50,6 +50,7 @@ fn due(counts: &[(i64, u32)], limit: Option<u32>) -> Partition {
 
 fn row(action: i64, place: u32, not_before: Option<Millis>) -> StoredExecution {
     StoredExecution {
+        front: false,
         id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), place)),
         action_id: ActionId(action),
         priority: Priority::Normal,

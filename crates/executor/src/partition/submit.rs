@@ -112,6 +112,7 @@ impl Partition {
             attempt: Attempt(0),
             unbegun: 0,
             delayed: submission.not_before.is_some(),
+            front: false,
             share: Share::default(),
         };
         let rule = self.demands.get(&action.id);
@@ -243,9 +244,7 @@ impl Partition {
             let words = format!("execution {execution_id} neither waits nor runs");
             return Err(Reject::new(RejectCode::AlreadyEnded, words));
         };
-        let mark = |queue: &mut ActionQueue| queue.request_cancel(execution_id);
-        if let Some(attempt) = self.queues.with_existing(action_id, mark).flatten() {
-            self.asked(action_id, (execution_id, attempt), None, out);
+        if self.ask_to_end(action_id, execution_id, out) {
             return accepted(None);
         }
         let take = |queue: &mut ActionQueue| queue.cancel_waiting(execution_id.seq());

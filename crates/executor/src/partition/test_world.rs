@@ -275,6 +275,7 @@ impl World {
             .map(|(id, (status, attempt, _))| {
                 let put_back = self.stored.put_back.get(id);
                 StoredExecution {
+                    front: false,
                     id: *id,
                     action_id: ACTION,
                     priority: Priority::Normal,
@@ -309,6 +310,7 @@ impl World {
     pub(super) fn slot(&self, id: ExecutionId, worker_over: bool) -> StoredSlot {
         let (status, attempt, _) = self.stored.active[&id];
         StoredSlot {
+            front: false,
             id,
             action_id: ACTION,
             priority: Priority::Normal,

@@ -383,6 +383,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
     world.submit(1);
     let now = 10_000_000;
     let row = StoredExecution {
+        front: false,
         id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), 100)),
         action_id: ACTION,
         priority: Priority::Normal,
@@ -412,6 +413,7 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
     world.submit(1);
     let now = 10_000_000;
     let row = |n: u32, attempt: i32, not_before: Option<Millis>| StoredExecution {
+        front: false,
         id: ExecutionId::new(PARTITION, Seq::new(Epoch(1), n)),
         action_id: ACTION,
         priority: Priority::Normal,
@@ -484,6 +486,8 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Ended { .. } => "ended",
         Fact::Revoked { .. } => "revoked",
         Fact::Retried { .. } => "retried",
+        Fact::Moved(_) => "moved",
+        Fact::Operated { .. } => "operated",
         Fact::Stale { .. } => "stale",
         Fact::Refused { .. } => "refused",
         Fact::Asked { .. } => "asked",

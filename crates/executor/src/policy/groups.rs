@@ -52,7 +52,8 @@ impl Default for Share {
 /// Somebody who waits in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
-    pub(crate) priority: Priority,
+    /// [`Waiting::lane`](crate::queue::Waiting::lane).
+    pub(crate) lane: Option<Priority>,
     pub(crate) seq: Seq,
     pub(crate) cost: u16,
     /// By which it stands among those of other priorities.
@@ -61,9 +62,17 @@ pub(crate) struct Member {
 
 impl Member {
     fn key(&self, rule: OrderRule) -> (i64, Seq) {
-        (rule.key(self.priority, self.enqueued_at), self.seq)
+        (key_in(rule, self.lane, self.enqueued_at), self.seq)
     }
 }
+
+/// The order key of somebody in a lane; those before all lanes have the smallest.
+pub(crate) fn key_in(rule: OrderRule, lane: Option<Priority>, enqueued_at: Millis) -> i64 {
+    lane.map_or(i64::MIN, |priority| rule.key(priority, enqueued_at))
+}
+
+/// Where somebody stands in the line of its group: those before all lanes first.
+type Standing = (Option<Priority>, Seq);
 
 /// Who waits in a group. Of many groups most have one.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +80,7 @@ enum Line {
     #[default]
     Empty,
     One(Member),
-    Many(BTreeMap<(Priority, Seq), (Millis, u16)>),
+    Many(BTreeMap<Standing, (Millis, u16)>),
 }
 
 impl Line {
@@ -80,23 +89,23 @@ impl Line {
             Self::Empty => *self = Self::One(member),
             Self::One(first) => {
                 let two = [*first, member].map(|member| {
-                    let place = (member.priority, member.seq);
+                    let place = (member.lane, member.seq);
                     (place, (member.enqueued_at, member.cost))
                 });
                 *self = Self::Many(BTreeMap::from(two));
             }
             Self::Many(members) => {
-                let place = (member.priority, member.seq);
+                let place = (member.lane, member.seq);
                 members.insert(place, (member.enqueued_at, member.cost));
             }
         }
     }
 
-    fn remove(&mut self, priority: Priority, seq: Seq) {
+    fn remove(&mut self, (lane, seq): Standing) {
         match self {
             Self::One(member) if member.seq == seq => *self = Self::Empty,
             Self::Many(members) => {
-                members.remove(&(priority, seq));
+                members.remove(&(lane, seq));
                 let last = members.first_key_value().map(member);
                 if let Some(last) = last.filter(|_| members.len() == 1) {
                     *self = Self::One(last);
@@ -113,20 +122,21 @@ impl Line {
             Self::One(member) => return Some(*member),
             Self::Many(members) => members,
         };
-        // Within a priority the first stands before all others, whatever the rule.
-        let heads = Priority::ALL.into_iter().filter_map(|priority| {
+        // Within a lane the first stands before all others, whatever the rule.
+        let lanes = std::iter::once(None).chain(Priority::ALL.map(Some));
+        let heads = lanes.filter_map(|lane| {
             let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
-            let mut lane = members.range((priority, lowest)..=(priority, highest));
+            let mut lane = members.range((lane, lowest)..=(lane, highest));
             lane.next().map(member)
         });
         heads.min_by_key(|head| head.key(rule))
     }
 }
 
-fn member(entry: (&(Priority, Seq), &(Millis, u16))) -> Member {
-    let (&(priority, seq), &(enqueued_at, cost)) = entry;
+fn member(entry: (&Standing, &(Millis, u16))) -> Member {
+    let (&(lane, seq), &(enqueued_at, cost)) = entry;
     Member {
-        priority,
+        lane,
         seq,
         cost,
         enqueued_at,
@@ -311,14 +321,9 @@ impl Groups {
     }
 
     /// A member waits no longer.
-    pub(crate) fn stop_waiting(
-        &mut self,
-        limits: &QueueLimits,
-        group: Group,
-        (priority, seq): (Priority, Seq),
-    ) {
+    pub(crate) fn stop_waiting(&mut self, limits: &QueueLimits, group: Group, standing: Standing) {
         if let Some(class) = self.class(group) {
-            class.line.remove(priority, seq);
+            class.line.remove(standing);
             self.place(limits, group);
         }
     }

@@ -2,6 +2,7 @@
 //! tells when somebody may.
 
 pub(crate) mod estimate;
+mod front;
 mod groups;
 mod limits;
 mod meters;
@@ -12,7 +13,7 @@ mod users;
 mod window;
 
 pub use groups::{Group, Share};
-pub(crate) use groups::{Groups, Member};
+pub(crate) use groups::{Groups, Member, key_in};
 pub use limits::{Extra, QueueLimits, RateBound, limits_of};
 pub(crate) use meters::{Counted, Meters, StartLimit};
 pub(crate) use order::Order;

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use attune_core::{Attempt, Bug, ExecutionId, OrderRule, Priority, Seq};
 
+use super::front::Front;
 use super::{Group, Share};
 use crate::queue::{Millis, Waiting};
 
@@ -40,6 +41,7 @@ impl Place {
             attempt: Attempt(0),
             unbegun: 0,
             delayed: self.delayed,
+            front: false,
             share: self.share(),
         }
     }
@@ -286,21 +288,32 @@ impl Lane {
 pub(crate) struct Order {
     /// Only the lanes that have been used, the highest priority first: most queues have one.
     lanes: Vec<Lane>,
+    /// Who goes before all of them; absent while nobody does.
+    front: Option<Box<Front>>,
 }
 
 impl Order {
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
-        self.lanes.iter().map(Lane::len).sum()
+        self.in_front() + self.lanes.iter().map(Lane::len).sum::<usize>()
+    }
+
+    /// How many go before all lanes.
+    fn in_front(&self) -> usize {
+        self.front.as_ref().map_or(0, |front| front.len())
     }
 
     /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lanes.iter().all(Lane::is_empty)
+        self.front.is_none() && self.lanes.iter().all(Lane::is_empty)
     }
 
     /// Inserts at its place. Tells by which time it stands there.
     pub(crate) fn insert(&mut self, priority: Priority, waiting: Waiting) -> Millis {
+        if waiting.front {
+            self.front.get_or_insert_default().insert(priority, waiting);
+            return waiting.enqueued_at;
+        }
         let index = match self
             .lanes
             .binary_search_by_key(&priority, |lane| lane.priority)
@@ -316,6 +329,11 @@ impl Order {
 
     /// Says what somebody who waits takes of the limits.
     pub(crate) fn set_share(&mut self, seq: Seq, share: Share) -> Option<(Priority, Waiting)> {
+        let mut front = self.front.iter_mut();
+        let first = front.find_map(|front| front.set_share(seq, share));
+        if first.is_some() {
+            return first;
+        }
         let mut lanes = self.lanes.iter_mut();
         lanes.find_map(|lane| Some((lane.priority, lane.set_share(seq, share)?)))
     }
@@ -323,6 +341,9 @@ impl Order {
     /// Nobody is in a group any more.
     pub(crate) fn forget_shares(&mut self) {
         self.lanes.iter_mut().for_each(Lane::forget_shares);
+        self.front
+            .iter_mut()
+            .for_each(|front| front.forget_shares());
     }
 
     /// How many stand before somebody who comes last of a priority, accepted at `time`.
@@ -330,7 +351,7 @@ impl Order {
         let lanes = self.lanes.iter();
         let before: usize = if rule == OrderRule::Priority {
             let lanes = lanes.take_while(|lane| lane.priority <= priority);
-            lanes.map(Lane::len).sum()
+            self.in_front() + lanes.map(Lane::len).sum::<usize>()
         } else if rule == OrderRule::Fifo {
             self.len()
         } else {
@@ -340,13 +361,17 @@ impl Order {
                 true => lane.len(),
                 false => lane.about_before(rule, key),
             };
-            lanes.map(before).sum()
+            self.in_front() + lanes.map(before).sum::<usize>()
         };
         before as u64
     }
 
     /// Takes the first in order.
     pub(crate) fn pop_first(&mut self, rule: OrderRule) -> Option<(Priority, Waiting)> {
+        if let Some(front) = &self.front {
+            let (_, first) = front.first()?;
+            return self.remove(first.seq);
+        }
         let mut lanes = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
         let lane = match rule {
             OrderRule::Priority => lanes.next(),
@@ -357,14 +382,21 @@ impl Order {
         Some((lane.priority, lane.remove(first.seq)?))
     }
 
-    /// The first of each priority, the highest priority first.
+    /// The first of those who go before all others, and of each priority, the highest priority first.
     pub(crate) fn heads(&self) -> impl Iterator<Item = (Priority, Waiting)> + '_ {
+        let front = self.front.iter().filter_map(|front| front.first());
         let lanes = self.lanes.iter();
-        lanes.filter_map(|lane| Some((lane.priority, lane.first()?)))
+        front.chain(lanes.filter_map(|lane| Some((lane.priority, lane.first()?))))
     }
 
     /// Takes one out, wherever it stands.
     pub(crate) fn remove(&mut self, seq: Seq) -> Option<(Priority, Waiting)> {
+        if let Some(front) = &mut self.front
+            && let Some(first) = front.remove(seq)
+        {
+            self.front.take_if(|front| front.is_empty());
+            return Some(first);
+        }
         let mut lanes = self.lanes.iter_mut();
         lanes.find_map(|lane| Some((lane.priority, lane.remove(seq)?)))
     }
@@ -375,6 +407,10 @@ impl Order {
         now: Millis,
         timeout: Millis,
     ) -> Option<(Priority, Waiting)> {
+        let in_front = self.front.as_ref().and_then(|it| it.first_to_expire());
+        if let Some((_, seq)) = in_front.filter(|(since, _)| since.saturating_add(timeout) <= now) {
+            return self.remove(seq);
+        }
         self.lanes.iter_mut().find_map(|lane| {
             let (since, seq) = lane.first_to_expire()?;
             if since.saturating_add(timeout) > now {
@@ -385,7 +421,8 @@ impl Order {
     }
 
     /// Who makes room for somebody of this priority: whoever has waited longest of the lowest priority that
-    /// is not above its own. Who has held a slot and waits again is left alone, as by expiry.
+    /// is not above its own. Who has held a slot and waits again is left alone, as by expiry, and so is who
+    /// goes before all others.
     pub(crate) fn first_to_drop(&self, rule: OrderRule, priority: Priority) -> Option<Seq> {
         if rule == OrderRule::Fifo {
             // There a priority counts for nothing.
@@ -400,27 +437,34 @@ impl Order {
     /// Since when the one waits that expires first.
     pub(crate) fn first_to_expire(&self) -> Option<Millis> {
         let first = self.lanes.iter().filter_map(Lane::first_to_expire);
-        first.map(|(since, _)| since).min()
+        let front = self.front.iter().filter_map(|it| it.first_to_expire());
+        first.chain(front).map(|(since, _)| since).min()
     }
 
     /// Whether somebody stands at a place.
     pub(crate) fn contains(&self, seq: Seq) -> bool {
-        self.lanes.iter().any(|lane| lane.get(seq).is_some())
-    }
-
-    /// How many stand before a place; `None` when nobody stands there.
-    pub(crate) fn rank(&self, rule: OrderRule, seq: Seq) -> Option<u64> {
-        let mut found = self.lanes.iter();
-        let key = found.find_map(|lane| Some(lane.key(rule, &lane.get(seq)?)))?;
-        let lanes = self.lanes.iter();
-        let before: usize = lanes.map(|lane| lane.before(rule, key)).sum();
-        Some(before as u64)
+        self.find(seq).is_some()
     }
 
     /// Who stands at a place, with which priority.
     pub(crate) fn find(&self, seq: Seq) -> Option<(Priority, Waiting)> {
+        let mut front = self.front.iter();
         let mut lanes = self.lanes.iter();
-        lanes.find_map(|lane| Some((lane.priority, lane.get(seq)?)))
+        front
+            .find_map(|front| front.get(seq))
+            .or_else(|| lanes.find_map(|lane| Some((lane.priority, lane.get(seq)?))))
+    }
+
+    /// How many stand before a place; `None` when nobody stands there.
+    pub(crate) fn rank(&self, rule: OrderRule, seq: Seq) -> Option<u64> {
+        if let Some(front) = self.front.as_ref().filter(|front| front.get(seq).is_some()) {
+            return Some(front.before(seq) as u64);
+        }
+        let mut found = self.lanes.iter();
+        let key = found.find_map(|lane| Some(lane.key(rule, &lane.get(seq)?)))?;
+        let lanes = self.lanes.iter();
+        let before: usize = lanes.map(|lane| lane.before(rule, key)).sum();
+        Some((self.in_front() + before) as u64)
     }
 
     /// How many stand before somebody, in a bounded time; and whether that is only about right.
@@ -429,8 +473,14 @@ impl Order {
         rule: OrderRule,
         (priority, waiting): (Priority, &Waiting),
     ) -> (u64, bool) {
+        let front = self.front.as_ref().filter(|_| waiting.front);
+        if let Some(front) = front {
+            let before = front.iter().take_while(|it| it.seq < waiting.seq);
+            let before = before.take(COUNTED).count();
+            return (before as u64, before == COUNTED);
+        }
         let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
-        let (mut before, mut is_about) = (0, false);
+        let (mut before, mut is_about) = (self.in_front(), false);
         for lane in &self.lanes {
             before += lane.about_before(rule, key);
             let has_far_gaps = lane.gaps > 0 && lane.row_before(rule, key) > COUNTED;
@@ -446,9 +496,14 @@ impl Order {
         (priority, waiting): (Priority, &Waiting),
         max: usize,
     ) -> Vec<Waiting> {
-        let key = (rule.key(priority, waiting.enqueued_at), waiting.seq);
-        let mut before: Vec<(Key, Waiting)> = Vec::new();
-        for lane in &self.lanes {
+        let key = match waiting.front {
+            true => (i64::MIN, waiting.seq),
+            false => (rule.key(priority, waiting.enqueued_at), waiting.seq),
+        };
+        let front = self.front.iter().flat_map(|front| front.iter());
+        let front = front.map(|it| ((i64::MIN, it.seq), it));
+        let mut before: Vec<(Key, Waiting)> = front.take_while(|it| it.0 < key).take(max).collect();
+        for lane in self.lanes.iter().filter(|_| !waiting.front) {
             let keyed = |it: Waiting| (lane.key(rule, &it), it);
             let row = lane.row.iter().take(2 * max).filter(|place| !place.gone);
             let row = row.map(|place| keyed(place.waiting()));
@@ -465,13 +520,18 @@ impl Order {
     pub(crate) fn oldest(&self) -> Option<Millis> {
         let heads = self.lanes.iter().filter_map(Lane::first);
         let others = self.lanes.iter().filter_map(Lane::first_to_expire);
+        let front = self.front.iter();
+        let first = front.clone().filter_map(|front| front.first());
+        let heads = heads.chain(first.map(|(_, first)| first));
+        let others = others.chain(front.filter_map(|front| front.first_to_expire()));
         let since = heads.map(|head| head.eligible_at);
         since.chain(others.map(|(since, _)| since)).min()
     }
 
     /// All that wait, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
-        self.lanes.iter().flat_map(Lane::iter)
+        let front = self.front.iter().flat_map(|front| front.iter());
+        front.chain(self.lanes.iter().flat_map(Lane::iter))
     }
 }
 

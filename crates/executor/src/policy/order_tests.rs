@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::super::key_in;
 use super::*;
 
 const TIMEOUT: Millis = 1_000;
@@ -34,6 +35,8 @@ enum Op {
     Pop,
     /// Time passes, and whoever has waited too long goes.
     Expire(Millis),
+    /// Somebody stands elsewhere, or before all others.
+    Move(usize, u8, bool),
     /// The order is by this rule from now on.
     Rule(OrderRule),
 }
@@ -58,6 +61,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..200_usize).prop_map(Op::Return),
         4 => Just(Op::Pop),
         1 => (0..600_i64).prop_map(Op::Expire),
+        2 => (0..20_usize, 0..5_u8, any::<bool>()).prop_map(|(at, rank, front)| Op::Move(at, rank, front)),
         1 => rule().prop_map(Op::Rule),
     ];
     prop::collection::vec(op, 1..60)
@@ -65,6 +69,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 fn waiting(n: i64, enqueued_at: Millis, attempt: i32) -> Waiting {
     Waiting {
+        front: false,
         execution_id: ExecutionId(n + 1_000_000),
         seq: Seq(n),
         enqueued_at,
@@ -79,7 +84,8 @@ fn waiting(n: i64, enqueued_at: Millis, attempt: i32) -> Waiting {
 /// Sorted by a rule, and by place.
 fn sort(rule: OrderRule, model: &mut Model) {
     model.sort_unstable_by_key(|(priority, waiting)| {
-        (rule.key(*priority, waiting.enqueued_at), waiting.seq)
+        let key = key_in(rule, waiting.lane(*priority), waiting.enqueued_at);
+        (key, waiting.seq)
     });
 }
 
@@ -97,7 +103,7 @@ fn check(rule: OrderRule, order: &Order, model: &Model) -> Result<(), TestCaseEr
     }
     let mut heads = model.clone();
     sort(OrderRule::Priority, &mut heads);
-    heads.dedup_by_key(|(priority, _)| *priority);
+    heads.dedup_by_key(|(priority, waiting)| waiting.lane(*priority));
     prop_assert_eq!(order.heads().collect::<Vec<_>>(), heads.clone());
     let mut all: Vec<Waiting> = order.iter().collect();
     all.sort_unstable_by_key(|waiting| waiting.seq);
@@ -108,9 +114,9 @@ fn check(rule: OrderRule, order: &Order, model: &Model) -> Result<(), TestCaseEr
     let newest = newest.max().unwrap_or_default();
     for priority in Priority::ALL {
         let its = rule.key(priority, newest);
-        let before = model
-            .iter()
-            .filter(|(other, waiting)| rule.key(*other, waiting.enqueued_at) <= its);
+        let before = model.iter().filter(|(other, waiting)| {
+            key_in(rule, waiting.lane(*other), waiting.enqueued_at) <= its
+        });
         prop_assert_eq!(
             order.before_newest(rule, priority, newest),
             before.count() as u64
@@ -216,6 +222,18 @@ proptest! {
                 Op::Expire(later) => {
                     now += later;
                     expire(&mut order, &mut model, now)?;
+                }
+                Op::Move(at, rank, front) => {
+                    if at < model.len() {
+                        let (_, mut waiting) = model.swap_remove(at);
+                        order.remove(waiting.seq);
+                        waiting.front = front;
+                        let priority = Priority::from_rank(rank).unwrap();
+                        order.insert(priority, waiting);
+                        model.push((priority, waiting));
+                        let standing = order.find(waiting.seq);
+                        prop_assert_eq!(standing, Some((priority, waiting)));
+                    }
                 }
                 Op::Rule(other) => rule = other,
             }

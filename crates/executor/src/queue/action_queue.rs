@@ -239,7 +239,7 @@ impl ActionQueue {
         let first = match &mut load.groups {
             None => load.order.pop_first(limits.order),
             Some(groups) => groups.first(limits).and_then(|(group, first)| {
-                groups.stop_waiting(limits, group, (first.priority, first.seq));
+                groups.stop_waiting(limits, group, (first.lane, first.seq));
                 load.order.remove(first.seq)
             }),
         };
@@ -256,6 +256,7 @@ impl ActionQueue {
             eligible_at: waiting.eligible_at,
             held_since: Some(now),
             cancel_requested: false,
+            front: waiting.front,
             share: waiting.share,
         };
         load.hold(limits, waiting.execution_id, holder);
@@ -330,6 +331,7 @@ impl ActionQueue {
             attempt,
             unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
             delayed: false,
+            front: holder.front,
             share: holder.share,
         };
         // Behind whatever waits, as a message that is given back to its broker.

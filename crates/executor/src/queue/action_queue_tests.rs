@@ -22,6 +22,7 @@ fn queue(max_concurrent: u32) -> ActionQueue {
 
 fn waiting(n: i64) -> Waiting {
     Waiting {
+        front: false,
         execution_id: ExecutionId(n),
         seq: Seq(n),
         enqueued_at: n,

@@ -59,7 +59,7 @@ impl ActionQueue {
             groups.take(limits, share);
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
             let member = Member {
-                priority,
+                lane: waiting.lane(priority),
                 seq,
                 cost: share.cost,
                 enqueued_at: waiting.enqueued_at,

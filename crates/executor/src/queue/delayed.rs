@@ -31,7 +31,7 @@ struct Place {
 }
 
 impl Place {
-    fn waiting(self) -> Waiting {
+    fn waiting(self, front: bool) -> Waiting {
         Waiting {
             execution_id: self.execution_id,
             seq: self.seq,
@@ -41,6 +41,7 @@ impl Place {
             attempt: self.attempt,
             unbegun: self.unbegun,
             delayed: self.delayed,
+            front,
             share: self.share,
         }
     }
@@ -61,6 +62,12 @@ pub(super) struct Delayed {
     gaps: usize,
     /// Who came when a later place stood in the row already.
     late: BTreeMap<Seq, Place>,
+    /// Those that go before all others when their time has come; absent while there are none.
+    #[expect(
+        clippy::box_collection,
+        reason = "every queue has it, and nearly none uses it"
+    )]
+    front: Option<Box<BTreeSet<Seq>>>,
 }
 
 impl Delayed {
@@ -78,7 +85,8 @@ impl Delayed {
             Some(place) => place,
             None => &self.row[self.in_row(seq)?],
         };
-        Some((place.priority?, place.waiting(), place.not_before))
+        let waiting = place.waiting(self.is_in_front(seq));
+        Some((place.priority?, waiting, place.not_before))
     }
 
     /// Where in the row somebody stands.
@@ -101,6 +109,9 @@ impl Delayed {
             share: waiting.share,
         };
         self.by_time.insert((not_before, seq));
+        if waiting.front {
+            self.front.get_or_insert_default().insert(seq);
+        }
         if self.row.back().is_none_or(|last| last.seq < seq) {
             self.row.push_back(place);
         } else {
@@ -111,7 +122,7 @@ impl Delayed {
     pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
         let place = self.take(seq)?;
         self.by_time.remove(&(place.not_before, seq));
-        Some(place.waiting())
+        Some(place.waiting(self.leave_front(seq)))
     }
 
     /// Says what somebody takes of the limits, once it waits for a slot; false when it is not here.
@@ -124,6 +135,47 @@ impl Delayed {
             },
         };
         place.share = share;
+        true
+    }
+
+    fn is_in_front(&self, seq: Seq) -> bool {
+        self.front
+            .as_ref()
+            .is_some_and(|front| front.contains(&seq))
+    }
+
+    /// Somebody is here no longer; whether it goes before all others.
+    fn leave_front(&mut self, seq: Seq) -> bool {
+        let was_there = self.front.as_mut().is_some_and(|front| front.remove(&seq));
+        self.front.take_if(|front| front.is_empty());
+        was_there
+    }
+
+    /// With which priority somebody waits, and whether it goes before all others then.
+    pub(super) fn standing(&self, seq: Seq) -> Option<(Priority, bool)> {
+        let place = match self.late.get(&seq) {
+            Some(place) => place,
+            None => &self.row[self.in_row(seq)?],
+        };
+        Some((place.priority?, self.is_in_front(seq)))
+    }
+
+    /// Lets somebody wait with another priority, and before all others perhaps; false when it is not
+    /// here.
+    pub(super) fn set_standing(&mut self, seq: Seq, priority: Priority, front: bool) -> bool {
+        let place = match self.late.get_mut(&seq) {
+            Some(place) => place,
+            None => match self.in_row(seq) {
+                Some(index) => &mut self.row[index],
+                None => return false,
+            },
+        };
+        (place.priority, place.delayed) = (Some(priority), true);
+        if front {
+            self.front.get_or_insert_default().insert(seq);
+        } else {
+            self.leave_front(seq);
+        }
         true
     }
 
@@ -162,7 +214,7 @@ impl Delayed {
         let (_, seq) = *self.by_time.first().filter(|(time, _)| *time <= now)?;
         self.by_time.pop_first();
         let place = self.take(seq)?;
-        Some((place.priority?, place.waiting()))
+        Some((place.priority?, place.waiting(self.leave_front(seq))))
     }
 
     /// When the first becomes eligible.
@@ -173,7 +225,8 @@ impl Delayed {
     /// All of them, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
         let row = self.row.iter().filter(|place| !place.is_gone());
-        row.chain(self.late.values()).map(|place| place.waiting())
+        let places = row.chain(self.late.values());
+        places.map(|place| place.waiting(self.is_in_front(place.seq)))
     }
 }
 

@@ -6,6 +6,7 @@ use super::*;
 
 fn waiting(n: i64) -> Waiting {
     Waiting {
+        front: false,
         execution_id: ExecutionId(n),
         seq: Seq(n),
         enqueued_at: n,

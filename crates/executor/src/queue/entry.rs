@@ -22,11 +22,20 @@ pub struct Waiting {
     pub attempt: Attempt,
     /// How many of these grants never began.
     pub unbegun: u16,
-    /// Whether it became eligible later than it was accepted, so that later ones may rightly have
-    /// been granted before it.
+    /// Whether it became eligible later than it was accepted, or was moved by an operator, so that later
+    /// ones may rightly have been granted before it.
     pub delayed: bool,
+    /// Whether it goes before all others of its action, because an operator said so.
+    pub front: bool,
     /// What it takes of the limits; the queue finds that out from what it demands.
     pub share: Share,
+}
+
+impl Waiting {
+    /// In which lane it stands: of its priority, or before all of them.
+    pub(crate) fn lane(&self, priority: Priority) -> Option<Priority> {
+        (!self.front).then_some(priority)
+    }
 }
 
 /// An execution that holds a slot.
@@ -48,6 +57,8 @@ pub struct Holder {
     pub held_since: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
+    /// Whether it goes before all others, likewise.
+    pub front: bool,
     /// What it takes of the limits, likewise.
     pub share: Share,
 }

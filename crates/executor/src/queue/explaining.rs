@@ -13,7 +13,7 @@ use super::action_queue::ActionQueue;
 use super::entry::{Holder, Millis, Waiting};
 use super::load::Load;
 use crate::policy::estimate::{self, Held, Overtakers, Scene, Waiter};
-use crate::policy::{Group, Groups, Member, RunTimes};
+use crate::policy::{Group, Groups, Member, RunTimes, key_in};
 
 /// How many places of a queue, holders and members of a group are looked at one by one at most.
 const LOOKED_AT: usize = 4096;
@@ -74,7 +74,7 @@ impl ActionQueue {
         said.position = Some(position);
         said.is_about = is_about;
         said.order_key = Some(OrderKey {
-            key: rule.key(priority, waiting.enqueued_at),
+            key: key_in(rule, waiting.lane(priority), waiting.enqueued_at),
             seq,
         });
         said.waits_for = self.reasons(load, &place, pool);
@@ -133,7 +133,7 @@ impl ActionQueue {
         let (limits, waiting) = (&self.limits, &place.waiting);
         let share = waiting.share;
         let me = Member {
-            priority: place.priority,
+            lane: waiting.lane(place.priority),
             seq: waiting.seq,
             cost: share.cost,
             enqueued_at: waiting.enqueued_at,
@@ -248,6 +248,9 @@ impl ActionQueue {
 
     /// Who comes later and goes before somebody, as far as what has ended shows.
     fn overtakers(&self, now: Millis, place: &Place, times: &RunTimes) -> Vec<Overtakers> {
+        if place.waiting.front {
+            return Vec::new();
+        }
         let rule = self.limits.order;
         let higher = Priority::ALL.into_iter();
         let higher = higher.take_while(|priority| *priority < place.priority);

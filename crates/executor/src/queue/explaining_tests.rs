@@ -121,6 +121,7 @@ impl World {
             attempt: Attempt(0),
             unbegun: 0,
             delayed: wait.is_some(),
+            front: false,
             share: Share::default(),
         };
         let priority = Priority::from_rank(rank).unwrap();

@@ -53,6 +53,7 @@ fn id(n: i64) -> ExecutionId {
 
 fn waiting(n: i64) -> Waiting {
     Waiting {
+        front: false,
         execution_id: id(n),
         seq: Seq(n),
         enqueued_at: n,
@@ -335,6 +336,7 @@ fn again(model: &Model) -> ActionQueue {
         };
         if known.holds {
             let holder = Holder {
+                front: false,
                 attempt: known.attempt,
                 unbegun: 0,
                 priority: known.priority,

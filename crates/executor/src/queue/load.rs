@@ -54,7 +54,7 @@ impl Load {
         }
         if let Some(groups) = &mut self.groups {
             let member = Member {
-                priority,
+                lane: waiting.lane(priority),
                 seq: waiting.seq,
                 cost: waiting.share.cost,
                 enqueued_at,
@@ -88,7 +88,7 @@ impl Load {
         }
         if let Some(groups) = &mut self.groups {
             let group = waiting.share.group;
-            groups.stop_waiting(limits, group, (priority, waiting.seq));
+            groups.stop_waiting(limits, group, (waiting.lane(priority), waiting.seq));
             groups.leave(waiting.execution_id, group);
         }
     }

@@ -229,6 +229,7 @@ impl ExecutionQueueManager {
             attempt: Attempt(0),
             unbegun: 0,
             delayed: false,
+            front: false,
             share: Share::default(),
         };
         let waiter = Arc::new(Waiter {

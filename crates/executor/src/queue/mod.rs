@@ -11,6 +11,7 @@ mod leaving;
 mod load;
 mod manager;
 mod mending;
+mod moving;
 mod overflow;
 mod rivals;
 mod view;

@@ -23,6 +23,7 @@ enum Op {
     Finish(usize),
     PutBack(usize, Option<Millis>),
     Cancel(usize),
+    Move(usize, u8, bool),
     Wake(Millis),
     Policy(Extra),
     Limit(u32),
@@ -62,6 +63,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (0..9_usize).prop_map(Op::Finish),
         2 => (0..9_usize, prop::option::of(1..100_i64)).prop_map(|(n, wait)| Op::PutBack(n, wait)),
         1 => (0..9_usize).prop_map(Op::Cancel),
+        2 => (0..9_usize, 0..5_u8, any::<bool>())
+            .prop_map(|(n, rank, front)| Op::Move(n, rank, front)),
         3 => (1..60_i64).prop_map(Op::Wake),
         2 => extra().prop_map(Op::Policy),
         1 => (1..4_u32).prop_map(Op::Limit),
@@ -79,6 +82,7 @@ struct Known {
     eligible_at: Millis,
     attempt: Attempt,
     delayed: bool,
+    front: bool,
     holds: bool,
     asked: bool,
     not_before: Option<Millis>,
@@ -148,7 +152,10 @@ impl Model {
             return None;
         }
         let mut waiting: Vec<_> = self.known.iter().filter(|(_, it)| it.waits()).collect();
-        let key = |it: &Known| self.limits.order.key(it.priority, it.enqueued_at);
+        let key = |it: &Known| match it.front {
+            true => i64::MIN,
+            false => self.limits.order.key(it.priority, it.enqueued_at),
+        };
         waiting.sort_by_key(|(n, it)| (key(it), **n));
         let first_of = |who: &Known| waiting.iter().find(|(_, it)| self.same(it, who)).unwrap().0;
         let of_group = |who: &Known| {
@@ -203,6 +210,7 @@ impl Model {
             let old = self.known.iter().filter(|(_, it)| {
                 it.waits()
                     && it.attempt == Attempt(0)
+                    && !it.front
                     && (fifo || it.priority >= who.priority)
                     && self.limits.on_full() == OnFull::DropOldest
             });
@@ -272,6 +280,7 @@ fn again(model: &Model) -> ActionQueue {
                 eligible_at: known.eligible_at,
                 cancel_requested: known.asked,
                 held_since: None,
+                front: known.front,
                 share: Share::default(),
             };
             queue.restore_holder(id(*n), holder, demand);
@@ -281,6 +290,7 @@ fn again(model: &Model) -> ActionQueue {
                 eligible_at: known.eligible_at,
                 attempt: known.attempt,
                 delayed: known.delayed,
+                front: known.front,
                 ..waiting(*n, 0)
             };
             queue.restore_waiting(known.priority, waiting, demand, known.not_before);
@@ -331,6 +341,7 @@ proptest! {
                         eligible_at: model.now,
                         attempt: Attempt(0),
                         delayed: wait.is_some(),
+                        front: false,
                         holds: false,
                         asked: false,
                         not_before: wait.map(|wait| model.now + wait),
@@ -386,6 +397,16 @@ proptest! {
                     if let Some(n) = waits.get(which % waits.len().max(1)) {
                         prop_assert!(queue.cancel_waiting(Seq(*n)).is_some());
                         model.known.remove(n);
+                    }
+                }
+                Op::Move(which, rank, front) => {
+                    let waits: Vec<i64> = model.known.iter().filter(|(_, it)| !it.holds)
+                        .map(|(n, _)| *n).collect();
+                    if let Some(n) = waits.get(which % waits.len().max(1)) {
+                        let priority = Priority::ALL[usize::from(rank)];
+                        prop_assert!(queue.move_waiting(Seq(*n), priority, front));
+                        let known = model.known.get_mut(n).unwrap();
+                        (known.priority, known.front) = (priority, front);
                     }
                 }
                 Op::Wake(time) => {

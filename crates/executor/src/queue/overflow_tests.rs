@@ -34,6 +34,7 @@ pub(super) fn waiting(n: i64, now: Millis) -> Waiting {
         attempt: Attempt(0),
         unbegun: 0,
         delayed: false,
+        front: false,
         share: Share::default(),
     }
 }

@@ -173,6 +173,7 @@ fn waiting(n: i64, known: &Known, now: Millis) -> Waiting {
         attempt: known.attempt,
         unbegun: 0,
         delayed: false,
+        front: false,
         share: Share::default(),
     }
 }
@@ -226,6 +227,7 @@ fn again(model: &Model) -> ActionQueue {
                 eligible_at: BEGIN,
                 cancel_requested: false,
                 held_since: None,
+                front: false,
                 share: Share::default(),
             };
             queue.restore_holder(id(*n), holder, Some(&demand));

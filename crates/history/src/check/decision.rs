@@ -1,6 +1,6 @@
 //! What owners decide, in a form that can be judged.
 
-use attune_core::{Demand, Epoch, ExecutionId, OrderRule, Status};
+use attune_core::{Demand, Epoch, ExecutionId, OrderRule, Priority, Status};
 
 use super::facts::Key;
 use attune_record::Gone;
@@ -20,6 +20,8 @@ pub(super) enum What {
     Accepted(ExecutionId, Status),
     /// What it demands from now on.
     Grouped(ExecutionId, Demand),
+    /// With the priority by which it stands in line from now on; none where it goes before all others.
+    Moved(ExecutionId, Option<Priority>),
     Held(Key),
     /// With the limits and the order in force, and when it was decided by the owner's time.
     Granted(Key, Bounds, OrderRule, Option<i64>),

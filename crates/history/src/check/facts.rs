@@ -11,6 +11,7 @@ use attune_core::{
 
 use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
+use super::operations::Operations;
 use super::pauses::Pauses;
 use super::processes::Processes;
 use super::rates::Rates;
@@ -85,6 +86,7 @@ pub(super) struct Facts {
     pub(super) witnesses: Witnesses,
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
+    pub(super) operations: Operations,
     pub(super) rates: Rates,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
@@ -190,6 +192,7 @@ impl Facts {
         self.processes.add(number, record);
         self.asked.add(number, record);
         self.pauses.add(number, record);
+        self.operations.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -326,18 +329,17 @@ impl Facts {
                     What::Accepted(*execution_id, *status),
                 )
             }
-            Record::Grouped {
-                execution_id,
-                action_id,
-                demand,
-                epoch,
-                t_ns,
-                ..
-            } => {
-                self.regrouped.insert(*action_id);
-                self.of_action(*execution_id, *action_id);
-                let what = What::Grouped(*execution_id, *demand);
-                (action_id, epoch, t_ns, what)
+            Record::Grouped(one) => {
+                self.regrouped.insert(one.action_id);
+                self.of_action(one.execution_id, one.action_id);
+                let what = What::Grouped(one.execution_id, one.demand);
+                (&one.action_id, &one.epoch, &one.t_ns, what)
+            }
+            Record::Moved(moved) => {
+                self.of_action(moved.execution_id, moved.action_id);
+                let lane = (!moved.front).then_some(moved.priority);
+                let what = What::Moved(moved.execution_id, lane);
+                (&moved.action_id, &moved.epoch, &moved.t_ns, what)
             }
             Record::Held {
                 execution_id,

@@ -148,7 +148,7 @@ impl Slots<'_> {
             What::Bounds(bounds) => self.limit = Some(bounds.limit),
             What::Totals { held_up, .. } => self.held_up = *held_up,
             // Of what is grouped nothing is judged here.
-            What::Grouped(..) => {}
+            What::Moved(..) | What::Grouped(..) => {}
         }
     }
 

@@ -1,4 +1,4 @@
-//! Judges the promises I1 to I8 from the records of all processes, and from the rows that the
+//! Judges the promises I1 to I8 and I11 from the records of all processes, and from the rows that the
 //! store has in the end.
 //!
 //! The rules are such that a system which keeps its promises is never accused, although records
@@ -11,12 +11,14 @@
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `rounds` (I6: owners that do nothing).
+//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11),
+//! `rounds` (I6: owners that do nothing).
 
 mod asked;
 mod decision;
 mod facts;
 mod free_slots;
+mod operations;
 mod outcomes;
 mod pauses;
 mod processes;
@@ -36,6 +38,8 @@ mod tests_asked;
 mod tests_gone;
 #[cfg(test)]
 mod tests_groups;
+#[cfg(test)]
+mod tests_operations;
 #[cfg(test)]
 mod tests_order;
 #[cfg(test)]
@@ -139,6 +143,8 @@ pub struct Judged {
     pub calms: u64,
     /// Times in which operators held an action.
     pub pauses: u64,
+    /// Operations, in each of their partitions.
+    pub operations: u64,
     /// Starts held against a rate or an interval, and acceptances against a quota.
     pub rates: u64,
 }
@@ -258,6 +264,7 @@ impl Checker {
         witnesses::judge(&facts, &mut judged, &mut broken);
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         pauses::judge(&facts, &mut judged, &mut broken);
+        operations::judge(&facts, &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
         judged.rates = rates::judge(&facts, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);

@@ -275,7 +275,8 @@ fn judge_order(facts: &Facts, runs: &[Run], broken: &mut Vec<Violation>) {
     let mut last: HashMap<Priority, (ExecutionId, u32)> = HashMap::new();
     for run in runs.iter().filter(|run| run.key.1 == Attempt(1)) {
         let id = run.key.0;
-        let Some(known) = facts.execution(id).filter(|known| !known.delayed) else {
+        let known = facts.execution(id).filter(|known| !known.delayed);
+        let Some(known) = known.filter(|_| !facts.operations.moved.contains(&id)) else {
             continue;
         };
         let Some(priority) = known.priority else {

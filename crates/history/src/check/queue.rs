@@ -31,6 +31,7 @@
 //! round decided, and as many hold a slot as the records show.
 
 mod gone;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -72,8 +73,11 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
 /// A group, and for whom starts are counted.
 type Class = (GroupKey, GroupKey);
 
-/// Who waits, by priority.
-type Lanes = BTreeMap<Priority, BTreeSet<ExecutionId>>;
+/// By what somebody stands in line: its priority, or nothing where it goes before all others.
+type Lane = Option<Priority>;
+
+/// Who waits, by lane.
+type Lanes = BTreeMap<Lane, BTreeSet<ExecutionId>>;
 
 /// The queue of one action, as far as the records tell.
 struct Replay<'a> {
@@ -87,6 +91,8 @@ struct Replay<'a> {
     waiting: BTreeMap<Option<Class>, Lanes>,
     /// What executions demand that were grouped anew.
     regrouped: HashMap<ExecutionId, Demand>,
+    /// Where executions stand that were moved by operators.
+    moved: HashMap<ExecutionId, Lane>,
     /// The rule by which executions demand different things.
     rule: Option<i64>,
     /// Who waits for its next try for sure: until when by the owner's time, and the record that says so.
@@ -125,6 +131,7 @@ impl<'a> Replay<'a> {
             holders: HashMap::new(),
             waiting: BTreeMap::new(),
             regrouped: HashMap::new(),
+            moved: HashMap::new(),
             rule: None,
             tried: BTreeMap::new(),
             again: BTreeSet::new(),
@@ -146,7 +153,10 @@ impl<'a> Replay<'a> {
         self.epoch = Some(epoch);
         self.holders.clear();
         let facts = self.facts;
-        let leaves = |id| facts.execution(id).is_some_and(|known| known.leaves);
+        // The owner before may have moved some of them and died before it said so.
+        let is_sure = !facts.operations.may_move;
+        let leaves = |id| is_sure && facts.execution(id).is_some_and(|known| known.leaves);
+        self.moved.clear();
         for waiting in self.waiting.values_mut().flat_map(BTreeMap::values_mut) {
             waiting.retain(|id| leaves(*id));
         }
@@ -159,8 +169,18 @@ impl<'a> Replay<'a> {
         self.added = Counts::default();
     }
 
-    fn priority(&self, id: ExecutionId) -> Option<Priority> {
-        self.facts.execution(id)?.priority
+    /// Where somebody stands, as far as that is known for sure.
+    fn lane(&self, id: ExecutionId) -> Option<Lane> {
+        if let Some(lane) = self.moved.get(&id) {
+            return Some(*lane);
+        }
+        let is_own = Some(id.seq().epoch()) == self.epoch;
+        let is_sure = is_own || !self.facts.operations.may_move;
+        self.facts
+            .execution(id)?
+            .priority
+            .filter(|_| is_sure)
+            .map(Some)
     }
 
     fn break_promise(
@@ -183,6 +203,13 @@ impl<'a> Replay<'a> {
                 self.holders.insert(id, (attempt, record));
             }
             What::Grouped(id, demand) => self.regroup(id, demand),
+            What::Moved(id, lane) => {
+                let waited = self.leave(id);
+                self.moved.insert(id, lane);
+                if waited {
+                    self.wait(id);
+                }
+            }
             What::Granted(key, bounds, order, at) => {
                 self.set_rule(bounds.demands);
                 self.judge_time(record, key, at);
@@ -237,9 +264,9 @@ impl<'a> Replay<'a> {
     }
 
     fn wait(&mut self, id: ExecutionId) {
-        if let Some(priority) = self.priority(id) {
+        if let Some(lane) = self.lane(id) {
             let lanes = self.waiting.entry(self.group(id)).or_default();
-            lanes.entry(priority).or_default().insert(id);
+            lanes.entry(lane).or_default().insert(id);
         }
     }
 
@@ -274,7 +301,7 @@ impl<'a> Replay<'a> {
 
     fn put_back(&mut self, record: u32, (id, attempt): Key, not_before: Option<i64>) {
         self.again.insert(id);
-        if self.facts.grants.contains_key(&(id, attempt.next())) && self.priority(id).is_some() {
+        if self.facts.grants.contains_key(&(id, attempt.next())) && self.lane(id).is_some() {
             self.put_back += 1;
             match not_before {
                 Some(time) => drop(self.tried.insert(id, (time, record))),
@@ -306,9 +333,9 @@ impl<'a> Replay<'a> {
     /// Says whether it waited.
     fn leave(&mut self, id: ExecutionId) -> bool {
         self.tried.remove(&id);
-        let (group, priority) = (self.group(id), self.priority(id));
+        let (group, lane) = (self.group(id), self.lane(id));
         let lanes = self.waiting.get_mut(&group);
-        let lane = lanes.and_then(|lanes| lanes.get_mut(&priority?));
+        let lane = lanes.and_then(|lanes| lanes.get_mut(&lane?));
         lane.is_some_and(|lane| lane.remove(&id))
     }
 
@@ -325,43 +352,8 @@ impl<'a> Replay<'a> {
         groups.find_map(|(_, lanes)| self.passed_in(lanes, rule, id))
     }
 
-    /// What the holders take of the limit of the action, and those of one group of its own.
-    fn used(&self, group: Option<Class>) -> (u64, u64) {
-        if self.rule.is_none() {
-            return (self.holders.len() as u64, 0);
-        }
-        let mut used = (0, 0);
-        for id in self.holders.keys() {
-            let demand = self.demand(*id);
-            let cost = demand.map_or(1, |demand| u64::from(demand.cost));
-            used.0 += cost;
-            if demand.is_some_and(|demand| group.is_some_and(|it| it.0 == demand.group)) {
-                used.1 += cost;
-            }
-        }
-        used
-    }
-
-    /// Whether a group surely has room for whoever is first in it.
-    fn has_room(&self, bounds: Bounds, group: Option<Class>, lanes: &Lanes) -> bool {
-        let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
-        let (_, used) = self.used(group);
-        let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);
-        bounds.group_limit.is_none_or(fits) && is_sure()
-    }
-
-    /// The most that the first of a priority demands.
-    fn dearest(&self, lanes: &Lanes) -> u64 {
-        let heads = lanes.values().filter_map(BTreeSet::first);
-        let costs = heads.filter_map(|id| self.demand(*id));
-        costs
-            .map(|demand| u64::from(demand.cost))
-            .max()
-            .unwrap_or(1)
-    }
-
     fn passed_in(&self, lanes: &Lanes, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
-        let priority = self.priority(id)?;
+        let its_lane = self.lane(id)?;
         // Within a priority the first stands before all others, whatever the rule; and so does the first
         // whose time can be compared among those.
         let own = self
@@ -373,19 +365,22 @@ impl<'a> Replay<'a> {
             let heads = waiting.first().into_iter().chain(own);
             heads.map(|head| (*lane, *head))
         });
-        let passed = heads.find(|head| self.is_before(rule, *head, (priority, id)));
+        let passed = heads.find(|head| self.is_before(rule, *head, (its_lane, id)));
         passed.map(|(_, first)| first)
     }
 
     fn is_before(
         &self,
         rule: OrderRule,
-        (lane, first): (Priority, ExecutionId),
-        (other_lane, second): (Priority, ExecutionId),
+        (lane, first): (Lane, ExecutionId),
+        (other_lane, second): (Lane, ExecutionId),
     ) -> bool {
         if lane == other_lane {
             return first < second;
         }
+        let (Some(lane), Some(other_lane)) = (lane, other_lane) else {
+            return lane.is_none();
+        };
         match rule {
             OrderRule::Priority => lane < other_lane,
             OrderRule::Fifo => first < second,

@@ -81,13 +81,9 @@ impl Rates {
                     });
                 }
             }
-            Record::Grouped {
-                execution_id,
-                demand,
-                ..
-            } => {
-                let place = (*execution_id, demand.rule);
-                self.regrouped.insert(place, *demand);
+            Record::Grouped(one) => {
+                let place = (one.execution_id, one.demand.rule);
+                self.regrouped.insert(place, one.demand);
             }
             Record::Granted {
                 execution_id,

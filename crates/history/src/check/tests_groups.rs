@@ -213,17 +213,19 @@ fn who_is_grouped_anew_is_in_the_new_group() {
             }
         }
         let action_id = super::world::ACTION;
-        let grouped = ids.iter().zip(1..).map(|(id, group)| Record::Grouped {
-            execution_id: *id,
-            action_id,
-            demand: Demand {
-                rule: RULE + 1,
-                // Untold, all are in one group still, of which two run.
-                ..demand(if told { group } else { 1 }, 1)
-            },
-            epoch,
-            round: 0,
-            t_ns: 0,
+        let grouped = ids.iter().zip(1..).map(|(id, group)| {
+            Record::Grouped(attune_record::GroupedExecution {
+                execution_id: *id,
+                action_id,
+                demand: Demand {
+                    rule: RULE + 1,
+                    // Untold, all are in one group still, of which two run.
+                    ..demand(if told { group } else { 1 }, 1)
+                },
+                epoch,
+                round: 0,
+                t_ns: 0,
+            })
         });
         world.records.splice(at + 1..at + 1, grouped);
         if told {

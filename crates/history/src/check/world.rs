@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) limit: u32,
     pub(super) order: OrderRule,
     /// With which priority each was accepted, and when.
-    accepted: BTreeMap<ExecutionId, (Priority, i64)>,
+    pub(super) accepted: BTreeMap<ExecutionId, (Priority, i64)>,
     /// Whether the pool of the action takes no dispatches.
     pub(super) pool_closed: bool,
     pub(super) waiting: BTreeSet<(Priority, ExecutionId)>,

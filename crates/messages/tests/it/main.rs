@@ -12,8 +12,8 @@ mod refusals;
 
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, Explain, ForceRelease, HandedOver, PausesChanged, QueueSnapshot,
-    SlotRelease, Submit,
+    ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged, PausesChanged,
+    QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -46,7 +46,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 14] {
+fn types() -> [(&'static str, Decode); 15] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -58,6 +58,7 @@ fn types() -> [(&'static str, Decode); 14] {
         entry::<ForceRelease>(),
         entry::<ActionChanged>(),
         entry::<PausesChanged>(),
+        entry::<OperationsChanged>(),
         entry::<Answer>(),
         entry::<ExecutionRequested>(),
         entry::<ExecutionCancel>(),

@@ -18,6 +18,7 @@ impl World {
         for decided in &commit.decided {
             let key = (decided.partition, decided.epoch);
             let counter = self.has(Plant::Counter);
+            self.note_operated(&decided.facts);
             let shadow = self.shadows.entry(key).or_default();
             let first = decided.number > shadow.judged;
             if first {

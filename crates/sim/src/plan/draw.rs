@@ -1,7 +1,10 @@
 //! Draws a plan from its seed.
 
 use attune_core::policy::{Backoff, Factor, Retry, TryEnd, TryEnds};
-use attune_core::{OnWorkerLost, OrderRule, PauseMode, PauseTarget, Priority, Status};
+use attune_core::{
+    OnWorkerLost, OperationFilter, OperationKind, OrderRule, PauseMode, PauseTarget, Priority,
+    Status,
+};
 
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
@@ -90,6 +93,7 @@ impl Plan {
         plan.add_overflows();
         plan.add_rates();
         plan.add_questions(submits);
+        plan.add_operations();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -225,6 +229,54 @@ impl Plan {
             }
             self.ops.sort_by_key(|op| (op.at, op.id));
         }
+    }
+
+    /// Bulk operations, from a stream of chance of their own.
+    fn add_operations(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x0be7_a7e0_0be7_a7e0);
+        let rng = &mut rng;
+        if rng.chance(500) {
+            return;
+        }
+        let mut at = rng.between(20, self.heal_at / 2);
+        for _ in 0..=rng.index(5) {
+            let kind = match rng.index(10) {
+                0 => OperationKind::Clear,
+                1 | 2 => OperationKind::Cancel {
+                    include_running: rng.chance(400),
+                },
+                3..=6 => OperationKind::Reprioritise {
+                    priority: rng.pick(&Priority::ALL),
+                },
+                _ => OperationKind::MoveToFront,
+            };
+            let filter = self.filter(rng, kind);
+            self.ask(at, Op::Operate { kind, filter });
+            at += rng.between(20, 5_000);
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
+    }
+
+    fn filter(&self, rng: &mut Rng, kind: OperationKind) -> OperationFilter {
+        let mut filter = OperationFilter::default();
+        let action = rng.index(self.actions.len());
+        match rng.index(3) {
+            0 => filter.action = self.actions[action].name.parse().ok(),
+            1 => filter.pack = Some("sim".to_owned()),
+            _ => {}
+        }
+        if kind != OperationKind::Clear {
+            filter.priority = rng.chance(250).then(|| rng.pick(&Priority::ALL));
+            let (user, label) = (rng.between(1, 3), rng.between(1, 2));
+            if self.says_words && rng.chance(350) {
+                filter.user = Some(format!("user{user}"));
+            }
+            if self.says_words && rng.chance(350) {
+                filter.labels.insert("g".to_owned(), label.to_string());
+            }
+        }
+        filter.all = filter == OperationFilter::default();
+        filter
     }
 
     /// Questions why something does not run yet, likewise.

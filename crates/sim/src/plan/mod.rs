@@ -9,7 +9,8 @@ mod plant;
 
 use attune_core::policy::{Ordering, Retry};
 use attune_core::{
-    ActionPolicy, OnWorkerLost, OrderRule, PartitionId, PauseMode, PauseTarget, Priority,
+    ActionPolicy, OnWorkerLost, OperationFilter, OperationKind, OrderRule, PartitionId, PauseMode,
+    PauseTarget, Priority,
 };
 
 use crate::groups::{Grouping, Ranks};
@@ -173,6 +174,13 @@ pub enum Op {
         action: usize,
         /// What.
         overflow: Overflow,
+    },
+    /// Does something to all executions of a kind.
+    Operate {
+        /// What.
+        kind: OperationKind,
+        /// To which.
+        filter: OperationFilter,
     },
     /// Groups the executions of an action otherwise.
     Group {

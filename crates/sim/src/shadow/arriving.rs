@@ -41,6 +41,7 @@ impl Shadow {
         let seen = Seen {
             action,
             priority,
+            front: false,
             holds: false,
             attempt: Attempt(0),
             not_before,
@@ -181,7 +182,8 @@ impl Shadow {
         }
         let limits = self.bounds.get(&newcomer.action);
         let is_fifo = limits.is_some_and(|limits| limits.order == OrderRule::Fifo);
-        if seen.attempt > Attempt(0) || (!is_fifo && seen.priority < newcomer.priority) {
+        let is_above = seen.front || (!is_fifo && seen.priority < newcomer.priority);
+        if seen.attempt > Attempt(0) || is_above {
             say(Promise::I3, format!("{gone} is dropped for {id}: {seen:?}"));
         }
         let waiting = self.rows.values();
@@ -194,12 +196,14 @@ impl Shadow {
                 format!("{gone} is dropped for {id} while {waiting} wait"),
             );
         }
-        // Who came with a delay stands at its place, and has waited since its time.
+        // Who came with a delay stands at its place, and has waited since its time. Who was moved before all
+        // others is left alone.
         let other = self.rows.iter().find(|(other, it)| {
             let may_go = **other != id
                 && it.action == seen.action
                 && it.may_expire(now)
-                && it.not_before.is_none();
+                && it.not_before.is_none()
+                && !it.front;
             let is_older = **other < *gone && it.since <= seen.since;
             may_go
                 && match is_fifo || it.priority == seen.priority {

@@ -1,5 +1,7 @@
 //! What must be true when a round has done with its events, and whenever time has passed.
 
+use attune_core::Moved;
+
 use super::*;
 
 impl Shadow {
@@ -37,6 +39,17 @@ impl Shadow {
                     self.rows.get(&id)
                 );
                 out.push(Violation::of(Promise::I6, words));
+            }
+        }
+    }
+
+    /// Somebody stands elsewhere from now on.
+    pub(super) fn move_one(&mut self, moved: &Moved, out: &mut Vec<Violation>) {
+        match self.rows.get_mut(&moved.id).filter(|seen| !seen.holds) {
+            Some(seen) => (seen.priority, seen.front) = (moved.priority, moved.front),
+            None => {
+                let words = format!("{} is moved and does not wait", moved.id);
+                out.push(Violation::of(Promise::I11, words));
             }
         }
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::beside::stands_beside;
 use crate::holds::newer;
+use crate::operations;
 use crate::store::{MAX_BODIES, body_of};
 use attune_executor::stored::Batch;
 
@@ -240,7 +241,12 @@ impl World {
                 }
             }
             Call::LoadSlots(ids) => Reply::Slots(store.load_slots(now, ids)),
-            Call::LoadWords(ids) => Reply::Words(store.load_words(ids)),
+            Call::LoadWords(ids) | Call::LoadOperationWords(ids) => {
+                Reply::Words(store.load_words(ids))
+            }
+            Call::LoadOperations(partitions) => {
+                Reply::Operations(store.open_operations(partitions))
+            }
             Call::LoadBodies(ids) => Reply::Bodies(store.load_bodies(ids)),
             Call::WorkerEnds => Reply::WorkerEnds(store.worker_ends()),
             Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(observed)),
@@ -269,6 +275,7 @@ impl World {
     fn commit(&mut self, written: &Written) -> Reply {
         let again = self.store.has_written(written.number);
         let batch = &written.commit.batch;
+        let before = operations::before(&self.store, &written.commit);
         let store_now = WALL + self.store_now();
         match self.store.commit(store_now, written.number, batch) {
             Ok(odd) => {
@@ -295,6 +302,11 @@ impl World {
                         self.oracle.blame(self.now, violation);
                     }
                     self.judge_rates(written);
+                    let operations = &mut self.operations;
+                    for violation in operations.judge(&self.store, &before, &written.commit) {
+                        self.note(Note::Broken(violation.rule));
+                        self.oracle.blame(self.now, violation);
+                    }
                     self.judge_results(batch);
                     self.judge_refusals(batch);
                     self.granted_now(batch);

@@ -162,7 +162,7 @@ async fn plan_of_list(db: &TestDb, part: &str, filter: &str, more: &str) -> Stri
         .await
         .unwrap();
     let explain = format!(
-        "EXPLAIN EXECUTE list ({filter}, NULL, NULL, now(), 1, 50, false, false, false, false{more})"
+        "EXPLAIN EXECUTE list ({filter}, NULL, NULL, now(), 1, 50, false, false, false, false, NULL{more})"
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(explain))
         .fetch_all(&mut *connection)

@@ -76,6 +76,13 @@ pub(crate) const FAULTS: &[Fault] = &[
         pauses
     ),
     fault!(
+        "operations",
+        "what waits of some actions is reprioritised, moved to the front or cancelled, all at once",
+        "nothing to heal",
+        4,
+        operations
+    ),
+    fault!(
         "queue-deleted",
         "the queue of the workers is deleted with what is in it",
         "made again by who needs it",
@@ -274,6 +281,42 @@ async fn resume(api: &Api, path: &str) {
         }
         tokio::time::sleep(Duration::from_millis(500)).await; // poll
     }
+}
+
+/// Asks for bulk operations, whoever dies meanwhile; the owners' own records say whether each was done
+/// once to everybody who was meant, and counted.
+async fn operations(rig: &Rig, random: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {
+    let api = Api::new(&rig.shared.api)?;
+    let mut bodies = Vec::new();
+    for _ in 0..random.random_range(1..6) {
+        let action = &rig.shared.actions[random.random_range(0..rig.shared.actions.len())];
+        if action.is_probe() || action.action_ref == POISON {
+            continue;
+        }
+        let priorities = ["critical", "high", "normal", "low", "background"];
+        let priority = priorities[random.random_range(0..priorities.len())];
+        let mut body = match random.random_range(0..5) {
+            0 => json!({"kind": "cancel", "filter": {"priority": "low"}}),
+            1 | 2 => json!({"kind": "move_to_front", "filter": {"priority": priority}}),
+            _ => json!({"kind": "reprioritise", "priority": priority, "filter": {}}),
+        };
+        body["filter"]["action"] = json!(action.action_ref);
+        body["who"] = json!("the rig");
+        body["request_id"] = json!(Uuid::now_v7().to_string());
+        bodies.push(body);
+    }
+    let names: Vec<_> = bodies
+        .iter()
+        .map(|body| format!("{} {}", body["kind"], body["filter"]))
+        .collect();
+    let begun = rig.begin(fault, &names.join(" "))?;
+    for body in &bodies {
+        // No answer, or not done yet: as it may be. The same again is the same operation.
+        for _ in 0..random.random_range(1..3) {
+            let _answer = api.post("/api/v1/operations", body).await;
+        }
+    }
+    begun.end()
 }
 
 async fn queue_deleted(rig: &Rig, _: &mut StdRng, fault: &Fault) -> anyhow::Result<bool> {

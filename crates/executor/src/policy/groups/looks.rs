@@ -92,9 +92,9 @@ impl Groups {
         };
         let key = me.key(limits.order);
         let (mut many, mut cost) = (0, 0);
-        for priority in Priority::ALL {
+        for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
             let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
-            let lane = members.range((priority, lowest)..=(priority, highest));
+            let lane = members.range((lane, lowest)..=(lane, highest));
             let before = lane.map(member).take_while(|it| it.key(limits.order) < key);
             for member in before.take(max) {
                 many += 1;

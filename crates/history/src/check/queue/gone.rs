@@ -4,8 +4,8 @@
 //! room for is accepted next by the same owner. Who is replaced is of its group, and afterwards nobody
 //! else of the group surely waits, unless as many ended as one newcomer replaces.
 //!
-//! *I3.* Nobody of a higher priority than the newcomer is dropped, and nobody while somebody waits
-//! who goes first: one of a lower priority, or an older one of the same. With `fifo` priorities count for
+//! *I3.* Nobody of a higher priority than the newcomer is dropped, nobody who was moved before all others,
+//! and nobody while somebody waits who goes first: one of a lower priority, or an older one of the same. With `fifo` priorities count for
 //! nothing. Who has held a slot and waits again, or came with a delay, is nobody who goes first; ages
 //! are compared among those whom this owner has accepted.
 
@@ -68,26 +68,31 @@ impl Replay<'_> {
     fn judge_dropped(&mut self, record: u32, (id, attempt): Key, gone: Gone) {
         let newcomer = gone.newcomer;
         let is_fifo = gone.order == OrderRule::Fifo;
-        let own = self.priority(id);
-        let is_above = !is_fifo && own < self.priority(newcomer);
-        if attempt > Attempt(0) || (own.is_some() && is_above) {
-            let why = match attempt {
-                Attempt(0) => "is of a higher priority",
-                _ => "has held a slot",
-            };
+        let lane = self.lane(id);
+        let its = self.lane(newcomer).flatten();
+        let is_above = |own: Priority| !is_fifo && its.is_some_and(|its| own < its);
+        let why = match lane {
+            _ if attempt > Attempt(0) => Some("has held a slot"),
+            Some(None) => Some("goes before all others"),
+            Some(Some(own)) if is_above(own) => Some("is of a higher priority"),
+            _ => None,
+        };
+        if let Some(why) = why {
             let what = format!("execution {id} was dropped for {newcomer}, though it {why}");
             self.break_promise(Promise::I3, what, [record]);
         }
-        let Some(own) = own else { return };
+        let Some(own) = lane.flatten() else { return };
+        // Who goes before all others is left alone.
         let lanes = self.waiting.values().flatten();
+        let lanes = lanes.filter_map(|(lane, waiting)| Some(((*lane)?, waiting)));
         let first =
             lanes
-                .filter(|(lane, _)| is_fifo || **lane >= own)
+                .filter(|(lane, _)| is_fifo || *lane >= own)
                 .find_map(|(lane, waiting)| {
                     let mut first = waiting.iter().filter(|other| {
                         let is_older = **other < id && self.is_own(**other) && self.is_own(id);
                         let by_age = is_older && !self.is_contradictory;
-                        let goes = by_age || (!is_fifo && *lane > own);
+                        let goes = by_age || (!is_fifo && lane > own);
                         **other != id && goes && !self.again.contains(other)
                     });
                     first.next().copied()

@@ -1,0 +1,414 @@
+//! `attune queues clear` and `limit`, `attune executions cancel`, `reprioritise` and `front`: what is done
+//! to many executions at once.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use attune_api_types::{
+    ActionApplied, ActionView, InForce, OperationFilter, OperationName, OperationPreview,
+    OperationRequest, OperationState, OperationView,
+};
+use attune_core::{ActionRef, ExecutionId, Priority, RequestId};
+use clap::Args;
+use reqwest::Method;
+
+use super::http::{CallError, Http};
+use super::{EXIT_CODES, Exit, Failure, NOBODY, Output};
+
+/// How often it is asked how far an operation is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often an answer that got lost is asked for again.
+const TRIES: usize = 5;
+/// How wide the bar is.
+const BAR: usize = 30;
+
+/// How an operation is asked for.
+#[derive(Debug, Clone, Args)]
+pub(super) struct How {
+    /// Only count what it would be about.
+    #[arg(long)]
+    dry_run: bool,
+    /// Why, for the audit log.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Who does it, for the audit log.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+    who: String,
+}
+
+/// Which executions are meant: those that all of this applies to.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Which {
+    /// Those of this action, as in core.echo.
+    #[arg(long, value_name = "REF")]
+    action: Option<ActionRef>,
+    /// Those of the actions of this pack: what stands before the first dot of their refs.
+    #[arg(long, value_name = "PACK", conflicts_with = "action")]
+    pack: Option<String>,
+    /// Those of this user.
+    #[arg(long)]
+    user: Option<String>,
+    /// Those that have this label; may be given several times, and then all of them count.
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// Those that have this priority now.
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<Priority>,
+    /// Every execution.
+    #[arg(long, conflicts_with_all = ["action", "pack", "user", "labels", "priority"])]
+    all: bool,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| "write a label as NAME=VALUE".to_owned())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Which {
+    /// Whether nothing of it is given.
+    pub(super) fn is_empty(&self) -> bool {
+        self.filter(&[]) == OperationFilter::default()
+    }
+
+    fn filter(&self, ids: &[ExecutionId]) -> OperationFilter {
+        OperationFilter {
+            action: self.action.as_ref().map(ToString::to_string),
+            pack: self.pack.clone(),
+            user: self.user.clone(),
+            labels: self.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
+            priority: self.priority,
+            ids: ids.to_vec(),
+            all: self.all,
+        }
+    }
+}
+
+/// `attune queues clear`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct ClearArguments {
+    #[command(flatten)]
+    of: Queues,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = false)]
+struct Queues {
+    /// The queue of this action, as in core.echo.
+    #[arg(value_name = "REF")]
+    action_ref: Option<ActionRef>,
+    /// The queues of all actions of this pack: what stands before the first dot of their refs.
+    #[arg(long, value_name = "PACK")]
+    pack: Option<String>,
+    /// Every queue.
+    #[arg(long)]
+    all: bool,
+}
+
+/// `attune executions reprioritise`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct ReprioritiseArguments {
+    /// The executions' numbers; without them those that the options name.
+    #[arg(value_name = "ID")]
+    ids: Vec<ExecutionId>,
+    /// The priority that they shall have.
+    #[arg(long, value_name = "PRIORITY")]
+    to: Priority,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    how: How,
+}
+
+/// `attune executions front`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct FrontArguments {
+    /// The executions' numbers; without them those that the options name.
+    #[arg(value_name = "ID")]
+    ids: Vec<ExecutionId>,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    how: How,
+}
+
+/// `attune queues limit`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub(super) struct LimitArguments {
+    /// The action's ref, as in core.echo.
+    #[arg(value_name = "REF")]
+    action_ref: ActionRef,
+    /// How many executions may hold a slot at once; `none` takes the limit away.
+    #[arg(value_name = "N", value_parser = limit)]
+    limit: Limit,
+    /// Who does it; the policy keeps every version with its author.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+    who: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limit(Option<u32>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text.parse() {
+        _ if text == "none" => Ok(Limit(None)),
+        Ok(0) | Err(_) => Err(
+            "write a whole number from 1 on, or none; to let nothing start, `attune \
+                               queues pause`"
+                .to_owned(),
+        ),
+        Ok(limit) => Ok(Limit(Some(limit))),
+    }
+}
+
+pub(super) async fn clear(http: &Http, of: ClearArguments, json: bool) -> Result<Output, Failure> {
+    let filter = OperationFilter {
+        action: of.of.action_ref.map(String::from),
+        pack: of.of.pack,
+        all: of.of.all,
+        ..OperationFilter::default()
+    };
+    run(
+        http,
+        request(OperationName::Clear, filter, of.how.clone()),
+        &of.how,
+        json,
+    )
+    .await
+}
+
+/// Ends what the options name.
+pub(super) async fn cancel(
+    http: &Http,
+    which: &Which,
+    include_running: bool,
+    how: &How,
+    json: bool,
+) -> Result<Output, Failure> {
+    let mut request = request(OperationName::Cancel, which.filter(&[]), how.clone());
+    request.include_running = include_running;
+    run(http, request, how, json).await
+}
+
+pub(super) async fn reprioritise(
+    http: &Http,
+    of: ReprioritiseArguments,
+    json: bool,
+) -> Result<Output, Failure> {
+    let filter = of.which.filter(&of.ids);
+    let mut request = request(OperationName::Reprioritise, filter, of.how.clone());
+    request.priority = Some(of.to);
+    run(http, request, &of.how, json).await
+}
+
+pub(super) async fn front(http: &Http, of: FrontArguments, json: bool) -> Result<Output, Failure> {
+    let filter = of.which.filter(&of.ids);
+    run(
+        http,
+        request(OperationName::MoveToFront, filter, of.how.clone()),
+        &of.how,
+        json,
+    )
+    .await
+}
+
+fn request(kind: OperationName, filter: OperationFilter, how: How) -> OperationRequest {
+    OperationRequest {
+        kind,
+        filter,
+        priority: None,
+        include_running: false,
+        reason: how.reason,
+        who: Some(super::who(&how.who).to_owned()),
+        request_id: Some(RequestId::fresh()),
+    }
+}
+
+async fn run(
+    http: &Http,
+    request: OperationRequest,
+    how: &How,
+    json: bool,
+) -> Result<Output, Failure> {
+    let preview = http
+        .request(Method::POST, "/operations/preview")
+        .json(&request);
+    if how.dry_run {
+        let preview: OperationPreview = http.send(preview).await?;
+        return Ok(if json {
+            Output::json(&preview)
+        } else {
+            Output::text(format!("{} executions would be touched", preview.matched))
+        });
+    }
+    let mut bar = Bar::new();
+    let expected = match bar.is_shown {
+        true => http.send::<OperationPreview>(preview).await?.matched,
+        false => 0,
+    };
+    let mut now = begin(http, &request).await?;
+    while now.state == OperationState::Running {
+        bar.show(&now, expected);
+        tokio::time::sleep(LOOK_EVERY).await;
+        match http.get(&format!("/operations/{}", now.id), &[]).await {
+            Ok(later) => now = later,
+            Err(error @ CallError::Refused(_)) => return Err(error.into()),
+            // It goes on without anybody who looks.
+            Err(error) => {
+                bar.end();
+                let words = format!(
+                    "operation {} goes on by itself, and it cannot be seen how far it is: {error}",
+                    now.id
+                );
+                return Err(Failure::unknown(words));
+            }
+        }
+    }
+    bar.end();
+    Ok(if json {
+        Output::json(&now)
+    } else {
+        Output::text(said(&now))
+    })
+}
+
+/// Asks for it, again under the same request id where the answer got lost.
+async fn begin(http: &Http, request: &OperationRequest) -> Result<OperationView, CallError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let asked = http.request(Method::POST, "/operations").json(request);
+        match http.send(asked).await {
+            Err(CallError::Unknown(_) | CallError::Unavailable(_)) if tries < TRIES => {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn said(operation: &OperationView) -> String {
+    let done = match operation.kind {
+        OperationName::Clear | OperationName::Cancel if operation.include_running => {
+            "cancelled, or asked to end"
+        }
+        OperationName::Clear | OperationName::Cancel => "cancelled",
+        OperationName::Reprioritise => "reprioritised",
+        OperationName::MoveToFront => "moved to the front",
+    };
+    let mut text = format!(
+        "operation {}: {} of {} {done}",
+        operation.id, operation.done, operation.matched
+    );
+    if operation.skipped > 0 {
+        let what = match operation.kind {
+            OperationName::Clear | OperationName::Cancel => "waited no longer, or were being ended",
+            _ => "waited no longer, or were so already",
+        };
+        text.push_str(&format!("; {} {what}", operation.skipped));
+    }
+    text
+}
+
+/// A bar on stderr, for people.
+struct Bar {
+    is_shown: bool,
+    was_shown: bool,
+}
+
+impl Bar {
+    fn new() -> Self {
+        Self {
+            is_shown: io::stderr().is_terminal(),
+            was_shown: false,
+        }
+    }
+
+    fn show(&mut self, now: &OperationView, expected: u64) {
+        if self.is_shown {
+            self.was_shown = true;
+            // Nobody is harmed when it is not seen.
+            drop(write!(io::stderr(), "\r{}", bar(now.matched, expected)));
+        }
+    }
+
+    fn end(&self) {
+        if self.was_shown {
+            drop(write!(io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
+
+fn bar(matched: u64, expected: u64) -> String {
+    let expected = expected.max(matched).max(1);
+    let filled = usize::try_from(matched * BAR as u64 / expected).unwrap_or(BAR);
+    format!(
+        "[{}{}] {matched} of about {expected}",
+        "#".repeat(filled),
+        "-".repeat(BAR - filled)
+    )
+}
+
+/// Changes the limit of an action in its policy.
+pub(super) async fn set_limit(
+    http: &Http,
+    of: LimitArguments,
+    json: bool,
+) -> Result<Output, Failure> {
+    let path = format!("/actions/{}", of.action_ref);
+    let view: ActionView = http.get(&path, &[]).await?;
+    let mut spec = view.spec;
+    let earlier = spec.policy.concurrency.limit;
+    spec.policy.concurrency.limit = of.limit.0;
+    let query = [("who", Some(super::who(&of.who).to_owned()))];
+    let applied: ActionApplied = http.put(&path, &query, &spec).await?;
+    let shown = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |it| it.to_string());
+    let output = if json {
+        Output::json(&applied)
+    } else {
+        Output::text(format!(
+            "the limit of {} is {} (it was {})",
+            of.action_ref,
+            shown(of.limit.0),
+            shown(earlier)
+        ))
+    };
+    Ok(match (applied.applied, applied.pending_reason) {
+        (InForce::Pending, Some(reason)) => {
+            let note = format!("it is stored, and comes into force by itself: {reason}");
+            output.with(Exit::Done, vec![note])
+        }
+        _ => output,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_full_as_what_was_found() {
+        assert_eq!(bar(0, 10), format!("[{}] 0 of about 10", "-".repeat(30)));
+        assert!(bar(5, 10).starts_with(&format!("[{}-", "#".repeat(15))));
+        // More may come than was counted before.
+        assert_eq!(bar(20, 10), format!("[{}] 20 of about 20", "#".repeat(30)));
+    }
+
+    #[test]
+    fn labels_and_limits_are_read_as_they_are_written() {
+        assert_eq!(label("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert!(label("=b").is_err() && label("a").is_err());
+        assert_eq!(limit("3").unwrap().0, Some(3));
+        assert_eq!(limit("none").unwrap().0, None);
+        assert!(limit("0").is_err() && limit("many").is_err());
+    }
+}

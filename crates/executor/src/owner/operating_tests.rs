@@ -1,0 +1,117 @@
+//! Tests of bulk operations on their way to the partitions and back into the store.
+
+use attune_core::{
+    Operation, OperationFilter, OperationId, OperationKind, OperationProgress, RequestId,
+};
+
+use super::*;
+use crate::stored::Batch;
+
+/// What the store keeps of a commit.
+pub(super) fn keep(operations: &mut Vec<PartOfOperation>, batch: &Batch) {
+    for (partition, operation, progress) in &batch.progress {
+        let mut parts = operations.iter_mut();
+        let part = parts.find(|it| it.partition == *partition && it.operation.id == *operation);
+        part.expect("it is open").progress = *progress;
+    }
+    operations.retain(|part| !part.progress.finished);
+}
+
+fn part(id: i64, partition: u16, kind: OperationKind) -> PartOfOperation {
+    PartOfOperation {
+        operation: Operation {
+            id: OperationId(id),
+            kind,
+            filter: OperationFilter {
+                user: Some("ann".to_owned()),
+                ..OperationFilter::default()
+            },
+        },
+        partition: PartitionId(partition),
+        progress: OperationProgress::default(),
+    }
+}
+
+const CANCEL: OperationKind = OperationKind::Cancel {
+    include_running: true,
+};
+
+fn changed() -> Work {
+    Work::Operations(vec![RequestId::fresh()])
+}
+
+#[test]
+fn a_command_brings_an_operation_to_its_end_and_a_lost_one_costs_one_pass() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.operations = vec![part(1, 0, CANCEL), part(1, 7, CANCEL)];
+    world.deliver(1, 0, changed());
+    assert!(world.is_acked(1));
+    world.pass(10, false);
+    assert_eq!(world.operations, [], "nobody is meant");
+    world.operations = vec![part(2, 3, CANCEL)];
+    world.pass(10_500, true);
+    assert_eq!(world.operations, []);
+}
+
+#[test]
+fn a_list_that_was_read_in_another_epoch_is_thrown_away() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.operations = vec![part(1, 0, CANCEL)];
+    world.holds_back = Some(|call| matches!(call, Call::LoadOperations(_)));
+    world.deliver(1, 0, changed());
+    // Another owner has carried it out by the time the answer comes.
+    world.operations.clear();
+    let at = world.now;
+    world.owner.want_new_epoch(PartitionId(0), at);
+    world.pass(2_000, true);
+    world.holds_back = None;
+    world.pass(2_000, true);
+    let partition = world.owner.partition(PartitionId(0)).unwrap();
+    assert!(!partition.knows_operation(OperationId(1)));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_stops_nothing_else() {
+    let mut world = World::serving(1, WorkerId::fresh());
+    world.refuses = Some(|call| matches!(call, Call::LoadOperationWords(_)));
+    world.operations = vec![part(1, 0, CANCEL), part(2, 0, OperationKind::MoveToFront)];
+    world.deliver(1, 0, changed());
+    world.pass(6_000, true);
+    let open: Vec<_> = world
+        .operations
+        .iter()
+        .map(|part| part.operation.id.0)
+        .collect();
+    assert_eq!(open, [1], "the other one is over: nobody waits");
+    let trouble = world.owner.trouble(world.now).unwrap();
+    assert!(trouble.words.contains("an operation"), "{}", trouble.words);
+    world.deliver(2, 0, super::look_ups::change("t.good"));
+    assert!(world.is_acked(2));
+}
+
+#[test]
+fn a_page_that_the_store_refuses_is_taken_back_and_tried_again_later() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses =
+        Some(|call| matches!(call, Call::Commit(commit) if !commit.batch.progress.is_empty()));
+    world.operations = vec![part(1, 0, CANCEL)];
+    let epoch = |world: &World| world.leases[0].epoch;
+    let before = epoch(&world);
+    world.deliver(1, 0, changed());
+    world.pass(8_000, true);
+    assert_eq!(
+        epoch(&world),
+        Epoch(before.0 + 1),
+        "its partition was loaded again, once"
+    );
+    world.deliver(2, 0, super::look_ups::change("t.good"));
+    world.pass(10, true);
+    assert!(world.is_acked(2), "it goes on without it");
+    world.refuses = None;
+    world.pass(40_000, true);
+    assert_eq!(world.operations, []);
+    assert_eq!(epoch(&world), Epoch(before.0 + 1));
+}

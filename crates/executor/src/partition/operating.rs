@@ -1,0 +1,364 @@
+//! Bulk operations: a page of executions at a time, in the commit that says how far they are.
+//!
+//! Who may be meant is known here, so a page is made from memory: nothing in the store is searched. What
+//! only the submissions say (user and labels) is read for the executions of the page, by their ids. What
+//! was granted or has ended meanwhile is passed over. Progress is written as it is afterwards, not by how
+//! much it changed, in the same commit as what was done: so whoever takes over goes on where the last
+//! commit ended, and the counts are what was done, whatever was written twice or never.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use attune_core::{
+    ActionId, Bug, ExecutionId, Moved, Operation, OperationId, OperationKind, OperationProgress,
+    OperationWords, Outcome, PartOfOperation, Priority, Seq, Status,
+};
+
+use super::{Effect, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::queue::{ActionQueue, Holder, Millis};
+use crate::stored::StoredWords;
+
+/// How many executions a page looks at to find those it is about, whether or not it is.
+const LOOKED_AT: usize = 10_000;
+
+/// An operation that is open here, or was when the store was asked last.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    operation: Arc<Operation>,
+    progress: OperationProgress,
+}
+
+/// Executions that an operation may be about, the next ones after its cursor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// Which operation.
+    pub operation: OperationId,
+    /// They, by rising id.
+    pub ids: Vec<ExecutionId>,
+    /// Everything up to this place is dealt with when they are.
+    to: Seq,
+    /// Whether nothing comes after them.
+    is_last: bool,
+    /// Whether it must be read what they say.
+    pub needs_words: bool,
+}
+
+/// Where an execution stands that an operation comes to.
+#[derive(Clone, Copy)]
+enum Standing {
+    Waits(Priority, bool),
+    Holds(Holder),
+}
+
+/// What a page led to.
+#[derive(Default)]
+struct Done {
+    done: Vec<ExecutionId>,
+    skipped: Vec<ExecutionId>,
+    touched: BTreeSet<ActionId>,
+}
+
+impl Partition {
+    fn parts(&self) -> impl Iterator<Item = (&OperationId, &Part)> {
+        self.operations.iter().flat_map(|parts| parts.iter())
+    }
+
+    /// Whether an operation is known here, open or just finished.
+    pub(crate) fn knows_operation(&self, operation: OperationId) -> bool {
+        self.parts().any(|(id, _)| *id == operation)
+    }
+
+    /// The first open operation but for those that are held off: they are done one after the other, so
+    /// that of two over the same executions the later one has the last word.
+    pub(crate) fn open_operation(
+        &self,
+        is_held_off: impl Fn(OperationId) -> bool,
+    ) -> Option<OperationId> {
+        let mut open = self.parts().filter(|(_, part)| !part.progress.finished);
+        open.find(|(id, _)| !is_held_off(**id)).map(|(id, _)| *id)
+    }
+
+    /// Forgets operations that are finished, and stored as such: no list that is read from now on shows
+    /// them as open.
+    pub(crate) fn forget_finished(&mut self) {
+        if let Some(parts) = &mut self.operations {
+            parts.retain(|_, part| !part.progress.finished);
+        }
+        self.operations.take_if(|parts| parts.is_empty());
+    }
+
+    /// Takes in operations that are open in the store. One that has not begun here begins: what is
+    /// accepted from now on is not meant.
+    pub(super) fn begin_operations(&mut self, parts: Vec<PartOfOperation>, out: &mut Vec<Effect>) {
+        let newest = Seq(Seq::new(self.epoch, self.next_place).0 - 1);
+        for part in parts {
+            let id = part.operation.id;
+            // What is known is newer than what was read.
+            if part.partition != self.id || part.progress.finished || self.knows_operation(id) {
+                continue;
+            }
+            let mut part = Part {
+                operation: Arc::new(part.operation),
+                progress: part.progress,
+            };
+            if part.progress.upto.is_none() {
+                part.progress.upto = Some(newest);
+                self.note_progress(&part, &Done::default(), out);
+            }
+            let parts = self.operations.get_or_insert_default();
+            parts.insert(id, part);
+        }
+    }
+
+    /// The next executions that an operation may be about, up to `max` of them.
+    pub(crate) fn page(&self, operation: OperationId, max: usize) -> Option<Page> {
+        let (_, part) = self.parts().find(|(id, _)| **id == operation)?;
+        let (filter, progress) = (&part.operation.filter, &part.progress);
+        let upto = progress.upto.filter(|_| !progress.finished)?;
+        let from = progress.cursor.unwrap_or(Seq(0));
+        let mut page = Page {
+            operation,
+            ids: Vec::new(),
+            to: upto,
+            is_last: true,
+            needs_words: filter.needs_words(),
+        };
+        if from >= upto {
+            return Some(page);
+        }
+        let place = |seq| ExecutionId::new(self.id, seq);
+        let range = (Bound::Excluded(place(from)), Bound::Included(place(upto)));
+        let known: Box<dyn Iterator<Item = (ExecutionId, ActionId)>> = if filter.ids.is_empty() {
+            Box::new(self.index.range(range).map(|(id, action)| (*id, *action)))
+        } else {
+            let named = filter.ids.range(range);
+            Box::new(named.filter_map(|id| Some((*id, *self.index.get(id)?))))
+        };
+        let mut covered: HashMap<ActionId, bool> = HashMap::new();
+        for (looked_at, (id, action_id)) in known.enumerate() {
+            if page.ids.len() == max || looked_at == LOOKED_AT {
+                page.is_last = false;
+                break;
+            }
+            page.to = id.seq();
+            let covers = || {
+                let action = self.actions.get(&action_id);
+                action.is_some_and(|action| filter.covers(&action.spec.action_ref))
+            };
+            if *covered.entry(action_id).or_insert_with(covers)
+                && let Some(standing) = self.standing(action_id, id)
+                && is_meant(&part.operation, id, standing)
+            {
+                page.ids.push(id);
+            }
+        }
+        if page.is_last {
+            page.to = upto;
+        }
+        Some(page)
+    }
+
+    fn standing(&self, action_id: ActionId, id: ExecutionId) -> Option<Standing> {
+        let standing = |queue: &mut ActionQueue| {
+            let waits = queue.standing(id.seq());
+            let waits = waits.map(|(priority, front)| Standing::Waits(priority, front));
+            waits.or_else(|| queue.holder(id).map(Standing::Holds))
+        };
+        self.queues.with_existing(action_id, standing).flatten()
+    }
+
+    /// Does what an operation does to those of a page that it is about; `words` is what they say, where
+    /// that had to be read.
+    pub(super) fn operate(
+        &mut self,
+        now: Millis,
+        page: Page,
+        words: Vec<StoredWords>,
+        out: &mut Vec<Effect>,
+    ) {
+        let mut operations = self.operations.take();
+        let part = operations
+            .as_mut()
+            .and_then(|parts| parts.get_mut(&page.operation));
+        let mut touched = BTreeSet::new();
+        if let Some(part) = part.filter(|part| !part.progress.finished) {
+            let mut done = self.operate_on(part, page, words, out);
+            touched = std::mem::take(&mut done.touched);
+            // Where nothing was found nothing is written: whoever takes over looks there once more.
+            if part.progress.finished || !done.done.is_empty() || !done.skipped.is_empty() {
+                self.note_progress(part, &done, out);
+            }
+        }
+        self.operations = operations;
+        for action_id in touched {
+            self.serve(now, action_id, out);
+        }
+    }
+
+    fn operate_on(
+        &mut self,
+        part: &mut Part,
+        page: Page,
+        words: Vec<StoredWords>,
+        out: &mut Vec<Effect>,
+    ) -> Done {
+        let operation = Arc::clone(&part.operation);
+        let words: BTreeMap<ExecutionId, StoredWords> =
+            words.into_iter().map(|words| (words.id, words)).collect();
+        let (mut done, mut to, mut is_last) = (Done::default(), page.to, page.is_last);
+        for id in &page.ids {
+            let action_id = self.index.get(id).copied();
+            let standing = action_id.and_then(|action_id| self.standing(action_id, *id));
+            if page.needs_words {
+                let Some(words) = words.get(id) else {
+                    if standing.is_none() {
+                        // It had ended before it could be read.
+                        continue;
+                    }
+                    // What was not answered is asked for again.
+                    (to, is_last) = (Seq(id.seq().0 - 1), false);
+                    break;
+                };
+                let says = OperationWords {
+                    user: words.requested_by.as_deref(),
+                    labels: &words.labels,
+                };
+                if !operation.filter.matches(says) {
+                    continue;
+                }
+            }
+            let standing = standing.filter(|standing| is_meant(&operation, *id, *standing));
+            match action_id.zip(standing) {
+                Some((action_id, standing))
+                    if self.do_to(&operation, action_id, *id, standing, out) =>
+                {
+                    done.done.push(*id);
+                    done.touched.insert(action_id);
+                }
+                _ => done.skipped.push(*id),
+            }
+        }
+        if let Some(last) = page.ids.last()
+            && page.ids.len() > 1
+            && Bug::PageTwice.is_planted()
+        {
+            (to, is_last) = (to.min(Seq(last.seq().0 - 1)), false);
+        }
+        let progress = &mut part.progress;
+        progress.cursor = progress.cursor.max(Some(to));
+        progress.finished = is_last;
+        progress.done += done.done.len() as u64;
+        progress.skipped += done.skipped.len() as u64;
+        progress.matched = progress.done + progress.skipped;
+        done
+    }
+
+    /// Does it to one execution; false when there is nothing to be done.
+    fn do_to(
+        &mut self,
+        operation: &Operation,
+        action_id: ActionId,
+        id: ExecutionId,
+        standing: Standing,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        match (operation.kind, standing) {
+            (OperationKind::Clear | OperationKind::Cancel { .. }, Standing::Waits(..)) => {
+                let take = |queue: &mut ActionQueue| queue.cancel_waiting(id.seq());
+                let Some(waiting) = self.queues.with_existing(action_id, take).flatten() else {
+                    return false;
+                };
+                let words = format!(
+                    "cancelled while it waited for a slot, by operation {}",
+                    operation.id
+                );
+                let outcome = Outcome::of(Status::Cancelled, Some(words));
+                self.end_waiting(action_id, waiting, outcome, Counter::Cancelled, out);
+                true
+            }
+            (OperationKind::Cancel { .. }, Standing::Holds(holder)) => {
+                !holder.cancel_requested && self.ask_to_end(action_id, id, out)
+            }
+            (OperationKind::Reprioritise { priority }, Standing::Waits(earlier, front)) => {
+                (earlier, front) != (priority, false)
+                    && self.move_one(action_id, id, priority, false, out)
+            }
+            (OperationKind::MoveToFront, Standing::Waits(priority, front)) => {
+                !front && self.move_one(action_id, id, priority, true, out)
+            }
+            (_, Standing::Holds(_)) => false,
+        }
+    }
+
+    /// Marks one that holds a slot as to be ended, and has its worker told; false when it holds none.
+    pub(super) fn ask_to_end(
+        &mut self,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let mark = |queue: &mut ActionQueue| queue.request_cancel(execution_id);
+        let Some(attempt) = self.queues.with_existing(action_id, mark).flatten() else {
+            return false;
+        };
+        self.asked(action_id, (execution_id, attempt), None, out);
+        true
+    }
+
+    fn move_one(
+        &mut self,
+        action_id: ActionId,
+        id: ExecutionId,
+        priority: Priority,
+        front: bool,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let move_it = |queue: &mut ActionQueue| queue.move_waiting(id.seq(), priority, front);
+        if self.queues.with_existing(action_id, move_it) != Some(true) {
+            return false;
+        }
+        let moved = Moved {
+            id,
+            action_id,
+            priority,
+            front,
+        };
+        self.note(|| Fact::Moved(moved));
+        out.push(Effect::Move(moved));
+        true
+    }
+
+    /// Says how far an operation is from now on.
+    fn note_progress(&mut self, part: &Part, done: &Done, out: &mut Vec<Effect>) {
+        let (operation, progress) = (part.operation.id, part.progress);
+        let kind = part.operation.kind.name();
+        self.note(|| Fact::Operated {
+            operation,
+            kind,
+            progress,
+            done: done.done.clone(),
+            skipped: done.skipped.clone(),
+        });
+        out.push(Effect::Progress {
+            operation,
+            progress,
+        });
+    }
+}
+
+/// Whether an operation is about an execution that stands so, as far as that is known without its words.
+fn is_meant(operation: &Operation, id: ExecutionId, standing: Standing) -> bool {
+    let priority = match standing {
+        Standing::Waits(priority, _) => priority,
+        Standing::Holds(_) if !operation.kind.includes_running() => return false,
+        Standing::Holds(holder) => holder.priority,
+    };
+    operation.filter.admits(id, priority)
+}
+
+#[cfg(test)]
+#[path = "operating_tests.rs"]
+mod tests;

@@ -1,0 +1,40 @@
+//! What those who hold a slot take of the limits, and who has room beside them.
+
+use super::*;
+
+impl Replay<'_> {
+    /// What the holders take of the limit of the action, and those of one group of its own.
+    pub(super) fn used(&self, group: Option<Class>) -> (u64, u64) {
+        if self.rule.is_none() {
+            return (self.holders.len() as u64, 0);
+        }
+        let mut used = (0, 0);
+        for id in self.holders.keys() {
+            let demand = self.demand(*id);
+            let cost = demand.map_or(1, |demand| u64::from(demand.cost));
+            used.0 += cost;
+            if demand.is_some_and(|demand| group.is_some_and(|it| it.0 == demand.group)) {
+                used.1 += cost;
+            }
+        }
+        used
+    }
+
+    /// Whether a group surely has room for whoever is first in it.
+    pub(super) fn has_room(&self, bounds: Bounds, group: Option<Class>, lanes: &Lanes) -> bool {
+        let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
+        let (_, used) = self.used(group);
+        let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);
+        bounds.group_limit.is_none_or(fits) && is_sure()
+    }
+
+    /// The most that the first of a priority demands.
+    pub(super) fn dearest(&self, lanes: &Lanes) -> u64 {
+        let heads = lanes.values().filter_map(BTreeSet::first);
+        let costs = heads.filter_map(|id| self.demand(*id));
+        costs
+            .map(|demand| u64::from(demand.cost))
+            .max()
+            .unwrap_or(1)
+    }
+}

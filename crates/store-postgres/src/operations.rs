@@ -1,0 +1,281 @@
+//! Bulk operations.
+
+use async_trait::async_trait;
+use attune_core::{
+    ExecutionId, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
+    OperationWords, PartOfOperation, PartitionId, RequestId,
+};
+use attune_store::{
+    Batch, Depth, NewOperation, OperationRecord, OperationStore, StoreError, read_kind,
+    stored_kind, stored_labels, stored_place, stored_state,
+};
+use futures_util::TryStreamExt as _;
+use sqlx::Row as _;
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use uuid::Uuid;
+
+use crate::bind::Binds;
+use crate::db::Db;
+use crate::failure::{Failure, unreadable};
+use crate::partitions::{place, priority};
+use crate::{PostgresStore, audit, sql, text, time};
+
+#[async_trait]
+impl OperationStore for PostgresStore {
+    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError> {
+        let mut new = new.clone();
+        new.who = text::text(&new.who).into_owned();
+        new.reason = text::optional(new.reason.as_ref()).map(String::from);
+        let pool = self.db.general.clone();
+        self.db.run(async move { begin(&pool, &new).await }).await
+    }
+
+    async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError> {
+        let query = sqlx::query(sql::FIND_OPERATION)
+            .bind(id.0)
+            .bind(None::<Uuid>);
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let row = query.fetch_optional(&pool).await?;
+                row.as_ref().map(record).transpose()
+            })
+            .await
+    }
+
+    async fn list_operations(
+        &self,
+        before: Option<OperationId>,
+        limit: u32,
+    ) -> Result<Vec<OperationRecord>, StoreError> {
+        let query = sqlx::query(sql::LIST_OPERATIONS)
+            .bind(before.map(|id| id.0))
+            .bind(i64::from(limit));
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows = query.fetch_all(&pool).await?;
+                rows.iter().map(record).collect()
+            })
+            .await
+    }
+
+    async fn count_meant(
+        &self,
+        kind: OperationKind,
+        filter: &OperationFilter,
+    ) -> Result<u64, StoreError> {
+        let filter = filter.clone();
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { count(&pool, kind, &filter).await })
+            .await
+    }
+
+    async fn depth(&self) -> Result<Depth, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move {
+                let rows: Vec<(bool, i16, i64)> =
+                    sqlx::query_as(sql::DEPTH).fetch_all(&pool).await?;
+                let mut depth = Depth::default();
+                for (waits, rank, many) in rows {
+                    if waits {
+                        depth.waiting.push((priority(rank)?, many.unsigned_abs()));
+                    } else {
+                        depth.active += many.unsigned_abs();
+                    }
+                }
+                Ok(depth)
+            })
+            .await
+    }
+}
+
+async fn begin(pool: &PgPool, new: &NewOperation) -> Result<OperationRecord, Failure> {
+    let mut transaction = pool.begin().await?;
+    let (kind, args) = stored_kind(new.kind);
+    let id: Option<i64> = sqlx::query_scalar(sql::ADD_OPERATION)
+        .bind(new.request_id.0)
+        .bind(kind)
+        .bind(filter_text(&new.filter))
+        .bind(args.to_string())
+        .bind(&new.who)
+        .bind(new.reason.as_deref())
+        .fetch_optional(&mut *transaction)
+        .await?;
+    if let Some(id) = id {
+        let partitions = new.partitions.iter().map(|it| i32::from(it.0));
+        sqlx::query(sql::ADD_OPERATION_PARTS)
+            .bind(id)
+            .bind(partitions.collect::<Vec<i32>>())
+            .execute(&mut *transaction)
+            .await?;
+        let entry = new.audit(OperationId(id));
+        let parameters: PgArguments = audit::parameters(&[entry])?;
+        sqlx::query_with(sql::ADD_AUDIT, parameters)
+            .execute(&mut *transaction)
+            .await?;
+    }
+    let row = sqlx::query(sql::FIND_OPERATION)
+        .bind(id)
+        .bind(new.request_id.0)
+        .fetch_one(&mut *transaction)
+        .await?;
+    let record = record(&row)?;
+    transaction.commit().await?;
+    Ok(record)
+}
+
+async fn count(
+    pool: &PgPool,
+    kind: OperationKind,
+    filter: &OperationFilter,
+) -> Result<u64, Failure> {
+    let ids: Vec<i64> = filter.ids.iter().map(|id| id.0).collect();
+    let mut binds = Binds::default();
+    binds.value(kind.includes_running());
+    binds.value(filter.action.as_ref().map(|action| action.as_str()));
+    binds.value(filter.pack.as_deref());
+    binds.value(text::optional(filter.user.as_ref()));
+    binds.value(filter.priority.map(|it| i16::from(it.rank())));
+    binds.value((!ids.is_empty()).then_some(ids));
+    let parameters = binds.finish()?;
+    if filter.labels.is_empty() {
+        let many: i64 = sqlx::query_scalar_with(sql::COUNT_MEANT, parameters)
+            .fetch_one(pool)
+            .await?;
+        return Ok(many.unsigned_abs());
+    }
+    let labels_only = OperationFilter {
+        user: None,
+        ..filter.clone()
+    };
+    let mut rows = sqlx::query_with(sql::MEANT_LABELS, parameters).fetch(pool);
+    let mut many = 0;
+    while let Some(row) = rows.try_next().await? {
+        let labels = stored_labels(row.try_get(0)?);
+        let words = OperationWords {
+            user: None,
+            labels: &labels,
+        };
+        many += u64::from(labels_only.matches(words));
+    }
+    Ok(many)
+}
+
+fn filter_text(filter: &OperationFilter) -> String {
+    serde_json::to_string(filter).expect("a filter has only text keys")
+}
+
+fn record(row: &PgRow) -> Result<OperationRecord, Failure> {
+    let operation = operation(row, "id")?;
+    let whole = |name| Ok::<_, Failure>(row.try_get::<i64, _>(name)?.unsigned_abs());
+    let few = |name| Ok::<_, Failure>(u32::try_from(whole(name)?).unwrap_or(u32::MAX));
+    Ok(OperationRecord {
+        id: operation.id,
+        request_id: RequestId(row.try_get("request_id")?),
+        kind: operation.kind,
+        filter: operation.filter,
+        who: row.try_get("who")?,
+        reason: row.try_get("reason")?,
+        created: time::time(row, "created")?,
+        partitions: few("partitions")?,
+        finished: few("finished")?,
+        matched: whole("matched")?,
+        done: whole("done")?,
+        skipped: whole("skipped")?,
+    })
+}
+
+fn operation(row: &PgRow, id: &str) -> Result<Operation, Failure> {
+    let kind = read_kind(row.try_get("kind")?, row.try_get("args")?);
+    let filter: &str = row.try_get("filter")?;
+    Ok(Operation {
+        id: OperationId(row.try_get(id)?),
+        kind: kind.map_err(|problem| unreadable("operation", problem))?,
+        filter: serde_json::from_str(filter)
+            .map_err(|problem| unreadable("filter of an operation", problem))?,
+    })
+}
+
+/// What is open in these partitions.
+pub(crate) async fn open(
+    db: &Db,
+    partitions: &[PartitionId],
+) -> Result<Vec<PartOfOperation>, StoreError> {
+    let partitions = partitions.iter().map(|it| i32::from(it.0));
+    let query = sqlx::query(sql::OPEN_OPERATIONS).bind(partitions.collect::<Vec<i32>>());
+    let pool = db.general.clone();
+    db.run(async move {
+        let rows = query.fetch_all(&pool).await?;
+        let mut open = Vec::new();
+        for row in &rows {
+            match part(row) {
+                Ok(part) => open.push(part),
+                // Of a later release, or somebody's hand: all others must be read.
+                Err(Failure::Store(error)) => {
+                    tracing::warn!(%error, "an operation cannot be read, and is left to others");
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(open)
+    })
+    .await
+}
+
+fn part(row: &PgRow) -> Result<PartOfOperation, Failure> {
+    let at = |name| {
+        Ok::<_, Failure>(
+            row.try_get::<Option<i64>, _>(name)?
+                .map(|id| ExecutionId(id).seq()),
+        )
+    };
+    let whole = |name| Ok::<_, Failure>(row.try_get::<i64, _>(name)?.unsigned_abs());
+    Ok(PartOfOperation {
+        operation: operation(row, "operation")?,
+        partition: place(row.try_get("partition")?),
+        progress: OperationProgress {
+            upto: at("upto")?,
+            cursor: at("cursor")?,
+            matched: whole("matched")?,
+            done: whole("done")?,
+            skipped: whole("skipped")?,
+            finished: false,
+        },
+    })
+}
+
+/// The parameters for how far operations are after a batch, if any is further.
+pub(crate) fn progress(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
+    let progress = &batch.progress;
+    if progress.is_empty() {
+        return Ok(None);
+    }
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let mut binds = Binds::default();
+    binds.column(progress, |(_, operation, _)| operation.0);
+    binds.column(progress, |(partition, ..)| i32::from(partition.0));
+    binds.column(progress, |(of, _, it)| stored_place(*of, it.upto));
+    binds.column(progress, |(of, _, it)| stored_place(*of, it.cursor));
+    binds.column(progress, |(.., it)| number(it.matched));
+    binds.column(progress, |(.., it)| number(it.done));
+    binds.column(progress, |(.., it)| number(it.skipped));
+    binds.column(progress, |(.., it)| stored_state(it));
+    binds.finish().map(Some)
+}
+
+/// The parameters for where executions stand after a batch that were moved, if any was.
+pub(crate) fn moves(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
+    if batch.moves.is_empty() {
+        return Ok(None);
+    }
+    let mut moves = batch.moves.clone();
+    moves.sort_unstable_by_key(|moved| moved.id);
+    let mut binds = Binds::default();
+    binds.column(&moves, |moved| moved.id.0);
+    binds.column(&moves, |moved| i16::from(moved.priority.rank()));
+    binds.column(&moves, |moved| moved.front);
+    binds.finish().map(Some)
+}

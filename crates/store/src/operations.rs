@@ -1,0 +1,174 @@
+//! Bulk operations: asked for here, carried out by the owners of partitions, a page at a time, in the
+//! commits that say how far they are.
+
+use async_trait::async_trait;
+use attune_core::{
+    ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress, PartitionId,
+    Priority, RequestId, Seq,
+};
+use chrono::{DateTime, Utc};
+use serde_json::{Value, json};
+
+use crate::audit::{NewAudit, what};
+use crate::error::StoreError;
+
+/// What an operator asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewOperation {
+    /// Names the request: a second one of the same is the same operation.
+    pub request_id: RequestId,
+    /// What is to be done.
+    pub kind: OperationKind,
+    /// To which executions.
+    pub filter: OperationFilter,
+    /// Who asks.
+    pub who: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// Where there can be such executions.
+    pub partitions: Vec<PartitionId>,
+}
+
+impl NewOperation {
+    /// The entry of the audit log, written in the transaction that stores it as `id`.
+    pub fn audit(&self, id: OperationId) -> NewAudit {
+        NewAudit {
+            request_id: self.request_id,
+            who: self.who.clone(),
+            what: what::OPERATION,
+            target: format!("operation {id}"),
+            reason: self.reason.clone(),
+            before: None,
+            after: Some(json!({"what": self.kind, "filter": self.filter})),
+        }
+    }
+}
+
+/// An operation, and how far it is in all of its partitions together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperationRecord {
+    /// Which one.
+    pub id: OperationId,
+    /// Names the request.
+    pub request_id: RequestId,
+    /// What it does.
+    pub kind: OperationKind,
+    /// To which executions.
+    pub filter: OperationFilter,
+    /// Who asked.
+    pub who: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// When.
+    pub created: DateTime<Utc>,
+    /// In how many partitions there can be such executions.
+    pub partitions: u32,
+    /// In how many of them it is over.
+    pub finished: u32,
+    /// How many executions it was about were found so far.
+    pub matched: u64,
+    /// To how many of these it was done.
+    pub done: u64,
+    /// How many of these waited no longer, or were so already.
+    pub skipped: u64,
+}
+
+impl OperationRecord {
+    /// Whether it is over everywhere.
+    pub fn is_finished(&self) -> bool {
+        self.finished == self.partitions
+    }
+}
+
+/// What is active, in figures of one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Depth {
+    /// How many executions wait, by priority; none where nobody does.
+    pub waiting: Vec<(Priority, u64)>,
+    /// How many hold a slot.
+    pub active: u64,
+}
+
+/// What operators ask; owners read what is open through
+/// [`PartitionStore::open_operations`](crate::PartitionStore::open_operations).
+#[async_trait]
+pub trait OperationStore: Send + Sync {
+    /// Stores an operation with an entry of the audit log, in one transaction. Where one of the same
+    /// request is stored, nothing is written, and that one is returned.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError>;
+
+    /// One operation.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError>;
+
+    /// Up to `limit` operations, the newest first, before the one with the id `before`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn list_operations(
+        &self,
+        before: Option<OperationId>,
+        limit: u32,
+    ) -> Result<Vec<OperationRecord>, StoreError>;
+
+    /// How many executions an operation would be about that began now. Each that waits is read, and
+    /// where labels count, they are.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn count_meant(
+        &self,
+        kind: OperationKind,
+        filter: &OperationFilter,
+    ) -> Result<u64, StoreError>;
+
+    /// How many executions wait and hold slots, over all actions. Reads each of them.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn depth(&self) -> Result<Depth, StoreError>;
+}
+
+/// An operation's kind as it is stored: its name, and what else it needs.
+pub fn stored_kind(kind: OperationKind) -> (&'static str, Value) {
+    let mut args = serde_json::to_value(kind).unwrap_or_default();
+    if let Value::Object(args) = &mut args {
+        args.remove("kind");
+    }
+    (kind.name(), args)
+}
+
+/// The kind that is stored so.
+///
+/// # Errors
+/// For people, when this program knows no such operation.
+pub fn read_kind(name: &str, args: &str) -> Result<OperationKind, String> {
+    let read = || {
+        let mut args: Value = serde_json::from_str(args)?;
+        if let Value::Object(args) = &mut args {
+            args.insert("kind".to_owned(), Value::String(name.to_owned()));
+        }
+        serde_json::from_value(args)
+    };
+    read()
+        .map_err(|error: serde_json::Error| format!("an operation `{name}` is not known: {error}"))
+}
+
+/// The state of a part of an operation, as it is stored.
+pub fn stored_state(progress: &OperationProgress) -> &'static str {
+    match (progress.finished, progress.upto) {
+        (true, _) => "done",
+        (false, Some(_)) => "running",
+        (false, None) => "pending",
+    }
+}
+
+/// A place as it is stored: the execution that has it.
+pub fn stored_place(partition: PartitionId, place: Option<Seq>) -> Option<i64> {
+    place.map(|place| ExecutionId::new(partition, place).0)
+}
