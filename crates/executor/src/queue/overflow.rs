@@ -217,9 +217,6 @@ impl ActionQueue {
         if self.limits.on_limit() != OnLimit::CancelRunning || !is_due || self.is_stopped() {
             return Vec::new();
         }
-        if !self.may_start(newcomer.demand) {
-            return Vec::new();
-        }
         let load = self.load.as_deref();
         let load = load.and_then(|load| Some((load, load.rivals.as_ref()?)));
         let Some((load, rivals)) = load else {
