@@ -67,7 +67,10 @@ async fn embedded_tour_of_the_policies_runs_word_for_word() -> anyhow::Result<()
     let refused = said.matches("refused, as it should be").count();
     ensure!(refused == 3, "{refused} were refused:\n{said}");
     for words in [
-        "for room in its group: at most 1 with the same parameters.host",
+        "for room in its group: 1 of 1 is taken, it is next",
+        "refused until midnight, UTC",
+        "end code     DROPPED",
+        "operation 1: 2 of 2 reprioritised",
         "its priority is high, the highest that its action allows",
         r#""priority": "high""#,
         r#""priority": "low""#,
