@@ -195,7 +195,8 @@ impl Plan {
         }
         // Nobody judges yet who goes for whom while starts are counted.
         let overflows = |action: &ActionShape| action.overflow != Overflow::default();
-        if self.actions.iter().any(overflows) {
+        let changes = |op: &Planned<Op>| matches!(op.what, Op::Overflow { .. });
+        if self.actions.iter().any(overflows) || self.ops.iter().any(changes) {
             return;
         }
         self.says_words = true;
