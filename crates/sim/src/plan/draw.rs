@@ -193,15 +193,16 @@ impl Plan {
         if rng.chance(600) || self.ops.len() > 100 {
             return;
         }
-        // Nobody judges yet who goes for whom while starts are counted.
-        let overflows = |action: &ActionShape| action.overflow != Overflow::default();
-        let changes = |op: &Planned<Op>| matches!(op.what, Op::Overflow { .. });
-        if self.actions.iter().any(overflows) || self.ops.iter().any(changes) {
-            return;
-        }
         self.says_words = true;
-        for action in &mut self.actions {
+        for (number, action) in self.actions.iter_mut().enumerate() {
             action.starts = Starts::draw(rng);
+            // Nobody may say both: who is replaced could have another rate than who replaces it.
+            let changes = |op: &Planned<Op>| {
+                matches!(op.what, Op::Overflow { action, overflow }
+                    if action == number && overflow.on_limit.replaces())
+            };
+            let replaces = action.overflow.on_limit.replaces() || self.ops.iter().any(changes);
+            action.starts.by_user &= !replaces;
         }
     }
 
