@@ -18,4 +18,4 @@ pub mod utilisation;
 pub use load::{Load, LoadOptions, SubmitOutcome, Submitted};
 pub use report::{Delays, HandOff, Observed, Report};
 pub use rows::{Row, read_rows};
-pub use scenario::{Pace, Scenario};
+pub use scenario::{Asker, Pace, Scenario};

@@ -87,7 +87,9 @@ impl Load {
             let invoke = Record::SubmitInvoke {
                 request_id,
                 action_ref: scenario.action_ref(scenario.action_of(submitted.index)),
-                priority: Priority::Normal,
+                priority: scenario
+                    .asker(submitted.index)
+                    .map_or(Priority::Normal, |asker| asker.priority),
                 delayed: false,
                 t_ns: submitted.invoked_ns,
             };
@@ -234,10 +236,16 @@ impl Generator {
 
     fn submission(&self, index: usize, request_id: RequestId) -> Submission {
         let action_ref = self.scenario.action_ref(self.scenario.action_of(index));
-        Submission {
+        let mut submission = Submission {
             request_id: Some(request_id),
             ..Submission::new(action_ref)
+        };
+        if let Some(asker) = self.scenario.asker(index) {
+            submission.priority = Some(asker.priority);
+            submission.requested_by = Some(asker.user);
+            submission.labels.insert("key".to_owned(), asker.key);
         }
+        submission
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::load::{Load, SubmitOutcome};
 use crate::rows::Row;
-use crate::scenario::Scenario;
+use crate::scenario::{Asker, Scenario};
 use crate::utilisation::slot_utilisation;
 
 /// What was seen of one scenario, from three sides.
@@ -105,7 +105,7 @@ impl Report {
                 Some(first - submitted.invoked_ns)
             })
             .collect();
-        let verdict = judge(scenario, runs, &accepted);
+        let verdict = judge(scenario, runs, load, &accepted);
         let rates = Rates::of(load, runs, rows);
         Self {
             scenario: scenario.name.to_owned(),
@@ -191,19 +191,45 @@ struct Judged {
     handoff_ns: Vec<i64>,
 }
 
-fn judge(scenario: &Scenario, runs: &Runs, accepted: &HashMap<ExecutionId, i64>) -> Judged {
+fn judge(
+    scenario: &Scenario,
+    runs: &Runs,
+    load: &Load,
+    accepted: &HashMap<ExecutionId, i64>,
+) -> Judged {
     let mut judged = Judged::default();
+    let askers: HashMap<ExecutionId, Asker> = load
+        .accepted()
+        .filter_map(|(id, submitted)| Some((id, scenario.asker(submitted.index)?)))
+        .collect();
     for runs in runs.by_action.values() {
         let mut runs = runs.clone();
         for run in &mut runs {
             run.accepted_ns = accepted.get(&run.execution_id).copied();
         }
         let verdict = judge_action(&runs, Some(scenario.limit));
-        judged.order_violations += verdict.order_violations;
+        judged.order_violations += if scenario.policies {
+            order_of_askers(&runs, &askers, scenario.limit_of_key())
+        } else {
+            verdict.order_violations
+        };
         judged.limit_violations += verdict.limit_violations;
         judged.handoff_ns.extend(verdict.handoff_ns);
     }
     judged
+}
+
+/// Runs of an action that began out of order, where others may go first for their priority, their user or
+/// their key: the order is that of those who have all three in common.
+fn order_of_askers(runs: &[Interval], askers: &HashMap<ExecutionId, Asker>, limit: u32) -> u64 {
+    let mut by_asker: HashMap<Option<&Asker>, Vec<Interval>> = HashMap::new();
+    for run in runs {
+        let asker = askers.get(&run.execution_id);
+        by_asker.entry(asker).or_default().push(*run);
+    }
+    let verdicts = by_asker.values();
+    let verdicts = verdicts.map(|runs| judge_action(runs, Some(limit)).order_violations);
+    verdicts.sum()
 }
 
 /// The runs of each execution.

@@ -40,6 +40,7 @@ fn scenario(executions: usize, limit: u32) -> Scenario {
             in_flight: 1,
             pack: 1,
         },
+        policies: false,
     }
 }
 

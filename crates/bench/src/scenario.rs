@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use attune_core::{ActionRef, ActionSpec, Builtin, Run};
+use attune_core::policy::{OnRate, RateLimit, Retry};
+use attune_core::{ActionPolicy, ActionRef, ActionSpec, Builtin, Priority, Run};
 
 /// When executions are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,23 @@ pub struct Scenario {
     pub limit: u32,
     /// When they are asked for.
     pub pace: Pace,
+    /// Whether executions differ in who asks for them and every policy of an action is on.
+    pub policies: bool,
+}
+
+/// How many different keys, and users, there are in a scenario with policies.
+const KEYS: usize = 1_000;
+const USERS: usize = 100;
+
+/// For whom an execution is asked for, in a scenario with policies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Asker {
+    /// With which priority.
+    pub priority: Priority,
+    /// By whom.
+    pub user: String,
+    /// The key by which it is grouped.
+    pub key: String,
 }
 
 impl Scenario {
@@ -50,6 +68,18 @@ impl Scenario {
                 in_flight: 4096,
                 pack: 512,
             },
+            policies: false,
+        }
+    }
+
+    /// The same with every policy of an action on: 1,000 keys by which executions are grouped, five
+    /// priorities that age, a rate limit that nothing reaches, retry, 100 users. What it is slower than
+    /// [`spread`](Self::spread) by is what policies cost.
+    pub const fn policies() -> Self {
+        Self {
+            name: "policies",
+            policies: true,
+            ..Self::spread()
         }
     }
 
@@ -65,6 +95,7 @@ impl Scenario {
                 in_flight: 1024,
                 pack: 256,
             },
+            policies: false,
         }
     }
 
@@ -77,6 +108,7 @@ impl Scenario {
             actions: 20,
             limit: 10,
             pace: Pace::Open { per_second: 200 },
+            policies: false,
         }
     }
 
@@ -99,6 +131,41 @@ impl Scenario {
         index % self.actions
     }
 
+    /// For whom the execution with this index is asked for; `None` where nobody is told apart.
+    pub fn asker(&self, index: usize) -> Option<Asker> {
+        // Of one action the executions go through all priorities, users and keys.
+        let turn = index / self.actions;
+        self.policies.then(|| Asker {
+            priority: Priority::ALL[turn % Priority::ALL.len()],
+            user: format!("user-{:02}", (turn / 2) % USERS),
+            key: format!("key-{:03}", (turn + self.action_of(index) * 10) % KEYS),
+        })
+    }
+
+    /// How many executions of one [`Asker`] and action may hold a slot at once.
+    pub fn limit_of_key(&self) -> u32 {
+        if self.policies {
+            self.limit.div_ceil(2)
+        } else {
+            self.limit
+        }
+    }
+
+    /// Switches on every policy that an action has.
+    fn add_policies(&self, policy: &mut ActionPolicy) {
+        let by_key = "labels.key".parse().expect("it is a path");
+        policy.concurrency.group_by = vec![by_key];
+        policy.concurrency.group_limit = Some(self.limit_of_key());
+        policy.priority.ageing_seconds = Some(300);
+        policy.rate_limit = Some(RateLimit {
+            max_executions: 1_000_000,
+            window_seconds: 60,
+            by: Vec::new(),
+            on_limit: OnRate::Wait,
+        });
+        policy.retry = Some(Retry::default());
+    }
+
     /// The definitions of its actions. Their queues take every execution of the scenario, so
     /// that none is refused for the length of a queue.
     pub fn specs(&self) -> Vec<ActionSpec> {
@@ -110,6 +177,9 @@ impl Scenario {
                 spec.policy.concurrency.limit = Some(self.limit);
                 spec.policy.queue.max_length =
                     Some(u32::try_from(self.executions).unwrap_or(1 << 30));
+                if self.policies {
+                    self.add_policies(&mut spec.policy);
+                }
                 spec
             })
             .collect()
@@ -133,22 +203,44 @@ impl Scenario {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    fn shape(scenario: Scenario) -> (&'static str, usize, usize, u32) {
+        let Scenario {
+            name,
+            executions,
+            actions,
+            limit,
+            ..
+        } = scenario;
+        (name, executions, actions, limit)
+    }
 
     #[test]
     fn the_scenarios_are_those_that_are_documented() {
-        let shape = |scenario: Scenario| {
-            (
-                scenario.name,
-                scenario.executions,
-                scenario.actions,
-                scenario.limit,
-            )
-        };
         assert_eq!(shape(Scenario::spread()), ("spread", 20_000, 100, 10));
         assert_eq!(shape(Scenario::serial()), ("serial", 2_000, 1, 1));
         assert_eq!(shape(Scenario::steady()), ("steady", 4_000, 20, 10));
         assert_eq!(Scenario::serial().with_executions(7).executions, 7);
+    }
+
+    #[test]
+    fn with_policies_each_action_has_all_priorities_and_many_users_and_keys() {
+        let policies = Scenario::policies();
+        assert_eq!(shape(Scenario::policies()), ("policies", 20_000, 100, 10));
+        for spec in policies.specs() {
+            assert_eq!(spec.check(), Ok(()), "{}", spec.action_ref);
+        }
+        let of_first = (0..policies.executions).filter(|index| policies.action_of(*index) == 0);
+        let askers: Vec<Asker> = of_first.filter_map(|index| policies.asker(index)).collect();
+        let different =
+            |of: fn(&Asker) -> String| askers.iter().map(of).collect::<BTreeSet<_>>().len();
+        assert_eq!(different(|asker| asker.priority.to_string()), 5);
+        assert_eq!(different(|asker| asker.user.clone()), 100);
+        assert_eq!(different(|asker| asker.key.clone()), 200);
+        assert_eq!(Scenario::spread().asker(7), None);
     }
 
     #[test]

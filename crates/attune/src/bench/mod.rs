@@ -47,11 +47,13 @@ pub(crate) struct BenchArguments {
 enum ScenarioChoice {
     /// 20,000 executions over 100 actions with limit 10, as fast as they are accepted.
     Spread,
+    /// The same with every policy of an action on; what they cost is the difference.
+    Policies,
     /// 2,000 executions of one action with limit 1.
     Serial,
     /// 200 executions a second for 20 seconds, whatever the answers.
     Steady,
-    /// One after the other.
+    /// `spread`, `serial` and `steady`, one after the other.
     All,
 }
 
@@ -65,6 +67,7 @@ impl BenchArguments {
     fn scenarios(&self) -> Vec<Scenario> {
         let scenarios = match self.scenario {
             ScenarioChoice::Spread => vec![Scenario::spread()],
+            ScenarioChoice::Policies => vec![Scenario::policies()],
             ScenarioChoice::Serial => vec![Scenario::serial()],
             ScenarioChoice::Steady => vec![Scenario::steady()],
             ScenarioChoice::All => {

@@ -102,6 +102,7 @@ async fn a_closed_loop_asks_for_everything_once() {
             in_flight: 40,
             pack: 10,
         },
+        policies: false,
     };
     let before = now_ns();
     let (load, seen, progress) = run(&scenario, LoadOptions::default(), accepted).await;
@@ -138,6 +139,7 @@ async fn an_open_loop_counts_from_its_schedule() {
         actions: 3,
         limit: 1,
         pace: Pace::Open { per_second: 400 },
+        policies: false,
     };
     let (load, ..) = run(&scenario, LoadOptions::default(), accepted).await;
     assert_eq!(load.accepted().count(), 20);
@@ -160,6 +162,7 @@ async fn a_refusal_is_final_and_silence_is_not() {
             in_flight: 1,
             pack: 1,
         },
+        policies: false,
     };
     let patience = LoadOptions {
         answer_within: Duration::from_millis(100),
@@ -197,6 +200,7 @@ async fn who_is_never_answered_gives_up() {
             in_flight: 1,
             pack: 1,
         },
+        policies: false,
     };
     let patience = LoadOptions {
         answer_within: Duration::from_millis(50),
