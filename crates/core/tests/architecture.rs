@@ -177,7 +177,14 @@ fn the_crates_that_decide_need_nothing_but_themselves() {
     let may_use: [(&str, &[&str]); 2] = [
         (
             "attune-executor",
-            &["attune-core", "chrono", "dashmap", "thiserror", "tokio"],
+            &[
+                "attune-core",
+                "chrono",
+                "dashmap",
+                "foldhash",
+                "thiserror",
+                "tokio",
+            ],
         ),
         (
             "attune-routing",

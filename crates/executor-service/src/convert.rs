@@ -43,7 +43,7 @@ fn new_execution(new: &NewExecution) -> store::NewExecution {
         status: new.status,
         attempt: new.attempt,
         grant_no: new.grant_no,
-        demand: new.demand,
+        demand: new.demand.as_deref().copied(),
         cancel_requested: new.cancel_requested,
     }
 }

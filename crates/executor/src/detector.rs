@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use attune_core::{Action, ActionId, Attempt, DemandRule, ExecutionId, Priority, QueueStats, Seq};
 
+use crate::ById;
 use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::partition::Effect;
@@ -105,14 +106,14 @@ struct Found {
 pub(crate) struct Detector {
     /// Who answers for what is found, for the audit log.
     owner: String,
-    actions: HashMap<ActionId, Seen>,
+    actions: ById<ActionId, Seen>,
 }
 
 impl Detector {
     pub(crate) fn new(owner: String) -> Self {
         Self {
             owner,
-            actions: HashMap::new(),
+            actions: ById::default(),
         }
     }
 

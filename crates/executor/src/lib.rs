@@ -26,6 +26,9 @@ pub mod queue;
 pub mod round;
 pub mod stored;
 
+/// A map by ids that the store or an owner makes. Nobody outside chooses them, so a quick hash is safe.
+pub(crate) type ById<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;
 

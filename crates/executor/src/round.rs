@@ -5,7 +5,7 @@
 //! and ended goes straight to the history. The seeded simulator folds with the same code, so that
 //! what it commits is what production would.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use attune_core::{
@@ -13,6 +13,7 @@ use attune_core::{
     OwnerId, PartitionId,
 };
 
+use crate::ById;
 use crate::counters::Counter;
 use crate::fact::Decided;
 use crate::notice::Notice;
@@ -75,9 +76,9 @@ impl Tell {
 struct PartitionDraft {
     inserts: Vec<NewExecution>,
     /// Where in `inserts` an execution is.
-    inserted: HashMap<ExecutionId, usize>,
+    inserted: ById<ExecutionId, usize>,
     /// Ends of executions in `inserts`.
-    instant: HashMap<ExecutionId, Arc<Outcome>>,
+    instant: ById<ExecutionId, Arc<Outcome>>,
     changes: BTreeMap<ExecutionId, Change>,
     moves: BTreeMap<ExecutionId, Moved>,
     ends: Vec<End>,

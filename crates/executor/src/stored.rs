@@ -45,8 +45,9 @@ pub struct NewExecution {
     pub attempt: Attempt,
     /// The number of its grant, when it holds a slot.
     pub grant_no: Option<i64>,
-    /// What it demands of the limits of its action, where not all demand the same.
-    pub demand: Option<Demand>,
+    /// What it demands of the limits of its action, where not all demand the same; apart, because most
+    /// demand nothing of their own and every effect is as large as the largest.
+    pub demand: Option<Box<Demand>>,
     /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
     pub cancel_requested: bool,
 }

@@ -510,7 +510,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
         action: new.action_id,
         request: new.request_id,
         submission: Arc::clone(&new.submission),
-        demand: new.demand,
+        demand: new.demand.as_deref().copied(),
         priority: new.submission.priority.unwrap_or_default(),
         status: new.status,
         attempt: new.attempt,

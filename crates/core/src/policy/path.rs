@@ -100,8 +100,12 @@ pub struct Words<'a> {
     said: Said<'a>,
     /// What was found in the parameters so far. They may have a mebibyte, and many rules may name one
     /// place: it is looked for once.
-    found: RefCell<BTreeMap<Vec<String>, Option<Rc<Value>>>>,
+    /// Nearly always nothing is, and then there is no map.
+    found: RefCell<Option<Box<Found>>>,
 }
+
+/// What stands at places of the parameters.
+type Found = BTreeMap<Vec<String>, Option<Rc<Value>>>;
 
 /// The parts of a submission that policies can go by.
 #[derive(Debug, Clone, Copy)]
@@ -132,12 +136,13 @@ impl Words<'_> {
     }
 
     fn parameter(&self, parts: &[String]) -> Option<Rc<Value>> {
-        if let Some(found) = self.found.borrow().get(parts) {
+        let mut before = self.found.borrow_mut();
+        let before = before.get_or_insert_default();
+        if let Some(found) = before.get(parts) {
             return found.clone();
         }
         let found = find(self.said.parameters, parts).map(Rc::new);
-        let found_before = &mut self.found.borrow_mut();
-        found_before.insert(parts.to_vec(), found.clone());
+        before.insert(parts.to_vec(), found.clone());
         found
     }
 }

@@ -30,6 +30,7 @@ use attune_core::{
     QueueStats, QueueTotals, RequestId, Status,
 };
 
+use crate::ById;
 use crate::detector::Detector;
 use crate::fact::Fact;
 use crate::policy::{QueueLimits, QuotaMeter, RunTimes, Share, limits_of};
@@ -73,14 +74,14 @@ pub struct Partition {
     /// The next number of a grant.
     next_grant: u32,
     queues: ExecutionQueueManager,
-    actions: HashMap<ActionId, Arc<Action>>,
+    actions: ById<ActionId, Arc<Action>>,
     /// How many bytes of a dispatch the definition of each action takes.
-    definition_bytes: HashMap<ActionId, usize>,
+    definition_bytes: ById<ActionId, usize>,
     /// How executions of an action demand its limits; nothing of those whose executions demand the same.
-    demands: HashMap<ActionId, DemandRule>,
+    demands: ById<ActionId, DemandRule>,
     refs: BTreeMap<String, ActionId>,
     /// What the quotas of each action have counted, if it has any.
-    quotas: HashMap<ActionId, Vec<QuotaMeter>>,
+    quotas: ById<ActionId, Vec<QuotaMeter>>,
     /// The actions for which something was counted that is not stored.
     counting: BTreeSet<ActionId>,
     /// Which action every execution that waits or holds a slot belongs to.
@@ -89,7 +90,7 @@ pub struct Partition {
     holding: BTreeSet<ActionId>,
     /// How long executions of an action hold their slots; of those of which any has ended since the partition
     /// was taken over.
-    run_times: HashMap<ActionId, RunTimes>,
+    run_times: ById<ActionId, RunTimes>,
     /// The actions of each pool.
     pools: BTreeMap<String, BTreeSet<ActionId>>,
     /// Pools that take no dispatches at the moment.
@@ -100,7 +101,7 @@ pub struct Partition {
     accepted: HashMap<RequestId, KnownRequest>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
     deadlines: BTreeSet<(Millis, ActionId)>,
-    scheduled: HashMap<ActionId, Millis>,
+    scheduled: ById<ActionId, Millis>,
     /// Queues that may have more to do than one step does.
     unserved: BTreeSet<ActionId>,
     /// Queues that stand still until it is known what executions demand that are there.
@@ -141,21 +142,21 @@ impl Partition {
             next_place: 0,
             next_grant: 0,
             queues,
-            actions: HashMap::new(),
-            definition_bytes: HashMap::new(),
-            demands: HashMap::new(),
+            actions: ById::default(),
+            definition_bytes: ById::default(),
+            demands: ById::default(),
             refs: BTreeMap::new(),
-            quotas: HashMap::new(),
+            quotas: ById::default(),
             counting: BTreeSet::new(),
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
-            run_times: HashMap::new(),
+            run_times: ById::default(),
             pools: BTreeMap::new(),
             closed: BTreeSet::new(),
             pauses: Arc::default(),
             accepted: HashMap::new(),
             deadlines: BTreeSet::new(),
-            scheduled: HashMap::new(),
+            scheduled: ById::default(),
             unserved: BTreeSet::new(),
             regrouping: BTreeSet::new(),
             operations: None,

@@ -71,6 +71,7 @@ impl Partition {
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
             // While some are due and asleep nobody is granted a slot: they may stand before who is awake.
             let is_awake = !queue.has_due(now);
+            let mut is_blocked = false;
             while is_awake && !self.room.is_used_up() {
                 // Before every grant and after the last: who was granted may have stood before
                 // others whose time was over already.
@@ -88,12 +89,15 @@ impl Partition {
                         let key = (granted.execution_id, granted.attempt);
                         self.granted(now, (&action, queue.limits()), key, out);
                     }
-                    Grant::Blocked(_) => break,
+                    Grant::Blocked(_) => {
+                        is_blocked = true;
+                        break;
+                    }
                 }
             }
             let deadline = queue.next_deadline();
             let due = deadline.is_some_and(|time| time <= now);
-            if due || queue.blocked().is_none() {
+            if due || (!is_blocked && queue.blocked().is_none()) {
                 self.unserved.insert(action_id);
             }
             deadline
@@ -116,6 +120,9 @@ impl Partition {
         action_id: ActionId,
         out: &mut Vec<Effect>,
     ) {
+        if !queue.has_expired(now) {
+            return;
+        }
         let timeout = queue.limits().timeout_seconds;
         let expired = queue.expire(now, self.room.expiries);
         self.room.expiries -= expired.len();

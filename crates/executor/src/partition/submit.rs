@@ -141,7 +141,7 @@ impl Partition {
         self.next_place += 1;
         self.index.insert(id, action.id);
         let mut new = new_execution(submit, id, action.id, Status::Queued);
-        new.demand = demand;
+        new.demand = demand.map(Box::new);
         // Its policy decides, and may be another one later. Without a word about it nothing is copied.
         if new.submission.priority.unwrap_or_default() != priority {
             Arc::make_mut(&mut new.submission).priority = Some(priority);
@@ -325,7 +325,7 @@ fn accepted_fact(
         status: new.status,
         not_before,
         at: now,
-        demand: new.demand,
+        demand: new.demand.as_deref().copied(),
         quotas,
     }
 }

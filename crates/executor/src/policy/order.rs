@@ -259,8 +259,10 @@ impl Lane {
     /// Who of this lane expires first, and since when it waits.
     fn first_to_expire(&self) -> Option<(Millis, Seq)> {
         let row = self.row.front().map(|place| (place.enqueued_at, place.seq));
-        let late = self.late_expiry.first().copied();
-        row.into_iter().chain(late).min()
+        match self.late_expiry.first() {
+            None => row,
+            Some(late) => Some(row.map_or(*late, |row| row.min(*late))),
+        }
     }
 
     /// Who stands at a place.
@@ -436,9 +438,15 @@ impl Order {
 
     /// Since when the one waits that expires first.
     pub(crate) fn first_to_expire(&self) -> Option<Millis> {
-        let first = self.lanes.iter().filter_map(Lane::first_to_expire);
-        let front = self.front.iter().filter_map(|it| it.first_to_expire());
-        first.chain(front).map(|(since, _)| since).min()
+        // Asked for before every grant and after it, and nearly always of one lane.
+        let mut first = self.front.as_ref().and_then(|it| it.first_to_expire());
+        for lane in &self.lanes {
+            first = match (first, lane.first_to_expire()) {
+                (Some(first), Some(other)) => Some(first.min(other)),
+                (first, other) => first.or(other),
+            };
+        }
+        first.map(|(since, _)| since)
     }
 
     /// Whether somebody stands at a place.

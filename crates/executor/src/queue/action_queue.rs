@@ -229,7 +229,9 @@ impl ActionQueue {
 
     /// Gives a free slot to the first in order, from `now` on: the one place where slots are given.
     pub fn grant_next(&mut self, now: Millis) -> Grant {
-        self.set_aside();
+        if self.meters.is_some() {
+            self.set_aside();
+        }
         if let Some(blocked) = self.blocked() {
             return Grant::Blocked(blocked);
         }

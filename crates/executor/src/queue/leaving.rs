@@ -4,6 +4,7 @@ use attune_core::Seq;
 
 use super::action_queue::ActionQueue;
 use super::entry::{Millis, Waiting};
+use super::load::Load;
 
 impl ActionQueue {
     /// Takes a waiting execution out and counts it as cancelled.
@@ -46,19 +47,14 @@ impl ActionQueue {
     /// nobody while operators hold the queue, and none by a wait from before they resumed it. One that
     /// has held a slot and waits again does not expire: its first slot came in time.
     pub fn expire(&mut self, now: Millis, max: usize) -> Vec<Waiting> {
-        let (timeout, hold) = (self.timeout(), self.held());
         let mut expired = Vec::new();
-        if hold.mode.is_some() || hold.waits_from.saturating_add(timeout) > now {
+        if !self.has_expired(now) {
             return expired;
         }
+        let timeout = self.timeout();
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return expired;
         };
-        // Nearly always nobody has.
-        let first = load.order.first_to_expire();
-        if first.is_none_or(|since| since.saturating_add(timeout) > now) {
-            return expired;
-        }
         let next = || {
             let (priority, waiting) = load.order.pop_expired(now, timeout)?;
             load.let_go(limits, (priority, waiting));
@@ -68,6 +64,22 @@ impl ActionQueue {
         self.shrink();
         self.totals.expired += expired.len() as u64;
         expired
+    }
+
+    /// Whether [`expire`](Self::expire) would find anybody: nearly always it would not.
+    #[inline]
+    pub(crate) fn has_expired(&self, now: Millis) -> bool {
+        let load = self.load.as_ref();
+        let first = load.and_then(|load| self.first_expiry(load));
+        first.is_some_and(|time| time <= now)
+    }
+
+    /// When the first of those who wait has waited too long; of a queue that is held, never.
+    fn first_expiry(&self, load: &Load) -> Option<Millis> {
+        let since = load.order.first_to_expire()?;
+        let hold = self.held();
+        let until = since.max(hold.waits_from).saturating_add(self.timeout());
+        hold.mode.is_none().then_some(until)
     }
 
     /// Takes out everyone who waits and counts them as cancelled.
@@ -111,17 +123,19 @@ impl ActionQueue {
     /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed) or [`pass`](Self::pass) has
     /// something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
-        let load = self.deadline_of_load();
-        load.into_iter().chain(self.deadline_of_meters()).min()
+        match (self.deadline_of_load(), self.deadline_of_meters()) {
+            (Some(load), Some(meters)) => Some(load.min(meters)),
+            (load, meters) => load.or(meters),
+        }
     }
 
     fn deadline_of_load(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;
-        let expiry = load.order.first_to_expire();
-        let hold = self.held();
-        let expiry = expiry.filter(|_| hold.mode.is_none());
-        let expiry = expiry.map(|since| since.max(hold.waits_from).saturating_add(self.timeout()));
-        expiry.into_iter().chain(load.delayed.next()).min()
+        let (expiry, due) = (self.first_expiry(load), load.delayed.next());
+        match (expiry, due) {
+            (Some(expiry), Some(due)) => Some(expiry.min(due)),
+            (expiry, due) => expiry.or(due),
+        }
     }
 
     fn timeout(&self) -> Millis {

@@ -78,22 +78,19 @@ impl ActionQueue {
         if self.meters.is_some() {
             self.pass(waiting.enqueued_at);
         }
-        let gone = match self.limits.overflows() {
-            false => Vec::new(),
-            true => self.who_goes(newcomer)?,
+        let (gone, asked) = match self.limits.overflows() {
+            false => (Vec::new(), Vec::new()),
+            true => (self.who_goes(newcomer)?, self.who_is_asked(newcomer)),
         };
-        let asked = self.who_is_asked(newcomer);
         if gone.is_empty() {
             let before = match not_before {
                 Some(time) => self.enter_delayed(priority, waiting, demand, time)?,
                 None => self.enter(priority, waiting, demand)?,
             };
-            let asked = self.ask(asked);
-            let gone = Vec::new();
             return Ok(Arrival {
                 before,
-                gone,
-                asked,
+                gone: Vec::new(),
+                asked: self.ask(asked),
             });
         }
         let take = |(seq, code): (Seq, EndCode)| Some((self.cancel_waiting(seq)?, code));
