@@ -51,7 +51,9 @@ struct Acceptance {
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     starts: BTreeMap<ActionId, Vec<Start>>,
-    accepted: BTreeMap<(ActionId, i64, GroupKey, i64), Vec<Acceptance>>,
+    /// By what they are counted together: the window as well by its end, because an hour begins with its
+    /// day.
+    accepted: BTreeMap<(ActionId, i64, GroupKey, (i64, i64)), Vec<Acceptance>>,
     /// By how much the clock of an owner is ahead of the machine's, at least.
     ahead: HashMap<(PartitionId, Epoch), i64>,
     /// What executions demand that were grouped anew, by the rule.
@@ -72,7 +74,8 @@ impl Rates {
             } => {
                 self.see_clock(*execution_id, *epoch, *at, *t_ns);
                 for quota in quotas {
-                    let place = (*action_id, quota.mark, quota.key, quota.window);
+                    let window = (quota.window, quota.until);
+                    let place = (*action_id, quota.mark, quota.key, window);
                     self.accepted.entry(place).or_default().push(Acceptance {
                         epoch: *epoch,
                         record: number,
