@@ -49,7 +49,7 @@ impl ActionQueue {
         }) else {
             return false;
         };
-        let share = groups.share(execution_id, Some(demand));
+        let share = groups.share(execution_id, Some(demand), limits.demands());
         if let Some(rivals) = &mut load.rivals {
             rivals.assign(execution_id, share.group);
         }

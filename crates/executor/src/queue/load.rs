@@ -40,10 +40,7 @@ impl Load {
         let Some(groups) = &mut self.groups else {
             return Share::default();
         };
-        groups.share(
-            id,
-            demand.filter(|demand| Some(demand.rule) == limits.demands()),
-        )
+        groups.share(id, demand, limits.demands())
     }
 
     /// Somebody waits for a slot from now on.
@@ -151,17 +148,20 @@ impl Load {
         });
     }
 
-    /// Executions demand by another rule from now on: nobody's group is known.
+    /// Executions demand by another rule from now on: nobody's group is known. Whose they are is, where it
+    /// was.
     pub(super) fn regroup(&mut self, limits: &QueueLimits) {
         self.order.forget_shares();
         self.delayed.forget_shares();
         let holders = self.active.values_mut();
         holders.for_each(|holder| holder.share = Share::default());
+        let earlier = self.groups.take();
         self.groups = limits.demands().map(|_| {
+            let users = earlier.map_or_else(Default::default, |groups| groups.into_users());
             let waiting = self.order.iter().chain(self.delayed.iter());
             let waiting = waiting.map(|waiting| waiting.execution_id);
             let all = waiting.chain(self.active.keys().copied());
-            Box::new(Groups::of_unknown(all.collect()))
+            Box::new(Groups::of_unknown(all.collect(), users))
         });
     }
 }

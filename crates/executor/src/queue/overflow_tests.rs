@@ -197,3 +197,51 @@ fn a_user_has_so_many_and_no_more() {
     assert!(queue.cancel_waiting(Seq(7)).is_some());
     assert_eq!(arrive(&mut queue, &of(11, &ann)), taken);
 }
+
+/// Whose an execution is follows from no rule: another one does not make a user have none.
+#[test]
+fn a_user_has_no_more_while_a_queue_is_grouped_anew() {
+    let with = |demands| Extra {
+        demands: Some(demands),
+        per_user: Some(2),
+        ..Extra::default()
+    };
+    let demand = |rule, user: u8| Demand {
+        rule,
+        group: GroupKey([user; 16]),
+        cost: 1,
+        user: Some(GroupKey([user; 16])),
+        rate: GroupKey::default(),
+    };
+    let of = |n, demand| Newcomer {
+        demand: Some(demand),
+        ..newcomer(n)
+    };
+    let (taken, refused) = (Ok((vec![], vec![])), Err(Refused::User { limit: 2 }));
+    let mut queue = queue(with(RULE));
+    let (other, before) = (RULE + 1, demand(RULE, 1));
+    for n in 1..=2 {
+        assert_eq!(arrive(&mut queue, &of(n, &before)), taken);
+    }
+    queue.set_limits(limits(with(other)));
+    assert_eq!(queue.unknown().count(), 2);
+    let (ann, bob) = (demand(other, 1), demand(other, 2));
+    assert_eq!(arrive(&mut queue, &of(3, &ann)), refused);
+    assert_eq!(arrive(&mut queue, &of(3, &bob)), taken);
+    assert!(queue.finish(id(1), Attempt(1), false));
+    assert_eq!(arrive(&mut queue, &of(4, &ann)), taken, "one has ended");
+    assert!(queue.assign(id(2), &ann));
+    assert_eq!(arrive(&mut queue, &of(5, &ann)), refused, "counted once");
+    assert!(queue.finish(id(2), Attempt(1), false));
+    assert_eq!(arrive(&mut queue, &of(5, &ann)), taken);
+
+    // Whoever takes over before all is known reads whose each is.
+    let mut next = self::queue(with(other));
+    for n in 1..=2 {
+        next.restore_waiting(Priority::Normal, waiting(n, n), Some(&before), None);
+    }
+    assert_eq!(next.unknown().count(), 2);
+    assert_eq!(arrive(&mut next, &of(3, &ann)), refused);
+    assert!(next.cancel_waiting(Seq(1)).is_some());
+    assert_eq!(arrive(&mut next, &of(3, &ann)), taken);
+}
