@@ -349,9 +349,7 @@ impl ActionQueue {
 
     /// Marks a holder as to be ended; its slot comes free when its worker says so.
     pub fn request_cancel(&mut self, execution_id: ExecutionId) -> Option<Attempt> {
-        let holder = self.load.as_mut()?.active.get_mut(&execution_id)?;
-        holder.cancel_requested = true;
-        Some(holder.attempt)
+        self.load.as_mut()?.ask(execution_id)
     }
 
     /// How many stand before this execution; `None` when it does not wait, or not yet.

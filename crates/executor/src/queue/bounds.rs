@@ -50,12 +50,18 @@ impl ActionQueue {
             return false;
         };
         let share = groups.share(execution_id, Some(demand), limits.demands());
-        if let Some(rivals) = &mut load.rivals {
-            rivals.assign(execution_id, share.group);
-        }
         let seq = execution_id.seq();
+        if let Some(rivals) = &mut load.rivals {
+            rivals.assign(seq, share.group);
+        }
         if let Some(holder) = load.active.get_mut(&execution_id) {
+            if let Some(rivals) = &mut load.rivals {
+                rivals.give_back(execution_id, holder);
+            }
             holder.share = share;
+            if let Some(rivals) = &mut load.rivals {
+                rivals.hold(execution_id, holder);
+            }
             groups.take(limits, share);
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
             let member = Member {

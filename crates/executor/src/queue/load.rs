@@ -94,7 +94,7 @@ impl Load {
     pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
         self.active.insert(id, holder);
         if let Some(rivals) = &mut self.rivals {
-            rivals.hold(holder.share.group, id);
+            rivals.hold(id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.take(limits, holder.share);
@@ -105,12 +105,23 @@ impl Load {
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
         if let Some(rivals) = &mut self.rivals {
-            rivals.give_back(holder.share.group, id);
+            rivals.give_back(id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.give_back(limits, holder.share);
         }
         Some(holder)
+    }
+
+    /// Marks a holder as to be ended; tells which attempt it holds its slot in.
+    pub(super) fn ask(&mut self, id: ExecutionId) -> Option<Attempt> {
+        let holder = self.active.get_mut(&id)?;
+        if !std::mem::replace(&mut holder.cancel_requested, true)
+            && let Some(rivals) = &mut self.rivals
+        {
+            rivals.ask(id, holder);
+        }
+        Some(holder.attempt)
     }
 
     /// Takes the slot from whoever holds it, and forgets it.
@@ -142,7 +153,7 @@ impl Load {
                 rivals.wait(waiting.share.group, waiting.seq);
             }
             for (id, holder) in &self.active {
-                rivals.hold(holder.share.group, *id);
+                rivals.hold(*id, holder);
             }
             Box::new(rivals)
         });

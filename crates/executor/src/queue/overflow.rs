@@ -225,20 +225,16 @@ impl ActionQueue {
         let Some(group) = load.group_of(newcomer.demand) else {
             return Vec::new();
         };
-        let of_group = rivals.holding(group);
-        let of_group = of_group.filter_map(|id| Some((id, load.active.get(&id)?)));
-        let (ending, others): (Vec<_>, Vec<_>) =
-            of_group.partition(|(_, holder)| holder.cancel_requested);
         let cost = newcomer.demand.map_or(1, |demand| demand.cost);
-        let mut freed: u64 = ending
-            .iter()
-            .map(|(_, holder)| u64::from(holder.share.cost))
-            .sum();
+        let mut freed = rivals.ending(group);
         let mut asked = Vec::new();
-        for (id, holder) in others {
+        for id in rivals.holding(group) {
             if self.would_fit(load, group, freed, cost) {
                 break;
             }
+            let Some(holder) = load.active.get(&id) else {
+                continue;
+            };
             freed += u64::from(holder.share.cost);
             asked.push(id);
         }

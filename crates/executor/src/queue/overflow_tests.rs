@@ -245,3 +245,27 @@ fn a_user_has_no_more_while_a_queue_is_grouped_anew() {
     assert!(next.cancel_waiting(Seq(1)).is_some());
     assert_eq!(arrive(&mut next, &of(3, &ann)), taken);
 }
+
+/// Whoever comes looks at none of those again who are asked to end already.
+#[test]
+fn many_holders_are_asked_to_end_in_good_time() {
+    const MANY: i64 = 20_000;
+    let mut limits = limits(Extra {
+        on_limit: OnLimit::CancelRunning,
+        ..Extra::default()
+    });
+    limits.max_concurrent = Some(MANY as u32);
+    let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
+    let began = std::time::Instant::now();
+    for n in 1..=MANY {
+        assert_eq!(arrive(&mut queue, &newcomer(n)), Ok((vec![], vec![])));
+    }
+    for n in 1..=MANY {
+        let arrival = queue.arrive(&newcomer(MANY + n)).unwrap();
+        let asked: &[_] = if n == 1 { &[(id(1), Attempt(1))] } else { &[] };
+        assert_eq!(arrival.asked, asked, "one on its way out is enough");
+        assert_eq!(arrival.gone.len(), usize::from(n > 1));
+    }
+    let took = began.elapsed();
+    assert!(took.as_secs() < 20, "it took {took:?}");
+}
