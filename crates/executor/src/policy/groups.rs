@@ -442,7 +442,7 @@ impl Groups {
             if let Some(class) = self.classes.get_mut(group.0 as usize)
                 && class.place.is_some()
                 && class.waits.is_none()
-                && let Some(until) = meters.until_of(limits, class.rate)
+                && let Some(until) = meters.rate_until(limits, class.rate)
             {
                 class.waits = Some(until);
                 self.aside.insert((until, group));

@@ -266,7 +266,7 @@ impl ActionQueue {
             let key = key.unwrap_or_default();
             meters.start(limits, key);
             if let Some(groups) = &mut load.groups
-                && meters.until_of(limits, key).is_some()
+                && meters.rate_until(limits, key).is_some()
             {
                 groups.use_up(key);
             }
