@@ -45,6 +45,7 @@ fn newcomer(n: i64) -> Newcomer<'static> {
         waiting: waiting(n, n),
         demand: None,
         not_before: None,
+        most_replaced: 1_000,
     }
 }
 
