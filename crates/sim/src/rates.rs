@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::policy::{Calendar, OnRate, Quota, RateLimit};
-use attune_core::{ActionId, ActionPolicy, ExecutionId, Promise, RequestId};
+use attune_core::{ActionId, ActionPolicy, ExecutionId, Promise, RejectCode, RequestId, Status};
 use attune_executor::Fact;
 
 use crate::groups::Words;
@@ -17,6 +17,9 @@ use crate::world::{World, Written};
 /// For how long after its rate is used up somebody may wait because an owner does not know better: by
 /// how much its time may be wrong, and a takeover.
 const PATIENT: Time = 40_000;
+
+/// An hour, in milliseconds.
+const HOUR: i64 = 3_600_000;
 
 /// How often executions of an action may start, and how many are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,11 +146,18 @@ impl World {
                     action_id,
                     request_id,
                     quotas,
+                    status,
+                    at,
                     ..
-                } if !quotas.is_empty() => {
-                    let window = quotas[0].window;
-                    self.judge_acceptance(action_id, request_id, window)
+                } if status != Status::Rejected => {
+                    let window = quotas.first().map(|quota| quota.window);
+                    self.judge_acceptance((action_id, request_id), at, window)
                 }
+                Fact::Refused {
+                    action_id: Some(action_id),
+                    request_id,
+                    code,
+                } => self.judge_used_up(action_id, request_id, code),
                 _ => None,
             };
             if let Some(words) = violation {
@@ -205,13 +215,26 @@ impl World {
 
     fn judge_acceptance(
         &mut self,
-        action: ActionId,
-        request: RequestId,
-        window: i64,
+        (action, request): (ActionId, RequestId),
+        at: i64,
+        window: Option<i64>,
     ) -> Option<String> {
         let number = usize::try_from(action.0 - 1).unwrap_or(0);
         let (max, by_user) = self.plan.actions[number].starts.quota?;
         let user = Words::of(request).user().filter(|_| by_user);
+        let Some(window) = window else {
+            return Some(format!("{request} is accepted and no quota counts it"));
+        };
+        // Whoever goes on from an owner whose clock was ahead counts in the window of that one.
+        let of_action = (action, i64::MIN, None)..=(action, i64::MAX, Some(u8::MAX));
+        let known = self.rates.accepted.range(of_action).next_back();
+        let latest = known.map_or(i64::MIN, |((_, window, _), _)| *window);
+        let right = (at - at.rem_euclid(HOUR)).max(latest);
+        if window != right {
+            return Some(format!(
+                "{request} is counted in the hour from {window} on, and not from {right} on"
+            ));
+        }
         let count = self.rates.accepted.entry((action, window, user));
         let count = count.and_modify(|count| *count += 1).or_insert(1);
         (*count > max).then(|| {
@@ -219,5 +242,40 @@ impl World {
                 "{request} is acceptance number {count} of {action} in an hour, and {max} may be"
             )
         })
+    }
+
+    /// Whoever is refused because something is used up would have been one too many, or could have been as
+    /// far as an owner can know.
+    fn judge_used_up(
+        &self,
+        action: ActionId,
+        request: RequestId,
+        code: RejectCode,
+    ) -> Option<String> {
+        let number = usize::try_from(action.0 - 1).unwrap_or(0);
+        let limits = self.plan.actions[number].starts;
+        let said = Words::of(request).user();
+        let is_right = match code {
+            RejectCode::RateLimited => limits.rate.is_some_and(|(max, seconds)| {
+                let since = self.now - Time::from(seconds) * 1000 - PATIENT;
+                let starts = self.rates.starts.get(&action);
+                let starts = starts
+                    .into_iter()
+                    .flatten()
+                    .filter(|start| start.at > since && (!limits.by_user || start.user == said));
+                limits.rejects && starts.count() >= max as usize
+            }),
+            RejectCode::QuotaExceeded => limits.quota.is_some_and(|(max, by_user)| {
+                let user = said.filter(|_| by_user);
+                let lasts = crate::world::WALL + self.now - PATIENT;
+                let mut counts = self.rates.accepted.iter();
+                counts.any(|((of, window, whose), count)| {
+                    let is_it = (*of, *whose) == (action, user) && *window + HOUR > lasts;
+                    is_it && *count >= max
+                })
+            }),
+            _ => true,
+        };
+        (!is_right).then(|| format!("{request} of {action} is refused as {code:?} without need"))
     }
 }

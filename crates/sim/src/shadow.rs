@@ -306,13 +306,6 @@ impl Shadow {
         heads.all(|(_, head)| self.has_room(head, true))
     }
 
-    /// An owner goes by another rule: nobody's group is known, though it may be the one before the last.
-    fn forget_demands(&mut self, action: ActionId) {
-        let rows = self.rows.values_mut();
-        let of_action = rows.filter(|seen| seen.action == action);
-        of_action.for_each(|seen| seen.demand = None);
-    }
-
     /// Takes in what an owner believes that somebody demands.
     fn demand(&mut self, id: ExecutionId, demand: Option<Demand>, out: &mut Vec<Violation>) {
         let Some(seen) = self.rows.get_mut(&id) else {
@@ -349,8 +342,10 @@ impl Shadow {
                 Fact::Paused { .. } => self.learn(std::slice::from_ref(fact)),
                 Fact::Bounds { action_id, limits } => {
                     let earlier = self.bounds.insert(*action_id, limits.clone());
-                    if earlier.is_some_and(|earlier| earlier.demands() != limits.demands()) {
-                        self.forget_demands(*action_id);
+                    let earlier = earlier.map_or(limits.demands(), |it| it.demands());
+                    if earlier != limits.demands() {
+                        let keeps_users = earlier.and(limits.demands()).is_some();
+                        self.forget_demands(*action_id, keeps_users);
                     }
                 }
                 Fact::Accepted {

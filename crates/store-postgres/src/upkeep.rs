@@ -40,6 +40,10 @@ const PRUNE_STEP: i64 = 10_000;
 /// How many steps one call of the upkeep takes for one table; the next call goes on.
 const PRUNE_STEPS: u32 = 1_000;
 
+/// How long what was counted is kept when it says nothing any more, in microseconds: the owners' clocks may
+/// be a little behind this one.
+const OVER_KEPT: i64 = 3_600_000_000;
+
 /// The first failure of the steps so far.
 #[derive(Default)]
 struct Steps {
@@ -77,6 +81,8 @@ pub(crate) async fn maintain(
     steps.note("requests", drop_days(db, REQUESTS, requests).await);
     let minutes = prune(db, sql::PRUNE_STATS_HISTORY, micros(keep.records.stats));
     steps.note("queue stats", minutes.await);
+    let counts = prune(db, sql::PRUNE_METERS, OVER_KEPT).await;
+    steps.note("meters", counts);
     steps.note("history", drop_days(db, HISTORY, history).await);
     for (step, statement, age) in [
         (
@@ -90,7 +96,6 @@ pub(crate) async fn maintain(
             Some(history),
         ),
         ("policies", sql::PRUNE_POLICIES, Some(audit)),
-        ("meters", sql::PRUNE_METERS, None),
         ("operations", sql::PRUNE_OPERATIONS, Some(audit)),
         ("workers", sql::PRUNE_WORKERS, None),
         ("executors", sql::PRUNE_EXECUTORS, None),

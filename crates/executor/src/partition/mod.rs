@@ -99,6 +99,8 @@ pub struct Partition {
     pauses: Arc<Pauses>,
     /// What this round has accepted so far: the store does not know it yet.
     accepted: HashMap<RequestId, KnownRequest>,
+    /// How many of each action newcomers have replaced in this round.
+    replaced: BTreeMap<ActionId, usize>,
     /// When a queue has something to do by itself. A time may be too early, never too late.
     deadlines: BTreeSet<(Millis, ActionId)>,
     scheduled: ById<ActionId, Millis>,
@@ -155,6 +157,7 @@ impl Partition {
             closed: BTreeSet::new(),
             pauses: Arc::default(),
             accepted: HashMap::new(),
+            replaced: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scheduled: ById::default(),
             unserved: BTreeSet::new(),

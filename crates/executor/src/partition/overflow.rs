@@ -12,7 +12,19 @@ use crate::policy::limits_of;
 use crate::queue::{ActionQueue, Arrival, Millis, Newcomer, Refused};
 use crate::stored::Change;
 
+/// How many of an action are replaced in one round at most, so that a commit has a bound: where more wait,
+/// because the policy was another one, those that come later replace the others.
+const MOST_REPLACED: usize = 1_000;
+/// How many a newcomer replaces however many others have: nearly always there is one.
+const EACH_REPLACES: usize = 8;
+
 impl Partition {
+    /// How many a newcomer of an action may replace.
+    pub(super) fn may_replace(&self, action_id: ActionId) -> usize {
+        let replaced = self.replaced.get(&action_id).copied().unwrap_or(0);
+        MOST_REPLACED.saturating_sub(replaced).max(EACH_REPLACES)
+    }
+
     /// Takes a newcomer into the queue of its action; tells how many stand before it.
     pub(super) fn take_in(
         &mut self,
@@ -87,6 +99,9 @@ impl Partition {
                     Counter::Replaced,
                 ),
             };
+            if code == EndCode::Replaced {
+                *self.replaced.entry(action_id).or_default() += 1;
+            }
             if code == EndCode::Replaced && Bug::ReplaceForgetsEnd.is_planted() {
                 self.index.remove(&waiting.execution_id);
                 continue;

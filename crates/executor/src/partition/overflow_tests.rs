@@ -143,3 +143,22 @@ fn who_would_wait_for_the_limit_is_refused() {
     world.complete(ids[0], 1);
     assert_eq!(world.submit(1).len(), 1);
 }
+
+#[test]
+fn a_round_replaces_so_many_and_those_that_come_later_the_others() {
+    let mut world = World::new(Some(1), 5_000);
+    assert_eq!(world.submit(2_501).len(), 2_501);
+    let mut action = action(Some(1));
+    action.version += 1;
+    action.spec.policy.concurrency.on_limit = Some(OnLimit::ReplaceWaiting);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
+    let mut replaced = Vec::new();
+    for in_round in [3, 3, 3] {
+        let before = world.count(Counter::Replaced);
+        assert_eq!(world.submit(in_round).len(), in_round);
+        replaced.push(world.count(Counter::Replaced) - before);
+    }
+    // Of the last round the first replaces all who are left, and each other one the one before it.
+    assert_eq!(replaced, [1_016, 1_016, 2_506 - 2 * 1_016 + 2]);
+    assert_eq!(world.partition.stats(ACTION).unwrap().queue_length, 1);
+}

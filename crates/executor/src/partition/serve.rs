@@ -19,6 +19,7 @@ impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
+        self.replaced.clear();
         self.room = Room::of(self.step_items);
         // One more than are served, so that it shows when there are.
         for _ in 0..=self.step_items {

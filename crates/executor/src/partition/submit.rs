@@ -135,6 +135,7 @@ impl Partition {
             waiting,
             demand: demand.as_ref(),
             not_before,
+            most_replaced: self.may_replace(action.id),
         };
         let position = self.take_in(now, &action, submission, &newcomer, out)?;
         self.count_acceptance(action.id, &claims);

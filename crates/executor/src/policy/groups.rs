@@ -210,12 +210,19 @@ fn fits(used: u64, cost: u16, limit: Option<u32>) -> bool {
 }
 
 impl Groups {
-    /// Groups of executions that are there already and must be told apart first.
-    pub(crate) fn of_unknown(unknown: BTreeSet<ExecutionId>) -> Self {
+    /// Groups of executions that are there already and must be told apart first; whose they are may be
+    /// known.
+    pub(crate) fn of_unknown(unknown: BTreeSet<ExecutionId>, users: Users) -> Self {
         Self {
             unknown,
+            users,
             ..Self::default()
         }
+    }
+
+    /// Whose executions are here, once they are told apart by something else.
+    pub(crate) fn into_users(self) -> Users {
+        self.users
     }
 
     /// Whose executions are here.
@@ -233,14 +240,20 @@ impl Groups {
         &self.unknown
     }
 
-    /// What an execution that is there takes of the limits, if that is known.
-    pub(crate) fn share(&mut self, id: ExecutionId, demand: Option<&Demand>) -> Share {
-        match demand {
+    /// What an execution that is there takes of the limits, if that is known: a demand says it only under
+    /// the rule that it follows from, and under any whose the execution is.
+    pub(crate) fn share(
+        &mut self,
+        id: ExecutionId,
+        demand: Option<&Demand>,
+        rule: Option<i64>,
+    ) -> Share {
+        if let Some(user) = demand.and_then(|demand| demand.user) {
+            self.users.join(id, user);
+        }
+        match demand.filter(|demand| Some(demand.rule) == rule) {
             Some(demand) => {
                 self.unknown.remove(&id);
-                if let Some(user) = demand.user {
-                    self.users.join(id, user);
-                }
                 Share {
                     group: self.join(demand.group, demand.rate),
                     cost: demand.cost,
@@ -429,7 +442,7 @@ impl Groups {
             if let Some(class) = self.classes.get_mut(group.0 as usize)
                 && class.place.is_some()
                 && class.waits.is_none()
-                && let Some(until) = meters.until_of(limits, class.rate)
+                && let Some(until) = meters.rate_until(limits, class.rate)
             {
                 class.waits = Some(until);
                 self.aside.insert((until, group));

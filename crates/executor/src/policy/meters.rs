@@ -83,19 +83,16 @@ impl Meters {
         until.filter(|until| *until > self.now)
     }
 
-    /// Until when nobody of this key may start by the rate of the key; `None` when somebody may.
-    pub(crate) fn until_of(&self, limits: &QueueLimits, key: GroupKey) -> Option<Millis> {
-        let window = self.keyed.get(&key)?;
-        let until = window.next_time(limits.keyed_rate()?);
-        (until > self.now).then_some(until)
-    }
-
-    /// Until when somebody of this key may not start by the rate, be it of all together or of the key.
+    /// Until when nobody of this key may start by the rate, be it of all together or of the key; `None` when
+    /// somebody may. The interval is another matter: it refuses nobody, and sets no key aside.
     pub(crate) fn rate_until(&self, limits: &QueueLimits, key: GroupKey) -> Option<Millis> {
-        match limits.rate()? {
-            RateBound { mark: 0, rate, .. } => Some(self.shared.next_time(rate)),
-            RateBound { rate, .. } => Some(self.keyed.get(&key)?.next_time(rate)),
-        }
+        let RateBound { rate, mark, .. } = limits.rate()?;
+        let window = match mark {
+            0 => &self.shared,
+            _ => self.keyed.get(&key)?,
+        };
+        let until = window.next_time(rate);
+        (until > self.now).then_some(until)
     }
 
     /// Somebody starts.

@@ -81,7 +81,8 @@ impl QuotaMeter {
     fn pass(&mut self, now: Millis) {
         if now >= self.window.1 {
             self.window = self.quota.per.window(now);
-            self.counts.clear();
+            // The memory of all who were counted goes, too.
+            self.counts = HashMap::new();
             self.fresh.clear();
         }
     }
@@ -133,7 +134,7 @@ impl QuotaMeter {
         let (start, count) = read(state).unwrap_or((self.window.0, u32::MAX));
         if start > self.window.0 {
             self.window = self.quota.per.window(start);
-            self.counts.clear();
+            self.counts = HashMap::new();
         }
         if start == self.window.0 {
             self.counts.insert(key, count);

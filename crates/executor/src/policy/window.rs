@@ -130,8 +130,9 @@ impl Window {
         bytes.extend(self.fresh.to_be_bytes());
         bytes.extend(self.fresh_at.saturating_add(ahead).to_be_bytes());
         for (time, count) in &self.marks {
-            // 49 days fit, and no window is longer.
-            let before = u32::try_from(self.fresh_at - time + TO_COME).unwrap_or(u32::MAX);
+            // 49 days fit, and no window is longer. What lies further ahead than a slice stays ahead.
+            let before = self.fresh_at.saturating_sub(*time).saturating_add(TO_COME);
+            let before = u32::try_from(before.max(0)).unwrap_or(u32::MAX);
             bytes.extend(before.to_be_bytes());
             bytes.extend(count.to_be_bytes());
         }

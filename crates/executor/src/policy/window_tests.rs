@@ -248,6 +248,21 @@ fn what_is_of_the_future_counts_as_of_now() {
     assert_eq!(read.next_time(rate), 6_000, "by the clock of who goes on");
 }
 
+/// A start that is stored much later than whatever comes next is decided counts, and is not forgotten.
+#[test]
+fn what_lies_far_ahead_of_its_round_is_not_taken_for_old() {
+    let rate = Rate {
+        max: 1,
+        window: 1_000,
+    };
+    let mut window = Window::default();
+    window.start(rate, 0);
+    window.settle(rate, 3 * TO_COME);
+    window.start(rate, 10);
+    let read = Window::from_bytes(&window.to_bytes(0), 10, 500).unwrap();
+    assert_eq!(read.next_time(rate), 1_500);
+}
+
 #[test]
 fn what_is_no_window_is_not_read() {
     let right = Window::default().to_bytes(0);

@@ -268,7 +268,7 @@ impl ActionQueue {
             let key = key.unwrap_or_default();
             meters.start(limits, key);
             if let Some(groups) = &mut load.groups
-                && meters.until_of(limits, key).is_some()
+                && meters.rate_until(limits, key).is_some()
             {
                 groups.use_up(key);
             }
@@ -351,9 +351,7 @@ impl ActionQueue {
 
     /// Marks a holder as to be ended; its slot comes free when its worker says so.
     pub fn request_cancel(&mut self, execution_id: ExecutionId) -> Option<Attempt> {
-        let holder = self.load.as_mut()?.active.get_mut(&execution_id)?;
-        holder.cancel_requested = true;
-        Some(holder.attempt)
+        self.load.as_mut()?.ask(execution_id)
     }
 
     /// How many stand before this execution; `None` when it does not wait, or not yet.

@@ -49,13 +49,19 @@ impl ActionQueue {
         }) else {
             return false;
         };
-        let share = groups.share(execution_id, Some(demand));
-        if let Some(rivals) = &mut load.rivals {
-            rivals.assign(execution_id, share.group);
-        }
+        let share = groups.share(execution_id, Some(demand), limits.demands());
         let seq = execution_id.seq();
+        if let Some(rivals) = &mut load.rivals {
+            rivals.assign(seq, share.group);
+        }
         if let Some(holder) = load.active.get_mut(&execution_id) {
+            if let Some(rivals) = &mut load.rivals {
+                rivals.give_back(execution_id, holder);
+            }
             holder.share = share;
+            if let Some(rivals) = &mut load.rivals {
+                rivals.hold(execution_id, holder);
+            }
             groups.take(limits, share);
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
             let member = Member {

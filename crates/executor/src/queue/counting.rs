@@ -60,7 +60,7 @@ impl ActionQueue {
     pub(super) fn rate_opens(&self, key: GroupKey) -> Option<Millis> {
         let meters = self.meters.as_ref()?;
         let until = meters.until(&self.limits);
-        until.max(meters.until_of(&self.limits, key))
+        until.max(meters.rate_until(&self.limits, key))
     }
 
     /// For how long whoever enters at `now` would have to wait because its rate is used up, in

@@ -40,10 +40,7 @@ impl Load {
         let Some(groups) = &mut self.groups else {
             return Share::default();
         };
-        groups.share(
-            id,
-            demand.filter(|demand| Some(demand.rule) == limits.demands()),
-        )
+        groups.share(id, demand, limits.demands())
     }
 
     /// Somebody waits for a slot from now on.
@@ -97,7 +94,7 @@ impl Load {
     pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
         self.active.insert(id, holder);
         if let Some(rivals) = &mut self.rivals {
-            rivals.hold(holder.share.group, id);
+            rivals.hold(id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.take(limits, holder.share);
@@ -108,12 +105,23 @@ impl Load {
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
         if let Some(rivals) = &mut self.rivals {
-            rivals.give_back(holder.share.group, id);
+            rivals.give_back(id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.give_back(limits, holder.share);
         }
         Some(holder)
+    }
+
+    /// Marks a holder as to be ended; tells which attempt it holds its slot in.
+    pub(super) fn ask(&mut self, id: ExecutionId) -> Option<Attempt> {
+        let holder = self.active.get_mut(&id)?;
+        if !std::mem::replace(&mut holder.cancel_requested, true)
+            && let Some(rivals) = &mut self.rivals
+        {
+            rivals.ask(id, holder);
+        }
+        Some(holder.attempt)
     }
 
     /// Takes the slot from whoever holds it, and forgets it.
@@ -145,23 +153,26 @@ impl Load {
                 rivals.wait(waiting.share.group, waiting.seq);
             }
             for (id, holder) in &self.active {
-                rivals.hold(holder.share.group, *id);
+                rivals.hold(*id, holder);
             }
             Box::new(rivals)
         });
     }
 
-    /// Executions demand by another rule from now on: nobody's group is known.
+    /// Executions demand by another rule from now on: nobody's group is known. Whose they are is, where it
+    /// was.
     pub(super) fn regroup(&mut self, limits: &QueueLimits) {
         self.order.forget_shares();
         self.delayed.forget_shares();
         let holders = self.active.values_mut();
         holders.for_each(|holder| holder.share = Share::default());
+        let earlier = self.groups.take();
         self.groups = limits.demands().map(|_| {
+            let users = earlier.map_or_else(Default::default, |groups| groups.into_users());
             let waiting = self.order.iter().chain(self.delayed.iter());
             let waiting = waiting.map(|waiting| waiting.execution_id);
             let all = waiting.chain(self.active.keys().copied());
-            Box::new(Groups::of_unknown(all.collect()))
+            Box::new(Groups::of_unknown(all.collect(), users))
         });
     }
 }

@@ -9,10 +9,6 @@ use super::entry::{Blocked, Millis, QueueFull, Waiting};
 use super::load::Load;
 use crate::policy::Group;
 
-/// How many a newcomer replaces at most: where more wait of its group, because the policy was another one,
-/// those that come later replace the others.
-const MOST_REPLACED: usize = 1_000;
-
 /// Somebody new, of whom it is not known yet whether it comes in.
 #[derive(Debug, Clone, Copy)]
 pub struct Newcomer<'a> {
@@ -24,6 +20,8 @@ pub struct Newcomer<'a> {
     pub demand: Option<&'a Demand>,
     /// When it may start, if that is later. Its time has not come then: no limit concerns it yet.
     pub not_before: Option<Millis>,
+    /// How many of its group who wait may end in its place.
+    pub most_replaced: usize,
 }
 
 /// What became of a queue by a newcomer that came in.
@@ -74,6 +72,7 @@ impl ActionQueue {
             waiting,
             demand,
             not_before,
+            ..
         } = *newcomer;
         if self.meters.is_some() {
             self.pass(waiting.enqueued_at);
@@ -125,7 +124,7 @@ impl ActionQueue {
             && let Some(rivals) = &load.rivals
             && let Some(group) = load.group_of(demand)
         {
-            let rivals = rivals.waiting(group).take(MOST_REPLACED);
+            let rivals = rivals.waiting(group).take(newcomer.most_replaced);
             gone.extend(rivals.map(|seq| (seq, EndCode::Replaced)));
         }
         if !starts && self.len() - gone.len() >= self.limits.max_length as usize {
@@ -222,20 +221,16 @@ impl ActionQueue {
         let Some(group) = load.group_of(newcomer.demand) else {
             return Vec::new();
         };
-        let of_group = rivals.holding(group);
-        let of_group = of_group.filter_map(|id| Some((id, load.active.get(&id)?)));
-        let (ending, others): (Vec<_>, Vec<_>) =
-            of_group.partition(|(_, holder)| holder.cancel_requested);
         let cost = newcomer.demand.map_or(1, |demand| demand.cost);
-        let mut freed: u64 = ending
-            .iter()
-            .map(|(_, holder)| u64::from(holder.share.cost))
-            .sum();
+        let mut freed = rivals.ending(group);
         let mut asked = Vec::new();
-        for (id, holder) in others {
+        for id in rivals.holding(group) {
             if self.would_fit(load, group, freed, cost) {
                 break;
             }
+            let Some(holder) = load.active.get(&id) else {
+                continue;
+            };
             freed += u64::from(holder.share.cost);
             asked.push(id);
         }

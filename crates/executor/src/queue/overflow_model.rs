@@ -352,6 +352,7 @@ proptest! {
                         waiting: Waiting { delayed: known.delayed, ..waiting(n, model.now) },
                         demand: Some(&known.demand).filter(|_| model.is_grouped()),
                         not_before: known.not_before,
+                        most_replaced: 1_000,
                     };
                     let arrived = queue.arrive(&who).map_err(|refused| match refused {
                         Refused::Full(_) => "full",

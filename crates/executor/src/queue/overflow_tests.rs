@@ -45,6 +45,7 @@ fn newcomer(n: i64) -> Newcomer<'static> {
         waiting: waiting(n, n),
         demand: None,
         not_before: None,
+        most_replaced: 1_000,
     }
 }
 
@@ -196,4 +197,76 @@ fn a_user_has_so_many_and_no_more() {
     assert_eq!(arrive(&mut queue, &of(10, &bob)), Ok((vec![6], vec![])));
     assert!(queue.cancel_waiting(Seq(7)).is_some());
     assert_eq!(arrive(&mut queue, &of(11, &ann)), taken);
+}
+
+/// Whose an execution is follows from no rule: another one does not make a user have none.
+#[test]
+fn a_user_has_no_more_while_a_queue_is_grouped_anew() {
+    let with = |demands| Extra {
+        demands: Some(demands),
+        per_user: Some(2),
+        ..Extra::default()
+    };
+    let demand = |rule, user: u8| Demand {
+        rule,
+        group: GroupKey([user; 16]),
+        cost: 1,
+        user: Some(GroupKey([user; 16])),
+        rate: GroupKey::default(),
+    };
+    let of = |n, demand| Newcomer {
+        demand: Some(demand),
+        ..newcomer(n)
+    };
+    let (taken, refused) = (Ok((vec![], vec![])), Err(Refused::User { limit: 2 }));
+    let mut queue = queue(with(RULE));
+    let (other, before) = (RULE + 1, demand(RULE, 1));
+    for n in 1..=2 {
+        assert_eq!(arrive(&mut queue, &of(n, &before)), taken);
+    }
+    queue.set_limits(limits(with(other)));
+    assert_eq!(queue.unknown().count(), 2);
+    let (ann, bob) = (demand(other, 1), demand(other, 2));
+    assert_eq!(arrive(&mut queue, &of(3, &ann)), refused);
+    assert_eq!(arrive(&mut queue, &of(3, &bob)), taken);
+    assert!(queue.finish(id(1), Attempt(1), false));
+    assert_eq!(arrive(&mut queue, &of(4, &ann)), taken, "one has ended");
+    assert!(queue.assign(id(2), &ann));
+    assert_eq!(arrive(&mut queue, &of(5, &ann)), refused, "counted once");
+    assert!(queue.finish(id(2), Attempt(1), false));
+    assert_eq!(arrive(&mut queue, &of(5, &ann)), taken);
+
+    // Whoever takes over before all is known reads whose each is.
+    let mut next = self::queue(with(other));
+    for n in 1..=2 {
+        next.restore_waiting(Priority::Normal, waiting(n, n), Some(&before), None);
+    }
+    assert_eq!(next.unknown().count(), 2);
+    assert_eq!(arrive(&mut next, &of(3, &ann)), refused);
+    assert!(next.cancel_waiting(Seq(1)).is_some());
+    assert_eq!(arrive(&mut next, &of(3, &ann)), taken);
+}
+
+/// Whoever comes looks at none of those again who are asked to end already.
+#[test]
+fn many_holders_are_asked_to_end_in_good_time() {
+    const MANY: i64 = 20_000;
+    let mut limits = limits(Extra {
+        on_limit: OnLimit::CancelRunning,
+        ..Extra::default()
+    });
+    limits.max_concurrent = Some(MANY as u32);
+    let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
+    let began = std::time::Instant::now();
+    for n in 1..=MANY {
+        assert_eq!(arrive(&mut queue, &newcomer(n)), Ok((vec![], vec![])));
+    }
+    for n in 1..=MANY {
+        let arrival = queue.arrive(&newcomer(MANY + n)).unwrap();
+        let asked: &[_] = if n == 1 { &[(id(1), Attempt(1))] } else { &[] };
+        assert_eq!(arrival.asked, asked, "one on its way out is enough");
+        assert_eq!(arrival.gone.len(), usize::from(n > 1));
+    }
+    let took = began.elapsed();
+    assert!(took.as_secs() < 20, "it took {took:?}");
 }

@@ -47,11 +47,21 @@ struct Acceptance {
     quota: QuotaInForce,
 }
 
+/// By what acceptances are counted together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Together {
+    action_id: ActionId,
+    mark: i64,
+    key: GroupKey,
+    /// Its end as well, because an hour begins with its day.
+    window: (i64, i64),
+}
+
 /// What the records say of rates.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     starts: BTreeMap<ActionId, Vec<Start>>,
-    accepted: BTreeMap<(ActionId, i64, GroupKey, i64), Vec<Acceptance>>,
+    accepted: BTreeMap<Together, Vec<Acceptance>>,
     /// By how much the clock of an owner is ahead of the machine's, at least.
     ahead: HashMap<(PartitionId, Epoch), i64>,
     /// What executions demand that were grouped anew, by the rule.
@@ -72,8 +82,13 @@ impl Rates {
             } => {
                 self.see_clock(*execution_id, *epoch, *at, *t_ns);
                 for quota in quotas {
-                    let place = (*action_id, quota.mark, quota.key, quota.window);
-                    self.accepted.entry(place).or_default().push(Acceptance {
+                    let together = Together {
+                        action_id: *action_id,
+                        mark: quota.mark,
+                        key: quota.key,
+                        window: (quota.window, quota.until),
+                    };
+                    self.accepted.entry(together).or_default().push(Acceptance {
                         epoch: *epoch,
                         record: number,
                         at: *at,
@@ -139,7 +154,7 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> u64 {
         judged += judge.rate(&starts, broken);
         judged += judge.interval(&starts, broken);
     }
-    for ((action_id, ..), acceptances) in &facts.rates.accepted {
+    for (Together { action_id, .. }, acceptances) in &facts.rates.accepted {
         let mut acceptances = acceptances.clone();
         acceptances.sort_unstable_by_key(|it| (it.epoch, it.record));
         for (index, it) in acceptances.iter().enumerate() {

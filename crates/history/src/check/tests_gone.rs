@@ -99,3 +99,22 @@ fn who_takes_the_place_of_one_takes_that_of_all_of_its_group() {
     world.leave_for(first, GoneBy::Replaced, first);
     assert_breaks(&world, Promise::I1);
 }
+
+/// A thousand end in one round, and not all who wait for the same newcomer need to be among them.
+#[test]
+fn only_a_round_that_has_ended_a_thousand_leaves_some_waiting() {
+    let world = |ended: usize| {
+        let mut world = World::new(1);
+        let ids: Vec<_> = (0..ended + 2)
+            .map(|_| world.submit(Priority::Normal))
+            .collect();
+        let newcomer = ExecutionId::new(PARTITION, Seq::new(Epoch(1), world.next));
+        for gone in &ids[1..=ended] {
+            world.leave_for(*gone, GoneBy::Replaced, newcomer);
+        }
+        assert_eq!(world.submit(Priority::Normal), newcomer);
+        ends(world)
+    };
+    assert_clean(&world(1_000));
+    assert_breaks(&world(999), Promise::I1);
+}

@@ -161,3 +161,31 @@ fn i8_more_acceptances_than_a_quota_allows() {
     assert_breaks(&with_quota(2, 2_000, |number| number % 2), Promise::I8);
     assert_breaks(&with_quota(5, 1_000, |_| 1), Promise::I8);
 }
+
+/// Of a day and of its first hour, counted for the same: each has its own number.
+#[test]
+fn windows_that_begin_together_are_counted_apart() {
+    const HOUR: i64 = 3_600_000;
+    let mut world = five();
+    for record in &mut world.records {
+        if let Record::Accepted { at, quotas, .. } = record {
+            *at = Some(1_000);
+            *quotas = [(5, HOUR), (9, 24 * HOUR)]
+                .map(|(max, until)| QuotaInForce {
+                    window: 0,
+                    until,
+                    max,
+                    mark: 0,
+                    key: GroupKey::default(),
+                })
+                .to_vec();
+        }
+    }
+    assert_clean(&world);
+    for record in &mut world.records {
+        if let Record::Accepted { quotas, .. } = record {
+            quotas[0].max = 4;
+        }
+    }
+    assert_breaks(&world, Promise::I8);
+}

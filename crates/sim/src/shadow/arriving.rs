@@ -29,6 +29,16 @@ impl Leaving {
 }
 
 impl Shadow {
+    /// An owner goes by another rule: nobody's group is known, though it may be the one before the last.
+    /// Whose each execution is follows from no rule, and stays known as long as anything does.
+    pub(super) fn forget_demands(&mut self, action: ActionId, keeps_users: bool) {
+        let rows = self.rows.values_mut();
+        for seen in rows.filter(|seen| seen.action == action) {
+            let earlier = seen.demand.filter(|_| keeps_users);
+            seen.demand = earlier.map(|demand| Demand { rule: 0, ..demand });
+        }
+    }
+
     /// Somebody is accepted.
     pub(super) fn insert(
         &mut self,
@@ -138,9 +148,8 @@ impl Shadow {
         }
         self.judge_asked((id, newcomer), is_due && is_known, &leaving.asked, &mut say);
         let user = newcomer.words.user;
-        let rule = self.demands(newcomer.action);
         let same = others().filter(|(_, seen)| {
-            seen.words.user == user && seen.demand.is_some_and(|demand| Some(demand.rule) == rule)
+            seen.words.user == user && seen.demand.is_some_and(|demand| demand.user.is_some())
         });
         let has = same.count();
         if let Some(limit) = limits.per_user().filter(|_| user.is_some())

@@ -214,6 +214,34 @@ async fn a_day_in_use_is_left_for_later() {
     .await;
 }
 
+/// Who comes back after an hour is counted in a row that is old: the upkeep waits for no round that does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_counted_right_now_is_left_alone() {
+    on_fresh_db(|db| async move {
+        run(
+            &db,
+            "INSERT INTO attune.meter (partition, limit_id, key, state, expires_at, written_at)
+             SELECT 0, 'action/a.b/rate_limit', decode(repeat(n::text, 32), 'hex'), '',
+                    now() - age * interval '1 minute', now()
+             FROM (VALUES (1, 61), (2, 61), (3, 59)) AS v (n, age)",
+        )
+        .await;
+        let mut round = db.sql.begin().await.unwrap();
+        sqlx::query(
+            "UPDATE attune.meter SET expires_at = now() WHERE key = decode(repeat('1', 32), 'hex')",
+        )
+        .execute(&mut *round)
+        .await
+        .unwrap();
+        db.store.maintain_history(KEEP_THREE_DAYS).await.unwrap();
+        assert_eq!(db.count("SELECT count(*) FROM attune.meter").await, 2);
+        round.commit().await.unwrap();
+        db.store.maintain_history(KEEP_THREE_DAYS).await.unwrap();
+        assert_eq!(db.count("SELECT count(*) FROM attune.meter").await, 2);
+    })
+    .await;
+}
+
 /// A running execution whose worker's row is gone has nobody who runs it.
 #[tokio::test]
 async fn a_worker_without_a_row_is_over() {

@@ -2,7 +2,7 @@
 //!
 //! *I1.* An execution that ends as dropped or replaced waited, and the one that it is said to have made
 //! room for is accepted next by the same owner. Who is replaced is of its group, and afterwards nobody
-//! else of the group surely waits, unless as many ended as one newcomer replaces.
+//! else of the group surely waits, unless as many ended as are replaced in one round.
 //!
 //! *I3.* Nobody of a higher priority than the newcomer is dropped, nobody who was moved before all others,
 //! and nobody while somebody waits who goes first: one of a lower priority, or an older one of the same. With `fifo` priorities count for
@@ -12,8 +12,10 @@
 use super::*;
 use attune_record::{Gone, GoneBy};
 
-/// How many a newcomer replaces at most.
-const MOST_REPLACED: u32 = 1_000;
+/// How many are replaced in one round before newcomers leave some waiting.
+const MOST_REPLACED: u64 = 1_000;
+/// How many each newcomer replaces all the same.
+const EACH_REPLACES: u32 = 8;
 
 /// Somebody for whom others have ended, and who must be accepted next.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +121,8 @@ impl Replay<'_> {
         }
         let group = self.group(id);
         let is_unknown = self.rule.is_some() && group.is_none();
-        let is_cut = expected.ended >= MOST_REPLACED;
+        let in_round = self.added.cancelled;
+        let is_cut = expected.ended >= EACH_REPLACES && in_round >= MOST_REPLACED;
         if expected.by != GoneBy::Replaced || is_unknown || is_cut {
             return;
         }
