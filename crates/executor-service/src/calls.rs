@@ -146,9 +146,13 @@ impl Calls {
                 let slots = store.load_slots(&ids).await?;
                 Reply::Slots(slots.into_iter().map(convert::slot).collect())
             }
-            Call::LoadWords(ids) | Call::LoadOperationWords(ids) => {
+            Call::LoadWords(ids) => {
                 let words = store.load_words(&ids).await?;
                 Reply::Words(words.into_iter().map(convert::words).collect())
+            }
+            Call::LoadOperationWords(ids) => {
+                let labels = store.load_labels(&ids).await?;
+                Reply::Words(labels.into_iter().map(convert::labels).collect())
             }
             Call::LoadBodies(ids) => {
                 let bodies = store.load_bodies(&ids).await?;

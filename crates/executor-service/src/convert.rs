@@ -281,6 +281,17 @@ pub(crate) fn words(words: store::ExecutionWords) -> StoredWords {
     }
 }
 
+/// What operations go by, and nothing else.
+pub(crate) fn labels(labels: store::ExecutionLabels) -> StoredWords {
+    StoredWords {
+        id: labels.id,
+        requested_by: labels.requested_by,
+        group: None,
+        labels: labels.labels,
+        parameters: Box::default(),
+    }
+}
+
 pub(crate) fn active_place(place: LoadedTo) -> store::ActivePlace {
     store::ActivePlace {
         action_id: place.action_id,

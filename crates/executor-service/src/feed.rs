@@ -245,6 +245,21 @@ fn decode(topic: &Topic, delivery: &Delivery, max_bytes: usize) -> Result<(Uuid,
     })
 }
 
+/// All of a message is answered in one step: nobody else has a turn before the last of its questions.
+fn questions(envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
+    let items = envelope.items::<Explain>()?;
+    let (many, most) = (items.len(), Explain::MAX_READ);
+    if many > most {
+        return Err(DecodeError::Payload {
+            message_type: Explain::TYPE,
+            why: format!("it has {many} questions, and a message may have {most}"),
+        });
+    }
+    let questions = items.into_iter();
+    let questions = questions.map(|item| (item.request_id, item.execution_id));
+    Ok(Work::Explains(questions.collect()))
+}
+
 fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
     match topic {
         Topic::Control(_) => {
@@ -269,11 +284,7 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             let cancels = items.map(|item| (item.request_id, item.execution_id));
             Ok(Work::Cancels(cancels.collect()))
         }
-        _ if envelope.is::<Explain>() => {
-            let items = envelope.items::<Explain>()?.into_iter();
-            let questions = items.map(|item| (item.request_id, item.execution_id));
-            Ok(Work::Explains(questions.collect()))
-        }
+        _ if envelope.is::<Explain>() => questions(envelope),
         _ if envelope.is::<ForceRelease>() => {
             let items = envelope.items::<ForceRelease>()?.into_iter();
             Ok(Work::Releases(items.map(convert::force_release).collect()))
@@ -304,5 +315,34 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             ];
             Err(envelope.unexpected(&types.join(", ")))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use attune_core::ExecutionId;
+    use chrono::Utc;
+
+    use super::*;
+
+    #[test]
+    fn a_message_with_more_questions_than_one_step_may_answer_is_not_read() {
+        let asked = |many: usize| {
+            let questions = (1..=many as i64).map(|n| Explain {
+                request_id: RequestId::fresh(),
+                execution_id: ExecutionId(n),
+            });
+            let questions: Vec<_> = questions.collect();
+            let body = attune_messages::encode(Uuid::now_v7(), Utc::now(), &questions);
+            let envelope = Envelope::parse(&body, 1 << 20).unwrap();
+            let work = work(&Topic::Commands(PartitionId(0)), &envelope);
+            work.map(|work| match work {
+                Work::Explains(items) => items.len(),
+                other => panic!("{other:?}"),
+            })
+        };
+        assert_eq!(asked(64).unwrap(), 64);
+        let refused = asked(65).unwrap_err().to_string();
+        assert!(refused.contains("65 questions"), "{refused}");
     }
 }

@@ -72,6 +72,14 @@ pub struct Explain {
 }
 message!(Explain = "partition.explain");
 
+impl Explain {
+    /// How many of them are sent in one message. An owner answers all of a message in one step, and each is
+    /// worth 64 submissions.
+    pub const MAX_PACK: usize = 16;
+    /// How many are read in one message: a release before this sent so many.
+    pub const MAX_READ: usize = 64;
+}
+
 /// Take the slot from an attempt that will not give it back by itself: its execution waits again
 /// or ends, as its action's policy says for a lost worker. API or worker → owner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

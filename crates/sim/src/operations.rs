@@ -108,6 +108,15 @@ impl Operations {
                 }
             }
         }
+        for (partition, operation, stored) in &commit.batch.progress {
+            let said = self.0.get(&(*operation, *partition)).map(|part| part.last);
+            if said != Some(*stored) {
+                let words = format!(
+                    "operation {operation} in {partition}: {stored:?} is stored, and {said:?} was decided"
+                );
+                found.push(Violation::of(Promise::I11, words));
+            }
+        }
         if let Some(id) = moved.first() {
             let words = format!("{id} is moved, and no operation has done that");
             found.push(Violation::of(Promise::I11, words));

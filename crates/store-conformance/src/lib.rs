@@ -163,6 +163,7 @@ cases! { ($)
     operations::progress_is_written_under_the_fence_as_it_is,
     operations::who_is_moved_stands_there_for_whoever_loads_it,
     operations::what_would_be_meant_is_counted,
+    operations::what_operations_go_by_is_read_without_what_is_large,
     pauses::a_pause_is_held_until_it_is_resumed,
     pauses::only_what_there_is_is_paused,
     pauses::a_set_is_read_when_it_is_newer,

@@ -11,6 +11,8 @@ use attune_store::{
     Batch, CommitError, MovedExecution, NewExecution, NewOperation, OperationRecord, Store,
 };
 
+use serde_json::value::RawValue;
+
 use super::support::{World, grant};
 
 const CANCEL: OperationKind = OperationKind::Cancel {
@@ -357,4 +359,35 @@ pub async fn what_would_be_meant_is_counted(store: Arc<dyn Store>) {
         (Priority::Low, 2),
     ];
     assert_eq!((depth.waiting, depth.active), (waiting.to_vec(), 1));
+}
+
+/// What an operation must be told of its executions is read of all of them, however much they are given.
+pub async fn what_operations_go_by_is_read_without_what_is_large(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let large = || {
+        let mut submission = Submission::new(action.spec.action_ref.as_str());
+        submission.requested_by = Some("ann".to_owned());
+        submission.labels = [("x".to_owned(), "b\"c".to_owned())].into();
+        let text = format!("\"{}\"", "p".repeat(3 << 20));
+        submission.parameters = RawValue::from_string(format!("{{\"p\":{text}}}")).unwrap();
+        world.queued_with(&action, submission)
+    };
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.extend(world.insert(vec![large()]).await);
+    }
+    ids.push(world.insert_requested(&action).await);
+    let gone = world.insert(vec![world.queued(&action)]).await[0];
+    world.end(&[gone], Status::Cancelled).await;
+    let asked: Vec<_> = ids.iter().rev().copied().chain([gone]).collect();
+    let labels = store.load_labels(&asked).await.unwrap();
+    let found: Vec<_> = labels.iter().map(|it| it.id).collect();
+    assert_eq!(found, ids);
+    let said = labels[..4].iter().all(|it| {
+        it.requested_by.as_deref() == Some("ann")
+            && it.labels.get("x").map(String::as_str) == Some("b\"c")
+    });
+    assert!(said, "{labels:?}");
+    assert!(labels[4].labels.is_empty());
 }

@@ -1,10 +1,10 @@
--- A page of operations, the newest first.
+-- Up to $3 operations from the number $1 to $2, the newest first.
 SELECT o.id, o.request_id, o.kind, o.filter::text, o.args::text, o.who, o.reason, o.created,
        count(p.partition) AS partitions, count(p.partition) FILTER (WHERE p.state = 'done') AS finished,
        coalesce(sum(p.matched), 0)::bigint AS matched, coalesce(sum(p.done), 0)::bigint AS done,
        coalesce(sum(p.skipped), 0)::bigint AS skipped
-FROM (SELECT * FROM attune.operation WHERE $1::bigint IS NULL OR id < $1::bigint
-      ORDER BY id DESC LIMIT $2::bigint) AS o
+FROM (SELECT * FROM attune.operation WHERE id BETWEEN $1::bigint AND $2::bigint
+      ORDER BY id DESC LIMIT $3::bigint) AS o
 LEFT JOIN attune.operation_progress p ON p.operation = o.id
 GROUP BY o.id, o.request_id, o.kind, o.filter::text, o.args::text, o.who, o.reason, o.created
 ORDER BY o.id DESC

@@ -1,23 +1,26 @@
 //! Bulk operations.
 
+use std::ops::RangeInclusive;
+
 use async_trait::async_trait;
 use attune_core::{
-    ExecutionId, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
-    OperationWords, PartOfOperation, PartitionId, RequestId,
+    ExecutionId, OperationFilter, OperationId, OperationKind, OperationWords, PartOfOperation,
+    PartitionId, RequestId,
 };
 use attune_store::{
-    Batch, Depth, NewOperation, OperationRecord, OperationStore, StoreError, read_kind,
-    stored_kind, stored_labels, stored_place, stored_state,
+    Batch, Depth, ExecutionLabels, NewOperation, OperationRecord, OperationRow, OperationStore,
+    StoreError, read_part, read_record, stored_kind, stored_labels, stored_place, stored_state,
 };
+use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
-use sqlx::postgres::{PgArguments, PgPool, PgRow};
-use uuid::Uuid;
+use sqlx::postgres::{PgArguments, PgExecutor, PgPool, PgRow};
 
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::partitions::{place, priority};
+use crate::partition_rows::execution_id;
+use crate::partitions::priority;
 use crate::{PostgresStore, audit, sql, text, time};
 
 #[async_trait]
@@ -31,16 +34,9 @@ impl OperationStore for PostgresStore {
     }
 
     async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError> {
-        let query = sqlx::query(sql::FIND_OPERATION)
-            .bind(id.0)
-            .bind(None::<Uuid>);
         let pool = self.db.general.clone();
-        self.db
-            .run(async move {
-                let row = query.fetch_optional(&pool).await?;
-                row.as_ref().map(record).transpose()
-            })
-            .await
+        let found = async move { Ok(listed(&pool, id.0..=id.0, 1).await?.pop()) };
+        self.db.run(found).await
     }
 
     async fn list_operations(
@@ -48,15 +44,10 @@ impl OperationStore for PostgresStore {
         before: Option<OperationId>,
         limit: u32,
     ) -> Result<Vec<OperationRecord>, StoreError> {
-        let query = sqlx::query(sql::LIST_OPERATIONS)
-            .bind(before.map(|id| id.0))
-            .bind(i64::from(limit));
+        let newest = before.map_or(i64::MAX, |id| id.0.saturating_sub(1));
         let pool = self.db.general.clone();
         self.db
-            .run(async move {
-                let rows = query.fetch_all(&pool).await?;
-                rows.iter().map(record).collect()
-            })
+            .run(async move { listed(&pool, i64::MIN..=newest, limit).await })
             .await
     }
 
@@ -117,14 +108,34 @@ async fn begin(pool: &PgPool, new: &NewOperation) -> Result<OperationRecord, Fai
             .execute(&mut *transaction)
             .await?;
     }
-    let row = sqlx::query(sql::FIND_OPERATION)
-        .bind(id)
-        .bind(new.request_id.0)
-        .fetch_one(&mut *transaction)
-        .await?;
-    let record = record(&row)?;
+    let id = match id {
+        Some(id) => id,
+        None => {
+            sqlx::query_scalar(sql::OPERATION_OF_REQUEST)
+                .bind(new.request_id.0)
+                .fetch_one(&mut *transaction)
+                .await?
+        }
+    };
+    let stored = listed(&mut *transaction, id..=id, 1).await?.pop();
+    let stored = stored.ok_or(sqlx::Error::RowNotFound)?;
     transaction.commit().await?;
-    Ok(record)
+    Ok(stored)
+}
+
+/// Those with numbers in a range, the newest first.
+async fn listed(
+    executor: impl PgExecutor<'_>,
+    ids: RangeInclusive<i64>,
+    limit: u32,
+) -> Result<Vec<OperationRecord>, Failure> {
+    let rows = sqlx::query(sql::LIST_OPERATIONS)
+        .bind(*ids.start())
+        .bind(*ids.end())
+        .bind(i64::from(limit))
+        .fetch_all(executor)
+        .await?;
+    rows.iter().map(|row| read_record(&Columns(row))).collect()
 }
 
 async fn count(
@@ -168,35 +179,31 @@ fn filter_text(filter: &OperationFilter) -> String {
     serde_json::to_string(filter).expect("a filter has only text keys")
 }
 
-fn record(row: &PgRow) -> Result<OperationRecord, Failure> {
-    let operation = operation(row, "id")?;
-    let whole = |name| Ok::<_, Failure>(row.try_get::<i64, _>(name)?.unsigned_abs());
-    let few = |name| Ok::<_, Failure>(u32::try_from(whole(name)?).unwrap_or(u32::MAX));
-    Ok(OperationRecord {
-        id: operation.id,
-        request_id: RequestId(row.try_get("request_id")?),
-        kind: operation.kind,
-        filter: operation.filter,
-        who: row.try_get("who")?,
-        reason: row.try_get("reason")?,
-        created: time::time(row, "created")?,
-        partitions: few("partitions")?,
-        finished: few("finished")?,
-        matched: whole("matched")?,
-        done: whole("done")?,
-        skipped: whole("skipped")?,
-    })
-}
+/// A row of operations or of their parts.
+struct Columns<'a>(&'a PgRow);
 
-fn operation(row: &PgRow, id: &str) -> Result<Operation, Failure> {
-    let kind = read_kind(row.try_get("kind")?, row.try_get("args")?);
-    let filter: &str = row.try_get("filter")?;
-    Ok(Operation {
-        id: OperationId(row.try_get(id)?),
-        kind: kind.map_err(|problem| unreadable("operation", problem))?,
-        filter: serde_json::from_str(filter)
-            .map_err(|problem| unreadable("filter of an operation", problem))?,
-    })
+impl OperationRow for Columns<'_> {
+    type Error = Failure;
+
+    fn text(&self, column: &str) -> Result<Option<&str>, Failure> {
+        Ok(self.0.try_get(column)?)
+    }
+
+    fn number(&self, column: &str) -> Result<Option<i64>, Failure> {
+        Ok(self.0.try_get(column)?)
+    }
+
+    fn request_id(&self) -> Result<RequestId, Failure> {
+        Ok(RequestId(self.0.try_get("request_id")?))
+    }
+
+    fn created(&self) -> Result<DateTime<Utc>, Failure> {
+        Ok(time::time(self.0, "created")?)
+    }
+
+    fn unreadable(&self, words: String) -> Failure {
+        unreadable("operation", words)
+    }
 }
 
 /// What is open in these partitions.
@@ -211,7 +218,7 @@ pub(crate) async fn open(
         let rows = query.fetch_all(&pool).await?;
         let mut open = Vec::new();
         for row in &rows {
-            match part(row) {
+            match read_part(&Columns(row)) {
                 Ok(part) => open.push(part),
                 // Of a later release, or somebody's hand: all others must be read.
                 Err(Failure::Store(error)) => {
@@ -225,26 +232,27 @@ pub(crate) async fn open(
     .await
 }
 
-fn part(row: &PgRow) -> Result<PartOfOperation, Failure> {
-    let at = |name| {
-        Ok::<_, Failure>(
-            row.try_get::<Option<i64>, _>(name)?
-                .map(|id| ExecutionId(id).seq()),
-        )
+/// The users and labels of executions.
+pub(crate) async fn labels(
+    db: &Db,
+    ids: &[ExecutionId],
+) -> Result<Vec<ExecutionLabels>, StoreError> {
+    let ids: Vec<i64> = ids.iter().map(|id| id.0).collect();
+    let query = sqlx::query(sql::LOAD_LABELS).bind(ids);
+    let read = |row: &PgRow| {
+        let labels: Option<&str> = row.try_get("labels")?;
+        Ok(ExecutionLabels {
+            id: execution_id(row)?,
+            requested_by: row.try_get("requested_by")?,
+            labels: labels.map(stored_labels).unwrap_or_default(),
+        })
     };
-    let whole = |name| Ok::<_, Failure>(row.try_get::<i64, _>(name)?.unsigned_abs());
-    Ok(PartOfOperation {
-        operation: operation(row, "operation")?,
-        partition: place(row.try_get("partition")?),
-        progress: OperationProgress {
-            upto: at("upto")?,
-            cursor: at("cursor")?,
-            matched: whole("matched")?,
-            done: whole("done")?,
-            skipped: whole("skipped")?,
-            finished: false,
-        },
+    let pool = db.general.clone();
+    db.run(async move {
+        let rows = query.fetch_all(&pool).await?;
+        rows.iter().map(read).collect()
     })
+    .await
 }
 
 /// The parameters for how far operations are after a batch, if any is further.

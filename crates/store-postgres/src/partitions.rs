@@ -8,9 +8,10 @@ use attune_core::{
     QueueTotals, RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage, MeterPlace, MeterRow,
-    ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
+    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage,
+    MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
+    TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -397,6 +398,10 @@ impl PartitionStore for PostgresStore {
                 rows.iter().map(words).collect()
             })
             .await
+    }
+
+    async fn load_labels(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionLabels>, StoreError> {
+        operations::labels(&self.db, ids).await
     }
 
     async fn look_up(

@@ -1,4 +1,4 @@
--- A page of operations, the newest first.
+-- Up to ?3 operations from the number ?1 to ?2, the newest first.
 SELECT o.id, o.request_id, o.kind, o.filter, o.args, o.who, o.reason, o.created,
        (SELECT count(*) FROM operation_progress AS p WHERE p.operation = o.id) AS partitions,
        (SELECT count(*) FROM operation_progress AS p
@@ -9,6 +9,6 @@ SELECT o.id, o.request_id, o.kind, o.filter, o.args, o.who, o.reason, o.created,
        (SELECT coalesce(sum(p.skipped), 0) FROM operation_progress AS p
          WHERE p.operation = o.id) AS skipped
   FROM operation AS o
- WHERE ?1 IS NULL OR o.id < ?1
+ WHERE o.id BETWEEN ?1 AND ?2
  ORDER BY o.id DESC
- LIMIT ?2
+ LIMIT ?3

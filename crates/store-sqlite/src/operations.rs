@@ -1,22 +1,24 @@
 //! Bulk operations.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use attune_core::{
-    ExecutionId, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
-    OperationWords, PartOfOperation, PartitionId, RequestId,
+    ExecutionId, OperationFilter, OperationId, OperationKind, OperationWords, PartOfOperation,
+    PartitionId, RequestId,
 };
 use attune_store::{
-    Depth, NewOperation, OperationRecord, OperationStore, StoreError, read_kind, stored_kind,
-    stored_labels,
+    Depth, ExecutionLabels, NewOperation, OperationRecord, OperationRow, OperationStore,
+    StoreError, read_part, read_record, stored_kind, stored_labels,
 };
+use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::error::{Failure, unreadable};
-use crate::rows::{json, list, partition, partition_list, priority, text_of, time, unsigned, uuid};
+use crate::rows::{list, partition_list, priority, text_of, time, unsigned, uuid};
 use crate::store::{Inner, SqliteStore};
 use crate::{batch, sql};
 
@@ -36,12 +38,9 @@ impl OperationStore for SqliteStore {
     }
 
     async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError> {
-        let query = sqlx::query(sql::FIND_OPERATION)
-            .bind(id.0)
-            .bind(None::<String>);
         self.task(async move |inner: Arc<Inner>| {
-            let row = query.fetch_optional(&mut *inner.reader().await?).await?;
-            Ok(row.as_ref().map(record).transpose()?)
+            let mut reader = inner.reader().await?;
+            Ok(listed(&mut reader, id.0..=id.0, 1).await?.pop())
         })
         .await
     }
@@ -51,12 +50,10 @@ impl OperationStore for SqliteStore {
         before: Option<OperationId>,
         limit: u32,
     ) -> Result<Vec<OperationRecord>, StoreError> {
-        let query = sqlx::query(sql::LIST_OPERATIONS)
-            .bind(before.map(|id| id.0))
-            .bind(limit);
+        let newest = before.map_or(i64::MAX, |id| id.0.saturating_sub(1));
         self.task(async move |inner: Arc<Inner>| {
-            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
-            Ok(rows.iter().map(record).collect::<Result<_, _>>()?)
+            let mut reader = inner.reader().await?;
+            Ok(listed(&mut reader, i64::MIN..=newest, limit).await?)
         })
         .await
     }
@@ -120,12 +117,32 @@ async fn begin(
             .execute(&mut *connection)
             .await?;
     }
-    let row = sqlx::query(sql::FIND_OPERATION)
-        .bind(id.map(|(id,)| id))
-        .bind(new.request_id.to_string())
-        .fetch_one(connection)
+    let (id,): (i64,) = match id {
+        Some(id) => id,
+        None => {
+            sqlx::query_as(sql::OPERATION_OF_REQUEST)
+                .bind(new.request_id.to_string())
+                .fetch_one(&mut *connection)
+                .await?
+        }
+    };
+    let mut stored = listed(connection, id..=id, 1).await?;
+    Ok(stored.pop().ok_or(sqlx::Error::RowNotFound)?)
+}
+
+/// Those with numbers in a range, the newest first.
+async fn listed(
+    connection: &mut SqliteConnection,
+    ids: RangeInclusive<i64>,
+    limit: u32,
+) -> Result<Vec<OperationRecord>, sqlx::Error> {
+    let rows = sqlx::query(sql::LIST_OPERATIONS)
+        .bind(*ids.start())
+        .bind(*ids.end())
+        .bind(limit)
+        .fetch_all(connection)
         .await?;
-    Ok(record(&row)?)
+    rows.iter().map(|row| read_record(&Columns(row))).collect()
 }
 
 async fn count(
@@ -165,31 +182,31 @@ async fn count(
     Ok(many)
 }
 
-fn record(row: &SqliteRow) -> Result<OperationRecord, sqlx::Error> {
-    let operation = operation(row, "id")?;
-    Ok(OperationRecord {
-        id: operation.id,
-        request_id: RequestId(uuid(row.try_get("request_id")?)?),
-        kind: operation.kind,
-        filter: operation.filter,
-        who: row.try_get("who")?,
-        reason: row.try_get("reason")?,
-        created: time(row.try_get("created")?)?,
-        partitions: unsigned(row.try_get("partitions")?)?,
-        finished: unsigned(row.try_get("finished")?)?,
-        matched: unsigned(row.try_get("matched")?)?,
-        done: unsigned(row.try_get("done")?)?,
-        skipped: unsigned(row.try_get("skipped")?)?,
-    })
-}
+/// A row of operations or of their parts.
+struct Columns<'a>(&'a SqliteRow);
 
-fn operation(row: &SqliteRow, id: &str) -> Result<Operation, sqlx::Error> {
-    let kind = read_kind(row.try_get("kind")?, row.try_get("args")?);
-    Ok(Operation {
-        id: OperationId(row.try_get(id)?),
-        kind: kind.map_err(unreadable)?,
-        filter: json(row.try_get("filter")?)?,
-    })
+impl OperationRow for Columns<'_> {
+    type Error = sqlx::Error;
+
+    fn text(&self, column: &str) -> Result<Option<&str>, sqlx::Error> {
+        self.0.try_get(column)
+    }
+
+    fn number(&self, column: &str) -> Result<Option<i64>, sqlx::Error> {
+        self.0.try_get(column)
+    }
+
+    fn request_id(&self) -> Result<RequestId, sqlx::Error> {
+        uuid(self.0.try_get("request_id")?).map(RequestId)
+    }
+
+    fn created(&self) -> Result<DateTime<Utc>, sqlx::Error> {
+        time(self.0.try_get("created")?)
+    }
+
+    fn unreadable(&self, words: String) -> sqlx::Error {
+        unreadable(words)
+    }
 }
 
 /// What is open in these partitions.
@@ -203,7 +220,7 @@ pub(crate) async fn open(
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
             let mut open = Vec::new();
             for row in &rows {
-                match part(row) {
+                match read_part(&Columns(row)) {
                     Ok(part) => open.push(part),
                     // Of a later release, or somebody's hand: all others must be read.
                     Err(error) => {
@@ -216,21 +233,23 @@ pub(crate) async fn open(
         .await
 }
 
-fn part(row: &SqliteRow) -> Result<PartOfOperation, sqlx::Error> {
-    let at = |name| {
-        let id: Option<i64> = row.try_get(name)?;
-        Ok::<_, sqlx::Error>(id.map(|id| ExecutionId(id).seq()))
+/// The users and labels of executions.
+pub(crate) async fn labels(
+    store: &SqliteStore,
+    ids: &[ExecutionId],
+) -> Result<Vec<ExecutionLabels>, StoreError> {
+    let query = sqlx::query(sql::LOAD_LABELS).bind(list(ids));
+    let read = |row: &SqliteRow| {
+        Ok::<_, sqlx::Error>(ExecutionLabels {
+            id: ExecutionId(row.try_get("id")?),
+            requested_by: row.try_get("requested_by")?,
+            labels: stored_labels(row.try_get("labels")?),
+        })
     };
-    Ok(PartOfOperation {
-        operation: operation(row, "operation")?,
-        partition: partition(row.try_get("partition")?)?,
-        progress: OperationProgress {
-            upto: at("upto")?,
-            cursor: at("cursor")?,
-            matched: unsigned(row.try_get("matched")?)?,
-            done: unsigned(row.try_get("done")?)?,
-            skipped: unsigned(row.try_get("skipped")?)?,
-            finished: false,
-        },
-    })
+    store
+        .task(async move |inner: Arc<Inner>| {
+            let rows = query.fetch_all(&mut *inner.reader().await?).await?;
+            Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+        })
+        .await
 }

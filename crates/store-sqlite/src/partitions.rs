@@ -9,9 +9,10 @@ use attune_core::{
     RequestId, Status, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage, MeterPlace, MeterRow,
-    ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed,
+    ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES,
+    MeterPage, MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
+    TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -353,6 +354,10 @@ impl PartitionStore for SqliteStore {
             Ok(rows.iter().map(words).collect::<Result<_, _>>()?)
         })
         .await
+    }
+
+    async fn load_labels(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionLabels>, StoreError> {
+        operations::labels(self, ids).await
     }
 
     async fn look_up(

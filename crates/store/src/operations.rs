@@ -1,10 +1,12 @@
 //! Bulk operations: asked for here, carried out by the owners of partitions, a page at a time, in the
 //! commits that say how far they are.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use attune_core::{
-    ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress, PartitionId,
-    Priority, RequestId, Seq,
+    ExecutionId, Operation, OperationFilter, OperationId, OperationKind, OperationProgress,
+    PartOfOperation, PartitionId, Priority, RequestId, Seq,
 };
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
@@ -80,6 +82,17 @@ impl OperationRecord {
     }
 }
 
+/// What of an execution operations go by, and only its submission says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutionLabels {
+    /// Which execution.
+    pub id: ExecutionId,
+    /// The user for whom it runs.
+    pub requested_by: Option<String>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
 /// What is active, in figures of one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Depth {
@@ -143,11 +156,107 @@ pub fn stored_kind(kind: OperationKind) -> (&'static str, Value) {
     (kind.name(), args)
 }
 
-/// The kind that is stored so.
+/// A row of operations or of their parts, as an adapter reads its columns.
+pub trait OperationRow {
+    /// Why something cannot be read.
+    type Error;
+
+    /// A column of text.
+    ///
+    /// # Errors
+    /// When it is none.
+    fn text(&self, column: &str) -> Result<Option<&str>, Self::Error>;
+
+    /// A column of whole numbers.
+    ///
+    /// # Errors
+    /// When it is none.
+    fn number(&self, column: &str) -> Result<Option<i64>, Self::Error>;
+
+    /// Names the request.
+    ///
+    /// # Errors
+    /// When it is not stored as the adapter writes it.
+    fn request_id(&self) -> Result<RequestId, Self::Error>;
+
+    /// When it was asked for.
+    ///
+    /// # Errors
+    /// When it is not stored as the adapter writes it.
+    fn created(&self) -> Result<DateTime<Utc>, Self::Error>;
+
+    /// It says what this program does not know: of a later release, or written by hand.
+    fn unreadable(&self, words: String) -> Self::Error;
+}
+
+/// Reads an operation, with the counts of all of its parts.
 ///
 /// # Errors
-/// For people, when this program knows no such operation.
-pub fn read_kind(name: &str, args: &str) -> Result<OperationKind, String> {
+/// When a column cannot be read, or this program knows no such operation.
+pub fn read_record<R: OperationRow>(row: &R) -> Result<OperationRecord, R::Error> {
+    let Operation { id, kind, filter } = read_operation(row, "id")?;
+    Ok(OperationRecord {
+        id,
+        request_id: row.request_id()?,
+        kind,
+        filter,
+        who: needed_text(row, "who")?.to_owned(),
+        reason: row.text("reason")?.map(str::to_owned),
+        created: row.created()?,
+        partitions: needed(row, "partitions")?,
+        finished: needed(row, "finished")?,
+        matched: needed(row, "matched")?,
+        done: needed(row, "done")?,
+        skipped: needed(row, "skipped")?,
+    })
+}
+
+/// Reads a part of an operation that is open.
+///
+/// # Errors
+/// As [`read_record`].
+pub fn read_part<R: OperationRow>(row: &R) -> Result<PartOfOperation, R::Error> {
+    let place = |column: &str| {
+        let id = row.number(column)?;
+        Ok::<_, R::Error>(id.map(|id| ExecutionId(id).seq()))
+    };
+    Ok(PartOfOperation {
+        operation: read_operation(row, "operation")?,
+        partition: PartitionId(needed(row, "partition")?),
+        progress: OperationProgress {
+            upto: place("upto")?,
+            cursor: place("cursor")?,
+            matched: needed(row, "matched")?,
+            done: needed(row, "done")?,
+            skipped: needed(row, "skipped")?,
+            finished: false,
+        },
+    })
+}
+
+fn read_operation<R: OperationRow>(row: &R, id: &str) -> Result<Operation, R::Error> {
+    let filter = needed_text(row, "filter")?;
+    let kind = read_kind(needed_text(row, "kind")?, needed_text(row, "args")?);
+    Ok(Operation {
+        id: OperationId(needed(row, id)?),
+        kind: kind.map_err(|words| row.unreadable(words))?,
+        filter: serde_json::from_str(filter)
+            .map_err(|error| row.unreadable(format!("its filter: {error}")))?,
+    })
+}
+
+fn needed_text<'a, R: OperationRow>(row: &'a R, column: &str) -> Result<&'a str, R::Error> {
+    let text = row.text(column)?;
+    text.ok_or_else(|| row.unreadable(format!("its `{column}` is missing")))
+}
+
+fn needed<R: OperationRow, T: TryFrom<i64>>(row: &R, column: &str) -> Result<T, R::Error> {
+    let number = row.number(column)?;
+    let fits = number.and_then(|number| T::try_from(number).ok());
+    fits.ok_or_else(|| row.unreadable(format!("its `{column}` is {number:?}")))
+}
+
+fn read_kind(name: &str, args: &str) -> Result<OperationKind, String> {
     let read = || {
         let mut args: Value = serde_json::from_str(args)?;
         if let Value::Object(args) = &mut args {

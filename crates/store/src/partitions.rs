@@ -17,6 +17,7 @@ use crate::dead_letters::NewDeadLetter;
 use crate::error::StoreError;
 use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
 use crate::meters::{Meter, MeterPage, MeterPlace};
+use crate::operations::ExecutionLabels;
 use crate::pauses::PauseSet;
 use crate::rows::{ActivePage, ActivePlace, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd};
 
@@ -439,6 +440,13 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError>;
+
+    /// The users and labels of those of `ids` that wait or hold a slot, in the order of their ids: all of
+    /// them, because that is at most 16 KiB for each.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn load_labels(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionLabels>, StoreError>;
 
     /// What is known of these requests and actions.
     ///

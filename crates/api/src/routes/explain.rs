@@ -56,8 +56,8 @@ pub(crate) async fn explain(
     // What the row says now is not older than what the owner has said.
     let found = record(&app, id).await?;
     let view = match explanation {
+        _ if found.status.is_terminal() => ended(&found),
         Some(explanation) => view(&app, &found, *explanation).await?,
-        None if found.status.is_terminal() => ended(&found),
         None => {
             let message = format!(
                 "execution {id} is {} and its owner does not know it at this moment; ask again in a second",

@@ -197,8 +197,13 @@ pub(super) async fn begun(app: &App, new: NewOperation) -> Result<OperationRecor
     while !stored.is_finished() && Instant::now() < until {
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        let now = app.ports.operations.find_operation(stored.id).await?;
-        stored = now.unwrap_or(stored);
+        match app.ports.operations.find_operation(stored.id).await {
+            Ok(now) => stored = now.unwrap_or(stored),
+            // It is stored and goes on: whoever is told that it failed would ask for it once more.
+            Err(error) => {
+                warn!(%error, operation.id = %stored.id, "it cannot be seen how far an operation is");
+            }
+        }
     }
     if stored.is_finished() {
         record(app, || {

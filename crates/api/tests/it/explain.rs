@@ -20,7 +20,12 @@ use crate::harness::Api;
 
 impl State {
     /// As an owner does.
-    pub(crate) fn explain(&self, id: ExecutionId) -> Result<Accepted, ClientError> {
+    pub(crate) fn explain(&mut self, id: ExecutionId) -> Result<Accepted, ClientError> {
+        if let Some(stored) = self.executions.get_mut(&id)
+            && let Some(status) = self.after_explain
+        {
+            stored.status = status;
+        }
         match (&self.commands_fail, &self.explanation) {
             (Some(error), _) => Err(error.clone()),
             (None, Some(explanation)) => Ok(Accepted {
@@ -128,6 +133,21 @@ async fn what_the_owner_says_is_told_with_words_and_pauses() {
     assert_eq!(body["estimate"]["basis"]["samples"], 12);
     let starts = body["starts"].as_str().unwrap();
     assert!(starts.starts_with("in about 4.0s, in four of five cases 2.0s to 9.0s"));
+}
+
+#[tokio::test]
+async fn who_has_ended_since_the_owner_answered_is_not_said_to_wait() {
+    let explanation = said(QueueState::Waiting, vec![Reason::NextRound]);
+    let api = api(Status::Queued, Some(explanation));
+    api.fake
+        .with(|state| state.after_explain = Some(Status::Cancelled));
+    let answer = api.get(&path()).await;
+    assert_eq!(
+        (&answer.body["state"], &answer.body["status"]),
+        (&json!("ended"), &json!("cancelled")),
+        "{answer:?}"
+    );
+    assert_eq!(answer.body["waits_for"], json!([]));
 }
 
 #[tokio::test]

@@ -10,8 +10,9 @@ use attune_core::{
 };
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
-    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease,
-    PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote, Violations, WorkerEnd,
+    ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
+    MeterPlace, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote,
+    Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -198,6 +199,10 @@ impl PartitionStore for Fake {
     }
 
     async fn load_words(&self, _ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
+        panic!("{NOT_ASKED}")
+    }
+
+    async fn load_labels(&self, _ids: &[ExecutionId]) -> Result<Vec<ExecutionLabels>, StoreError> {
         panic!("{NOT_ASKED}")
     }
 

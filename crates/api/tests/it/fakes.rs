@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) commands_fail: Option<ClientError>,
     /// What owners say of why an execution does not run yet; without it, that they do not know it.
     pub(crate) explanation: Option<Explanation>,
+    /// What an execution is by the time its owner's answer is read.
+    pub(crate) after_explain: Option<Status>,
     /// What owners call an execution that they do not know.
     pub(crate) forgotten: Option<RejectCode>,
     /// The store cannot be reached.
@@ -78,6 +80,7 @@ pub(crate) struct State {
     pub(crate) operations: Vec<OperationRecord>,
     /// Nobody carries operations out.
     pub(crate) no_owner: bool,
+    pub(crate) unreadable_operations: bool,
 }
 
 /// All ports on one state; a clone is the same.

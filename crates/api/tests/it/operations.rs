@@ -45,6 +45,9 @@ impl OperationStore for Fake {
     }
 
     async fn find_operation(&self, id: OperationId) -> Result<Option<OperationRecord>, StoreError> {
+        if self.with(|state| state.unreadable_operations) {
+            return Err(StoreError::Unavailable("it is away".into()));
+        }
         self.store(|state| state.operations.iter().find(|it| it.id == id).cloned())
     }
 
@@ -200,6 +203,22 @@ async fn one_that_nobody_has_finished_in_time_is_told_with_its_number() {
         (202, &json!(1))
     );
     assert_eq!(answer.body["state"], "running");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_stored_is_told_although_nothing_can_be_read_any_more() {
+    let api = Api::new();
+    api.fake.with(|state| {
+        state.no_owner = true;
+        state.unreadable_operations = true;
+    });
+    let asked = json!({"kind": "cancel", "filter": {"user": "ann"}});
+    let answer = post(&api, OPERATIONS, &asked).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["id"]),
+        (202, &json!(1)),
+        "{answer:?}"
+    );
 }
 
 #[tokio::test]

@@ -43,7 +43,10 @@ impl Kind {
         match self {
             Self::Submit => PackSize::of::<Submit>(bounds),
             Self::Cancel => PackSize::of::<Cancel>(bounds),
-            Self::Explain => PackSize::of::<Explain>(bounds),
+            Self::Explain => PackSize::of::<Explain>(PackBounds {
+                items: bounds.items.min(Explain::MAX_PACK),
+                ..bounds
+            }),
             Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
             Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
             Self::PausesChanged => PackSize::of::<PausesChanged>(bounds),

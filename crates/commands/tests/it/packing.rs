@@ -52,6 +52,32 @@ async fn what_gathers_behind_a_publish_goes_in_full_packs() {
 }
 
 #[tokio::test]
+async fn questions_go_a_few_at_a_time_because_each_is_much_work() {
+    let (gated, mut arrivals) = GatedBus::new(0);
+    let bus: Arc<dyn Bus> = Arc::clone(&gated) as _;
+    let mut owner = Owner::start(&bus, 0).await;
+    let client = client(&bus).await;
+    let first = submit(&client, numbered(0), LONG);
+    within("the first publish", arrivals.recv()).await;
+    let asked = (1..=40).map(|n| {
+        let (client, id) = (client.clone(), ExecutionId(256 * n));
+        tokio::spawn(async move { client.explain(id, LONG).await })
+    });
+    let asked: Vec<_> = asked.collect();
+    until_in_flight(&client, 41).await;
+    gated.open(100);
+    for expected in [1, 16, 16, 8] {
+        let pack = owner.next().await;
+        assert_eq!(pack.about.len(), expected);
+        owner.answer(&pack, |_| accepted(1)).await;
+    }
+    assert!(first.await.unwrap().is_ok());
+    for asked in asked {
+        assert!(asked.await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test]
 async fn packs_are_bounded_in_bytes_and_a_large_command_goes_alone() {
     let (gated, _arrivals) = GatedBus::new(0);
     let bus: Arc<dyn Bus> = Arc::clone(&gated) as _;

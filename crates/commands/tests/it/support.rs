@@ -11,7 +11,9 @@ use attune_bus::{
 };
 use attune_commands::{ClientError, ClientOptions, CommandClient};
 use attune_core::{ExecutionId, PartitionId, Reject, RequestId, Status, Submission};
-use attune_messages::v1::{Accepted, ActionChanged, Answer, AnswerOutcome, Cancel, Submit};
+use attune_messages::v1::{
+    Accepted, ActionChanged, Answer, AnswerOutcome, Cancel, Explain, Submit,
+};
 use attune_messages::{Envelope, encode};
 use chrono::Utc;
 use tokio::sync::{Semaphore, mpsc};
@@ -143,6 +145,11 @@ impl Owner {
             }
         } else if envelope.is::<Cancel>() {
             for item in envelope.items::<Cancel>().unwrap() {
+                pack.request_ids.push(item.request_id);
+                pack.about.push(item.execution_id.to_string());
+            }
+        } else if envelope.is::<Explain>() {
+            for item in envelope.items::<Explain>().unwrap() {
                 pack.request_ids.push(item.request_id);
                 pack.about.push(item.execution_id.to_string());
             }

@@ -10,9 +10,9 @@ use attune_core::{
     RequestId, WorkerId,
 };
 use attune_store::{
-    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionWords,
-    ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease, PartitionStore,
-    PauseSet, SlotRow, Store, StoreError, TroubleNote, WorkerEnd,
+    ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
+    ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease,
+    PartitionStore, PauseSet, SlotRow, Store, StoreError, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -360,6 +360,12 @@ impl PartitionStore for Remote {
     async fn load_words(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionWords>, StoreError> {
         let ids = ids.to_vec();
         self.call(async move |store: Arc<dyn Store>| store.load_words(&ids).await)
+            .await
+    }
+
+    async fn load_labels(&self, ids: &[ExecutionId]) -> Result<Vec<ExecutionLabels>, StoreError> {
+        let ids = ids.to_vec();
+        self.call(async move |store: Arc<dyn Store>| store.load_labels(&ids).await)
             .await
     }
 

@@ -342,7 +342,9 @@ impl Owner {
         by(self.reach.wake_at(self.options.lease_ttl));
         by(self.sweep.wake_at());
         by(self.pausing.wake_at());
-        by(self.operating.wake_at());
+        if self.rounds.under_way().is_none() {
+            by(self.operating.wake_at());
+        }
         by(self.workers.wake_at());
         by(self.telling.wake_at());
         if self.may_begin() {

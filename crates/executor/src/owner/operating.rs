@@ -82,7 +82,8 @@ impl Owner {
     fn ask_for_operations(&mut self, now: Millis) {
         let operating = &self.operating;
         let is_due = operating.at.is_some_and(|at| at <= now) && operating.asking.is_none();
-        if !is_due {
+        // What is over is forgotten between two commits; under load one follows the other.
+        if !is_due || self.rounds.under_way().is_some() {
             return;
         }
         let serving = self.places.iter();
@@ -96,8 +97,8 @@ impl Owner {
         }
         let partitions: Vec<PartitionId> = epochs.keys().copied().collect();
         for id in &partitions {
-            // What is under way is not stored yet.
-            let is_stored = !self.rounds.touches(*id) && !self.rewrites.contains_key(id);
+            // What is written again is not stored yet.
+            let is_stored = !self.rewrites.contains_key(id);
             if let Some(partition) = self.partition_mut(*id).filter(|_| is_stored) {
                 partition.forget_finished();
             }
@@ -133,9 +134,13 @@ impl Owner {
             }
         }
         self.operating.is_any |= !new.is_empty();
-        let begun = new.into_iter();
-        let begun = begun.map(|(id, parts)| (id, Event::Operations(parts)));
-        self.pending.extend(begun);
+        for (id, parts) in new {
+            // Where nothing can be decided for long, the list before this one waits still.
+            let is_earlier =
+                |of: PartitionId, event: &Event| of == id && matches!(event, Event::Operations(_));
+            self.pending.retain(|(of, event)| !is_earlier(*of, event));
+            self.pending.push_back((id, Event::Operations(parts)));
+        }
     }
 
     /// Has the next page decided, or what it must be told read.

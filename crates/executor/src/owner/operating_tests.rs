@@ -73,6 +73,50 @@ fn a_list_that_was_read_in_another_epoch_is_thrown_away() {
 }
 
 #[test]
+fn what_is_over_is_forgotten_although_a_commit_is_always_under_way() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.operations = vec![part(1, 0, CANCEL)];
+    world.deliver(1, 0, changed());
+    world.pass(10, false);
+    assert_eq!(world.operations, []);
+    let knows = |world: &World| {
+        let partition = world.owner.partition(PartitionId(0));
+        partition.is_some_and(|it| it.knows_operation(OperationId(1)))
+    };
+    assert!(knows(&world), "an earlier list may show it");
+    world.holds_back = Some(|call| matches!(call, Call::Commit(_)));
+    world.deliver(2, 0, super::look_ups::change("t.good"));
+    world.deliver(3, 0, changed());
+    world.pass(100, true);
+    assert!(!world.is_acked(2), "it is under way");
+    world.holds_back = None;
+    world.pass(100, true);
+    assert!(world.is_acked(3));
+    assert!(!knows(&world));
+}
+
+#[test]
+fn lists_do_not_pile_up_while_nothing_can_be_decided() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(|call| matches!(call, Call::Commit(_)));
+    world.deliver(1, 0, super::look_ups::change("t.good"));
+    world.pass(10, true);
+    world.operations = vec![part(1, 0, CANCEL), part(2, 0, CANCEL)];
+    world.pass(60_000, true);
+    let waiting = |world: &World| {
+        let pending = world.owner.pending.iter();
+        let lists = pending.filter(|(_, event)| matches!(event, Event::Operations(_)));
+        lists.count()
+    };
+    assert_eq!(waiting(&world), 1, "it was read every ten seconds");
+    world.refuses = None;
+    world.pass(5_000, true);
+    assert_eq!((waiting(&world), world.operations.len()), (0, 0));
+}
+
+#[test]
 fn what_cannot_be_read_is_told_and_stops_nothing_else() {
     let mut world = World::serving(1, WorkerId::fresh());
     world.refuses = Some(|call| matches!(call, Call::LoadOperationWords(_)));

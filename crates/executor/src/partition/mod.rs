@@ -26,8 +26,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, OperationId, PartitionId, Pauses,
-    QueueStats, QueueTotals, RequestId, Status,
+    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, Pauses, QueueStats,
+    QueueTotals, RequestId, Status,
 };
 
 use crate::ById;
@@ -37,7 +37,7 @@ use crate::policy::{QueueLimits, QuotaMeter, RunTimes, Share, limits_of};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
 use crate::stored::{Audit, KnownRequest, StoredExecution};
 
-use operating::Part;
+use operating::Operations;
 use room::Room;
 
 pub use event::{
@@ -108,12 +108,8 @@ pub struct Partition {
     unserved: BTreeSet<ActionId>,
     /// Queues that stand still until it is known what executions demand that are there.
     regrouping: BTreeSet<ActionId>,
-    /// Bulk operations that are open here; absent nearly always.
-    #[expect(
-        clippy::box_collection,
-        reason = "every partition has it, and nearly none uses it"
-    )]
-    operations: Option<Box<BTreeMap<OperationId, Part>>>,
+    /// Bulk operations that are known here; absent nearly always.
+    operations: Option<Box<Operations>>,
     /// What a step may do, and what may still be done in this round.
     step_items: usize,
     room: Room,

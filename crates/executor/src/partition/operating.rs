@@ -24,9 +24,20 @@ use crate::stored::StoredWords;
 /// How many executions a page looks at to find those it is about, whether or not it is.
 const LOOKED_AT: usize = 10_000;
 
-/// An operation that is open here, or was when the store was asked last.
+/// The operations that are known here.
+#[derive(Debug, Default)]
+pub(super) struct Operations {
+    open: BTreeMap<OperationId, Part>,
+    /// The one of which a page came last, until it is over: an earlier number may be stored later, or be
+    /// held off for a while, and two that took turns would leave some as the one says and some as the other.
+    current: Option<OperationId>,
+    /// Those that are over, and may be open still in a list that was read before they were.
+    finished: BTreeSet<OperationId>,
+}
+
+/// An operation that is open here.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+struct Part {
     operation: Arc<Operation>,
     progress: OperationProgress,
 }
@@ -62,32 +73,38 @@ struct Done {
 }
 
 impl Partition {
-    fn parts(&self) -> impl Iterator<Item = (&OperationId, &Part)> {
-        self.operations.iter().flat_map(|parts| parts.iter())
+    fn part(&self, operation: OperationId) -> Option<&Part> {
+        self.operations.as_ref()?.open.get(&operation)
     }
 
     /// Whether an operation is known here, open or just finished.
     pub(crate) fn knows_operation(&self, operation: OperationId) -> bool {
-        self.parts().any(|(id, _)| *id == operation)
+        let known = self.operations.as_ref();
+        known.is_some_and(|known| {
+            known.open.contains_key(&operation) || known.finished.contains(&operation)
+        })
     }
 
-    /// The first open operation but for those that are held off: they are done one after the other, so
-    /// that of two over the same executions the later one has the last word.
+    /// The open operation whose turn it is, but for those that are held off. They are done one after the
+    /// other, by their numbers, so that of two over the same executions the later one has the last word; and
+    /// one that has begun is brought to its end first.
     pub(crate) fn open_operation(
         &self,
         is_held_off: impl Fn(OperationId) -> bool,
     ) -> Option<OperationId> {
-        let mut open = self.parts().filter(|(_, part)| !part.progress.finished);
-        open.find(|(id, _)| !is_held_off(**id)).map(|(id, _)| *id)
+        let known = self.operations.as_ref()?;
+        let may_go_on = |id: &OperationId| !is_held_off(*id);
+        let first = || known.open.keys().copied().find(may_go_on);
+        known.current.filter(may_go_on).or_else(first)
     }
 
     /// Forgets operations that are finished, and stored as such: no list that is read from now on shows
     /// them as open.
     pub(crate) fn forget_finished(&mut self) {
-        if let Some(parts) = &mut self.operations {
-            parts.retain(|_, part| !part.progress.finished);
+        if let Some(known) = &mut self.operations {
+            known.finished.clear();
         }
-        self.operations.take_if(|parts| parts.is_empty());
+        self.operations.take_if(|known| known.open.is_empty());
     }
 
     /// Takes in operations that are open in the store. One that has not begun here begins: what is
@@ -108,16 +125,19 @@ impl Partition {
                 part.progress.upto = Some(newest);
                 self.note_progress(&part, &Done::default(), out);
             }
-            let parts = self.operations.get_or_insert_default();
-            parts.insert(id, part);
+            let known = self.operations.get_or_insert_default();
+            if part.progress.cursor.is_some() {
+                known.current.get_or_insert(id);
+            }
+            known.open.insert(id, part);
         }
     }
 
     /// The next executions that an operation may be about, up to `max` of them.
     pub(crate) fn page(&self, operation: OperationId, max: usize) -> Option<Page> {
-        let (_, part) = self.parts().find(|(id, _)| **id == operation)?;
+        let part = self.part(operation)?;
         let (filter, progress) = (&part.operation.filter, &part.progress);
-        let upto = progress.upto.filter(|_| !progress.finished)?;
+        let upto = progress.upto?;
         let from = progress.cursor.unwrap_or(Seq(0));
         let mut page = Page {
             operation,
@@ -179,20 +199,24 @@ impl Partition {
         words: Vec<StoredWords>,
         out: &mut Vec<Effect>,
     ) {
-        let mut operations = self.operations.take();
-        let part = operations
-            .as_mut()
-            .and_then(|parts| parts.get_mut(&page.operation));
-        let mut touched = BTreeSet::new();
-        if let Some(part) = part.filter(|part| !part.progress.finished) {
-            let mut done = self.operate_on(part, page, words, out);
-            touched = std::mem::take(&mut done.touched);
-            // Where nothing was found nothing is written: whoever takes over looks there once more.
-            if part.progress.finished || !done.done.is_empty() || !done.skipped.is_empty() {
-                self.note_progress(part, &done, out);
-            }
+        let id = page.operation;
+        let known = self.operations.as_mut();
+        let Some(mut part) = known.and_then(|known| known.open.remove(&id)) else {
+            return;
+        };
+        let mut done = self.operate_on(&mut part, page, words, out);
+        let touched = std::mem::take(&mut done.touched);
+        // Where nothing was found nothing is written: whoever takes over looks there once more.
+        if part.progress.finished || !done.done.is_empty() || !done.skipped.is_empty() {
+            self.note_progress(&part, &done, out);
         }
-        self.operations = operations;
+        let known = self.operations.get_or_insert_default();
+        known.current = (!part.progress.finished).then_some(id);
+        if part.progress.finished {
+            known.finished.insert(id);
+        } else {
+            known.open.insert(id, part);
+        }
         for action_id in touched {
             self.serve(now, action_id, out);
         }

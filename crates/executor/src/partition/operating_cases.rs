@@ -126,3 +126,50 @@ fn what_has_no_words_yet_is_asked_for_again_and_stops_nothing_else() {
     world.finish();
     assert_eq!(world.store.rows.len(), 2);
 }
+
+#[test]
+fn one_that_has_begun_is_brought_to_its_end_before_an_earlier_one_that_comes_late() {
+    let priorities = [Priority::Low, Priority::Critical];
+    let operations = priorities.map(|priority| {
+        let filter = OperationFilter {
+            all: true,
+            ..OperationFilter::default()
+        };
+        (OperationKind::Reprioritise { priority }, filter)
+    });
+    for is_taken_over in [false, true] {
+        let mut world = World::new();
+        for _ in 0..9 {
+            let mut submission = Submission::new(ACTIONS[0]);
+            submission.requested_by = Some("ann".to_owned());
+            let event = submitted(RequestId::fresh(), submission, OnReject::Answer);
+            world.round(vec![event], false);
+        }
+        // The second one is stored first, and is at its first page when the other one comes.
+        for (number, (kind, filter)) in [2, 1].into_iter().zip(operations.clone()) {
+            let id = OperationId(number);
+            let operation = Operation { id, kind, filter };
+            let progress = OperationProgress::default();
+            world.store.operations.insert(id, (operation, progress));
+            world.round(vec![Event::Operations(world.store.open())], false);
+            world.page(2, 0, false);
+        }
+        if is_taken_over {
+            world.take_over();
+        }
+        assert_eq!(
+            world.partition.open_operation(|_| false),
+            Some(OperationId(2))
+        );
+        let held_off = |id| id == OperationId(2);
+        assert_eq!(
+            world.partition.open_operation(held_off),
+            Some(OperationId(1))
+        );
+        world.finish();
+        let rows = world.store.rows.values();
+        let waiting = rows.filter(|row| row.status == Status::Queued);
+        let standing: BTreeSet<_> = waiting.map(|row| row.priority).collect();
+        assert_eq!(standing, [Priority::Critical].into());
+    }
+}

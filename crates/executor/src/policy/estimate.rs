@@ -24,8 +24,10 @@ pub(crate) const PLAYED_HOLDERS: usize = 512;
 const MOVES: usize = 8_192;
 const LEAST_PLAYS: usize = 15;
 const MOST_PLAYS: usize = 63;
-/// A play ends after so many moves at the latest.
-const LONGEST_PLAY: usize = 4_096;
+/// How many who wait are looked at in all plays together at most, and how many who come later are played: a
+/// limit that was lowered, or groups that all lack room, make lines that only grow. What needs more is added
+/// up instead.
+const LOOKS: usize = 1 << 19;
 /// Slots that come free are used up by who goes before from this part on: nothing can be told any more.
 const USED_UP: f64 = 0.97;
 /// So many standard deviations hold nine of ten on one side.
@@ -96,11 +98,9 @@ pub(crate) fn wait(scene: &Scene, times: &RunTimes) -> Option<Wait> {
     };
     let is_near =
         scene.beyond == 0.0 && scene.line.len() <= most && scene.holders.len() <= PLAYED_HOLDERS;
-    Some(if is_near {
-        played(scene, times)
-    } else {
-        added_up(scene, times, &load)
-    })
+    let mut looks = LOOKS;
+    let near = is_near.then(|| played(scene, times, &mut looks)).flatten();
+    Some(near.unwrap_or_else(|| added_up(scene, times, &load)))
 }
 
 /// Which part of what comes free goes to who comes later.
@@ -113,7 +113,11 @@ struct Load {
 
 impl Scene {
     fn capacity(&self) -> f64 {
-        self.limit.or(self.group_limit).unwrap_or(1).max(1) as f64
+        // Without a limit of the action each group has one of its own, and who comes is of any of them.
+        let of_groups = self
+            .group_limit
+            .map(|limit| limit.saturating_mul(self.groups as u64));
+        self.limit.or(of_groups).unwrap_or(1).max(1) as f64
     }
 
     fn load(&self, times: &RunTimes) -> Load {
@@ -231,21 +235,20 @@ impl Scene {
     }
 }
 
-/// What is near: played on, again and again.
-fn played(scene: &Scene, times: &RunTimes) -> Wait {
+/// What is near: played on, again and again; nothing where that takes more than so many looks.
+fn played(scene: &Scene, times: &RunTimes, looks: &mut usize) -> Option<Wait> {
     let moves = scene.line.len() + scene.holders.len() + 1;
     let plays = (MOVES / moves).clamp(LEAST_PLAYS, MOST_PLAYS);
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let model = Model::of(times);
-    let mut waits: Vec<f64> = (0..plays)
-        .map(|_| {
-            // How far the mean may be from the one that was seen.
-            let unknown =
-                times.deviation() / times.mean() / f64::from(times.samples().max(1)).sqrt();
-            let scale = (1.0 + unknown * dice.normal()).max(0.2);
-            Play::of(scene, &model, &mut dice).until_start(&model, &mut dice) * scale
-        })
-        .collect();
+    let mut waits = Vec::with_capacity(plays);
+    for _ in 0..plays {
+        // How far the mean may be from the one that was seen.
+        let unknown = times.deviation() / times.mean() / f64::from(times.samples().max(1)).sqrt();
+        let scale = (1.0 + unknown * dice.normal()).max(0.2);
+        let play = Play::of(scene, &model, &mut dice);
+        waits.push(play.until_start(&model, &mut dice, looks)? * scale);
+    }
     waits.sort_by(f64::total_cmp);
     let at = |part: f64| {
         let place = part * (plays + 1) as f64 - 1.0;
@@ -253,11 +256,17 @@ fn played(scene: &Scene, times: &RunTimes) -> Wait {
         let (low, high) = (waits[low.min(plays - 1)], waits[high.min(plays - 1)]);
         low + (high - low) * (place - place.floor())
     };
-    Wait {
+    Some(Wait {
         earliest: at(0.1),
         median: at(0.5),
         latest: at(0.9),
-    }
+    })
+}
+
+/// Takes one look of those that are left; nothing when none is.
+fn look(looks: &mut usize) -> Option<()> {
+    *looks = looks.checked_sub(1)?;
+    Some(())
 }
 
 /// A time at which a slot comes free, for a heap.
@@ -293,7 +302,7 @@ struct Play<'a> {
     /// When the next of each kind of overtakers comes.
     next: Vec<f64>,
     /// In which round a group was seen to lack room.
-    lacking: Vec<u32>,
+    lacking: Vec<usize>,
 }
 
 impl<'a> Play<'a> {
@@ -323,42 +332,50 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn until_start(mut self, model: &Model, dice: &mut Dice) -> f64 {
+    /// When the last in line starts; nothing when no look is left by then.
+    fn until_start(mut self, model: &Model, dice: &mut Dice, looks: &mut usize) -> Option<f64> {
         let mut now = 0.0;
-        for round in 1..LONGEST_PLAY {
-            if self.grant(now, u32::try_from(round).unwrap_or(u32::MAX), model, dice) {
-                return now;
+        for round in 1.. {
+            if self.grant((now, round), model, dice, looks)? {
+                break;
             }
-            let Some(Reverse(end)) = self.ends.pop() else {
-                return now;
-            };
+            let Reverse(end) = self.ends.pop()?;
             now = end.at;
             self.used -= u64::from(end.cost);
             self.used_by[end.group] -= u64::from(end.cost);
-            self.overtake(now, dice);
+            self.overtake(now, dice, looks)?;
         }
-        now
+        Some(now)
     }
 
     /// Whoever came until now and goes before.
-    fn overtake(&mut self, now: f64, dice: &mut Dice) {
+    fn overtake(&mut self, now: f64, dice: &mut Dice, looks: &mut usize) -> Option<()> {
         for (who, next) in self.scene.overtakers.iter().zip(&mut self.next) {
             while *next <= now && who.until.is_none_or(|until| *next <= until) {
+                look(looks)?;
                 let groups = self.used_by.len() as f64;
                 let group = ((dice.uniform() * groups) as usize).min(self.used_by.len() - 1);
                 self.line.push_front(Some(Waiter { cost: 1, group }));
                 *next += dice.exponential() / who.rate;
             }
         }
+        Some(())
     }
 
     /// Gives slots to who has room, in order; whether the last in line is among them.
-    fn grant(&mut self, now: f64, round: u32, model: &Model, dice: &mut Dice) -> bool {
+    fn grant(
+        &mut self,
+        (now, round): (f64, usize),
+        model: &Model,
+        dice: &mut Dice,
+        looks: &mut usize,
+    ) -> Option<bool> {
         while self.line.front().is_some_and(Option::is_none) {
             self.line.pop_front();
         }
         let last = self.line.len().saturating_sub(1);
         for place in 0..self.line.len() {
+            look(looks)?;
             let Some(waiter) = self.line[place] else {
                 continue;
             };
@@ -374,10 +391,10 @@ impl<'a> Play<'a> {
                 continue;
             }
             if !has(self.used, self.scene.limit) {
-                return false;
+                return Some(false);
             }
             if place == last {
-                return true;
+                return Some(true);
             }
             self.used += u64::from(cost);
             self.used_by[group] += u64::from(cost);
@@ -385,7 +402,7 @@ impl<'a> Play<'a> {
             let at = now + model.run(dice);
             self.ends.push(Reverse(End { at, cost, group }));
         }
-        false
+        Some(false)
     }
 }
 
@@ -477,3 +494,7 @@ impl Dice {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
+
+#[cfg(test)]
+#[path = "estimate_tests.rs"]
+mod tests;

@@ -2,9 +2,10 @@
 //!
 //! *I11.* In each partition an operation comes to an execution at most once, and to none that was accepted
 //! after it began there; its counts rise by what each page did, and never fall, over owners too. What it
-//! says to have cleared has ended as cancelled, what it says to have moved was moved. When whole queues were cleared,
-//! nobody who was meant is given its first slot afterwards. When the API says that it is over, the counts
-//! that it shows are those of all partitions.
+//! says to have cleared has ended as cancelled, what it says to have moved was moved, and what it says to have
+//! cancelled has ended as cancelled or had held a slot, so that it was asked to end. When whole queues were
+//! cleared, nobody who was meant is given its first slot afterwards. When the API says that it is over, the
+//! counts that it shows are those of all partitions.
 //!
 //! An owner that was killed may have committed pages that it did not record: between two owners the counts
 //! may have risen by more, and what the API shows may be more than the records of such a partition do.
@@ -66,13 +67,14 @@ impl Operations {
 
 pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
     let operations = &facts.operations;
+    let held = held(facts);
     let mut over: BTreeMap<OperationId, Vec<OperationProgress>> = BTreeMap::new();
     for ((operation, partition), pages) in &operations.pages {
         let mut pages: Vec<&(Operated, u32)> = pages.iter().collect();
         pages.sort_by_key(|(page, record)| (page.epoch, *record));
         judged.operations += 1;
         let found = judge_pages(*operation, *partition, &pages);
-        broken.extend(found.or_else(|| judge_done(facts, &pages)));
+        broken.extend(found.or_else(|| judge_done(facts, &held, &pages)));
         let last = pages.last().map(|(page, _)| page.progress);
         over.entry(*operation).or_default().extend(last);
     }
@@ -143,13 +145,19 @@ fn judge_pages(
 }
 
 /// What it did is what was decided.
-fn judge_done(facts: &Facts, pages: &[&(Operated, u32)]) -> Option<Violation> {
+fn judge_done(
+    facts: &Facts,
+    held: &HashSet<ExecutionId>,
+    pages: &[&(Operated, u32)],
+) -> Option<Violation> {
     pages.iter().find_map(|(page, record)| {
+        let is_cancelled = |id: &ExecutionId| {
+            let ended = facts.execution(*id).and_then(|it| it.ended);
+            ended.is_some_and(|(_, status, _)| status == Status::Cancelled)
+        };
         let is_right = |id: &ExecutionId| match page.what.as_str() {
-            "clear" => {
-                let ended = facts.execution(*id).and_then(|it| it.ended);
-                ended.is_some_and(|(_, status, _)| status == Status::Cancelled)
-            }
+            "clear" => is_cancelled(id),
+            "cancel" => is_cancelled(id) || held.contains(id),
             "reprioritise" | "move_to_front" => facts.operations.moved.contains(id),
             _ => true,
         };
@@ -160,6 +168,20 @@ fn judge_done(facts: &Facts, pages: &[&(Operated, u32)]) -> Option<Violation> {
         );
         Some(violation(Promise::I11, what, [*record]))
     })
+}
+
+/// Whoever has held a slot; nobody where no operation has cancelled anybody.
+fn held(facts: &Facts) -> HashSet<ExecutionId> {
+    let mut pages = facts.operations.pages.values().flatten();
+    if !pages.any(|(page, _)| page.what == "cancel") {
+        return HashSet::new();
+    }
+    let decisions = facts.decisions.values().flatten();
+    let held = decisions.filter_map(|decision| match decision.what {
+        What::Held((id, _)) | What::Granted((id, _), ..) => Some(id),
+        _ => None,
+    });
+    held.collect()
 }
 
 /// What the API shows in the end is what the owners counted.

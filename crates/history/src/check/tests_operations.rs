@@ -7,7 +7,7 @@ use attune_core::{
 use attune_record::{MovedExecution, Operated, OperationAsked, OperationTold, Record};
 use uuid::Uuid;
 
-use super::tests::{NORMAL, assert_breaks, assert_clean, findings};
+use super::tests::{NORMAL, assert_breaks, assert_clean, broken, findings};
 use super::world::{ACTION, PARTITION, World};
 use super::*;
 
@@ -262,4 +262,23 @@ fn who_is_left_in_a_queue_that_was_cleared_is_accused() {
     world.page("clear", progress(ids[1], 1, 0), &[ids[1]], &[]);
     world.drain();
     assert_breaks(&world, Promise::I11);
+}
+
+#[test]
+fn who_is_said_to_be_cancelled_has_ended_or_was_asked_to() {
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..3).map(|_| world.submit(NORMAL)).collect();
+    // The first one holds the slot, and is asked to end.
+    world.cancel(ids[1]);
+    world.page("cancel", progress(ids[2], 0, 0), &[], &[]);
+    world.page("cancel", progress(ids[2], 2, 0), &ids[..2], &[]);
+    world.drain();
+    assert_clean(&world);
+    let mut world = World::new(1);
+    let ids: Vec<_> = (0..2).map(|_| world.submit(NORMAL)).collect();
+    world.page("cancel", progress(ids[1], 1, 0), &[ids[1]], &[]);
+    world.stop();
+    // It waits in the end, which is accused as well.
+    let broken = broken(&findings(&world)[0]);
+    assert!(broken.contains(&Promise::I11), "{broken:?}");
 }

@@ -1,0 +1,1 @@
+SELECT id FROM attune.operation WHERE request_id = $1::uuid

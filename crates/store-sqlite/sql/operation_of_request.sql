@@ -1,0 +1,1 @@
+SELECT id FROM operation WHERE request_id = ?1
