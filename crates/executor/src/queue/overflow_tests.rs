@@ -1,6 +1,6 @@
 //! Tests of what newcomers lead to, by example.
 
-use attune_core::{ActionId, GroupKey, OrderRule, PartitionId, QueueTotals};
+use attune_core::{ActionId, Flow, GroupKey, OrderRule, PartitionId, QueueTotals};
 
 use super::*;
 use crate::policy::{Extra, QueueLimits, Share};
@@ -167,6 +167,7 @@ fn a_user_has_so_many_and_no_more() {
         cost: 1,
         user: user.map(|user| GroupKey([user; 16])),
         rate: GroupKey::default(),
+        flow: Flow::default(),
     };
     let (ann, bob, nobody) = (demand(Some(1)), demand(Some(2)), demand(None));
     let of = |n, demand| Newcomer {

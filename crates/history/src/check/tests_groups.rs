@@ -1,6 +1,6 @@
 //! Histories of actions whose executions are grouped, or take more than one of their limit.
 
-use attune_core::{Demand, ExecutionId, GroupKey};
+use attune_core::{Demand, ExecutionId, Flow, GroupKey};
 
 use super::tests::{NORMAL, assert_breaks, assert_clean};
 use super::world::World;
@@ -15,6 +15,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         cost,
         user: None,
         rate: GroupKey::default(),
+        flow: Flow::default(),
     }
 }
 
