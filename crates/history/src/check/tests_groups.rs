@@ -138,6 +138,21 @@ fn i3_before_one_of_the_same_group_or_of_one_with_room() {
     }
 }
 
+/// Where slots are shared another flow may have its turn; within one who came first goes first.
+#[test]
+fn i3_before_one_of_the_same_flow() {
+    for (flows, is_right) in [([1, 2, 3, 4, 5, 6], true), ([1, 2, 3, 3, 4, 5], false)] {
+        let mut world = overtaken();
+        world.group(None, |number| Demand {
+            flow: Flow::of(&[GroupKey([9; 16]), GroupKey([flows[number]; 16])]).unwrap(),
+            ..demand(0, 1)
+        });
+        let report = super::tests::findings(&world);
+        let broken = report[0].count(Promise::I3);
+        assert_eq!(broken == 0, is_right, "{flows:?}: {broken}");
+    }
+}
+
 /// Whoever waits has room in its group, and a slot is free for it.
 #[test]
 fn i6_a_group_with_room_is_not_served() {
