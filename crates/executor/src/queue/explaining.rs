@@ -143,7 +143,8 @@ impl ActionQueue {
         let cost = share.cost.into();
         let mut reasons = Vec::new();
         if let Some(capacity) = limits.group_limit()
-            && !groups.has_room_in(limits, share, taken_ahead)
+            && (groups.waits_to_be_named(share.group)
+                || !groups.has_room_in(limits, share, taken_ahead))
         {
             let group = Some(share.group);
             let lack = lack(load, group, capacity, used_of_group, (cost, ahead));

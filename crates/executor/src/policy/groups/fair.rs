@@ -392,6 +392,13 @@ impl Groups {
             && self.has_room(limits, demand.cost)
     }
 
+    /// Whether what the limit of its group has left is for other classes of it, whose turn comes before.
+    pub(crate) fn waits_to_be_named(&self, group: Group) -> bool {
+        let fair = self.fair.as_ref();
+        let standing = fair.and_then(|fair| fair.of.get(group.0 as usize));
+        standing.is_some_and(|standing| standing.head.is_some() && !standing.is_named)
+    }
+
     /// What the flow of a class holds, and what the one holds whose turn it is in its lane, where they
     /// differ.
     pub(crate) fn beside_first(
