@@ -248,7 +248,7 @@ impl Groups {
     pub(crate) fn new(limits: &QueueLimits, unknown: BTreeSet<ExecutionId>) -> Self {
         Self {
             unknown,
-            fair: limits.fairness().map(|weights| Fair::boxed(weights)),
+            fair: limits.fairness().map(Fair::boxed),
             ..Self::default()
         }
     }
