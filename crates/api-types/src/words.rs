@@ -2,6 +2,7 @@
 //! schemas; a test compares the two.
 
 mod explained;
+mod fairness;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use uuid::Uuid;
 use crate::{BatchItem, Submitted};
 
 pub use explained::{Basis, Estimate, Lack, LimitHolder, NoEstimate, OrderKey, Reason};
+pub use fairness::Fairness;
 
 /// Where an execution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -264,6 +266,9 @@ pub struct ActionPolicy {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 8)]
     pub quotas: Vec<Quota>,
+    /// By what the slots are shared among those who wait; without it who came first goes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fairness: Option<Fairness>,
 }
 
 /// At most so many starts in any so many seconds: a window that slides, so never twice as many around a

@@ -110,6 +110,18 @@ pub enum Reason {
         /// That time.
         until: DateTime<Utc>,
     },
+    /// Slots are shared, and it is another one's turn: on the highest level on which the two differ that one
+    /// holds fewer slots for its weight, or equally many and was served longer ago.
+    Turn {
+        /// How much of the limit its own flow holds.
+        holds: u64,
+        /// The weight of its flow.
+        weight: u64,
+        /// How much the flow holds whose turn it is.
+        next_holds: u64,
+        /// The weight of that flow.
+        next_weight: u64,
+    },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
     /// Something of a later release.
@@ -200,6 +212,8 @@ pub enum NoEstimate {
     Overtaken,
     /// It waits for its rate, not for a run to end.
     Rate,
+    /// Slots are shared: who comes by then decides about its turn as well.
+    Turns,
     /// Something of a later release.
     #[serde(other)]
     Other,
@@ -259,6 +273,15 @@ impl Reason {
             Self::Rate { until } => format!(
                 "for its rate, which allows the next start {} from now",
                 from_now(until)
+            ),
+            Self::Turn {
+                holds,
+                weight,
+                next_holds,
+                next_weight,
+            } => format!(
+                "for its turn: it holds {holds} with weight {weight}, and whoever is next {next_holds} \
+                 with weight {next_weight}"
             ),
             Self::NextRound => "for the next round of its executor".to_owned(),
             Self::Other => "for something that a later release knows".to_owned(),
@@ -323,6 +346,9 @@ impl NoEstimate {
                     .to_owned()
             }
             Self::Rate => "not to be told: it waits for its rate, not for a run to end".to_owned(),
+            Self::Turns => {
+                "not to be told: slots are shared, and turns depend on who comes".to_owned()
+            }
             Self::Other => "not to be told, for a reason that a later release knows".to_owned(),
         }
     }
@@ -375,6 +401,15 @@ mod tests {
                     mode: PauseMode::Drain,
                 },
                 "for operators to resume its queue, which is drained",
+            ),
+            (
+                Reason::Turn {
+                    holds: 3,
+                    weight: 1,
+                    next_holds: 2,
+                    next_weight: 4,
+                },
+                "for its turn: it holds 3 with weight 1, and whoever is next 2 with weight 4",
             ),
         ] {
             assert_eq!(reason.words(at(0)), words);

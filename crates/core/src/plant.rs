@@ -17,6 +17,8 @@ pub enum Bug {
     DropNewest,
     /// Why an execution does not run yet is said before what it goes by is stored.
     ExplainEarly,
+    /// Slots are shared by how often each has started, whatever it holds.
+    FairByStarts,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// A takeover does not know what has started lately.
@@ -61,12 +63,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
         Self::ExplainEarly,
+        Self::FairByStarts,
         Self::KeepMessages,
         Self::MeterInMemory,
         Self::NoAgeing,
@@ -97,6 +100,7 @@ impl Bug {
             Self::Counter => "counter",
             Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
+            Self::FairByStarts => "fair-by-starts",
             Self::KeepMessages => "keep-messages",
             Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",

@@ -1,6 +1,7 @@
 //! Policies: under which limits, and in which order, executions may start.
 
 mod demand;
+mod fairness;
 mod overflow;
 mod path;
 mod priorities;
@@ -17,6 +18,7 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
+pub use fairness::{Fairness, Flow, MAX_LEVELS, MAX_WEIGHT, Weights};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
@@ -121,6 +123,9 @@ pub struct ActionPolicy {
     /// How many are accepted in an hour, a day or a month.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quotas: Vec<Quota>,
+    /// By what the slots are shared among those who wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fairness: Option<Fairness>,
 }
 
 /// How long ageing may take, in seconds: a month.
@@ -164,6 +169,9 @@ impl ActionPolicy {
         }
         rates::check_interval(self.min_interval_ms)?;
         rates::check_quotas(&self.quotas, parameters)?;
+        if let Some(fairness) = &self.fairness {
+            fairness.check(self, parameters)?;
+        }
         let Some(seconds) = self.priority.ageing_seconds else {
             return Ok(());
         };

@@ -16,12 +16,13 @@ pub enum Promise {
     I6,
     I7,
     I8,
+    I10,
     I11,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -30,6 +31,7 @@ impl Promise {
         Self::I6,
         Self::I7,
         Self::I8,
+        Self::I10,
         Self::I11,
     ];
 
@@ -44,6 +46,7 @@ impl Promise {
             Self::I6 => "I6",
             Self::I7 => "I7",
             Self::I8 => "I8",
+            Self::I10 => "I10",
             Self::I11 => "I11",
         }
     }
@@ -59,6 +62,7 @@ impl Promise {
             Self::I6 => "a freed slot is granted at once",
             Self::I7 => "the counts add up",
             Self::I8 => "no rate and no quota is exceeded",
+            Self::I10 => "nobody overtakes out of turn",
             Self::I11 => "an operation is done once to each, and counted",
         }
     }

@@ -1,10 +1,13 @@
-//! A queue with a million groups, in each of which one waits. Printed, not sampled:
+//! A queue with a million groups, in each of which one waits; and one whose slots a thousand users share,
+//! beside the same with groups alone. Printed, not sampled:
 //! `cargo bench -p attune-executor --bench groups`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use attune_core::policy::Weights;
 use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, Priority, QueueTotals, Seq,
+    ActionId, Attempt, Demand, ExecutionId, Flow, GroupKey, OrderRule, Priority, QueueTotals, Seq,
 };
 use attune_executor::policy::{Extra, QueueLimits, Share};
 use attune_executor::queue::{ActionQueue, Waiting};
@@ -60,6 +63,7 @@ fn main() {
             cost: 1,
             user: None,
             rate: GroupKey::default(),
+            flow: Flow::default(),
         };
         let priority = Priority::ALL[usize::try_from(id % 5).expect("below 5")];
         let began = Instant::now();
@@ -80,6 +84,78 @@ fn main() {
         assert!(ended, "{granted}");
     }
     told("granting and ending", &mut times);
+    shared(false);
+    shared(true);
+}
+
+/// A hundred thousand executions of a thousand users, each with a group of its own.
+fn shared(is_fair: bool) {
+    const RULE: i64 = 1;
+    const COUNT: i64 = 100_000;
+    let limits = QueueLimits {
+        max_concurrent: Some(50),
+        max_length: u32::MAX,
+        timeout_seconds: 3600,
+        order: OrderRule::Priority,
+        extra: Extra {
+            group_limit: Some(5),
+            demands: Some(RULE),
+            fairness: is_fair.then(|| Arc::new(Weights::new(1, []))),
+            ..Extra::default()
+        }
+        .boxed(),
+    };
+    let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
+    let mut times = Vec::with_capacity(usize::try_from(COUNT).expect("fits"));
+    for id in 0..COUNT {
+        let waiting = Waiting {
+            front: false,
+            execution_id: ExecutionId(id),
+            seq: Seq(id),
+            enqueued_at: id,
+            eligible_at: id,
+            attempt: Attempt(0),
+            unbegun: 0,
+            delayed: false,
+            share: Share::default(),
+        };
+        let hash = (id as u128 % 1_000 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let group = GroupKey(hash.to_be_bytes());
+        let flow = if is_fair { vec![group] } else { Vec::new() };
+        let demand = Demand {
+            rule: RULE,
+            group,
+            cost: 1,
+            user: None,
+            rate: GroupKey::default(),
+            flow: Flow::of(&flow).expect("one key at most"),
+        };
+        let began = Instant::now();
+        queue
+            .enter(Priority::Normal, waiting, Some(&demand))
+            .expect("room");
+        times.push(began.elapsed());
+    }
+    let whose = if is_fair {
+        "shared by 1,000"
+    } else {
+        "1,000 groups"
+    };
+    told(&format!("{whose}: joining"), &mut times);
+    let mut running = std::collections::VecDeque::new();
+    loop {
+        let began = Instant::now();
+        while let Some(slot) = queue.grant_next(0).granted() {
+            running.push_back(slot);
+        }
+        let Some(first) = running.pop_front() else {
+            break;
+        };
+        let ended = queue.finish(first.execution_id, first.attempt, false);
+        times.push(began.elapsed());
+        assert!(ended, "{first:?}");
+    }
+    told(&format!("{whose}: granting and ending"), &mut times);
 }
 
 fn told(what: &str, times: &mut Vec<Duration>) {

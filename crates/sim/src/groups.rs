@@ -11,6 +11,7 @@ use attune_core::{
 
 use crate::rates::Starts;
 use crate::rng::Rng;
+use crate::shares::Shares;
 
 /// By what executions of an action are grouped, and whether some take more than others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -23,6 +24,8 @@ pub struct Grouping {
     pub most: Option<u16>,
     /// Whether it is counted how many a user has.
     pub counts_users: bool,
+    /// By what slots are shared.
+    pub shares: Shares,
 }
 
 impl Grouping {
@@ -45,6 +48,7 @@ impl Grouping {
             by_label,
             most: most.filter(|most| *most > 1),
             counts_users: false,
+            shares: Shares::None,
         };
         (grouping, group_limit)
     }
@@ -67,6 +71,7 @@ impl Grouping {
             default: 1,
             max,
         });
+        self.shares.write(policy);
     }
 
     /// The grouping of a rule; nothing of none.
@@ -103,12 +108,15 @@ fn known() -> BTreeMap<i64, Grouping> {
     for by_user in [false, true] {
         for by_label in [false, true] {
             for most in [None, Some(2), Some(3)] {
-                for counts_users in [false, true] {
+                let users = [false, true].into_iter();
+                let all = users.flat_map(|it| Shares::ALL.map(|shares| (it, shares)));
+                for (counts_users, shares) in all {
                     let grouping = Grouping {
                         by_user,
                         by_label,
                         most,
                         counts_users,
+                        shares,
                     };
                     let action_ref = "core.noop".parse().expect("it is a ref");
                     let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
@@ -137,7 +145,7 @@ fn known() -> BTreeMap<i64, Grouping> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Words {
     pub(crate) user: Option<u8>,
-    label: Option<u8>,
+    pub(crate) label: Option<u8>,
     cost: u16,
     /// It asks for no priority.
     pub(crate) is_modest: bool,

@@ -34,6 +34,7 @@ mod rng;
 mod routing;
 mod said;
 mod shadow;
+mod shares;
 mod shrink;
 mod store;
 mod trace;

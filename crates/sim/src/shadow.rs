@@ -5,6 +5,7 @@
 
 mod arriving;
 mod settling;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -466,14 +467,15 @@ impl Shadow {
         let grouping = self.grouping(seen.action);
         let group = grouping.group(seen.words);
         let waiting: Vec<_> = self.eligible(now, seen.action).collect();
-        // Who is in another group that has no room for its first lacks something that this one does not
-        // ask for.
+        // Who is in another group that has no room for its first lacks what this one does not ask for.
         let is_keyed = self.has_keyed_rate(seen.action);
         let passed = waiting.iter().find(|other| {
             let its = grouping.group(other.1.words);
             // Whose starts are counted for another may have used up its rate, and then it is not for its
             // group to say who is first.
             let is_comparable = match is_keyed {
+                // Of others the turn decides.
+                _ if !self.is_same_line(other.1, &seen) => false,
                 true => its == group && other.1.words.user() == seen.words.user(),
                 false => its == group || self.group_has_room(rule, &waiting, its),
             };
@@ -483,6 +485,7 @@ impl Shadow {
             let words = format!("{id} is granted a slot before {first} by {rule:?}");
             out.push(Violation::of(Promise::I3, words));
         }
+        self.judge_turn(rule, &waiting, (id, &seen), out);
         drop(waiting);
         if let Some(seen) = self.rows.get_mut(&id) {
             (seen.holds, seen.attempt) = (true, attempt);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Attempt, Demand, GroupKey, Status, Submission};
+use attune_core::{Attempt, Demand, Flow, GroupKey, Status, Submission};
 use attune_store::{ActiveRow, Store};
 
 use crate::support::{World, grant, raw};
@@ -17,6 +17,7 @@ pub async fn demands_are_kept(store: Arc<dyn Store>) {
         cost: 513,
         user: Some(GroupKey([0x5a; 16])),
         rate: GroupKey::default(),
+        flow: Flow::of(&[GroupKey([1; 16]), GroupKey([2; 16])]).expect("two keys"),
     };
     let mut demanding = world.queued(&action);
     demanding.demand = Some(demand);

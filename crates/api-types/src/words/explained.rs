@@ -54,6 +54,18 @@ pub enum Reason {
         /// That time.
         until: DateTime<Utc>,
     },
+    /// Slots are shared, and it is another one's turn: on the highest level on which the two differ that one
+    /// holds fewer slots for its weight, or equally many and was served longer ago.
+    Turn {
+        /// How much of the limit its own flow holds.
+        holds: u64,
+        /// The weight of its flow.
+        weight: u64,
+        /// How much the flow holds whose turn it is.
+        next_holds: u64,
+        /// The weight of that flow.
+        next_weight: u64,
+    },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
     /// Something that a later release knows.
@@ -149,6 +161,8 @@ pub enum NoEstimate {
     Overtaken,
     /// It waits for its rate, not for a run to end.
     Rate,
+    /// Slots are shared: who comes by then decides about its turn as well.
+    Turns,
     /// Something that a later release knows.
     #[serde(other)]
     Other,

@@ -104,7 +104,11 @@ fn takes(schema: &Value) -> String {
         }
         Some("array") => format!("list of {}s", takes(&schema["items"])),
         Some("object") if schema["additionalProperties"].is_object() => {
-            format!("object of {}s", takes(&schema["additionalProperties"]))
+            let of = &schema["additionalProperties"];
+            match of["type"].as_str() {
+                Some("integer") => "object of whole numbers".to_owned(),
+                _ => format!("object of {}s", takes(of)),
+            }
         }
         Some(kind) => kind.to_owned(),
         None => "anything".to_owned(),

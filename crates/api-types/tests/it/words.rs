@@ -62,6 +62,7 @@ fn reasons_have_the_same_members() {
         json!({"kind": "regrouping", "unknown": 7}),
         json!({"kind": "pool_closed", "pool": "gpu"}),
         json!({"kind": "next_round"}),
+        json!({"kind": "turn", "holds": 1, "weight": 2, "next_holds": 0, "next_weight": 1}),
         json!({"kind": "of_tomorrow", "more": 1}),
         json!({"kind": "limit", "capacity": 5}),
         lack,
@@ -101,7 +102,8 @@ fn actions_have_the_same_members() {
                    "priority": {"ageing_seconds": 4, "default": "low", "max": "high", "rules": [
                        {"when": {"source": "api", "user": ["a", "b"], "labels.x": {"exists": true}}, "then": "normal"}]},
                    "rate_limit": {"max_executions": 3, "window_seconds": 60, "by": ["user"], "on_limit": "reject"},
-                   "min_interval_ms": 5, "quotas": [{"per": "day", "max": 5}, {"per": "month", "max": 6, "by": ["source"]}]},
+                   "min_interval_ms": 5, "quotas": [{"per": "day", "max": 5}, {"per": "month", "max": 6, "by": ["source"]}],
+                   "fairness": {"by": ["user", "group"], "weights": {"user:ann": 4}, "default_weight": 2}},
     });
     same::<ActionSpec, words::ActionSpec>(&whole);
     for (member, _) in whole.as_object().unwrap() {

@@ -17,6 +17,7 @@ mod descriptors;
 mod example;
 mod executors;
 mod explain;
+mod fairness;
 mod fences;
 mod fetches;
 mod first_use;

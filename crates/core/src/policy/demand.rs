@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::fairness::{Flow, FlowRule};
 use super::path::{InSchema, Path, Words};
 use super::rates::CountRule;
 use super::{Concurrency, Cost};
@@ -25,6 +26,15 @@ impl GroupKey {
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.0 == [0; 16]
+    }
+
+    /// The key of these values.
+    #[must_use]
+    pub(super) fn of_values(values: Vec<Value>) -> Self {
+        // Members of objects are in the order of their names, so equal values have equal texts.
+        let text = Value::Array(values).to_string();
+        let hash = Sha256::digest(text.as_bytes());
+        Self(hash[..16].try_into().unwrap_or_default())
     }
 }
 
@@ -66,15 +76,21 @@ pub struct Demand {
     /// For whom its starts are counted; all zeros where those of all are counted together, or none.
     #[serde(default, skip_serializing_if = "GroupKey::is_zero")]
     pub rate: GroupKey,
+    /// Whose turn it waits for, where slots are shared.
+    #[serde(default, skip_serializing_if = "Flow::is_none")]
+    pub flow: Flow,
 }
 
-/// What is stored of a demand beside its first 26 bytes.
+/// What is stored of a demand beside its first 26 bytes; of its flow how many keys, in the two bits from
+/// the third on.
 const HAS_USER: u8 = 1;
 const HAS_RATE: u8 = 2;
+const FLOW_BIT: u32 = 2;
+const FLOW_KEYS: u8 = 3;
 
 impl Demand {
-    /// The rule, the group and the cost, as they are stored; then, unless there is neither, which of the
-    /// others there are, the user, and for whom starts are counted.
+    /// The rule, the group and the cost, as they are stored; then, unless there is none of them, which of the
+    /// others there are, the user, for whom starts are counted, and the flow.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(59);
@@ -84,10 +100,12 @@ impl Demand {
         let rate = Some(self.rate).filter(|rate| !rate.is_zero());
         let marks = [(self.user, HAS_USER), (rate, HAS_RATE)];
         let marks = marks.map(|(key, mark)| key.map_or(0, |_| mark));
-        if marks != [0, 0] {
-            bytes.push(marks[0] | marks[1]);
+        let flow = u8::try_from(self.flow.keys().count()).unwrap_or(0) << FLOW_BIT;
+        let marks = marks[0] | marks[1] | flow;
+        if marks != 0 {
+            bytes.push(marks);
         }
-        for key in self.user.into_iter().chain(rate) {
+        for key in self.user.into_iter().chain(rate).chain(self.flow.keys()) {
             bytes.extend(key.0);
         }
         bytes
@@ -112,6 +130,12 @@ impl Demand {
             Some(Some(GroupKey(*key)))
         };
         let (user, rate) = (key(HAS_USER)?, key(HAS_RATE)?);
+        let mut flow = Vec::new();
+        for _ in 0..marks >> FLOW_BIT & FLOW_KEYS {
+            let (key, behind) = rest.split_first_chunk()?;
+            flow.push(GroupKey(*key));
+            rest = behind;
+        }
         let cost = u16::from_be_bytes(*cost);
         let is_whole = rest.is_empty();
         (cost > 0 && is_whole).then_some(Self {
@@ -120,6 +144,7 @@ impl Demand {
             cost,
             user,
             rate: rate.unwrap_or_default(),
+            flow: Flow::of(&flow)?,
         })
     }
 }
@@ -134,6 +159,8 @@ pub struct DemandRule {
     users: bool,
     /// For whom starts are counted, if not for all together.
     rate: Option<CountRule>,
+    /// Whose turn it is, where slots are shared.
+    flows: Option<FlowRule>,
     mark: i64,
 }
 
@@ -157,10 +184,7 @@ pub(super) fn key_of(places: &[(Path, Value)], words: &Words<'_>) -> GroupKey {
         let value = path.value(words);
         value.as_deref().unwrap_or(absent).clone()
     });
-    // Members of objects are in the order of their names, so equal values have equal texts.
-    let text = Value::Array(values.collect()).to_string();
-    let hash = Sha256::digest(text.as_bytes());
-    GroupKey(hash[..16].try_into().unwrap_or_default())
+    GroupKey::of_values(values.collect())
 }
 
 impl DemandRule {
@@ -172,7 +196,9 @@ impl DemandRule {
         let rate = spec.policy.rate_limit.as_ref();
         let rate = rate.map(|rate| CountRule::of(spec, &rate.by));
         let rate = rate.filter(|rate| !rate.is_shared());
-        if group_by.is_empty() && cost.is_none() && !users && rate.is_none() {
+        let flows = FlowRule::of(spec);
+        let is_plain = group_by.is_empty() && cost.is_none() && !users && rate.is_none();
+        if is_plain && flows.is_none() {
             return None;
         }
         let group_by: Vec<_> = group_by
@@ -185,6 +211,9 @@ impl DemandRule {
         });
         let places = rate.as_ref().map(CountRule::places);
         let text = match (users, places) {
+            _ if flows.is_some() => {
+                serde_json::to_vec(&(&group_by, &cost, users, places, "fair", &flows))
+            }
             // As it was written before there were users and rates: what is stored says the same.
             (false, None) => serde_json::to_vec(&(&group_by, &cost)),
             (true, None) => serde_json::to_vec(&(&group_by, &cost, "user")),
@@ -199,6 +228,7 @@ impl DemandRule {
             cost,
             users,
             rate,
+            flows,
             mark,
         })
     }
@@ -241,13 +271,15 @@ impl DemandRule {
     }
 
     fn with_cost(&self, words: &Words<'_>, cost: u16) -> Demand {
-        let rate = self.rate.as_ref();
+        let (rate, flows) = (self.rate.as_ref(), self.flows.as_ref());
+        let group = key_of(&self.group_by, words);
         Demand {
             rule: self.mark,
-            group: key_of(&self.group_by, words),
+            group,
             cost,
             user: self.user(words),
             rate: rate.map_or(GroupKey::default(), |rate| rate.key(words)),
+            flow: flows.map_or(Flow::default(), |flows| flows.flow(words, group)),
         }
     }
 }
@@ -387,6 +419,7 @@ mod tests {
             cost: 3,
             user: None,
             rate: GroupKey::default(),
+            flow: Flow::default(),
         };
         let bytes = demand.to_bytes();
         assert_eq!(
@@ -406,7 +439,24 @@ mod tests {
             user: of_user.user,
             ..rated
         };
-        for demand in [demand, of_user, rated, both] {
+        let flow = |keys: usize| Demand {
+            flow: Flow::of(&[1, 2, 3].map(|n| GroupKey([n; 16]))[..keys]).unwrap(),
+            ..both
+        };
+        let fair = Demand {
+            flow: flow(1).flow,
+            ..demand
+        };
+        for demand in [
+            demand,
+            of_user,
+            rated,
+            both,
+            fair,
+            flow(1),
+            flow(2),
+            flow(3),
+        ] {
             let bytes = demand.to_bytes();
             assert_eq!(Demand::from_bytes(&bytes), Some(demand));
             assert_eq!(Demand::from_bytes(&bytes[..bytes.len() - 1]), None);

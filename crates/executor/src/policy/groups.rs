@@ -11,6 +11,9 @@
 //! Where starts are counted for each key, those with the same group and the same key are a class. One whose
 //! key has used up its rate is set aside until a time and holds up nobody else. Where both are told apart,
 //! the classes of a group share its limit (`Together`), and those of a rate come and go together.
+//!
+//! Where slots are shared among flows, those with the same flow are a class, and `fair.rs` says which of
+//! those that have room is next.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +23,10 @@ use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 use super::{Meters, QueueLimits, Users};
 use crate::queue::Millis;
 
+mod fair;
 mod looks;
+
+use fair::{Fair, Shared};
 
 /// A group of a queue, as the queue knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -171,6 +177,8 @@ struct Together {
     waiting: BTreeSet<(i64, Seq, Group)>,
     /// Who of them stands among those that have room.
     place: Option<(i64, Seq, Group)>,
+    /// How they share it, where slots are shared.
+    fair: Option<Box<Shared>>,
 }
 
 /// The groups of one queue.
@@ -194,13 +202,16 @@ pub(crate) struct Groups {
     unsure: Vec<Group>,
     /// The classes of each rate, where those of several groups share one.
     of_rate: BTreeSet<(GroupKey, Group)>,
-    /// The groups of which some executions are counted apart; unused where none are.
+    /// The groups of which some executions are told apart; unused where none are.
     together: HashMap<GroupKey, Together>,
+    /// There where slots are shared.
+    fair: Option<Box<Fair>>,
 }
 
-/// Whether executions are grouped and their starts counted, each by something else.
+/// Whether executions of one group are told apart, by whose starts are counted or by whose turn it is.
 fn are_both(limits: &QueueLimits) -> bool {
-    limits.group_limit().is_some() && limits.keyed_rate().is_some()
+    let is_apart = limits.keyed_rate().is_some() || limits.fairness().is_some();
+    limits.group_limit().is_some() && is_apart
 }
 
 /// Whether somebody who takes `cost` has room in a limit of which `used` is taken. Who takes more than
@@ -209,13 +220,37 @@ fn fits(used: u64, cost: u16, limit: Option<u32>) -> bool {
     limit.is_none_or(|limit| used + u64::from(cost).min(u64::from(limit)) <= u64::from(limit))
 }
 
+/// The first of a class comes.
+fn open(
+    classes: &mut Vec<Class>,
+    free: &mut Vec<Group>,
+    (key, rate): (GroupKey, GroupKey),
+) -> Group {
+    let class = Class {
+        key,
+        rate,
+        waits: None,
+        members: 0,
+        used: 0,
+        line: Line::Empty,
+        place: None,
+    };
+    if let Some(group) = free.pop() {
+        classes[group.0 as usize] = class;
+        return group;
+    }
+    classes.push(class);
+    Group(u32::try_from(classes.len() - 1).unwrap_or(u32::MAX))
+}
+
 impl Groups {
-    /// Groups of executions that are there already and must be told apart first; whose they are may be
-    /// known.
-    pub(crate) fn of_unknown(unknown: BTreeSet<ExecutionId>, users: Users) -> Self {
+    /// Groups of executions, of which some are there already and must be told apart first; whose they are may
+    /// be known.
+    pub(crate) fn new(limits: &QueueLimits, unknown: BTreeSet<ExecutionId>, users: Users) -> Self {
         Self {
             unknown,
             users,
+            fair: limits.fairness().map(Fair::boxed),
             ..Self::default()
         }
     }
@@ -232,7 +267,10 @@ impl Groups {
 
     /// The group of somebody who demands this, if another of it is here.
     pub(crate) fn of_demand(&self, demand: &Demand) -> Option<Group> {
-        self.by_key.get(&(demand.group, demand.rate)).copied()
+        match &self.fair {
+            None => self.by_key.get(&(demand.group, demand.rate)).copied(),
+            Some(fair) => fair.of_demand(demand),
+        }
     }
 
     /// Whose group is not known.
@@ -255,7 +293,7 @@ impl Groups {
             Some(demand) => {
                 self.unknown.remove(&id);
                 Share {
-                    group: self.join(demand.group, demand.rate),
+                    group: self.join(demand),
                     cost: demand.cost,
                 }
             }
@@ -271,33 +309,20 @@ impl Groups {
     }
 
     /// Somebody joins a group, to wait, to be delayed or to hold a slot.
-    fn join(&mut self, key: GroupKey, rate: GroupKey) -> Group {
-        let group = match self.by_key.entry((key, rate)) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                let class = Class {
-                    key,
-                    rate,
-                    waits: None,
-                    members: 0,
-                    used: 0,
-                    line: Line::Empty,
-                    place: None,
-                };
-                let group = match self.free.pop() {
-                    Some(group) => {
-                        self.classes[group.0 as usize] = class;
-                        group
+    fn join(&mut self, demand: &Demand) -> Group {
+        let (key, rate) = (demand.group, demand.rate);
+        let group = if self.fair.is_some() {
+            self.join_fairly(demand)
+        } else {
+            match self.by_key.entry((key, rate)) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(new) => {
+                    let group = open(&mut self.classes, &mut self.free, (key, rate));
+                    if !key.is_zero() && !rate.is_zero() {
+                        self.of_rate.insert((rate, group));
                     }
-                    None => {
-                        self.classes.push(class);
-                        Group(u32::try_from(self.classes.len() - 1).unwrap_or(u32::MAX))
-                    }
-                };
-                if !key.is_zero() && !rate.is_zero() {
-                    self.of_rate.insert((rate, group));
+                    *new.insert(group)
                 }
-                *new.insert(group)
             }
         };
         if let Some(class) = self.class(group) {
@@ -319,7 +344,10 @@ impl Groups {
             if let Some(until) = class.waits.take() {
                 self.aside.remove(&(until, group));
             }
-            self.by_key.remove(&key);
+            match &mut self.fair {
+                None => drop(self.by_key.remove(&key)),
+                Some(fair) => fair.close(key, group),
+            }
             self.of_rate.remove(&(key.1, group));
             self.free.push(group);
         }
@@ -347,6 +375,9 @@ impl Groups {
             class.used += u32::from(share.cost);
             let key = class.key;
             self.used += u64::from(share.cost);
+            if self.fair.is_some() {
+                self.hold_fairly(limits, share, true);
+            }
             if are_both(limits) {
                 self.together.entry(key).or_default().used += u32::from(share.cost);
                 self.place_together(limits, key);
@@ -362,6 +393,9 @@ impl Groups {
             class.used = class.used.saturating_sub(u32::from(share.cost));
             let key = class.key;
             self.used = self.used.saturating_sub(u64::from(share.cost));
+            if self.fair.is_some() {
+                self.hold_fairly(limits, share, false);
+            }
             if are_both(limits) {
                 let together = self.together.entry(key).or_default();
                 together.used = together.used.saturating_sub(u32::from(share.cost));
@@ -389,6 +423,12 @@ impl Groups {
         }
         let key = class.key;
         let earlier = std::mem::replace(&mut class.place, place);
+        if place.is_some() && limits.keyed_rate().is_some() {
+            self.unsure.push(group);
+        }
+        if self.fair.is_some() {
+            return self.place_fairly(limits, group, earlier, first);
+        }
         let set = match are_both {
             false => &mut self.ready,
             true => &mut self.together.entry(key).or_default().waiting,
@@ -398,9 +438,6 @@ impl Groups {
         }
         if let Some((key, seq)) = place {
             set.insert((key, seq, group));
-            if limits.keyed_rate().is_some() {
-                self.unsure.push(group);
-            }
         }
         if are_both {
             self.place_together(limits, key);
@@ -409,6 +446,9 @@ impl Groups {
 
     /// Puts the first class of a group among those with room, or takes it from them.
     fn place_together(&mut self, limits: &QueueLimits, key: GroupKey) {
+        if self.fair.is_some() {
+            return self.share_out(limits, key);
+        }
         let Some(together) = self.together.get_mut(&key) else {
             return;
         };
@@ -477,8 +517,9 @@ impl Groups {
         class.map_or(GroupKey::default(), |class| class.rate)
     }
 
-    /// The order, the limit of the groups or the rate is another one from now on.
+    /// The order, the limit of the groups, the rate or what shares are worth is another one from now on.
     pub(crate) fn rearrange(&mut self, limits: &QueueLimits) {
+        self.begin_anew(limits);
         for index in 0..self.classes.len() {
             let group = Group(u32::try_from(index).unwrap_or(u32::MAX));
             self.come_back(limits, group);
@@ -496,6 +537,9 @@ impl Groups {
 
     /// Who is first among those whose group has room.
     pub(crate) fn first(&self, limits: &QueueLimits) -> Option<(Group, Member)> {
+        if let Some(fair) = &self.fair {
+            return self.first_of_all(fair, limits);
+        }
         let mut heads = self.ready.iter().filter_map(|(_, _, group)| {
             let class = self.classes.get(group.0 as usize)?;
             Some((*group, class.line.first(limits.order)?))

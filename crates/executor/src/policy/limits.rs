@@ -1,7 +1,9 @@
 //! Which bounds and which order apply to an action: its own policy first, the executor's settings
 //! otherwise.
 
-use attune_core::policy::{CountRule, OnFull, OnLimit, OnRate};
+use std::sync::Arc;
+
+use attune_core::policy::{CountRule, OnFull, OnLimit, OnRate, Weights};
 use attune_core::{ActionSpec, DemandRule, OrderRule};
 
 use super::window::Rate;
@@ -40,6 +42,8 @@ pub struct Extra {
     pub rate: Option<RateBound>,
     /// How often executions of the action may start one after the other: one in its window.
     pub interval: Option<Rate>,
+    /// What the shares are worth of those who wait for the same slots, where slots are shared.
+    pub fairness: Option<Arc<Weights>>,
 }
 
 /// How often executions of an action may start.
@@ -120,6 +124,11 @@ impl QueueLimits {
         self.extra.as_ref()?.interval
     }
 
+    /// What the shares are worth of those who wait for the same slots, where slots are shared.
+    pub fn fairness(&self) -> Option<&Arc<Weights>> {
+        self.extra.as_ref()?.fairness.as_ref()
+    }
+
     /// Whether starts are counted.
     pub(crate) fn counts_starts(&self) -> bool {
         let extra = self.extra.as_ref();
@@ -157,6 +166,7 @@ pub fn limits_of(
                 max: 1,
                 window: interval.into(),
             }),
+            fairness: Weights::of(spec).map(Arc::new),
         }
         .boxed(),
     }

@@ -2,6 +2,7 @@
 //! tells when somebody may.
 
 pub(crate) mod estimate;
+mod flows;
 mod front;
 mod groups;
 mod limits;

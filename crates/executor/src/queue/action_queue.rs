@@ -241,6 +241,7 @@ impl ActionQueue {
         let first = match &mut load.groups {
             None => load.order.pop_first(limits.order),
             Some(groups) => groups.first(limits).and_then(|(group, first)| {
+                groups.serve(group, first.cost);
                 groups.stop_waiting(limits, group, (first.lane, first.seq));
                 load.order.remove(first.seq)
             }),
@@ -391,6 +392,10 @@ mod tests;
 #[cfg(test)]
 #[path = "group_tests.rs"]
 mod group_tests;
+
+#[cfg(test)]
+#[path = "fair_tests.rs"]
+mod fair_tests;
 
 #[cfg(test)]
 #[path = "rate_tests.rs"]

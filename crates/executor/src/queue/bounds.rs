@@ -19,7 +19,8 @@ impl ActionQueue {
         };
         let is_moved = earlier.order != limits.order
             || earlier.group_limit() != limits.group_limit()
-            || earlier.rate() != limits.rate();
+            || earlier.rate() != limits.rate()
+            || earlier.fairness() != limits.fairness();
         if earlier.demands() != limits.demands() {
             load.regroup(limits);
             load.find_rivals(limits);

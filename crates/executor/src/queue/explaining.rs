@@ -13,7 +13,7 @@ use super::action_queue::ActionQueue;
 use super::entry::{Holder, Millis, Waiting};
 use super::load::Load;
 use crate::policy::estimate::{self, Held, Overtakers, Scene, Waiter};
-use crate::policy::{Group, Groups, Member, RunTimes, key_in};
+use crate::policy::{Group, Groups, Member, RunTimes, Share, key_in};
 
 /// How many places of a queue, holders and members of a group are looked at one by one at most.
 const LOOKED_AT: usize = 4096;
@@ -143,11 +143,16 @@ impl ActionQueue {
         let cost = share.cost.into();
         let mut reasons = Vec::new();
         if let Some(capacity) = limits.group_limit()
-            && !groups.has_room_in(limits, share, taken_ahead)
+            && (groups.waits_to_be_named(share.group)
+                || !groups.has_room_in(limits, share, taken_ahead))
         {
             let group = Some(share.group);
             let lack = lack(load, group, capacity, used_of_group, (cost, ahead));
             reasons.push(Reason::GroupLimit(lack));
+        }
+        if limits.fairness().is_some() {
+            reasons.extend(self.lacks_of_a_turn(load, groups, (share, &me), taken_ahead));
+            return reasons;
         }
         let others = groups.ready_before(limits, share.group, &me, LOOKED_AT);
         if let Some(capacity) = limits.max_concurrent
@@ -155,6 +160,36 @@ impl ActionQueue {
         {
             let lack = lack(load, None, capacity, used, (cost, others + ahead));
             reasons.push(Reason::Limit(lack));
+        }
+        reasons
+    }
+
+    /// What somebody lacks of the limit of the action where slots are shared: how many go before it is not
+    /// known, so those of its own flow are counted alone.
+    fn lacks_of_a_turn(
+        &self,
+        load: &Load,
+        groups: &Groups,
+        (share, me): (Share, &Member),
+        taken_ahead: u64,
+    ) -> Vec<Reason> {
+        let limits = &self.limits;
+        let mut reasons = Vec::new();
+        let (used, _) = groups.used(share.group);
+        let (ahead, _) = groups.before_in(limits, share.group, me, LOOKED_AT);
+        if let Some(capacity) = limits.max_concurrent
+            && !groups.has_room_beside(limits, share.cost, taken_ahead)
+        {
+            let lack = lack(load, None, capacity, used, (share.cost.into(), ahead));
+            reasons.push(Reason::Limit(lack));
+        }
+        if let Some((own, next)) = groups.beside_first(share.group, me.lane) {
+            reasons.push(Reason::Turn {
+                holds: own.slots,
+                weight: own.weight.into(),
+                next_holds: next.slots,
+                next_weight: next.weight.into(),
+            });
         }
         reasons
     }
@@ -177,6 +212,9 @@ impl ActionQueue {
                 Reason::NextRound => return Ok(None),
                 _ => {}
             }
+        }
+        if self.limits.fairness().is_some() {
+            return Err(NoEstimate::Turns);
         }
         let needed = estimate::NEEDED;
         let samples = times.map_or(0, RunTimes::samples);

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use attune_core::{
-    ActionId, Attempt, Demand, GroupKey, Hold, OrderRule, PartitionId, PauseMode, QueueTotals, Seq,
+    ActionId, Attempt, Demand, Flow, GroupKey, Hold, OrderRule, PartitionId, PauseMode,
+    QueueTotals, Seq,
 };
 use proptest::prelude::*;
 
@@ -111,6 +112,7 @@ impl World {
             cost,
             user: None,
             rate: GroupKey::default(),
+            flow: Flow::default(),
         };
         self.demands.insert(execution_id, demand);
         let waiting = Waiting {

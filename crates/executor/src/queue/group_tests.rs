@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{Demand, GroupKey, OrderRule, PartitionId, QueueTotals};
+use attune_core::{Demand, Flow, GroupKey, OrderRule, PartitionId, QueueTotals};
 use proptest::prelude::*;
 
 use super::*;
@@ -44,6 +44,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         cost,
         user: None,
         rate: GroupKey::default(),
+        flow: Flow::default(),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Who waits and who holds a slot, in the order and in the groups of an action.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{Attempt, Demand, ExecutionId, Priority};
 
 use super::delayed::Delayed;
 use super::entry::{Holder, Millis, Waiting};
 use super::rivals::Rivals;
-use crate::policy::{Group, Groups, Member, Order, QueueLimits, Share};
+use crate::policy::{Group, Groups, Member, Order, QueueLimits, Share, Users};
 
 /// Who waits and who holds a slot.
 #[derive(Debug, Clone, Default)]
@@ -24,7 +24,9 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(limits: &QueueLimits) -> Self {
         Self {
-            groups: limits.demands().map(|_| Box::default()),
+            groups: limits
+                .demands()
+                .map(|_| Box::new(Groups::new(limits, BTreeSet::new(), Users::default()))),
             rivals: limits.on_limit().replaces().then(Box::default),
             ..Self::default()
         }
@@ -172,7 +174,7 @@ impl Load {
             let waiting = self.order.iter().chain(self.delayed.iter());
             let waiting = waiting.map(|waiting| waiting.execution_id);
             let all = waiting.chain(self.active.keys().copied());
-            Box::new(Groups::of_unknown(all.collect(), users))
+            Box::new(Groups::new(limits, all.collect(), users))
         });
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, GroupKey, OrderRule, QueueTotals};
+use attune_core::{ActionId, Flow, GroupKey, OrderRule, QueueTotals};
 use proptest::prelude::*;
 
 use super::tests::{RULE, id, limits, waiting};
@@ -336,6 +336,7 @@ proptest! {
                             cost,
                             user: user.map(|user| GroupKey([user; 16])),
                             rate: GroupKey::default(),
+                            flow: Flow::default(),
                         },
                         enqueued_at: model.now,
                         eligible_at: model.now,

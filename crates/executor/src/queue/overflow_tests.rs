@@ -1,6 +1,6 @@
 //! Tests of what newcomers lead to, by example.
 
-use attune_core::{ActionId, GroupKey, OrderRule, PartitionId, QueueTotals};
+use attune_core::{ActionId, Flow, GroupKey, OrderRule, PartitionId, QueueTotals};
 
 use super::*;
 use crate::policy::{Extra, QueueLimits, Share};
@@ -168,6 +168,7 @@ fn a_user_has_so_many_and_no_more() {
         cost: 1,
         user: user.map(|user| GroupKey([user; 16])),
         rate: GroupKey::default(),
+        flow: Flow::default(),
     };
     let (ann, bob, nobody) = (demand(Some(1)), demand(Some(2)), demand(None));
     let of = |n, demand| Newcomer {
@@ -213,6 +214,7 @@ fn a_user_has_no_more_while_a_queue_is_grouped_anew() {
         cost: 1,
         user: Some(GroupKey([user; 16])),
         rate: GroupKey::default(),
+        flow: Flow::default(),
     };
     let of = |n, demand| Newcomer {
         demand: Some(demand),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use attune_core::{
-    ActionId, Attempt, Demand, ExecutionId, GroupKey, OrderRule, PartitionId, Priority,
+    ActionId, Attempt, Demand, ExecutionId, Flow, GroupKey, OrderRule, PartitionId, Priority,
     QueueTotals, Seq,
 };
 use proptest::prelude::*;
@@ -93,6 +93,7 @@ impl Model {
             cost: known.cost,
             user: None,
             rate: key(self.shape.keyed, known.user),
+            flow: Flow::default(),
         }
     }
 
@@ -403,6 +404,7 @@ fn a_key_that_has_used_up_its_rate_holds_up_nobody_else() {
         cost: 1,
         user: None,
         rate: GroupKey([user; 16]),
+        flow: Flow::default(),
     };
     let known = Known {
         priority: Priority::Normal,

@@ -16,7 +16,8 @@
 //! one that was put back: it waits when a grant of its next attempt is recorded. Who is tried again is
 //! given no slot before its time, and waits at its place from a second after it on, by the time that
 //! the grants say. Where executions are grouped, so is who waits in another group that has room for it; of
-//! whom the group is not known nothing is said.
+//! whom the group is not known nothing is said. Where slots are shared, who waits in another flow is not
+//! held against it: what flows are worth is not in the records.
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
@@ -36,7 +37,7 @@ mod room;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use attune_core::{
-    ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, OrderRule, Priority, Seq, Status,
+    ActionId, Attempt, Demand, Epoch, ExecutionId, Flow, GroupKey, OrderRule, Priority, Seq, Status,
 };
 
 use super::decision::{Bounds, Counts, What};
@@ -70,8 +71,8 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
     put_back
 }
 
-/// A group, and for whom starts are counted.
-type Class = (GroupKey, GroupKey);
+/// A group, for whom starts are counted, and whose turn it is.
+type Class = (GroupKey, GroupKey, Flow);
 
 /// By what somebody stands in line: its priority, or nothing where it goes before all others.
 type Lane = Option<Priority>;
@@ -278,7 +279,8 @@ impl<'a> Replay<'a> {
     }
 
     fn group(&self, id: ExecutionId) -> Option<Class> {
-        self.demand(id).map(|demand| (demand.group, demand.rate))
+        self.demand(id)
+            .map(|demand| (demand.group, demand.rate, demand.flow))
     }
 
     /// Executions demand by this rule from now on.
@@ -342,9 +344,10 @@ impl<'a> Replay<'a> {
     /// Who surely stands before an execution that is granted a slot, and could have had it.
     fn passed(&self, bounds: Bounds, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
         let own = self.group(id);
-        // Others may have used up their rate, and then it is not for their group to say who is first.
-        let is_rated = own.is_some_and(|(_, rate)| !rate.is_zero());
-        let has_room = |group, lanes| !is_rated && self.has_room(bounds, group, lanes);
+        // Others may have used up their rate, and then it is not for their group to say who is first; and
+        // where slots are shared it is another one's turn.
+        let is_apart = own.is_some_and(|(_, rate, flow)| !rate.is_zero() || !flow.is_none());
+        let has_room = |group, lanes| !is_apart && self.has_room(bounds, group, lanes);
         let mut groups = self.waiting.iter().filter(|(group, lanes)| {
             bounds.demands.is_none()
                 || (group.is_some() && (**group == own || has_room(**group, *lanes)))

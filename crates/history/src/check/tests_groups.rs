@@ -1,6 +1,6 @@
 //! Histories of actions whose executions are grouped, or take more than one of their limit.
 
-use attune_core::{Demand, ExecutionId, GroupKey};
+use attune_core::{Demand, ExecutionId, Flow, GroupKey};
 
 use super::tests::{NORMAL, assert_breaks, assert_clean};
 use super::world::World;
@@ -15,6 +15,7 @@ fn demand(group: u8, cost: u16) -> Demand {
         cost,
         user: None,
         rate: GroupKey::default(),
+        flow: Flow::default(),
     }
 }
 
@@ -134,6 +135,21 @@ fn i3_before_one_of_the_same_group_or_of_one_with_room() {
             is_right,
             "{groups:?} at {group_limit}: {broken}"
         );
+    }
+}
+
+/// Where slots are shared another flow may have its turn; within one who came first goes first.
+#[test]
+fn i3_before_one_of_the_same_flow() {
+    for (flows, is_right) in [([1, 2, 3, 4, 5, 6], true), ([1, 2, 3, 3, 4, 5], false)] {
+        let mut world = overtaken();
+        world.group(None, |number| Demand {
+            flow: Flow::of(&[GroupKey([9; 16]), GroupKey([flows[number]; 16])]).unwrap(),
+            ..demand(0, 1)
+        });
+        let report = super::tests::findings(&world);
+        let broken = report[0].count(Promise::I3);
+        assert_eq!(broken == 0, is_right, "{flows:?}: {broken}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Histories of actions whose starts are counted, and whose acceptances are.
 
-use attune_core::{Demand, GroupKey};
+use attune_core::{Demand, Flow, GroupKey};
 use attune_record::{QuotaInForce, RateInForce};
 
 use super::tests::{NORMAL, assert_breaks, assert_clean};
@@ -31,6 +31,7 @@ fn five() -> World {
                     cost: 1,
                     user: None,
                     rate: GroupKey([number % 2 + 1; 16]),
+                    flow: Flow::default(),
                 });
                 number += 1;
             }

@@ -12,6 +12,7 @@ use crate::overflow::Overflow;
 use crate::rates::Starts;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
+use crate::shares::Shares;
 
 impl Plan {
     /// The plan of a seed.
@@ -92,6 +93,7 @@ impl Plan {
         plan.add_retries();
         plan.add_overflows();
         plan.add_rates();
+        plan.add_shares();
         plan.add_questions(submits);
         plan.add_operations();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
@@ -203,6 +205,28 @@ impl Plan {
             };
             let replaces = action.overflow.on_limit.replaces() || self.ops.iter().any(changes);
             action.starts.by_user &= !replaces;
+        }
+    }
+
+    /// By what slots are shared, likewise. Policies do not have it beside newcomers that replace others.
+    fn add_shares(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x5a4e_5a4e_5a4e_5a4e);
+        let rng = &mut rng;
+        let replaces = |action: &ActionShape| action.overflow.on_limit.replaces();
+        let changes = |op: &Planned<Op>| matches!(op.what, Op::Overflow { .. });
+        if rng.chance(500) || self.actions.iter().any(replaces) || self.ops.iter().any(changes) {
+            return;
+        }
+        self.says_words = true;
+        for action in &mut self.actions {
+            action.grouping.0.shares = Shares::draw(rng);
+            // A higher limit has room for more than one each.
+            action.limit = action.limit.map(|limit| limit + rng.pick(&[0, 0, 2, 4]));
+        }
+        for planned in &mut self.ops {
+            if let Op::Group { grouping, .. } = &mut planned.what {
+                grouping.0.shares = Shares::draw(rng);
+            }
         }
     }
 

@@ -63,21 +63,31 @@ impl Shadow {
         let rule = rule.unwrap_or_default();
         let waiting: Vec<_> = self.eligible(now, action).collect();
         let grouping = self.grouping(action);
-        let groups: BTreeSet<Group> = waiting
-            .iter()
-            .map(|(_, seen)| grouping.group(seen.words))
-            .collect();
-        // Whoever of these is the first: they all have room.
-        let heads = groups.into_iter().filter_map(|group| {
-            let heads = self.heads(rule, &waiting, group);
+        let line = |seen: &Seen| {
+            let flow = grouping.shares.flow(grouping, seen.words);
+            (grouping.group(seen.words), flow)
+        };
+        let lines: BTreeSet<_> = waiting.iter().map(|(_, seen)| line(seen)).collect();
+        // Whoever of these is the first: they all have room. Where slots are shared each flow of a group has
+        // a first of its own.
+        let heads = lines.into_iter().filter_map(|of| {
+            let same = waiting.iter().copied().filter(|(_, seen)| line(seen) == of);
+            let heads = self.heads(rule, &same.collect::<Vec<_>>(), of.0);
             let fit = |in_group| heads.iter().all(|(_, head)| self.has_room(head, in_group));
-            let is_sure = heads.iter().any(|(_, head)| self.has_room(head, true));
-            is_sure.then(|| (heads[0].0, fit(true), fit(false)))
+            let may_fit = heads.iter().any(|(_, head)| self.has_room(head, true));
+            let id = heads.first()?.0;
+            Some((of.0, id, may_fit, fit(true), fit(false)))
         });
         let heads: Vec<_> = heads.collect();
-        let all_fit = heads.iter().all(|(_, _, in_action)| *in_action);
-        let mut sure = heads.into_iter().filter(|(_, in_group, _)| *in_group);
-        sure.next().map(|(id, ..)| id).filter(|_| all_fit)
+        let mut candidates = heads.iter().filter(|(_, _, may_fit, ..)| *may_fit);
+        let all_fit = candidates.all(|(.., in_action)| *in_action);
+        // A dear one of another flow may be the first of a group, and then nobody of it passes.
+        let group_fits = |group: Group| {
+            let mut of_group = heads.iter().filter(|(it, ..)| *it == group);
+            of_group.all(|(_, _, _, in_group, _)| *in_group)
+        };
+        let sure = heads.iter().find(|(group, ..)| group_fits(*group));
+        sure.map(|(_, id, ..)| *id).filter(|_| all_fit)
     }
 
     /// What must be true whenever time has passed: nobody has waited too long.

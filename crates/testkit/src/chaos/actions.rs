@@ -174,6 +174,11 @@ impl Policy {
         let most = self.limit.unwrap_or(2);
         self.grouping.add_to(&mut policy["concurrency"], most);
         self.overflow.add_to(&mut policy);
+        let may_share = policy["concurrency"]["on_limit"].is_null()
+            && policy["queue"]["ordering"] != json!("fifo");
+        if self.grouping == Grouping::ByUserAndLabel && may_share {
+            policy["fairness"] = json!({"by": ["user", "labels.k"], "weights": {"labels.k:k1": 3}});
+        }
         policy
     }
 }

@@ -8,6 +8,9 @@ use crate::policy::QueueLimits;
 impl Groups {
     /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
     pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand, key: (i64, Seq)) -> bool {
+        if self.fair.is_some() {
+            return self.is_open_to_all(limits, demand);
+        }
         let class = self.class_of(demand);
         let first = class.and_then(|class| class.line.first(limits.order));
         let together = self.together.get(&demand.group);
@@ -21,7 +24,7 @@ impl Groups {
     }
 
     fn class_of(&self, demand: &Demand) -> Option<&Class> {
-        let group = self.by_key.get(&(demand.group, demand.rate))?;
+        let group = self.of_demand(demand)?;
         self.classes.get(group.0 as usize)
     }
 

@@ -24,7 +24,15 @@ impl Replay<'_> {
     pub(super) fn has_room(&self, bounds: Bounds, group: Option<Class>, lanes: &Lanes) -> bool {
         let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
         let (_, used) = self.used(group);
-        let fits = |limit: u32| used + self.dearest(lanes) <= u64::from(limit);
+        // Of the flows of a group the dearest may be the first.
+        let of_group = group.filter(|(.., flow)| !flow.is_none()).map(|it| it.0);
+        let others = self
+            .waiting
+            .iter()
+            .filter(|(other, _)| other.is_some_and(|other| Some(other.0) == of_group));
+        let dearest = others.map(|(_, lanes)| self.dearest(lanes)).max();
+        let dearest = dearest.unwrap_or(0).max(self.dearest(lanes));
+        let fits = |limit: u32| used + dearest <= u64::from(limit);
         bounds.group_limit.is_none_or(fits) && is_sure()
     }
 
