@@ -82,6 +82,9 @@ impl Starts {
 struct Start {
     /// When it was stored.
     at: Time,
+    /// The same by the clock of the store, which may have been far ahead: an owner that goes on from there
+    /// takes it for so much younger.
+    by_store: Time,
     user: Option<u8>,
     /// The furthest that any clock by which it may be counted was behind since: a later owner that knows
     /// the time better takes it for so much older.
@@ -157,7 +160,7 @@ impl World {
                     action_id: Some(action_id),
                     request_id,
                     code,
-                } => self.judge_used_up(action_id, request_id, code),
+                } => self.judge_used_up((action_id, request_id), code, written.decided),
                 _ => None,
             };
             if let Some(words) = violation {
@@ -183,9 +186,11 @@ impl World {
         let row = self.store.active.get(&execution)?;
         let user = Words::of(row.request).user();
         let now = self.now;
+        let by_store = self.store_now();
         let starts = self.rates.starts.entry(action).or_default();
         starts.push(Start {
             at: now,
+            by_store,
             user,
             behind,
         });
@@ -245,29 +250,30 @@ impl World {
     }
 
     /// Whoever is refused because something is used up would have been one too many, or could have been as
-    /// far as an owner can know.
+    /// far as an owner can know. It was refused when that was `decided`, which may have been stored much later.
     fn judge_used_up(
         &self,
-        action: ActionId,
-        request: RequestId,
+        (action, request): (ActionId, RequestId),
         code: RejectCode,
+        decided: Time,
     ) -> Option<String> {
         let number = usize::try_from(action.0 - 1).unwrap_or(0);
         let limits = self.plan.actions[number].starts;
         let said = Words::of(request).user();
         let is_right = match code {
             RejectCode::RateLimited => limits.rate.is_some_and(|(max, seconds)| {
-                let since = self.now - Time::from(seconds) * 1000 - PATIENT;
+                let since = decided - Time::from(seconds) * 1000 - PATIENT;
                 let starts = self.rates.starts.get(&action);
                 let starts = starts
                     .into_iter()
                     .flatten()
-                    .filter(|start| start.at > since && (!limits.by_user || start.user == said));
+                    .filter(|start| start.at.max(start.by_store) > since)
+                    .filter(|start| (!limits.by_user || start.user == said));
                 limits.rejects && starts.count() >= max as usize
             }),
             RejectCode::QuotaExceeded => limits.quota.is_some_and(|(max, by_user)| {
                 let user = said.filter(|_| by_user);
-                let lasts = crate::world::WALL + self.now - PATIENT;
+                let lasts = crate::world::WALL + decided - PATIENT;
                 let mut counts = self.rates.accepted.iter();
                 counts.any(|((of, window, whose), count)| {
                     let is_it = (*of, *whose) == (action, user) && *window + HOUR > lasts;
