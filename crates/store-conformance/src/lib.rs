@@ -177,6 +177,7 @@ cases! { ($)
     actions::actions_are_looked_up_by_ref_and_partition,
     executions::everything_about_an_execution_is_kept,
     executions::it_is_told_where_an_execution_stands,
+    executions::what_was_given_is_told_as_it_was_written,
     executions::unicode_and_large_parameters_come_back,
     executions::upkeep_leaves_what_is_active_alone,
     listing::every_filter_selects,

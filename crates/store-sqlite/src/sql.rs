@@ -45,6 +45,7 @@ statements! {
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_EXECUTION = "find_execution",
     FIND_OPERATION = "find_operation",
+    FIND_PARAMETERS = "find_parameters",
     FIND_PAUSE = "find_pause",
     FIND_QUEUE_STATS = "find_queue_stats",
     FIND_STANDING = "find_standing",
