@@ -15,6 +15,8 @@ pub enum Bug {
     Counter,
     /// A full queue drops whoever came last.
     DropNewest,
+    /// Who is to keep its slot until it is tried again loses it in memory.
+    HoldSlotLetsGo,
     /// Why an execution does not run yet is said before what it goes by is stored.
     ExplainEarly,
     /// An owner whose leases are over keeps the messages of its partitions.
@@ -61,12 +63,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
         Self::ExplainEarly,
+        Self::HoldSlotLetsGo,
         Self::KeepMessages,
         Self::MeterInMemory,
         Self::NoAgeing,
@@ -97,6 +100,7 @@ impl Bug {
             Self::Counter => "counter",
             Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
+            Self::HoldSlotLetsGo => "hold-slot-lets-go",
             Self::KeepMessages => "keep-messages",
             Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",

@@ -158,6 +158,7 @@ cases! { ($)
     dead_letters::old_letters_go_first,
     retries::what_is_tried_again_waits_with_its_reason,
     retries::who_is_put_back_and_granted_at_once_keeps_its_reason,
+    retries::who_keeps_its_slot_holds_it_and_cannot_be_claimed,
     retries::a_repeated_or_fenced_retry_changes_nothing,
     operations::an_operation_is_stored_once_and_comes_back,
     operations::progress_is_written_under_the_fence_as_it_is,

@@ -108,11 +108,15 @@ impl ActionQueue {
         next.is_some_and(|time| time <= now)
     }
 
-    /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed) or [`pass`](Self::pass) has
-    /// something to do.
+    /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed), [`pass`](Self::pass) or
+    /// [`next_try`](Self::next_try) has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let load = self.deadline_of_load();
-        load.into_iter().chain(self.deadline_of_meters()).min()
+        let others = self.deadline_of_meters().into_iter();
+        load.into_iter()
+            .chain(others)
+            .chain(self.deadline_of_kept())
+            .min()
     }
 
     fn deadline_of_load(&self) -> Option<Millis> {
