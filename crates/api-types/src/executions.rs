@@ -101,7 +101,7 @@ pub struct Execution {
     )]
     #[schema(value_type = Option<String>)]
     pub stderr: Option<Option<String>>,
-    /// The ended execution that it runs again, when a dead letter was put back.
+    /// The ended execution that it runs again, after a resubmission or when a dead letter was put back.
     #[serde(default)]
     #[schema(value_type = Option<i64>)]
     pub requeue_of: Option<ExecutionId>,

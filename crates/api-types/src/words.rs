@@ -352,6 +352,9 @@ pub struct Retry {
     /// How long it waits before.
     #[serde(default)]
     pub backoff: Backoff,
+    /// Whether it keeps its slot while it waits, instead of giving it to the next.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold_slot: bool,
 }
 
 /// How an attempt ends that may be tried again.

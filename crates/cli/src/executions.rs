@@ -1,4 +1,4 @@
-//! `attune executions list | show | cancel | reprioritise | front | release`.
+//! `attune executions list | show | cancel | resubmit | reprioritise | front | release`.
 
 use attune_api_types::{ActionView, Cancelled, Execution, ExecutionList};
 use attune_core::{ActionRef, ExecutionId, Status};
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::http::{CallError, Http};
 use super::render::{Column, duration, one_line, or_dash, table};
 use super::waits::{self, Remarks};
-use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders, operations};
+use super::{Connect, EXIT_CODES, Exit, Failure, Output, holders, operations, resubmit};
 
 /// How many executions are asked for at once where many are wanted. Servers may allow less.
 const LARGE_PAGE: u64 = 1000;
@@ -49,6 +49,8 @@ enum ExecutionsCommand {
     },
     /// End executions, waiting or running: by their numbers, or those that the options name.
     Cancel(Box<CancelArguments>),
+    /// Run executions that have ended again, each as a new one that names the old one.
+    Resubmit(resubmit::ResubmitArguments),
     /// Give executions that wait another priority; each stands there by its age.
     Reprioritise(Box<operations::ReprioritiseArguments>),
     /// Let executions that wait go before all others of their actions, in the order of acceptance.
@@ -74,7 +76,7 @@ struct CancelArguments {
 }
 
 #[derive(Debug, Clone, Args)]
-struct ListArguments {
+pub(super) struct ListArguments {
     /// Only those of this action.
     #[arg(long, value_name = "REF")]
     action: Option<ActionRef>,
@@ -93,6 +95,25 @@ struct ListArguments {
     /// List all of them.
     #[arg(long)]
     all: bool,
+}
+
+impl ListArguments {
+    /// All of these.
+    pub(super) fn all_of(
+        action: Option<ActionRef>,
+        status: Vec<Status>,
+        user: Option<String>,
+        group: Option<String>,
+    ) -> Self {
+        Self {
+            action,
+            status,
+            user,
+            group,
+            limit: u64::MAX,
+            all: true,
+        }
+    }
 }
 
 fn at_least_one(text: &str) -> Result<u64, String> {
@@ -129,6 +150,7 @@ pub(super) async fn execute(
                 operations::cancel(http, &of.which, of.include_running, &of.how, json).await
             }
         },
+        ExecutionsCommand::Resubmit(of) => resubmit::execute(http, of, json).await,
         ExecutionsCommand::Reprioritise(of) => operations::reprioritise(http, *of, json).await,
         ExecutionsCommand::Front(of) => operations::front(http, *of, json).await,
     }
@@ -136,32 +158,13 @@ pub(super) async fn execute(
 
 async fn list(http: &Http, filter: &ListArguments, json: bool) -> Result<Output, Failure> {
     let wanted = if filter.all { u64::MAX } else { filter.limit };
-    let (mut found, mut cursor) = (Vec::new(), None);
-    let mut largest = LARGE_PAGE;
-    loop {
-        let missing = wanted - found.len() as u64;
-        // Without a number the server gives its usual page, which is never too many for it.
-        let limit = (missing.min(largest) > 0).then(|| missing.min(largest).to_string());
-        let page = match page(http, filter, limit, &cursor, json).await {
-            Err(CallError::Refused(detail))
-                if detail.field.as_deref() == Some("limit") && largest > 0 =>
-            {
-                largest = 0;
-                continue;
-            }
-            page => page?,
-        };
-        found.extend(page.executions);
+    let mut found = Vec::new();
+    let take = |page| {
+        found.extend(page);
         found.truncate(usize::try_from(wanted).unwrap_or(usize::MAX));
-        cursor = page.next;
-        if cursor.is_none() || found.len() as u64 >= wanted {
-            break;
-        }
-    }
-    if let (Some(action), true) = (&filter.action, found.is_empty()) {
-        // A ref that is misspelt would look like an action that has nothing: this refuses it.
-        let _: ActionView = http.get(&format!("/actions/{action}"), &[]).await?;
-    }
+        found.len() as u64
+    };
+    let cursor = each_page(http, filter, wanted, json, take).await?;
     Ok(if json {
         Output::json(&json!({"executions": found, "next": cursor}))
     } else {
@@ -172,6 +175,43 @@ async fn list(http: &Http, filter: &ListArguments, json: bool) -> Result<Output,
         };
         Output::text(format!("{}{more}", list_table(&found, Utc::now())))
     })
+}
+
+/// Hands pages on until `take`, which says how many it has by now, has as many as are `wanted`; gives
+/// where the next page begins, if there is one.
+pub(super) async fn each_page(
+    http: &Http,
+    filter: &ListArguments,
+    wanted: u64,
+    whole: bool,
+    mut take: impl FnMut(Vec<Execution>) -> u64,
+) -> Result<Option<String>, Failure> {
+    let (mut found, mut cursor) = (0, None);
+    let mut largest = LARGE_PAGE;
+    loop {
+        let missing = wanted - found;
+        // Without a number the server gives its usual page, which is never too many for it.
+        let limit = (missing.min(largest) > 0).then(|| missing.min(largest).to_string());
+        let page = match page(http, filter, limit, &cursor, whole).await {
+            Err(CallError::Refused(detail))
+                if detail.field.as_deref() == Some("limit") && largest > 0 =>
+            {
+                largest = 0;
+                continue;
+            }
+            page => page?,
+        };
+        found = take(page.executions);
+        cursor = page.next;
+        if cursor.is_none() || found >= wanted {
+            break;
+        }
+    }
+    if let (Some(action), 0) = (&filter.action, found) {
+        // A ref that is misspelt would look like an action that has nothing: this refuses it.
+        let _: ActionView = http.get(&format!("/actions/{action}"), &[]).await?;
+    }
+    Ok(cursor)
 }
 
 async fn page(

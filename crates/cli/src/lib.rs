@@ -22,6 +22,7 @@ mod pauses;
 mod probe;
 mod queues;
 mod render;
+mod resubmit;
 mod submit;
 #[cfg(test)]
 mod tests;

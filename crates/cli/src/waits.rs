@@ -54,6 +54,10 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
             waits: Some(queued(record, &around(http, record).await, Utc::now())),
             worker: None,
         },
+        Status::Requested if next_try(record, Utc::now()).is_some() => Remarks {
+            waits: next_try(record, Utc::now()),
+            worker: None,
+        },
         Status::Requested => Remarks {
             waits: Some(requested(record, &around(http, record).await)),
             worker: None,
@@ -76,6 +80,16 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
         }
         _ => Remarks::default(),
     }
+}
+
+/// For what an execution waits that keeps its slot until it is tried again.
+fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
+    let until = record.not_before.filter(|until| *until > now)?;
+    record.last_error.as_ref()?;
+    let wait = duration(until - now);
+    Some(format!(
+        "for its next try, {wait} from now; it keeps its slot"
+    ))
 }
 
 async fn around(http: &Http, record: &Execution) -> Around {

@@ -269,3 +269,18 @@ fn who_waits_in_a_held_queue_is_told_who_holds_it() {
         "for operators to resume its queue, which is paused (paused by ann with pack core)"
     );
 }
+
+#[test]
+fn who_keeps_its_slot_waits_for_its_next_try() {
+    let mut execution = record(7, Status::Requested);
+    let now = execution.created;
+    execution.not_before = Some(now + chrono::TimeDelta::seconds(5));
+    assert_eq!(next_try(&execution, now), None, "a delay that is over");
+    execution.last_error = Some("no luck".to_owned());
+    let said = next_try(&execution, now).unwrap();
+    assert_eq!(said, "for its next try, 5.0s from now; it keeps its slot");
+    assert_eq!(
+        next_try(&execution, now + chrono::TimeDelta::seconds(5)),
+        None
+    );
+}

@@ -228,7 +228,10 @@ impl Explanation {
     #[must_use]
     pub fn words(&self) -> String {
         if self.state == QueueState::HoldsSlot {
-            return "for no slot: it holds one".to_owned();
+            return match self.waits_for.first() {
+                None => "for no slot: it holds one".to_owned(),
+                Some(reason) => format!("{}; it keeps its slot", reason.words(self.at)),
+            };
         }
         let reasons: Vec<String> = self.waits_for.iter().map(|it| it.words(self.at)).collect();
         reasons.join("; ")

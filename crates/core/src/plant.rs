@@ -15,6 +15,8 @@ pub enum Bug {
     Counter,
     /// A full queue drops whoever came last.
     DropNewest,
+    /// Who is to keep its slot until it is tried again loses it in memory.
+    HoldSlotLetsGo,
     /// Why an execution does not run yet is said before what it goes by is stored.
     ExplainEarly,
     /// Slots are shared by how often each has started, whatever it holds.
@@ -63,13 +65,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
         Self::ExplainEarly,
         Self::FairByStarts,
+        Self::HoldSlotLetsGo,
         Self::KeepMessages,
         Self::MeterInMemory,
         Self::NoAgeing,
@@ -101,6 +104,7 @@ impl Bug {
             Self::DropNewest => "drop-newest",
             Self::ExplainEarly => "explain-early",
             Self::FairByStarts => "fair-by-starts",
+            Self::HoldSlotLetsGo => "hold-slot-lets-go",
             Self::KeepMessages => "keep-messages",
             Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",

@@ -40,6 +40,8 @@ pub enum Move {
     Claim,
     /// Its worker is gone; it goes back to its place in the queue.
     Revoke,
+    /// Its try has ended, and it keeps its slot for the next one.
+    Keep,
     /// It ends with this status.
     End(Status),
 }
@@ -82,6 +84,7 @@ impl Status {
             (Queued, Move::End(end @ (Cancelled | Expired))) => Ok(end),
             (Requested, Move::Claim) => Ok(Running),
             (Requested | Running, Move::Revoke) => Ok(Queued),
+            (Requested | Running, Move::Keep) => Ok(Requested),
             (
                 Requested | Running,
                 Move::End(end @ (Succeeded | Failed | TimedOut | Cancelled | Abandoned)),
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn nothing_leaves_a_terminal_state() {
-        let moves = [Move::Grant, Move::Claim, Move::Revoke]
+        let moves = [Move::Grant, Move::Claim, Move::Revoke, Move::Keep]
             .into_iter()
             .chain(Status::ALL.into_iter().map(Move::End));
         for by in moves {

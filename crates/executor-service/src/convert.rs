@@ -66,6 +66,7 @@ fn put_back(put_back: &PutBack) -> store::PutBack {
             .and_then(DateTime::from_timestamp_millis),
         unbegun: put_back.unbegun,
         last_error: put_back.last_error.clone(),
+        keeps_slot: put_back.keeps_slot,
     }
 }
 
@@ -268,6 +269,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: row.demand,
+        kept_until: row.kept_until.map(|time| time.timestamp_millis()),
     }
 }
 
@@ -324,6 +326,7 @@ pub(crate) fn slot(row: store::SlotRow) -> StoredSlot {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: row.demand,
+        kept_until: row.kept_until.map(|time| time.timestamp_millis()),
     }
 }
 

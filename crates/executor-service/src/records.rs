@@ -1,5 +1,6 @@
 //! What an owner has decided, as records for the checker of the promises.
 
+use attune_core::policy::TryEnd;
 use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
 use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
@@ -91,10 +92,12 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id,
             action_id,
             attempt,
+            kept_until,
         } => Record::Held {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
+            kept_until: *kept_until,
             epoch,
             round,
             t_ns,
@@ -188,11 +191,16 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             execution_id,
             action_id,
             attempt,
+            until,
         } => Record::Revoked {
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
-            retried: None,
+            retried: until.map(|not_before| Retried {
+                end: TryEnd::WorkerLost,
+                not_before,
+                keeps_slot: false,
+            }),
             epoch,
             round,
             t_ns,
@@ -203,6 +211,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             attempt,
             end,
             not_before,
+            keeps_slot,
         } => Record::Revoked {
             execution_id: *execution_id,
             action_id: *action_id,
@@ -210,6 +219,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             retried: Some(Retried {
                 end: *end,
                 not_before: *not_before,
+                keeps_slot: *keeps_slot,
             }),
             epoch,
             round,

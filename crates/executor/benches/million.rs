@@ -151,6 +151,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         not_before,
         cancel_requested: false,
         demand: None,
+        kept_until: None,
     };
     partition.step(0, Event::RecoverRows((0..COUNT).map(row).collect()));
     partition

@@ -35,6 +35,8 @@ pub enum Fact {
         action_id: ActionId,
         /// The attempt that holds it.
         attempt: Attempt,
+        /// Until when it keeps it without running, if its try has ended and it does.
+        kept_until: Option<Millis>,
     },
     /// An execution was accepted, or recorded as rejected.
     Accepted {
@@ -134,9 +136,11 @@ pub enum Fact {
         action_id: ActionId,
         /// The attempt that held it.
         attempt: Attempt,
+        /// Until when it waits for its next try, if it has kept its slot for that.
+        until: Option<Millis>,
     },
-    /// A try ended, and there is another: its slot is free, and its execution waits again, for its time
-    /// first.
+    /// A try ended, and there is another: its execution waits for its time first. Its slot is free, or it keeps
+    /// it.
     Retried {
         /// Which execution.
         execution_id: ExecutionId,
@@ -148,6 +152,8 @@ pub enum Fact {
         end: TryEnd,
         /// When it may be tried again.
         not_before: Millis,
+        /// Whether it keeps its slot until then.
+        keeps_slot: bool,
     },
     /// One that waits stands elsewhere from now on, because an operator said so.
     Moved(Moved),

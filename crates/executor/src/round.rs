@@ -20,7 +20,7 @@ use crate::notice::Notice;
 use crate::owner::DeliveryId;
 use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
 use crate::queue::Millis;
-use crate::stored::{Audit, Batch, Change, End, NewExecution};
+use crate::stored::{Audit, Batch, Change, End, NewExecution, PutBack};
 
 /// What follows the commit.
 #[derive(Debug, Default)]
@@ -416,7 +416,7 @@ impl PartitionDraft {
                 earlier.attempt = change.attempt;
                 earlier.grant_no = change.grant_no.or(earlier.grant_no);
                 earlier.cancel_requested |= change.cancel_requested;
-                earlier.put_back = change.put_back.or(earlier.put_back.take());
+                earlier.put_back = put_back_after(earlier.put_back.take(), change.put_back);
             }
             None => {
                 self.changes.insert(change.id, change);
@@ -434,4 +434,16 @@ impl PartitionDraft {
         self.ended.insert(end.id);
         self.ends.push(end);
     }
+}
+
+/// What is written of somebody who was put back twice: why its last try ended that did.
+fn put_back_after(
+    earlier: Option<Box<PutBack>>,
+    later: Option<Box<PutBack>>,
+) -> Option<Box<PutBack>> {
+    let (Some(earlier), Some(mut later)) = (&earlier, later.clone()) else {
+        return later.or(earlier);
+    };
+    later.last_error = later.last_error.or_else(|| earlier.last_error.clone());
+    Some(later)
 }

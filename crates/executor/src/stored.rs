@@ -83,6 +83,15 @@ impl Transition {
         )
     }
 
+    /// Somebody who has kept its slot is given the next attempt in it.
+    pub(crate) fn next_try() -> Self {
+        Self(
+            Status::Requested
+                .after(Move::Keep)
+                .expect("whoever holds a slot may keep it"),
+        )
+    }
+
     /// Where it leads.
     pub fn to(self) -> Status {
         self.0
@@ -106,7 +115,7 @@ pub struct Change {
     pub put_back: Option<Box<PutBack>>,
 }
 
-/// What is written of an execution that waits again.
+/// What is written of an execution that waits again, or that keeps its slot until its next try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutBack {
     /// Until when it waits for its time. Without one it is eligible at once, and an earlier delay is over
@@ -116,6 +125,8 @@ pub struct PutBack {
     pub unbegun: u16,
     /// Why its last try ended, if one did; else that is as it was.
     pub last_error: Option<String>,
+    /// Whether it keeps its slot until `not_before`: nobody may claim the attempt that has ended.
+    pub keeps_slot: bool,
 }
 
 /// The end of an execution.
@@ -321,6 +332,8 @@ pub struct StoredExecution {
     pub created: Millis,
     /// When it may start, or may be tried again.
     pub not_before: Option<Millis>,
+    /// Until when it keeps its slot without running, if its try has ended and it does.
+    pub kept_until: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
     /// Whether it goes before all others of its action.
@@ -394,6 +407,8 @@ pub struct StoredSlot {
     pub requested_at: Millis,
     /// For how long it has been running, by the store's clock.
     pub running_for: Option<Millis>,
+    /// As for [`StoredExecution::kept_until`].
+    pub kept_until: Option<Millis>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
     /// As for [`StoredExecution::front`].
@@ -415,6 +430,7 @@ impl StoredSlot {
             retried: false,
             created: self.created,
             not_before: None,
+            kept_until: self.kept_until,
             cancel_requested: self.cancel_requested,
             front: self.front,
             demand: self.demand,

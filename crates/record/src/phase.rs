@@ -60,6 +60,9 @@ pub struct Retried {
     pub end: TryEnd,
     /// When it may be tried again, by the owner's time, in milliseconds since 1970.
     pub not_before: i64,
+    /// Whether the execution keeps its slot until then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_slot: bool,
 }
 
 /// How an execution has ended in whose place another one was accepted.

@@ -12,15 +12,13 @@ use crate::phase::{
     FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
 };
 
-/// One thing that happened. `t_ns` is always [`now_ns`](crate::now_ns) at that moment.
+/// One thing that happened; `t_ns` is [`now_ns`](crate::now_ns) at that moment. On disk it is one JSON object
+/// per line, named by `kind`; a kind that this program does not know is read as [`Unknown`](Self::Unknown).
 ///
-/// On disk it is one JSON object per line, named by `kind`. A kind that this program does not
-/// know is read as [`Unknown`](Self::Unknown), so that newer files stay readable.
-///
-/// The owner of a partition records a round of decisions when it is committed, in the order in
-/// which it decided. Its records carry the epoch and the number of the round: an epoch has one
-/// owner and so one file, and of different epochs the higher is the later. Their `t_ns` is the
-/// moment after the commit, which of a process that was stopped meanwhile may be much later.
+/// The owner of a partition records a round of decisions when it is committed, in the order in which it
+/// decided. Its records carry the epoch and the number of the round: an epoch has one owner and so one file,
+/// and of different epochs the higher is the later. Their `t_ns` is the moment after the commit, which of a
+/// process that was stopped meanwhile may be much later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -169,8 +167,7 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// An owner serves a partition that it has acquired; what it loaded follows as
-    /// [`Held`](Self::Held).
+    /// An owner serves a partition that it has acquired; what it loaded follows as [`Held`](Self::Held).
     Acquired {
         /// Which partition.
         partition: PartitionId,
@@ -251,6 +248,9 @@ pub enum Record {
         action_id: ActionId,
         /// Which attempt of it.
         attempt: Attempt,
+        /// Until when it only keeps its slot, by the owner's time, in milliseconds since 1970.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept_until: Option<i64>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.

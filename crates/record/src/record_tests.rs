@@ -247,16 +247,21 @@ fn the_form_of_decisions_is_fixed() {
         &ended,
         r#"{"kind":"ended","execution_id":300,"action_id":7,"attempt":2,"status":"succeeded","epoch":4,"round":8,"t_ns":9}"#,
     );
-    let held = Record::Held {
+    let held = |kept_until| Record::Held {
         execution_id,
         action_id,
         attempt,
+        kept_until,
         epoch,
         round,
         t_ns,
     };
     check(
-        &held,
+        &held(Some(5)),
+        r#"{"kind":"held","execution_id":300,"action_id":7,"attempt":2,"kept_until":5,"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    check(
+        &held(None),
         r#"{"kind":"held","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
     );
     let revoked = |retried| Record::Revoked {
@@ -273,8 +278,17 @@ fn the_form_of_decisions_is_fixed() {
         r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"epoch":4,"round":8,"t_ns":9}"#,
     );
     let (end, not_before) = (TryEnd::TimedOut, 1_700_000_000_000);
+    let retried = |keeps_slot| Retried {
+        end,
+        not_before,
+        keeps_slot,
+    };
     check(
-        &revoked(Some(Retried { end, not_before })),
+        &revoked(Some(retried(true))),
+        r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"retried":{"end":"timed_out","not_before":1700000000000,"keeps_slot":true},"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    check(
+        &revoked(Some(retried(false))),
         r#"{"kind":"revoked","execution_id":300,"action_id":7,"attempt":2,"retried":{"end":"timed_out","not_before":1700000000000},"epoch":4,"round":8,"t_ns":9}"#,
     );
     let limit = Record::Limit {

@@ -36,7 +36,9 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
         ));
     }
     let holds = said.state == QueueState::HoldsSlot;
-    if holds != said.waits_for.is_empty() || (holds && said.attempt == Attempt(0)) {
+    let keeps = matches!(said.waits_for.first(), Some(Reason::Backoff { .. }));
+    let waits = !said.waits_for.is_empty();
+    if (holds == waits && !(holds && keeps)) || (holds && said.attempt == Attempt(0)) {
         return of(format!("{id} waits and holds a slot, or neither: {said:?}"));
     }
     for lack in said.waits_for.iter().filter_map(lack) {

@@ -302,6 +302,15 @@ impl Oracle {
             };
             let shadow = shadows.get(&key.0.partition());
             let limit = shadow.and_then(|shadow| shadow.limit(row.action));
+            let seen = shadow.and_then(|shadow| shadow.rows.get(&key.0));
+            if seen.is_some_and(|seen| seen.goes_on) {
+                // In the slot that it had: a limit that was lowered since takes none away.
+                let earlier = (key.0, Attempt(key.1.0 - 1));
+                let earlier = self.granted.get(&earlier).copied().flatten();
+                let limit = limit.map(|limit| limit.max(earlier.unwrap_or(u32::MAX)));
+                self.granted.insert(key, limit);
+                continue;
+            }
             self.granted.insert(key, limit);
             let rows = store.active.values();
             let held = rows

@@ -62,6 +62,7 @@ impl Retries {
                 attempt,
                 end,
                 not_before,
+                keeps_slot,
             } => {
                 let rule = self.rules.get(action_id)?;
                 let tries = self.least_tries((*execution_id, *attempt));
@@ -75,6 +76,11 @@ impl Retries {
                 } else if *end != TryEnd::WorkerLost && !said(*execution_id, *attempt, end.status())
                 {
                     "and its worker has not said so".to_owned()
+                } else if *keeps_slot != rule.hold_slot
+                    && (*keeps_slot || *end != TryEnd::WorkerLost)
+                {
+                    // Of a lost worker an operator may have taken the slot back.
+                    format!("its slot is kept: {keeps_slot}, and its action says otherwise")
                 } else {
                     return None;
                 };

@@ -4,6 +4,7 @@
 //! same events, and looks through everything each time.
 
 mod arriving;
+mod keeping;
 mod settling;
 mod turns;
 
@@ -46,6 +47,10 @@ pub(crate) struct Seen {
     demand: Option<Demand>,
     /// Whether it is asked to end.
     asked: bool,
+    /// Until when it keeps its slot without running.
+    kept: Option<Millis>,
+    /// Whether its attempt began in the slot of the one before it.
+    pub(crate) goes_on: bool,
 }
 
 /// When an execution was accepted, as its owner knows.
@@ -161,6 +166,8 @@ impl Shadow {
                 words: words(row.id),
                 demand: row.demand,
                 asked: row.cancel_requested,
+                kept: row.kept_until,
+                goes_on: false,
             };
             self.rows.insert(row.id, seen);
         }
@@ -408,7 +415,17 @@ impl Shadow {
                 Fact::Pool { name, .. } => {
                     self.closed.remove(name);
                 }
-                Fact::Revoked { execution_id, .. } => self.put_back(now, *execution_id, None, out),
+                Fact::Revoked {
+                    execution_id,
+                    until,
+                    ..
+                } => self.put_back(now, *execution_id, *until, out),
+                Fact::Retried {
+                    execution_id,
+                    not_before,
+                    keeps_slot: true,
+                    ..
+                } => self.keep(*execution_id, *not_before, out),
                 Fact::Retried {
                     execution_id,
                     not_before,
@@ -437,6 +454,9 @@ impl Shadow {
             let words = format!("{id} is granted a slot and was not waiting");
             return out.push(Violation::of(Promise::I5, words));
         };
+        if seen.kept.is_some() {
+            return self.go_on(now, id, attempt, out);
+        }
         if seen.holds || attempt != seen.attempt.next() {
             let words = format!("{id} is granted attempt {attempt} after {}", seen.attempt);
             out.push(Violation::of(Promise::I5, words));
@@ -489,57 +509,7 @@ impl Shadow {
         drop(waiting);
         if let Some(seen) = self.rows.get_mut(&id) {
             (seen.holds, seen.attempt) = (true, attempt);
-        }
-    }
-
-    fn put_back(
-        &mut self,
-        now: Millis,
-        id: ExecutionId,
-        not_before: Option<Millis>,
-        out: &mut Vec<Violation>,
-    ) {
-        let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
-        match held {
-            // Its first delay was over when it was granted, whatever the clock shows now.
-            Some(seen) => (seen.holds, seen.since, seen.not_before) = (false, now, not_before),
-            None => out.push(Violation::of(
-                Promise::I5,
-                format!("{id} loses a slot that it does not hold"),
-            )),
-        }
-    }
-
-    fn end(
-        &mut self,
-        now: Millis,
-        told: &Told<'_>,
-        id: ExecutionId,
-        status: Status,
-        out: &mut Vec<Violation>,
-    ) {
-        let Some(seen) = self.rows.remove(&id) else {
-            let words = format!("{id} ends as {status} and had ended before");
-            return out.push(Violation::of(Promise::I5, words));
-        };
-        let reported = seen.holds && told.reports.contains(id, seen.attempt, status);
-        let by_run = matches!(
-            status,
-            Status::Succeeded | Status::Failed | Status::TimedOut
-        );
-        let unsendable = status == Status::Failed && told.lasting.unsendable.contains_key(&id);
-        if by_run && !reported && !unsendable {
-            let words = format!("{id} ends as {status}, and no run of its attempt said so");
-            out.push(Violation::of(Promise::I5, words));
-        }
-        let hold = self.hold_of(seen.action);
-        let waited = now.saturating_sub(seen.since.max(hold.waits_from));
-        let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
-        if status == Status::Expired
-            && (waited < most || !seen.may_expire(now) || hold.mode.is_some())
-        {
-            let words = format!("{id} expires after {waited} ms of {most}");
-            out.push(Violation::of(Rule::Expiry, words));
+            seen.goes_on = false;
         }
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Row {
     unbegun: u16,
     /// Whether a try of it has ended.
     retried: bool,
+    /// Until when it keeps its slot without running.
+    pub(crate) kept_until: Option<Time>,
     /// Whether it goes before all others of its action.
     pub(crate) front: bool,
     /// Whether it shall be ended.
@@ -229,6 +231,7 @@ impl Store {
             not_before: row.not_before,
             cancel_requested: row.cancel_requested,
             demand: row.demand,
+            kept_until: row.kept_until,
         }
     }
 
@@ -253,6 +256,7 @@ impl Store {
                 running_for: row.worker.map(|_| now - row.started_at),
                 cancel_requested: row.cancel_requested,
                 demand: row.demand,
+                kept_until: row.kept_until,
             }
         })
         .collect()
@@ -372,7 +376,7 @@ impl Store {
             let Some(row) = self.active.get_mut(id) else {
                 continue;
             };
-            let free = row.status == Status::Requested;
+            let free = row.status == Status::Requested && row.kept_until.is_none();
             let mine = row.status == Status::Running && row.worker == Some(worker);
             if row.attempt == *attempt && (free || mine) {
                 if free {
@@ -454,6 +458,10 @@ impl Store {
                 row.not_before = put_back.not_before;
                 row.unbegun = put_back.unbegun;
                 row.retried |= put_back.last_error.is_some();
+                row.kept_until = put_back.not_before.filter(|_| put_back.keeps_slot);
+                if put_back.keeps_slot {
+                    (row.status, row.worker) = (Status::Requested, None);
+                }
             }
         }
         for end in &batch.ends {
@@ -520,6 +528,7 @@ fn row_of(at: Time, new: &NewExecution) -> Row {
             .map(|time| time.timestamp_millis()),
         unbegun: 0,
         retried: false,
+        kept_until: None,
         front: false,
         cancel_requested: new.cancel_requested,
         worker: None,

@@ -151,6 +151,25 @@ pub async fn unicode_and_large_parameters_come_back(store: Arc<dyn Store>) {
     }
 }
 
+/// What an execution was given can be asked for again, to the last digit, while it waits and when it has ended.
+pub async fn what_was_given_is_told_as_it_was_written(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let text = r#"{"n":123456789012345678901234567890.1234567890, "e":1E+2}"#;
+    let mut submission = Submission::new(action.spec.action_ref.as_str());
+    submission.parameters = raw(text);
+    let new = world.queued_with(&action, submission);
+    let (id, unknown) = (new.id, world.queued(&action).id);
+    assert_eq!(store.find_parameters(id).await.unwrap(), None);
+    world.insert(vec![new]).await;
+    let given = async || store.find_parameters(id).await.unwrap();
+    assert_eq!(given().await.as_deref(), Some(text));
+    world.update(vec![grant(id, 1)]).await;
+    world.end(&[id], Status::Failed).await;
+    assert_eq!(given().await.as_deref(), Some(text));
+    assert_eq!(store.find_parameters(unknown).await.unwrap(), None);
+}
+
 /// The upkeep of the history never touches what has not ended, and can run at any time.
 pub async fn upkeep_leaves_what_is_active_alone(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;

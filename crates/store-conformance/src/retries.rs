@@ -17,6 +17,7 @@ fn failed() -> PutBack {
         not_before: Some(until()),
         unbegun: 2,
         last_error: Some("no luck\0, \u{1f4a5}".to_owned()),
+        keeps_slot: false,
     }
 }
 
@@ -54,6 +55,7 @@ pub async fn what_is_tried_again_waits_with_its_reason(store: Arc<dyn Store>) {
         not_before: None,
         unbegun: 3,
         last_error: None,
+        keeps_slot: false,
     };
     world.update(vec![put_back(id, 2, lost)]).await;
     let waits = row(&store, id).await;
@@ -112,10 +114,65 @@ pub async fn a_repeated_or_fenced_retry_changes_nothing(store: Arc<dyn Store>) {
         not_before: None,
         unbegun: 9,
         last_error: None,
+        keeps_slot: false,
     };
     stale.updates = vec![put_back(one, 1, other)];
     stale.fences.iter_mut().for_each(|fence| fence.1.0 -= 1);
     let refused = store.commit(&stale).await.unwrap_err();
     assert!(matches!(refused, CommitError::Fenced(_)), "{refused:?}");
     assert_eq!(row(&store, one).await.unbegun, 2);
+}
+
+/// Who keeps its slot holds it, told with its time to new owners and to the comparison; nobody can claim the
+/// attempt that is over, not even who ran it, until the next one is granted.
+pub async fn who_keeps_its_slot_holds_it_and_cannot_be_claimed(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let action = world.action(0, "a").await;
+    let id = world.insert_requested(&action).await;
+    let (worker, other) = (world.worker("w").await, world.worker("v").await);
+    let claim = async |worker, attempt| {
+        let claimed = store.claim(worker, &[(id, Attempt(attempt))]).await;
+        claimed.unwrap().len()
+    };
+    assert_eq!(claim(worker, 1).await, 1);
+    let mut kept = put_back(id, 1, failed());
+    kept.status = None;
+    kept.put_back = Some(PutBack {
+        keeps_slot: true,
+        ..failed()
+    });
+    // Written again it is the same.
+    for _ in 0..2 {
+        world.update(vec![kept.clone()]).await;
+        let row = row(&store, id).await;
+        assert_eq!((row.status, row.attempt), (Status::Requested, Attempt(1)));
+        assert_eq!((row.unbegun, row.retried), (2, true));
+        assert_eq!(
+            (row.not_before, row.kept_until),
+            (Some(until()), Some(until()))
+        );
+        let page = store.load_partition(PartitionId(0), None, 10).await;
+        assert_eq!(page.unwrap().rows, [row]);
+    }
+    let slot = &store.load_slots(&[id]).await.unwrap()[0];
+    assert_eq!((slot.kept_until, slot.worker), (Some(until()), None));
+    assert_eq!((slot.running_for, slot.worker_over), (None, false));
+    for (worker, attempt) in [(worker, 1), (other, 1), (other, 2)] {
+        assert_eq!(claim(worker, attempt).await, 0, "attempt {attempt}");
+    }
+    let mut next = grant(id, 2);
+    next.put_back = Some(PutBack {
+        last_error: None,
+        ..failed()
+    });
+    let committed = world.update(vec![next]).await;
+    assert_eq!(committed.granted.len(), 1, "with its body");
+    // What comes late of the attempt before changes nothing.
+    world.update(vec![kept]).await;
+    let now = row(&store, id).await;
+    assert_eq!((now.status, now.attempt), (Status::Requested, Attempt(2)));
+    assert_eq!((now.kept_until, now.retried), (None, true));
+    assert_eq!(claim(other, 2).await, 1);
+    world.end(&[id], Status::Succeeded).await;
+    assert!(world.record(id).await.last_error.is_some());
 }

@@ -43,6 +43,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             running_for: None,
             cancel_requested: false,
             demand: None,
+            kept_until: None,
         },
         SlotRow {
             front: false,
@@ -59,6 +60,7 @@ pub async fn slots_are_loaded_with_their_holders(store: Arc<dyn Store>) {
             running_for: slots[1].running_for,
             cancel_requested: true,
             demand: None,
+            kept_until: None,
         },
     ];
     // Both got their slot as they were accepted.

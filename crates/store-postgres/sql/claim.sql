@@ -4,7 +4,8 @@
 -- orders the claim before or after the owner's write. A row that this worker runs already is
 -- returned again, through the same UPDATE and not through a second read: two claims of one
 -- worker may overlap when the answer to the first was lost, and only an UPDATE waits for the
--- other and then looks again. The rows are found as in commit.sql.
+-- other and then looks again. An attempt that is over, and whose execution keeps its slot for the next one,
+-- is not there to be claimed. The rows are found as in commit.sql.
 WITH lease AS MATERIALIZED (
     SELECT EXISTS (
         SELECT FROM attune.worker_lease l
@@ -18,7 +19,8 @@ claimed AS (
     WHERE (SELECT holds FROM lease)
       AND e.id = ANY($2::bigint[])
       AND e.attempt = ($3::integer[])[width_bucket(e.id, $2::bigint[])]
-      AND (e.status = 'requested' OR (e.status = 'running' AND e.worker = $1::uuid))
+      AND ((e.status = 'requested' AND e.kept_until IS NULL)
+           OR (e.status = 'running' AND e.worker = $1::uuid))
     RETURNING e.id, e.attempt, e.cancel_requested
 )
 -- One row without an id says that the lease is over.

@@ -205,6 +205,7 @@ fn put_back(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
     binds.column(&put_back, |(_, back)| {
         text::optional(back.last_error.as_ref())
     });
+    binds.column(&put_back, |(_, back)| back.keeps_slot);
     binds.finish().map(Some)
 }
 

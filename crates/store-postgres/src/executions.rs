@@ -33,6 +33,13 @@ impl ExecutionStore for PostgresStore {
             .await
     }
 
+    async fn find_parameters(&self, id: ExecutionId) -> Result<Option<String>, StoreError> {
+        let pool = self.db.general.clone();
+        self.db
+            .run(async move { history::find_parameters(&pool, id).await })
+            .await
+    }
+
     async fn list_executions(
         &self,
         filter: &ExecutionFilter,

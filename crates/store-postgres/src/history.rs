@@ -8,6 +8,7 @@
 use attune_core::{ExecutionId, Status};
 use attune_store::{Cursor, ExecutionFilter, ExecutionPage, ExecutionRecord, Standing};
 use chrono::{DateTime, Duration, Utc};
+use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 
 use crate::bind::Binds;
@@ -76,6 +77,16 @@ pub(crate) async fn find_standing(
     let (active, ended) = (sql::FIND_STANDING_ACTIVE, sql::FIND_STANDING_ENDED);
     let row = row_of(pool, id, active, ended).await?;
     row.as_ref().map(standing).transpose()
+}
+
+/// What it was given, as it was written.
+pub(crate) async fn find_parameters(
+    pool: &PgPool,
+    id: ExecutionId,
+) -> Result<Option<String>, Failure> {
+    let (active, ended) = (sql::FIND_PARAMETERS_ACTIVE, sql::FIND_PARAMETERS_ENDED);
+    let row = row_of(pool, id, active, ended).await?;
+    Ok(row.map(|row| row.try_get("parameters")).transpose()?)
 }
 
 /// What two statements find of an execution. What leaves the active ones while it is looked for is in

@@ -118,10 +118,11 @@ fn read_active(
         bool,
         Option<&'r [u8]>,
         bool,
+        Option<Time>,
     );
     let columns = Columns::from_row(row)?;
     let (id, action, rank, text, attempt, created, not_before, cancel_requested, ..) = columns;
-    let (.., unbegun, retried, demand, front) = columns;
+    let (.., unbegun, retried, demand, front, kept_until) = columns;
     Ok(ActiveRow {
         id: ExecutionId(id),
         action_id: ActionId(action),
@@ -135,6 +136,7 @@ fn read_active(
         cancel_requested,
         demand: demand.and_then(Demand::from_bytes),
         front,
+        kept_until: kept_until.map(|Time(at)| at),
     })
 }
 
@@ -214,6 +216,7 @@ fn slot_row(row: &PgRow, doubts: &mut Doubts) -> Result<SlotRow, Failure> {
             .try_get::<Option<&[u8]>, _>("demand")?
             .and_then(Demand::from_bytes),
         front: row.try_get("front")?,
+        kept_until: time::optional(row, "kept_until")?,
     })
 }
 

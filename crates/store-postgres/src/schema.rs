@@ -121,6 +121,11 @@ fn migrations() -> Vec<Migration> {
             "additive_end_code",
             include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),
         ),
+        (
+            24,
+            "additive_kept_slot",
+            include_str!("../../../migrations/postgres/0024_additive_kept_slot.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

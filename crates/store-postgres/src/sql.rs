@@ -41,6 +41,8 @@ statements! {
     FIND_ACTIVE = "find_active",
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_ENDED = "find_ended",
+    FIND_PARAMETERS_ACTIVE = "find_parameters_active",
+    FIND_PARAMETERS_ENDED = "find_parameters_ended",
     FIND_PAUSE = "find_pause",
     FIND_QUEUE_STATS = "find_queue_stats",
     FIND_STANDING_ACTIVE = "find_standing_active",

@@ -6,7 +6,7 @@ UPDATE execution_active AS a
        started_at = coalesce(a.started_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
   FROM (SELECT value ->> 'id' AS id, value ->> 'attempt' AS attempt FROM jsonb_each(?2)) AS c
  WHERE a.id = c.id AND a.attempt = c.attempt
-   AND (a.status = 'requested' OR (a.status = 'running' AND a.worker = ?1))
+   AND ((a.status = 'requested' AND a.kept_until IS NULL) OR (a.status = 'running' AND a.worker = ?1))
    AND EXISTS (SELECT 1 FROM worker_lease
                 WHERE worker = ?1 AND NOT ended)
 RETURNING id, attempt, cancel_requested

@@ -108,6 +108,7 @@ struct PutBackRow<'a> {
     not_before: Option<String>,
     unbegun: u16,
     last_error: Option<&'a str>,
+    keeps_slot: bool,
 }
 
 #[derive(Serialize)]
@@ -333,6 +334,7 @@ fn put_back_row(update: &Update) -> Option<PutBackRow<'_>> {
         not_before: put_back.not_before.map(time_text),
         unbegun: put_back.unbegun,
         last_error: put_back.last_error.as_deref(),
+        keeps_slot: put_back.keeps_slot,
     })
 }
 

@@ -39,6 +39,15 @@ impl ExecutionStore for SqliteStore {
         .await
     }
 
+    async fn find_parameters(&self, id: ExecutionId) -> Result<Option<String>, StoreError> {
+        let query = sqlx::query(sql::FIND_PARAMETERS).bind(id.0);
+        self.task(async move |inner: Arc<Inner>| {
+            let row = query.fetch_optional(&mut *inner.reader().await?).await?;
+            Ok(row.map(|row| row.try_get("parameters")).transpose()?)
+        })
+        .await
+    }
+
     async fn list_executions(
         &self,
         filter: &ExecutionFilter,

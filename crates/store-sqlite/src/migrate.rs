@@ -100,6 +100,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_end_code",
         include_str!("../../../migrations/sqlite/0019_additive_end_code.sql"),
     ),
+    (
+        21,
+        "additive_kept_slot",
+        include_str!("../../../migrations/sqlite/0021_additive_kept_slot.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -87,6 +87,7 @@ pub(crate) fn active_row(row: &SqliteRow) -> Result<ActiveRow, sqlx::Error> {
         cancel_requested: row.try_get(7)?,
         demand: row.try_get::<Option<&str>, _>(10)?.and_then(demand),
         front: row.try_get(11)?,
+        kept_until: optional_time(row, "kept_until")?,
     })
 }
 
@@ -107,6 +108,7 @@ pub(crate) fn slot_row(row: &SqliteRow) -> Result<SlotRow, sqlx::Error> {
         cancel_requested: row.try_get("cancel_requested")?,
         demand: row.try_get::<Option<&str>, _>("demand")?.and_then(demand),
         front: row.try_get("front")?,
+        kept_until: optional_time(row, "kept_until")?,
     })
 }
 

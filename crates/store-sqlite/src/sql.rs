@@ -44,6 +44,7 @@ statements! {
     FIND_ACTION = "find_action",
     FIND_DEAD_LETTER = "find_dead_letter",
     FIND_EXECUTION = "find_execution",
+    FIND_PARAMETERS = "find_parameters",
     FIND_PAUSE = "find_pause",
     FIND_QUEUE_STATS = "find_queue_stats",
     FIND_STANDING = "find_standing",

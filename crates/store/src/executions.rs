@@ -264,6 +264,13 @@ pub trait ExecutionStore: Send + Sync {
     /// When the store fails.
     async fn find_standing(&self, id: ExecutionId) -> Result<Option<Standing>, StoreError>;
 
+    /// What the execution with this id was given, as JSON and as it was written: in
+    /// [`ExecutionRecord::parameters`] a number may have lost digits.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn find_parameters(&self, id: ExecutionId) -> Result<Option<String>, StoreError>;
+
     /// Up to `limit` executions, the newest first, after `after`.
     ///
     /// # Errors

@@ -85,8 +85,8 @@ pub struct Update {
     pub put_back: Option<PutBack>,
 }
 
-/// What is written of an execution that waits again after it had a slot; also where the same batch
-/// grants it the next one.
+/// What is written of an execution that waits again after it had a slot, or keeps it until its next try;
+/// also where the same batch grants it the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutBack {
     /// Until when it waits; in place of what was written before, also when it is nothing.
@@ -95,6 +95,9 @@ pub struct PutBack {
     pub unbegun: u16,
     /// Why its last try ended; what was written before stays without it.
     pub last_error: Option<String>,
+    /// Whether it keeps its slot until `not_before`, in an update without a status: it is `Requested`
+    /// again, by no worker, and nobody can claim it before it is granted its next attempt.
+    pub keeps_slot: bool,
 }
 
 /// Where an execution stands that waits and was moved by hand. Writing it twice is the same as once.

@@ -34,6 +34,8 @@ pub struct ActiveRow {
     pub demand: Option<Demand>,
     /// [`MovedExecution::front`](crate::MovedExecution::front).
     pub front: bool,
+    /// Until when it keeps its slot: [`PutBack::keeps_slot`](crate::PutBack::keeps_slot).
+    pub kept_until: Option<DateTime<Utc>>,
 }
 
 /// What an execution says by which it can be grouped.
@@ -130,4 +132,6 @@ pub struct SlotRow {
     pub demand: Option<Demand>,
     /// As for [`ActiveRow::front`].
     pub front: bool,
+    /// As for [`ActiveRow::kept_until`].
+    pub kept_until: Option<DateTime<Utc>>,
 }

@@ -11,6 +11,7 @@ mod operations;
 mod pauses;
 mod probes;
 mod queues;
+mod resubmit;
 mod submit;
 mod worker;
 
@@ -119,6 +120,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(submit::submit, executions::list))
         .routes(routes!(executions::show))
         .routes(routes!(executions::cancel))
+        .routes(routes!(resubmit::resubmit))
         .routes(routes!(explain::explain))
         .routes(routes!(holders::release))
         .routes(routes!(actions::list))

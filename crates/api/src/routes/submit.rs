@@ -59,6 +59,15 @@ pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<R
     }
     let mut submission: Submission = body::parse(&body)?;
     let request_id = name_request(&mut submission, key)?;
+    submit_one(app, request_id, submission).await
+}
+
+/// Asks for one execution, and answers when its owner has.
+pub(super) async fn submit_one(
+    app: App,
+    request_id: RequestId,
+    submission: Submission,
+) -> Result<Response, ApiError> {
     prepare(&app, &submission, request_id, app.check_deadline()).await?;
     let mut answers = send(app, vec![(request_id, submission)]).await?.into_iter();
     let submitted = answers
@@ -133,7 +142,7 @@ async fn prepare_item(
 }
 
 /// The request id that the header stands for.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<RequestId>, ApiError> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<RequestId>, ApiError> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else {
         return Ok(None);

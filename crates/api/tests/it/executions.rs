@@ -1,7 +1,9 @@
-//! `/api/v1/executions`: reading and cancelling.
+//! `/api/v1/executions`: reading, cancelling and running again.
 
 use attune_commands::ClientError;
-use attune_core::{Epoch, ExecutionId, PartitionId, RejectCode, RequestId, Seq, Status};
+use attune_core::{
+    Epoch, ExecutionId, PartitionId, Priority, RejectCode, RequestId, Seq, Status, Submission,
+};
 use axum::http::StatusCode;
 
 use crate::fakes::{State, execution_id, record};
@@ -150,6 +152,81 @@ async fn what_cannot_be_shown_can_be_cancelled() {
     assert!(api.fake.with(marked));
     let refused = api.post(&path(ended), "").await;
     assert_eq!(refused.error(), (409, "ALREADY_ENDED", ""));
+}
+
+/// Everything that was asked for is asked for again, under a request of its own, and the old one is named.
+#[tokio::test]
+async fn what_has_ended_is_run_again_as_a_new_one() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| {});
+    let old = execution_id(70);
+    api.fake.with(|state| {
+        let mut ended = record(70, Status::Failed, 0);
+        ended.priority = Priority::High;
+        ended.parameters = serde_json::json!({"n": 1});
+        ended.requested_by = Some("ann".to_owned());
+        ended.group = Some("g".to_owned());
+        ended.labels.insert("a".to_owned(), "b".to_owned());
+        ended.timeout_seconds = Some(9);
+        ended.not_before = Some(ended.created);
+        state.executions.insert(ended.id, ended);
+    });
+    let path = format!("/api/v1/executions/{old}/resubmit");
+    let key = [("idempotency-key", "once")];
+    let first = api.post_with(&path, "", &key).await;
+    assert_eq!(first.status, StatusCode::CREATED, "{first:?}");
+    let location = format!("/api/v1/executions/{}", first.body["id"]);
+    assert_eq!(first.header(axum::http::header::LOCATION), location);
+    let second = api.post_with(&path, "", &key).await;
+    assert_eq!(second.status, StatusCode::OK, "{second:?}");
+    assert_eq!(second.body["id"], first.body["id"]);
+    // Without a key it is another one each time.
+    assert_eq!(api.post(&path, "").await.status, StatusCode::CREATED);
+    let asked = api.fake.with(|state| std::mem::take(&mut state.submitted));
+    assert_eq!(asked.len(), 2);
+    let expected = Submission {
+        request_id: Some(RequestId::from_key("once")),
+        parameters: serde_json::value::to_raw_value(&serde_json::json!({"n": 1})).unwrap(),
+        priority: Some(Priority::High),
+        requested_by: Some("ann".to_owned()),
+        group: Some("g".to_owned()),
+        labels: [("a".to_owned(), "b".to_owned())].into(),
+        timeout_seconds: Some(9),
+        requeue_of: Some(old),
+        ..Submission::new("core.echo")
+    };
+    let text = |it: &Submission| serde_json::to_string(it).unwrap();
+    assert_eq!(text(&asked[0]), text(&expected));
+    assert_ne!(asked[1].request_id, asked[0].request_id);
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_again_is_refused() {
+    let api = api();
+    let resubmit = async |id: ExecutionId| {
+        api.post(&format!("/api/v1/executions/{id}/resubmit"), "")
+            .await
+    };
+    let waiting = resubmit(execution_id(0)).await;
+    assert_eq!(waiting.error(), (409, "NOT_ENDED", ""));
+    let message = waiting.body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("it is queued"), "{message}");
+    let missing = resubmit(execution_id(99)).await;
+    assert_eq!(missing.error(), (404, "UNKNOWN_EXECUTION", ""));
+    let gone = resubmit(execution_id(1)).await;
+    assert_eq!(gone.error(), (422, "UNKNOWN_ACTION", "action_ref"));
+    // What it was given does not fit the action any more.
+    let schema = serde_json::json!({"type": "object", "required": ["n"]});
+    api.fake.add_action("core.echo", |spec| {
+        spec.parameters = serde_json::from_value(schema).unwrap();
+    });
+    let unfit = resubmit(execution_id(3)).await;
+    assert_eq!((unfit.error().0, unfit.error().1), (422, "INVALID_INPUT"));
+    assert!(api.fake.with(|state| state.submitted.is_empty()));
+    let twice = [("idempotency-key", "a"), ("idempotency-key", "b")];
+    let path = format!("/api/v1/executions/{}/resubmit", execution_id(1));
+    let answer = api.post_with(&path, "", &twice).await;
+    assert_eq!(answer.error(), (422, "INVALID_INPUT", "Idempotency-Key"));
 }
 
 /// Executions with this many bytes in each of their long parts.

@@ -416,6 +416,10 @@ impl ExecutionStore for Fake {
         })
     }
 
+    async fn find_parameters(&self, id: ExecutionId) -> Result<Option<String>, StoreError> {
+        self.store(|state| Some(state.executions.get(&id)?.parameters.to_string()))
+    }
+
     async fn list_executions(
         &self,
         filter: &ExecutionFilter,

@@ -44,6 +44,7 @@ mod queues;
 mod rates;
 mod requests;
 mod restarts;
+mod resubmits;
 mod retries;
 mod runs;
 mod stranger;

@@ -200,7 +200,6 @@ async fn nonsense(system: &System) -> anyhow::Result<()> {
         ),
         (json!({"per_user_limit": 0}), "per_user_limit"),
         (json!({"per_user_limit": "many"}), "per_user_limit"),
-        (json!({"retry": {"hold_slot": true}}), "hold_slot"),
     ] {
         let mut body = spec.clone();
         body["policy"] = policy;

@@ -11,6 +11,7 @@ use crate::support::{limited, number, on_both_wirings};
 on_both_wirings! {
     places => embedded_retry_keeps_its_place, cluster_retry_keeps_its_place;
     kept => embedded_back_off_outlives_its_owner, cluster_back_off_outlives_its_owner;
+    same_slot => embedded_try_in_the_same_slot, cluster_try_in_the_same_slot;
     timeouts => embedded_time_outs_are_tried_again, cluster_time_outs_are_tried_again;
     nonsense => embedded_retries_that_make_no_sense, cluster_retries_that_make_no_sense;
 }
@@ -116,6 +117,78 @@ async fn kept(system: &System) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Who keeps its slot begins anew in it before everybody who waits, also when its owner has died meanwhile;
+/// one that is cancelled while it waits gives it to the next.
+async fn same_slot(system: &System) -> anyhow::Result<()> {
+    const REF: &str = "it.steps";
+    let api = &system.api;
+    let mut gate = Gate::open().await?;
+    let with_backoff = |millis: u32| {
+        let mut spec = limited(REF, &gate.run(), 1);
+        let backoff = json!({"initial_ms": millis, "factor": 1, "max_ms": millis, "jitter": 0});
+        spec["policy"]["retry"] =
+            json!({"max_attempts": 3, "on": ["failed"], "backoff": backoff, "hold_slot": true});
+        spec
+    };
+    let (short, long) = (with_backoff(8_000), with_backoff(3_600_000));
+    api.apply(&short).await?;
+    let first = api.submit(REF, json!({})).await?.id;
+    let urgent = json!({"action_ref": REF, "priority": "critical"});
+    let inside = gate.next().await?;
+    let other = number(&api.try_submit(&urgent).await?.expect(201)?, "id")?;
+    inside.leave(3).await?;
+    let kept = wait_for("a slot that is kept", async || {
+        let found = api.execution(first).await?;
+        ensure!(
+            found["status"] == "requested" && !found["last_error"].is_null(),
+            "{found}"
+        );
+        Ok(found)
+    })
+    .await?;
+    let due = not_before(&kept)?;
+    let said = api
+        .get(&format!("/api/v1/executions/{first}/explain"))
+        .await?;
+    let said = said.expect(200)?;
+    ensure!(said["state"] == "holds_slot", "{said}");
+    ensure!(said["waits_for"][0]["kind"] == "backoff", "{said}");
+    let name = match system.wiring() {
+        Wiring::Embedded => "standalone",
+        Wiring::Cluster => "executor",
+    };
+    system.kill(name).await?;
+    system.start_again(name).await?;
+    let inside = gate.next().await?;
+    ensure!(
+        inside.execution_id == first && Utc::now() >= due,
+        "{inside:?}"
+    );
+    let again = api.execution(first).await?;
+    ensure!(number(&again, "attempt")? == 2, "{again}");
+    api.apply(&long).await?;
+    inside.leave(4).await?;
+    wait_for("a slot that is kept", async || {
+        let found = api.execution(first).await?;
+        let error = found["last_error"].as_str().unwrap_or_default();
+        ensure!(
+            error.contains('4') && number(&found, "attempt")? == 2,
+            "{found}"
+        );
+        Ok(())
+    })
+    .await?;
+    let cancelled = api.cancel(first).await?.expect(202)?;
+    ensure!(cancelled["status"] == "cancelled", "{cancelled}");
+    let inside = gate.next().await?;
+    ensure!(inside.execution_id == other, "{inside:?}");
+    inside.leave(0).await?;
+    api.until(other, "succeeded").await?;
+    api.until_queue(REF, json!({"active_count": 0, "queue_length": 0}))
+        .await?;
+    Ok(())
+}
+
 /// A run that took too long is tried again where the policy says so; one that fails is not, then.
 async fn timeouts(system: &System) -> anyhow::Result<()> {
     let api = &system.api;
@@ -153,7 +226,10 @@ async fn nonsense(system: &System) -> anyhow::Result<()> {
         (json!({"max_attempts": 4}), "`max_attempts`"),
         (json!({"on": ["failed"]}), "`on_worker_lost`"),
         (json!({"on": ["cancelled"]}), "policy.retry.on"),
-        (json!({"hold_slot": true}), "hold_slot"),
+        (
+            json!({"hold_slot": true, "backoff": {"initial_ms": 3_600_001, "max_ms": 3_600_001}}),
+            "policy.retry.hold_slot",
+        ),
         (
             json!({"backoff": {"initial_ms": 0}}),
             "policy.retry.backoff.initial_ms",

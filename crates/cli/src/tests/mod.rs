@@ -113,6 +113,7 @@ fn the_command_line_is_sound_and_documents_its_exit_codes() {
         &["queues"],
         &["action", "apply"],
         &["executions", "cancel"],
+        &["executions", "resubmit"],
         &["dead-letters", "requeue"],
     ] {
         let found = path.iter().fold(&mut command, |command, name| {
@@ -479,4 +480,51 @@ async fn cancelling_several_tells_each() {
         output.problems[0].starts_with("cannot cancel 3: "),
         "{output:?}"
     );
+}
+
+#[tokio::test]
+async fn resubmitting_several_tells_each() {
+    let (server, url) = start().await;
+    let output = attune(&url, "executions resubmit 7 3 9 --key k").await;
+    let output = output.unwrap();
+    assert_eq!(
+        output.text,
+        "execution 7 runs again as 1, which is queued\nexecution 9 runs again as 2, which is queued"
+    );
+    assert_eq!(output.exit, Exit::Refused);
+    assert_eq!(output.problems.len(), 1, "{output:?}");
+    assert!(output.problems[0].starts_with("cannot run 3 again: "));
+    let output = attune(&url, "executions resubmit 7 --key k --json").await;
+    let answer: Value = serde_json::from_str(&output.unwrap().text).unwrap();
+    let answer = &answer["resubmitted"][0];
+    assert_eq!(
+        (&answer["id"], &answer["requeue_of"]),
+        (&json!(1), &json!(7))
+    );
+    assert_eq!(answer["repeated"], true);
+    assert_eq!(server.lock().unwrap().accepted.len(), 2);
+}
+
+#[tokio::test]
+async fn resubmitting_by_options_counts_first_and_goes_by_age() {
+    let (server, url) = start().await;
+    for _ in 0..3 {
+        attune(&url, "submit core.echo").await.unwrap();
+    }
+    let which = "executions resubmit --status failed,timed_out";
+    let counted = attune(&url, &format!("{which} --dry-run")).await.unwrap();
+    assert_eq!(counted.text, "3 executions would be run again");
+    assert_eq!(server.lock().unwrap().accepted.len(), 3);
+    let output = attune(&url, which).await.unwrap();
+    // The list has the newest first, which this server calls 1.
+    assert_eq!(output.text.lines().count(), 2, "{output:?}");
+    assert!(
+        output
+            .text
+            .ends_with("execution 1 runs again as 5, which is queued")
+    );
+    assert!(output.problems[0].contains("NOT_ENDED"), "{output:?}");
+    let waiting = attune(&url, "executions resubmit --status queued").await;
+    let message = waiting.unwrap_err().message;
+    assert!(message.contains("has ended"), "{message}");
 }

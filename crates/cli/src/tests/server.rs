@@ -167,6 +167,16 @@ async fn cancel(Path(id): Path<i64>) -> Answer {
     }
 }
 
+async fn resubmit(State(server): State<Shared>, Path(id): Path<i64>, headers: HeaderMap) -> Answer {
+    if id == 3 {
+        return refusal(StatusCode::CONFLICT, "NOT_ENDED", "", None);
+    }
+    let key = headers["idempotency-key"].to_str().unwrap().to_owned();
+    let mut server = server.lock().unwrap();
+    let answer = server.accept(json!({"requeue_of": id}), key);
+    (StatusCode::CREATED, Json(answer))
+}
+
 async fn apply(
     State(server): State<Shared>,
     Path(name): Path<String>,
@@ -216,6 +226,7 @@ pub(super) async fn start() -> (Shared, String) {
         .route("/api/v1/executions", post(submit).get(list))
         .route("/api/v1/executions/{id}", get(show))
         .route("/api/v1/executions/{id}/cancel", post(cancel))
+        .route("/api/v1/executions/{id}/resubmit", post(resubmit))
         .route("/api/v1/actions/{ref}", put(apply).get(show_action))
         .with_state(shared.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

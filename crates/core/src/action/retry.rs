@@ -37,10 +37,12 @@ impl ActionSpec {
                 .unwrap_or(MAX_ATTEMPTS),
             on: written.on.unwrap_or_else(|| all.collect()),
             backoff: is_written.then_some(written.backoff),
+            hold_slot: written.hold_slot,
         }
     }
 
-    /// Two fields that mean the same may not contradict each other.
+    /// Two fields that mean the same may not contradict each other, and no slot is held for longer than it
+    /// may be used.
     pub(super) fn check_retry(&self) -> Result<(), Reject> {
         let Some(retry) = self.policy.retry else {
             return Ok(());
@@ -63,6 +65,16 @@ impl ActionSpec {
             };
             let words = format!("`on_worker_lost` is {has}; leave `on_worker_lost` out");
             return Err(Reject::field("on_worker_lost", words));
+        }
+        let initial_ms = retry.backoff.initial_ms;
+        if retry.hold_slot && initial_ms > u64::from(self.timeout_seconds) * 1_000 {
+            let field = "policy.retry.hold_slot";
+            let words = format!(
+                "`{field}` keeps a slot idle for `policy.retry.backoff.initial_ms` ({initial_ms}), which is \
+                 longer than a run may take (`timeout_seconds`, {}); wait for less, or leave `{field}` out",
+                self.timeout_seconds
+            );
+            return Err(Reject::field(field, words));
         }
         Ok(())
     }
@@ -136,5 +148,21 @@ mod tests {
             let refused = with(rest).check().unwrap_err();
             assert_eq!(refused.field.as_deref(), Some(field), "{refused}");
         }
+    }
+
+    #[test]
+    fn no_slot_is_kept_for_longer_than_a_run_may_take() {
+        let text = r#"{"ref":"a.b","run":{"program":["/bin/true"]},"timeout_seconds":3,
+            "policy":{"retry":{"hold_slot":true,"backoff":{"initial_ms":3000}}}}"#;
+        let mut spec = spec(text);
+        assert_eq!(spec.check(), Ok(()));
+        assert!(spec.retry().hold_slot);
+        let retry = spec.policy.retry.as_mut().unwrap();
+        retry.backoff.initial_ms = 3_001;
+        let refused = spec.check().unwrap_err();
+        assert_eq!(refused.field.as_deref(), Some("policy.retry.hold_slot"));
+        assert!(refused.message.contains("3001"), "{refused}");
+        spec.policy.retry.as_mut().unwrap().hold_slot = false;
+        assert_eq!(spec.check(), Ok(()));
     }
 }

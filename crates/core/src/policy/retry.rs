@@ -217,6 +217,9 @@ pub struct Retry {
     /// How long it waits before.
     #[serde(default)]
     pub backoff: Backoff,
+    /// Whether it keeps its slot meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold_slot: bool,
 }
 
 impl Retry {
@@ -236,6 +239,8 @@ pub struct RetryRule {
     pub on: TryEnds,
     /// How long each waits; without one it waits for its slot alone.
     pub backoff: Option<Backoff>,
+    /// Whether it keeps its slot while it waits.
+    pub hold_slot: bool,
 }
 
 impl RetryRule {
@@ -339,7 +344,12 @@ mod tests {
         assert_eq!(again, retry);
         let wrong = serde_json::from_str::<Retry>(r#"{"on":["cancelled"]}"#).unwrap_err();
         assert!(wrong.to_string().contains("worker_lost"), "{wrong}");
-        let unknown = serde_json::from_str::<Retry>(r#"{"hold_slot":true}"#).unwrap_err();
-        assert!(unknown.to_string().contains("hold_slot"), "{unknown}");
+        let unknown = serde_json::from_str::<Retry>(r#"{"keep_slot":true}"#).unwrap_err();
+        assert!(unknown.to_string().contains("keep_slot"), "{unknown}");
+        assert_eq!(
+            serde_json::to_value(Retry::default()).unwrap()["hold_slot"],
+            serde_json::Value::Null,
+            "stored as before where it is not said"
+        );
     }
 }

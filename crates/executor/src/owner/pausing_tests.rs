@@ -128,6 +128,7 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
         not_before: None,
         cancel_requested: false,
         demand: None,
+        kept_until: None,
     };
     let id = row.id;
     let partition = world.owner.partition_mut(here).unwrap();

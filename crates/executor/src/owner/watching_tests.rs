@@ -1,5 +1,4 @@
-//! Tests of how an owner judges the leases of others: by what it sees move and by its own clock,
-//! while the store's clock does what it likes; and of how it compares its slots with the store's.
+//! Tests of how an owner judges the leases of others, by its own clock, and compares slots with the store's.
 
 #[path = "beside_tests.rs"]
 mod beside;
@@ -448,6 +447,7 @@ fn slot(place: u32, worker: WorkerId) -> StoredSlot {
         running_for: Some(500),
         cancel_requested: false,
         demand: None,
+        kept_until: None,
     }
 }
 

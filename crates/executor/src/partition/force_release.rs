@@ -77,6 +77,7 @@ impl Partition {
         );
         let lost = Lost {
             begun: !command.never_begun,
+            keeps: false,
             why: &why,
         };
         let status = self.take_back(now, &action, execution_id, holder, &lost, out);

@@ -17,6 +17,8 @@ use crate::stored::End;
 pub(super) struct Lost<'a> {
     /// Whether it was begun.
     pub(super) begun: bool,
+    /// Whether its execution may keep the slot, where its policy says so.
+    pub(super) keeps: bool,
     /// Why it will not, for people.
     pub(super) why: &'a str,
 }
@@ -36,7 +38,10 @@ impl Partition {
         };
         // The execution and its attempt say which slot it is, whatever action the worker names.
         let found = self.index.get(&execution_id).copied();
-        let ended = found.filter(|_| outcome.status.is_reportable());
+        // Whoever waits for its next try has ended its last one.
+        let ended = found
+            .filter(|_| outcome.status.is_reportable())
+            .filter(|action_id| self.kept_until(*action_id, execution_id).is_none());
         let ended = ended.and_then(|action_id| {
             let key = (execution_id, attempt);
             let holder = self.retry(now, action_id, key, &outcome, out);
@@ -108,6 +113,9 @@ impl Partition {
         let Some(action_id) = self.index.get(&execution_id).copied() else {
             return;
         };
+        if self.kept_until(action_id, execution_id).is_some() {
+            return;
+        }
         let outcome = Arc::new(Outcome::failed(why));
         let counter = Counter::Undispatchable;
         let ended = self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
@@ -129,6 +137,10 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> Status {
         let (attempt, why) = (holder.attempt, lost.why);
+        if let Some(until) = self.kept_until(action.id, execution_id) {
+            self.let_go(action.id, execution_id, holder, until, out);
+            return Status::Queued;
+        }
         let words = || format!("{why} in attempt {attempt}");
         let (status, words, counter) = if holder.cancel_requested {
             let words = format!("cancelled; {why}");
@@ -136,7 +148,13 @@ impl Partition {
         } else {
             let tried = Tried::of(action, holder, TryEnd::WorkerLost, words);
             if tried.is_some() || !lost.begun {
-                let tried = tried.filter(|_| lost.begun);
+                let mut tried = tried.filter(|_| lost.begun);
+                let keeps = |tried: &Tried| lost.keeps && tried.rule.hold_slot;
+                if let Some(tried) = tried.take_if(|tried| keeps(tried)) {
+                    self.keep(now, action, execution_id, holder, tried, out);
+                    out.push(Effect::Count(Counter::Retried));
+                    return Status::Requested;
+                }
                 self.put_back(now, action, execution_id, holder, tried, out);
                 out.push(Effect::Count(Counter::Revoked));
                 return Status::Queued;

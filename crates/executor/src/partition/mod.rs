@@ -11,6 +11,7 @@ mod explaining;
 mod force_release;
 mod grouping;
 mod holders;
+mod keeping;
 mod log;
 mod operating;
 mod overflow;
@@ -108,6 +109,8 @@ pub struct Partition {
     unserved: BTreeSet<ActionId>,
     /// Queues that stand still until it is known what executions demand that are there.
     regrouping: BTreeSet<ActionId>,
+    /// Who is to end that keeps its slot without running; empty between two events.
+    ending: Vec<(ActionId, ExecutionId, Attempt)>,
     /// Bulk operations that are known here; absent nearly always.
     operations: Option<Box<Operations>>,
     /// What a step may do, and what may still be done in this round.
@@ -158,6 +161,7 @@ impl Partition {
             scheduled: ById::default(),
             unserved: BTreeSet::new(),
             regrouping: BTreeSet::new(),
+            ending: Vec::new(),
             operations: None,
             step_items: STEP_ITEMS,
             room: Room::of(STEP_ITEMS),
@@ -395,12 +399,13 @@ impl Partition {
                     execution_id: row.id,
                     action_id: action.id,
                     attempt: row.attempt,
+                    kept_until: row.kept_until,
                 });
             }
             self.index.insert(row.id, row.action_id);
             self.queues
                 .with_existing(row.action_id, |queue| restore(queue, now, &row));
-            if row.status == Status::Requested {
+            if row.status == Status::Requested && row.kept_until.is_none() {
                 // The dispatch may have been lost between the commit and the message.
                 let attempt = row.attempt;
                 out.push(Effect::Redispatch(Grantee {
@@ -483,6 +488,9 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
             share: Share::default(),
         };
         queue.restore_holder(row.id, holder, row.demand.as_ref());
+        if let Some(until) = row.kept_until {
+            queue.keep(row.id, row.attempt, until);
+        }
         return;
     }
     // Who had a slot before has the delay behind it that it came with: its place is before all who came

@@ -190,6 +190,7 @@ fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
         cancel_requested: row.cancel_requested,
         front: row.front,
         demand: None,
+        kept_until: None,
     });
     partition.step(now, Event::RecoverRows(rows.collect()));
     partition

@@ -137,6 +137,9 @@ impl Partition {
             cancel_requested: true,
             put_back: None,
         }));
+        if self.kept_until(action_id, execution_id).is_some() {
+            return self.ending.push((action_id, execution_id, attempt));
+        }
         out.push(Effect::CancelRun {
             execution_id,
             attempt,

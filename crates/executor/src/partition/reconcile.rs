@@ -116,10 +116,12 @@ impl Partition {
         let what = "it was held in the store only and counts from now on";
         self.mended_slot(action_id, execution_id, attempt, what, out);
         out.push(Effect::Count(Counter::SlotMissingMended));
+        let kept_until = row.kept_until;
         self.note(|| Fact::Held {
             execution_id,
             action_id,
             attempt,
+            kept_until,
         });
     }
 
@@ -226,6 +228,7 @@ impl Partition {
                 execution_id,
                 action_id,
                 attempt,
+                until: None,
             });
             mended.insert(action_id);
         }
@@ -308,6 +311,7 @@ impl Partition {
                 }));
                 let lost = Lost {
                     begun: true,
+                    keeps: true,
                     why: "its worker was lost",
                 };
                 self.take_back(now, &action, execution_id, holder, &lost, out);
@@ -320,6 +324,8 @@ impl Partition {
                 });
                 false
             }
+            // It is told when its time has come.
+            Status::Requested if self.kept_until(row.action_id, execution_id).is_some() => false,
             Status::Requested if bounds.is_forgotten(stamp - row.requested_at) => {
                 out.push(Effect::Count(Counter::Redispatched));
                 out.push(Effect::Redispatch(Grantee {

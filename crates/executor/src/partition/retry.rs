@@ -16,10 +16,10 @@ const MOST_WORDS: usize = 1_000;
 /// A try that has ended, and that is followed by another.
 #[derive(Debug)]
 pub(super) struct Tried {
-    end: TryEnd,
-    rule: RetryRule,
+    pub(super) end: TryEnd,
+    pub(super) rule: RetryRule,
     /// Why it ended, for people.
-    words: String,
+    pub(super) words: String,
 }
 
 impl Tried {
@@ -58,6 +58,14 @@ impl Partition {
         let holder = holder.filter(|holder| holder.attempt == attempt)?;
         let tried = Tried::of(&action, holder, end, || words_of(outcome))?;
         out.push(Effect::Count(Counter::Retried));
+        if tried.rule.hold_slot {
+            self.keep(now, &action, execution_id, holder, tried, out);
+            // Its slot is held on: for how long, its end says.
+            return Some(Holder {
+                held_since: None,
+                ..holder
+            });
+        }
         self.put_back(now, &action, execution_id, holder, Some(tried), out);
         Some(holder)
     }
@@ -90,17 +98,20 @@ impl Partition {
                 attempt,
                 end: tried.end,
                 not_before,
+                keeps_slot: false,
             },
             None => Fact::Revoked {
                 execution_id,
                 action_id,
                 attempt,
+                until: None,
             },
         });
         let put_back = PutBack {
             not_before,
             unbegun: holder.unbegun.saturating_add(u16::from(!begun)),
             last_error: tried.map(|tried| tried.words),
+            keeps_slot: false,
         };
         out.push(Effect::Change(Change {
             id: execution_id,

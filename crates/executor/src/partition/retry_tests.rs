@@ -24,6 +24,7 @@ fn retrying(limit: u32, change: impl FnOnce(&mut ActionSpec)) -> World {
             max_ms: 10_000,
             jitter: Factor(0.0),
         },
+        hold_slot: false,
     });
     change(&mut action.spec);
     world.round(vec![Event::ActionKnown(Box::new(action))]);

@@ -13,7 +13,7 @@ use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::policy::QueueLimits;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
-use crate::stored::{Change, End, Transition};
+use crate::stored::{Change, End, PutBack, Transition};
 
 impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
@@ -65,12 +65,16 @@ impl Partition {
         let Some(action) = self.actions.get(&action_id).cloned() else {
             return;
         };
+        if !self.ending.is_empty() {
+            self.end_kept(out);
+        }
         let queues = self.queues.clone();
         let deadline = queues.with_existing(action_id, |queue| {
             queue.pass(now);
             let counts = queue.limits().counts_starts();
             self.room.wakes -= queue.wake_delayed(now, self.room.wakes);
             // While some are due and asleep nobody is granted a slot: they may stand before who is awake.
+            self.begin_next_tries(now, queue, &action, out);
             let is_awake = !queue.has_due(now);
             let mut is_blocked = false;
             while is_awake && !self.room.is_used_up() {
@@ -88,7 +92,7 @@ impl Partition {
                         }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, (&action, queue.limits()), key, out);
+                        self.granted(now, (&action, queue.limits()), key, None, out);
                     }
                     Grant::Blocked(_) => {
                         is_blocked = true;
@@ -174,12 +178,14 @@ impl Partition {
         out.push(Effect::Count(counter));
     }
 
-    /// Says that an execution holds a slot from now on.
+    /// Says that an execution holds a slot from now on, in this attempt; `put_back` is what is written besides
+    /// of one that has kept its slot for it.
     pub(super) fn granted(
         &mut self,
         now: Millis,
         (action, limits): (&Arc<Action>, &QueueLimits),
         (execution_id, attempt): (ExecutionId, Attempt),
+        put_back: Option<Box<PutBack>>,
         out: &mut Vec<Effect>,
     ) {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
@@ -204,11 +210,14 @@ impl Partition {
         });
         out.push(Effect::Change(Change {
             id: execution_id,
-            transition: Some(Transition::grant()),
+            transition: Some(match put_back {
+                None => Transition::grant(),
+                Some(_) => Transition::next_try(),
+            }),
             attempt,
             grant_no: Some(grant_no),
             cancel_requested: false,
-            put_back: None,
+            put_back,
         }));
         out.push(Effect::Count(Counter::Granted));
         out.push(Effect::Dispatch(Grantee {

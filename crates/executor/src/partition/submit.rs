@@ -246,7 +246,11 @@ impl Partition {
             return Err(Reject::new(RejectCode::AlreadyEnded, words));
         };
         if self.ask_to_end(action_id, execution_id, out) {
-            return accepted(None);
+            if self.ending.is_empty() {
+                return accepted(None);
+            }
+            self.serve(now, action_id, out);
+            return accepted(Some(Status::Cancelled));
         }
         let take = |queue: &mut ActionQueue| queue.cancel_waiting(execution_id.seq());
         if let Some(waiting) = self.queues.with_existing(action_id, take).flatten() {

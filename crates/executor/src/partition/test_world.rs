@@ -164,6 +164,10 @@ impl World {
                 let now = stored.put_back.get_mut(&change.id).unwrap();
                 let error = earlier.and_then(|earlier| earlier.last_error);
                 now.last_error = now.last_error.take().or(error);
+                if now.keeps_slot {
+                    assert!(row.0.holds_slot() && change.transition.is_none());
+                    row.0 = Status::Requested;
+                }
             }
         }
         for end in &batch.ends {
@@ -287,6 +291,9 @@ impl World {
                     not_before: put_back.and_then(|it| it.not_before),
                     cancel_requested: false,
                     demand: None,
+                    kept_until: put_back
+                        .filter(|it| it.keeps_slot)
+                        .and_then(|it| it.not_before),
                 }
             })
             .collect()
@@ -324,6 +331,7 @@ impl World {
             running_for: None,
             cancel_requested: false,
             demand: None,
+            kept_until: None,
         }
     }
 
@@ -352,20 +360,24 @@ fn judge(facts: &[Fact]) {
     let mut holders: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
     let mut attempts: BTreeMap<ExecutionId, Attempt> = BTreeMap::new();
     let (mut requests, mut ended) = (HashSet::new(), HashSet::new());
-    let mut last_grant = None;
-    let mut paused = false;
+    let (mut last_grant, mut paused, mut kept) = (None, false, BTreeSet::new());
     for fact in facts {
         match fact.clone() {
             Fact::Acquired { .. } => {
                 holders.clear();
+                kept.clear();
                 paused = false;
             }
             Fact::Paused { hold, .. } => paused = hold.mode.is_some(),
             Fact::Held {
                 execution_id,
                 attempt,
+                kept_until,
                 ..
-            } => assert_eq!(holders.insert(execution_id, attempt), None),
+            } => {
+                assert_eq!(holders.insert(execution_id, attempt), None);
+                kept.extend(kept_until.map(|_| execution_id));
+            }
             Fact::Accepted {
                 execution_id: id,
                 priority,
@@ -394,6 +406,10 @@ fn judge(facts: &[Fact]) {
                 let earlier = attempts.insert(id, attempt);
                 assert_eq!(attempt, earlier.unwrap_or(Attempt(0)).next());
                 assert!(!ended.contains(&id), "{id} was granted after its end");
+                if kept.remove(&id) {
+                    assert_eq!(holders.insert(id, attempt), earlier, "in its slot");
+                    continue;
+                }
                 if !delayed.remove(&id) {
                     let first = waiting.pop_first().map(|(.., first)| first);
                     assert_eq!(first, Some(id), "in order");
@@ -404,10 +420,25 @@ fn judge(facts: &[Fact]) {
             Fact::Revoked {
                 execution_id: id,
                 attempt,
+                until,
                 ..
             } => {
                 assert_eq!(holders.remove(&id), Some(attempt));
-                waiting.insert((priorities[&id], id.seq(), id));
+                assert_eq!(kept.remove(&id), until.is_some());
+                if until.is_some() {
+                    delayed.insert(id);
+                } else {
+                    waiting.insert((priorities[&id], id.seq(), id));
+                }
+            }
+            Fact::Retried {
+                execution_id: id,
+                attempt,
+                keeps_slot: true,
+                ..
+            } => {
+                assert_eq!(holders.get(&id), Some(&attempt));
+                assert!(kept.insert(id), "its try ends once");
             }
             Fact::Retried {
                 execution_id: id,
@@ -422,6 +453,7 @@ fn judge(facts: &[Fact]) {
             } => {
                 assert!(ended.insert(id), "{id} ended twice");
                 holders.remove(&id);
+                kept.remove(&id);
                 delayed.remove(&id);
                 waiting.retain(|(.., other)| *other != id);
             }

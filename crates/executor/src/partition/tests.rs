@@ -395,6 +395,7 @@ fn after_a_take_over_a_delayed_start_counts_as_waiting_from_its_time_on() {
         not_before: Some(now - 59_999),
         cancel_requested: false,
         demand: None,
+        kept_until: None,
     };
     world.partition.step(now, Event::RecoverRows(vec![row]));
     let mut ends_at = |now| {
@@ -425,6 +426,7 @@ fn after_a_take_over_who_had_a_slot_before_is_not_delayed_again() {
         not_before,
         cancel_requested: false,
         demand: None,
+        kept_until: None,
     };
     let later = Some(now + 7_200_000);
     // Of one it is written that it is tried again then.

@@ -498,6 +498,11 @@ impl Groups {
         self.unsure.extend(classes);
     }
 
+    /// Somebody of a class has started who did not wait in it: whether its rate is used up is looked at.
+    pub(crate) fn has_started(&mut self, group: Group) {
+        self.unsure.push(group);
+    }
+
     fn come_back(&mut self, limits: &QueueLimits, group: Group) {
         let waits = self.class(group).and_then(|class| class.waits.take());
         if let Some(until) = waits {

@@ -282,7 +282,7 @@ impl ActionQueue {
     }
 
     /// Whether this attempt holds a slot.
-    fn holds(&self, execution_id: ExecutionId, attempt: Attempt) -> bool {
+    pub(super) fn holds(&self, execution_id: ExecutionId, attempt: Attempt) -> bool {
         let load = self.load.as_ref();
         let holder = load.and_then(|load| load.active.get(&execution_id));
         holder.is_some_and(|holder| holder.attempt == attempt)

@@ -17,6 +17,10 @@ impl ActionQueue {
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return;
         };
+        // Rates may open earlier than they did.
+        if let Some(kept) = &mut load.kept {
+            kept.settle();
+        }
         let is_moved = earlier.order != limits.order
             || earlier.group_limit() != limits.group_limit()
             || earlier.rate() != limits.rate()

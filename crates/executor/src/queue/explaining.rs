@@ -43,12 +43,20 @@ impl ActionQueue {
     ) -> Option<Explanation> {
         let (load, seq) = (self.load.as_deref()?, id.seq());
         if let Some(holder) = load.active.get(&id) {
-            return Some(explained(
-                now,
-                QueueState::HoldsSlot,
-                holder.attempt,
-                holder.priority,
-            ));
+            let (attempt, priority) = (holder.attempt, holder.priority);
+            let mut said = explained(now, QueueState::HoldsSlot, attempt, priority);
+            if let Some(until) = self.kept_until(id) {
+                let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
+                    groups.rate_of(holder.share.group)
+                });
+                let opens = self.rate_opens(rate).filter(|_| until <= now);
+                said.waits_for.push(Reason::Backoff { until: time(until) });
+                let opens = opens.map(|until| Reason::Rate { until: time(until) });
+                said.waits_for
+                    .extend(opens.into_iter().chain(self.held_by()));
+                said.next_time = Some(time(until));
+            }
+            return Some(said);
         }
         if let Some((priority, waiting, until)) = load.delayed.find(seq) {
             let mut said = explained(now, QueueState::Delayed, waiting.attempt, priority);

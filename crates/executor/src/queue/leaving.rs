@@ -120,25 +120,28 @@ impl ActionQueue {
         next.is_some_and(|time| time <= now)
     }
 
-    /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed) or [`pass`](Self::pass) has
-    /// something to do.
+    /// When [`expire`](Self::expire), [`wake_delayed`](Self::wake_delayed), [`pass`](Self::pass) or
+    /// [`next_try`](Self::next_try) has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
-        match (self.deadline_of_load(), self.deadline_of_meters()) {
-            (Some(load), Some(meters)) => Some(load.min(meters)),
-            (load, meters) => load.or(meters),
-        }
+        let of_load = earlier(self.deadline_of_load(), self.deadline_of_meters());
+        earlier(of_load, self.deadline_of_kept())
     }
 
     fn deadline_of_load(&self) -> Option<Millis> {
         let load = self.load.as_ref()?;
         let (expiry, due) = (self.first_expiry(load), load.delayed.next());
-        match (expiry, due) {
-            (Some(expiry), Some(due)) => Some(expiry.min(due)),
-            (expiry, due) => expiry.or(due),
-        }
+        earlier(expiry, due)
     }
 
     fn timeout(&self) -> Millis {
         i64::from(self.limits.timeout_seconds) * 1000
+    }
+}
+
+/// The earlier of two times, if there are any.
+fn earlier(one: Option<Millis>, other: Option<Millis>) -> Option<Millis> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

@@ -6,6 +6,7 @@ use attune_core::{Attempt, Demand, ExecutionId, Priority};
 
 use super::delayed::Delayed;
 use super::entry::{Holder, Millis, Waiting};
+use super::keeping::Kept;
 use super::rivals::Rivals;
 use crate::policy::{Group, Groups, Member, Order, QueueLimits, Share, Users};
 
@@ -19,6 +20,8 @@ pub(super) struct Load {
     pub(super) groups: Option<Box<Groups>>,
     /// There where a newcomer takes the place of others.
     pub(super) rivals: Option<Box<Rivals>>,
+    /// There while somebody keeps its slot between two tries.
+    pub(super) kept: Option<Box<Kept>>,
 }
 
 impl Load {
@@ -106,6 +109,10 @@ impl Load {
     /// Takes the slot from whoever holds it; it is in its group still.
     pub(super) fn give_back(&mut self, limits: &QueueLimits, id: ExecutionId) -> Option<Holder> {
         let holder = self.active.remove(&id)?;
+        if let Some(kept) = &mut self.kept {
+            kept.remove(id);
+            self.kept.take_if(|kept| kept.is_empty());
+        }
         if let Some(rivals) = &mut self.rivals {
             rivals.give_back(id, &holder);
         }

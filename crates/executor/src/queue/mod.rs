@@ -7,6 +7,7 @@ mod delayed;
 mod entering;
 mod entry;
 mod explaining;
+mod keeping;
 mod leaving;
 mod load;
 mod manager;

@@ -28,6 +28,8 @@ struct Known {
     cost: u16,
     attempt: Attempt,
     holds: bool,
+    /// Until when it keeps its slot between two tries.
+    kept: Option<Millis>,
 }
 
 /// What has an effect on a rate.
@@ -41,6 +43,7 @@ enum Op {
     },
     Finish(usize),
     PutBack(usize),
+    Keep(usize, Millis),
     Cancel(usize),
     Pass(Millis),
     PassUntilDue,
@@ -57,6 +60,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(priority, group, user, cost)| Op::Enter { priority, group, user, cost }),
         4 => any::<usize>().prop_map(Op::Finish),
         1 => any::<usize>().prop_map(Op::PutBack),
+        2 => (any::<usize>(), 1..600 as Millis).prop_map(|(nth, wait)| Op::Keep(nth, wait)),
         1 => any::<usize>().prop_map(Op::Cancel),
         2 => (0..400 as Millis).prop_map(Op::Pass),
         3 => Just(Op::PassUntilDue),
@@ -151,6 +155,19 @@ impl Model {
         self.fits(&self.known[&first], None, limit).then_some(first)
     }
 
+    /// Those that keep their slots and would begin anew at a time.
+    fn next_tries(&self, at: Millis) -> Vec<i64> {
+        let paced = self.limits.interval();
+        if paced.is_some_and(|it| self.started(at, it.window, None) >= 1) {
+            return Vec::new();
+        }
+        let due = |known: &Known| known.kept.is_some_and(|until| until <= at);
+        let due = self.known.iter().filter(|(_, known)| due(known));
+        due.filter(|(_, known)| self.is_rate_open(at, known.user))
+            .map(|(n, _)| *n)
+            .collect()
+    }
+
     /// The first time from now on at which somebody starts because time passes.
     fn due(&self) -> Option<Millis> {
         let windows = [
@@ -159,9 +176,11 @@ impl Model {
         ];
         let starts = self.starts.iter();
         let times = starts.flat_map(|(time, _)| windows.iter().flatten().map(move |it| time + it));
-        let mut times: Vec<Millis> = times.filter(|time| *time > self.now).collect();
+        let kept = self.known.values().filter_map(|known| known.kept);
+        let mut times: Vec<Millis> = times.chain(kept).filter(|it| *it > self.now).collect();
         times.sort_unstable();
-        times.into_iter().find(|time| self.next(*time).is_some())
+        let starts = |at: &Millis| self.next(*at).is_some() || !self.next_tries(*at).is_empty();
+        times.into_iter().find(starts)
     }
 }
 
@@ -182,6 +201,20 @@ fn waiting(n: i64, known: &Known, now: Millis) -> Waiting {
 /// Grants all that the model grants, and nobody else; then the round is stored.
 fn serve(queue: &mut ActionQueue, model: &mut Model) -> Result<(), TestCaseError> {
     queue.pass(model.now);
+    loop {
+        let expected = model.next_tries(model.now);
+        let Some(next) = queue.next_try(model.now, 1_000) else {
+            prop_assert!(expected.is_empty(), "{:?} are due", expected);
+            break;
+        };
+        let n = next.execution_id.seq().0;
+        prop_assert!(expected.contains(&n), "{} is not due of {:?}", n, expected);
+        let known = model.known.get_mut(&n).unwrap();
+        prop_assert_eq!(Some(next.until), known.kept.take());
+        known.attempt = known.attempt.next();
+        prop_assert_eq!(next.attempt, known.attempt);
+        model.starts.push((model.now, known.user));
+    }
     loop {
         let expected = model.next(model.now);
         let granted = queue.grant_next(model.now).granted();
@@ -232,6 +265,9 @@ fn again(model: &Model) -> ActionQueue {
                 share: Share::default(),
             };
             queue.restore_holder(id(*n), holder, Some(&demand));
+            if let Some(until) = known.kept {
+                assert!(queue.keep(id(*n), known.attempt, until));
+            }
         } else {
             let waiting = waiting(*n, known, BEGIN);
             queue.restore_waiting(known.priority, waiting, Some(&demand), None);
@@ -263,6 +299,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, n: i64, op: Op) -> Result<(
                 cost,
                 attempt: Attempt(0),
                 holds: false,
+                kept: None,
             };
             let demand = model.demand(&known);
             let entered = queue.enter(priority, waiting(n, &known, model.now), Some(&demand));
@@ -278,8 +315,17 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, n: i64, op: Op) -> Result<(
         Op::PutBack(nth) => {
             if let Some(n) = pick(model, true, nth) {
                 let known = model.known.get_mut(&n).unwrap();
-                known.holds = false;
+                (known.holds, known.kept) = (false, None);
                 prop_assert!(queue.put_back(id(n), known.attempt, true, None));
+            }
+        }
+        Op::Keep(nth, wait) => {
+            if let Some(n) = pick(model, true, nth) {
+                let known = model.known.get_mut(&n).unwrap();
+                let until = model.now + wait;
+                known.kept = Some(until);
+                prop_assert!(queue.keep(id(n), known.attempt, until));
+                prop_assert!(!queue.keep(id(n), known.attempt.next(), until));
             }
         }
         Op::Cancel(nth) => {
@@ -413,6 +459,7 @@ fn a_key_that_has_used_up_its_rate_holds_up_nobody_else() {
         cost: 1,
         attempt: Attempt(0),
         holds: false,
+        kept: None,
     };
     for (n, user) in [(1, 1), (2, 1), (3, 1), (4, 2)] {
         let entered = queue.enter(

@@ -22,13 +22,16 @@ pub(super) enum What {
     Grouped(ExecutionId, Demand),
     /// With the priority by which it stands in line from now on; none where it goes before all others.
     Moved(ExecutionId, Option<Priority>),
-    Held(Key),
+    /// With the time of its next try, if it only keeps its slot until then.
+    Held(Key, Option<i64>),
     /// With the limits and the order in force, and when it was decided by the owner's time.
     Granted(Key, Bounds, OrderRule, Option<i64>),
     /// With whoever was accepted in its place.
     Ended(Key, Status, Option<Gone>),
     /// With the time of its next try, if it waits for that.
     Revoked(Key, Option<i64>),
+    /// Its try has ended, and it keeps its slot until this time.
+    Kept(Key, i64),
     Bounds(Bounds),
     Totals {
         counts: Box<Counts>,

@@ -345,6 +345,7 @@ impl Facts {
                 execution_id,
                 action_id,
                 attempt,
+                kept_until,
                 epoch,
                 t_ns,
                 ..
@@ -354,7 +355,7 @@ impl Facts {
                     action_id,
                     epoch,
                     t_ns,
-                    What::Held((*execution_id, *attempt)),
+                    What::Held((*execution_id, *attempt), *kept_until),
                 )
             }
             Record::Granted {
@@ -428,8 +429,11 @@ impl Facts {
                 self.revoked += 1;
                 self.released.entry(key).or_insert(*t_ns);
                 self.of_action(key.0, *action_id);
-                let not_before = retried.map(|retried| retried.not_before);
-                (action_id, epoch, t_ns, What::Revoked(key, not_before))
+                let what = match retried {
+                    Some(retried) if retried.keeps_slot => What::Kept(key, retried.not_before),
+                    _ => What::Revoked(key, retried.map(|retried| retried.not_before)),
+                };
+                (action_id, epoch, t_ns, what)
             }
             Record::Limit {
                 action_id,

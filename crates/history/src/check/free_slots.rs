@@ -125,7 +125,7 @@ impl Slots<'_> {
                     self.wait(*id);
                 }
             }
-            What::Held((id, _)) => {
+            What::Held((id, _), _) => {
                 self.leave(*id);
                 self.holders.insert(*id);
             }
@@ -147,8 +147,8 @@ impl Slots<'_> {
             }
             What::Bounds(bounds) => self.limit = Some(bounds.limit),
             What::Totals { held_up, .. } => self.held_up = *held_up,
-            // Of what is grouped nothing is judged here.
-            What::Moved(..) | What::Grouped(..) => {}
+            // Of what is grouped nothing is judged here, and who keeps a slot holds it.
+            What::Moved(..) | What::Grouped(..) | What::Kept(..) => {}
         }
     }
 

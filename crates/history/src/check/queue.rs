@@ -14,7 +14,7 @@
 //! Of an execution accepted in an earlier epoch it is known that it waits only if a later record
 //! shows how it left the queue for the first time; else the record of that may be lost. So with
 //! one that was put back: it waits when a grant of its next attempt is recorded. Who is tried again is
-//! given no slot before its time, and waits at its place from a second after it on, by the time that
+//! given no slot before its time, or, in a slot that it has kept, no next attempt, and waits at its place from a second after it on, by the time that
 //! the grants say. Where executions are grouped, so is who waits in another group that has room for it; of
 //! whom the group is not known nothing is said. Where slots are shared, who waits in another flow is not
 //! held against it: what flows are worth is not in the records.
@@ -32,6 +32,7 @@
 //! round decided, and as many hold a slot as the records show.
 
 mod gone;
+mod keeping;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -100,6 +101,8 @@ struct Replay<'a> {
     tried: BTreeMap<ExecutionId, (i64, u32)>,
     /// Who has held a slot and was put back.
     again: BTreeSet<ExecutionId>,
+    /// Who holds a slot and waits for its next try: until when, and the record that says so.
+    kept: HashMap<ExecutionId, (i64, u32)>,
     /// Who must be accepted next, because somebody has ended in its place.
     expected: Option<Expected>,
     /// Whether this owner's times of acceptance contradict the ids.
@@ -136,6 +139,7 @@ impl<'a> Replay<'a> {
             rule: None,
             tried: BTreeMap::new(),
             again: BTreeSet::new(),
+            kept: HashMap::new(),
             expected: None,
             is_contradictory: false,
             latest: i64::MIN,
@@ -153,6 +157,7 @@ impl<'a> Replay<'a> {
     fn begin(&mut self, epoch: Epoch) {
         self.epoch = Some(epoch);
         self.holders.clear();
+        self.kept.clear();
         let facts = self.facts;
         // The owner before may have moved some of them and died before it said so.
         let is_sure = !facts.operations.may_move;
@@ -199,10 +204,14 @@ impl<'a> Replay<'a> {
                 self.judge_newcomer(id);
                 self.accept(id, status);
             }
-            What::Held((id, attempt)) => {
+            What::Held((id, attempt), kept_until) => {
                 self.leave(id);
                 self.holders.insert(id, (attempt, record));
+                if let Some(until) = kept_until {
+                    self.kept.insert(id, (until, record));
+                }
             }
+            What::Kept(key, until) => self.keep(record, key, until),
             What::Grouped(id, demand) => self.regroup(id, demand),
             What::Moved(id, lane) => {
                 let waited = self.leave(id);
@@ -214,7 +223,11 @@ impl<'a> Replay<'a> {
             What::Granted(key, bounds, order, at) => {
                 self.set_rule(bounds.demands);
                 self.judge_time(record, key, at);
-                self.grant(record, key, bounds, order);
+                if self.kept.contains_key(&key.0) {
+                    self.go_on(record, key, bounds, at);
+                } else {
+                    self.grant(record, key, bounds, order);
+                }
             }
             What::Ended(key, status, gone) => {
                 if let Some(gone) = gone {
@@ -440,6 +453,7 @@ impl<'a> Replay<'a> {
     fn release(&mut self, record: u32, (id, attempt): Key) {
         if self.holders.get(&id).is_some_and(|held| held.0 == attempt) {
             self.holders.remove(&id);
+            self.kept.remove(&id);
             self.freed = Some(record);
         }
     }

@@ -26,7 +26,13 @@ fn retried(not_before: i64, end: TryEnd) -> World {
                 *at = Some(now);
                 now += 1_000;
             }
-            Record::Revoked { retried, .. } => *retried = Some(Retried { end, not_before }),
+            Record::Revoked { retried, .. } => {
+                *retried = Some(Retried {
+                    end,
+                    not_before,
+                    keeps_slot: false,
+                });
+            }
             // Without its back-off it would have gone before the others.
             Record::SubmitInvoke {
                 request_id,
@@ -70,4 +76,86 @@ fn a_try_that_is_said_to_have_failed_was_reported() {
     // Whoever would have reported it has lost no record.
     world.stop();
     assert_breaks(&world, Promise::I5);
+}
+
+/// The first of two fails and keeps its slot until then; its next attempt begins at 1,001,000.
+fn kept(not_before: i64) -> World {
+    let mut world = World::new(1);
+    let ids = [Priority::High, Priority::Normal].map(|priority| world.submit(priority));
+    world.lose(ids[0]);
+    world.finish(ids[0]);
+    world.drain();
+    let end = TryEnd::WorkerLost;
+    keep(
+        &mut world,
+        Retried {
+            end,
+            not_before,
+            keeps_slot: true,
+        },
+    );
+    world
+}
+
+/// What was put back has kept its slot instead; the owner grants, a second after one another.
+fn keep(world: &mut World, kept: Retried) {
+    let mut now = 1_000_000;
+    for record in &mut world.records {
+        match record {
+            Record::Granted { at, .. } => {
+                *at = Some(now);
+                now += 1_000;
+            }
+            Record::Revoked { retried, .. } => *retried = Some(kept),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn who_keeps_its_slot_begins_anew_at_its_time_and_in_its_slot() {
+    assert_clean(&kept(1_001_000));
+    assert_breaks(&kept(1_001_001), Promise::I3);
+    // Others were given its slot meanwhile.
+    let lost = TryEnd::WorkerLost;
+    let mut world = retried(1_002_000, lost);
+    assert_clean(&world);
+    keep(
+        &mut world,
+        Retried {
+            end: lost,
+            not_before: 1_002_000,
+            keeps_slot: true,
+        },
+    );
+    // What its owner counts is wrong then, too.
+    let is_count = |record: &Record| matches!(record, Record::Totals { .. });
+    world.records.retain(|record| !is_count(record));
+    assert_breaks(&world, Promise::I2);
+}
+
+#[test]
+fn the_next_owner_says_who_keeps_its_slot() {
+    let takeover = |until: Option<i64>| {
+        let mut world = World::new(1);
+        let id = world.submit(Priority::Normal);
+        world.takeover();
+        world.lose(id);
+        world.drain();
+        // The owner before has let it keep its slot, and died before it wrote that down.
+        world
+            .records
+            .retain(|record| !matches!(record, Record::Revoked { .. }));
+        for record in &mut world.records {
+            match record {
+                Record::Held { kept_until, .. } => *kept_until = until,
+                Record::Granted { at, attempt, .. } => *at = Some(1_000 * i64::from(attempt.0)),
+                _ => {}
+            }
+        }
+        world
+    };
+    assert_clean(&takeover(Some(2_000)));
+    assert_breaks(&takeover(Some(2_001)), Promise::I3);
+    assert_breaks(&takeover(None), Promise::I2);
 }

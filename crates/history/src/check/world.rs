@@ -169,6 +169,7 @@ impl World {
                 execution_id,
                 action_id: ACTION,
                 attempt,
+                kept_until: None,
                 epoch,
                 round: 0,
                 t_ns: 0,

@@ -342,15 +342,17 @@ fn retry(rng: &mut Rng) -> Retry {
     let some: TryEnds = ends.into_iter().filter(|_| rng.chance(800)).collect();
     let initial_ms = rng.pick(&[1, 20, 300, 1_500]);
     let jitter = [0.0, 0.2, 1.0];
+    let backoff = Backoff {
+        initial_ms,
+        factor: Factor([1.0, 1.5, 3.0][rng.index(3)]),
+        max_ms: initial_ms.max(rng.pick(&[100, 2_000, 5_000])),
+        jitter: Factor(jitter[rng.index(3)]),
+    };
     Retry {
         max_attempts: rng.chance(800).then(|| rng.pick(&[1, 2, 3, 5])),
         on: rng.chance(700).then_some(some),
-        backoff: Backoff {
-            initial_ms,
-            factor: Factor([1.0, 1.5, 3.0][rng.index(3)]),
-            max_ms: initial_ms.max(rng.pick(&[100, 2_000, 5_000])),
-            jitter: Factor(jitter[rng.index(3)]),
-        },
+        backoff,
+        hold_slot: rng.chance(300),
     }
 }
 

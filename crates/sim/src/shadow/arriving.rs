@@ -60,6 +60,8 @@ impl Shadow {
             words,
             demand: None,
             asked: false,
+            kept: None,
+            goes_on: false,
         };
         let last = self.rows.last_key_value();
         if last.is_some_and(|(last, _)| *last >= id) {

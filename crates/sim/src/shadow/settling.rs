@@ -109,4 +109,58 @@ impl Shadow {
             }
         }
     }
+
+    pub(super) fn put_back(
+        &mut self,
+        now: Millis,
+        id: ExecutionId,
+        not_before: Option<Millis>,
+        out: &mut Vec<Violation>,
+    ) {
+        let held = self.rows.get_mut(&id).filter(|seen| seen.holds);
+        match held {
+            // Its first delay was over when it was granted, whatever the clock shows now.
+            Some(seen) => {
+                (seen.holds, seen.since, seen.not_before) = (false, now, not_before);
+                seen.kept = None;
+            }
+            None => out.push(Violation::of(
+                Promise::I5,
+                format!("{id} loses a slot that it does not hold"),
+            )),
+        }
+    }
+
+    pub(super) fn end(
+        &mut self,
+        now: Millis,
+        told: &Told<'_>,
+        id: ExecutionId,
+        status: Status,
+        out: &mut Vec<Violation>,
+    ) {
+        let Some(seen) = self.rows.remove(&id) else {
+            let words = format!("{id} ends as {status} and had ended before");
+            return out.push(Violation::of(Promise::I5, words));
+        };
+        let reported = seen.holds && told.reports.contains(id, seen.attempt, status);
+        let by_run = matches!(
+            status,
+            Status::Succeeded | Status::Failed | Status::TimedOut
+        );
+        let unsendable = status == Status::Failed && told.lasting.unsendable.contains_key(&id);
+        if by_run && !reported && !unsendable {
+            let words = format!("{id} ends as {status}, and no run of its attempt said so");
+            out.push(Violation::of(Promise::I5, words));
+        }
+        let hold = self.hold_of(seen.action);
+        let waited = now.saturating_sub(seen.since.max(hold.waits_from));
+        let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
+        if status == Status::Expired
+            && (waited < most || !seen.may_expire(now) || hold.mode.is_some())
+        {
+            let words = format!("{id} expires after {waited} ms of {most}");
+            out.push(Violation::of(Rule::Expiry, words));
+        }
+    }
 }

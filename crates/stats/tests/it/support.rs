@@ -180,6 +180,10 @@ impl ExecutionStore for FakeStore {
         Err(unavailable())
     }
 
+    async fn find_parameters(&self, _: ExecutionId) -> Result<Option<String>, StoreError> {
+        Err(unavailable())
+    }
+
     async fn list_executions(
         &self,
         _: &ExecutionFilter,

@@ -1,0 +1,147 @@
+//! Who keeps its slot between two tries (`policy.retry.hold_slot`). Its row says so, and until when, from the
+//! commit of the end of its try on: whoever takes over gives its slot to nobody else. Nobody may claim the
+//! attempt that has ended; the next one is written, and told to the workers, when its time has come.
+
+use std::sync::Arc;
+
+use attune_core::{Action, ActionId, ExecutionId, Outcome, Status};
+
+use super::retry::Tried;
+use super::{Effect, Partition};
+use crate::counters::Counter;
+use crate::fact::Fact;
+use crate::queue::{ActionQueue, Holder, Millis};
+use crate::stored::{Change, PutBack, Transition};
+
+impl Partition {
+    /// Lets an execution keep its slot after a try that was `tried`, until it is tried again.
+    pub(super) fn keep(
+        &mut self,
+        now: Millis,
+        action: &Action,
+        execution_id: ExecutionId,
+        holder: Holder,
+        tried: Tried,
+        out: &mut Vec<Effect>,
+    ) {
+        let (action_id, attempt) = (action.id, holder.attempt);
+        let backoff = tried.rule.backoff.unwrap_or_default();
+        let until = now.saturating_add(backoff.wait(execution_id, attempt, holder.tries()));
+        let keep = |queue: &mut ActionQueue| queue.keep(execution_id, attempt, until);
+        if self.queues.with_existing(action_id, keep) != Some(true) {
+            return;
+        }
+        self.note(|| Fact::Retried {
+            execution_id,
+            action_id,
+            attempt,
+            end: tried.end,
+            not_before: until,
+            keeps_slot: true,
+        });
+        out.push(Effect::Change(Change {
+            id: execution_id,
+            transition: None,
+            attempt,
+            grant_no: None,
+            cancel_requested: false,
+            put_back: Some(Box::new(PutBack {
+                not_before: Some(until),
+                unbegun: holder.unbegun,
+                last_error: Some(tried.words),
+                keeps_slot: true,
+            })),
+        }));
+    }
+
+    /// Until when an execution keeps its slot without running.
+    pub(super) fn kept_until(
+        &self,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+    ) -> Option<Millis> {
+        let until = |queue: &mut ActionQueue| queue.kept_until(execution_id);
+        self.queues.with_existing(action_id, until).flatten()
+    }
+
+    /// Begins the next tries of those that keep their slots, as many as this step may.
+    pub(super) fn begin_next_tries(
+        &mut self,
+        now: Millis,
+        queue: &mut ActionQueue,
+        action: &Arc<Action>,
+        out: &mut Vec<Effect>,
+    ) {
+        while !self.room.is_used_up() {
+            let Some(next) = queue.next_try(now, self.room.grants) else {
+                break;
+            };
+            self.room.grants -= 1;
+            if queue.limits().counts_starts() {
+                self.counting.insert(action.id);
+            }
+            let put_back = PutBack {
+                not_before: Some(next.until),
+                unbegun: next.unbegun,
+                last_error: None,
+                keeps_slot: false,
+            };
+            let key = (next.execution_id, next.attempt);
+            let put_back = Some(Box::new(put_back));
+            self.granted(now, (action, queue.limits()), key, put_back, out);
+        }
+    }
+
+    /// Ends those who were asked to end and keep their slots without running: no worker will say so. Not before
+    /// the newcomer for whom they go is accepted.
+    pub(super) fn end_kept(&mut self, out: &mut Vec<Effect>) {
+        for (action_id, execution_id, attempt) in std::mem::take(&mut self.ending) {
+            let words = "cancelled while it waited for its next try".to_owned();
+            let outcome = Arc::new(Outcome::of(Status::Cancelled, Some(words)));
+            let counter = Counter::Cancelled;
+            self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+            self.unserved.insert(action_id);
+        }
+    }
+
+    /// Takes the slot from somebody who keeps it without running: it waits for its next try without one.
+    pub(super) fn let_go(
+        &mut self,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+        holder: Holder,
+        until: Millis,
+        out: &mut Vec<Effect>,
+    ) {
+        let attempt = holder.attempt;
+        let back =
+            |queue: &mut ActionQueue| queue.put_back(execution_id, attempt, true, Some(until));
+        if self.queues.with_existing(action_id, back) != Some(true) {
+            return;
+        }
+        self.note(|| Fact::Revoked {
+            execution_id,
+            action_id,
+            attempt,
+            until: Some(until),
+        });
+        out.push(Effect::Change(Change {
+            id: execution_id,
+            transition: Some(Transition::revoke()),
+            attempt,
+            grant_no: None,
+            cancel_requested: false,
+            put_back: Some(Box::new(PutBack {
+                not_before: Some(until),
+                unbegun: holder.unbegun,
+                last_error: None,
+                keeps_slot: false,
+            })),
+        }));
+        out.push(Effect::Count(Counter::Revoked));
+    }
+}
+
+#[cfg(test)]
+#[path = "keeping_tests.rs"]
+mod tests;

@@ -1,0 +1,223 @@
+//! Tests of who keeps its slot between two tries.
+
+use std::collections::HashSet;
+
+use attune_core::policy::{Backoff, Factor, Retry};
+use attune_core::{Attempt, PauseMode, PauseTarget, Pauses, RequestId, Status};
+
+use super::super::test_world::{ACTION, World, action, cancel, completion};
+use super::super::{Event, ForceRelease};
+use super::*;
+
+/// Tries three times, whatever happens, in the slot that it has: after 100 ms, then after 200.
+fn keeping(limit: u32) -> World {
+    let mut world = World::new(Some(limit), 100);
+    world.round(vec![Event::ActionKnown(Box::new(keeps(limit, 2)))]);
+    world
+}
+
+fn keeps(limit: u32, version: i64) -> Action {
+    let mut action = action(Some(limit));
+    action.version = version;
+    action.spec.max_attempts = None;
+    action.spec.policy.retry = Some(Retry {
+        max_attempts: Some(3),
+        on: None,
+        backoff: Backoff {
+            initial_ms: 100,
+            factor: Factor(2.0),
+            max_ms: 10_000,
+            jitter: Factor(0.0),
+        },
+        hold_slot: true,
+    });
+    action
+}
+
+fn failed(id: ExecutionId, attempt: i32) -> Event {
+    let mut completion = completion(id, attempt);
+    completion.outcome = Arc::new(Outcome::failed("no luck".to_owned()));
+    Event::Completed(completion)
+}
+
+impl World {
+    fn wait(&mut self, millis: Millis) {
+        self.now += millis;
+        self.round(vec![]);
+    }
+
+    fn attempt(&self, id: ExecutionId) -> i32 {
+        self.stored.active[&id].1.0
+    }
+}
+
+#[test]
+fn who_keeps_its_slot_begins_anew_in_it_at_its_time_and_gives_it_back_at_the_end() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.claim(ids[0]);
+    world.round(vec![failed(ids[0], 1)]);
+    assert_eq!(world.holders(), [ids[0]], "nobody else has it");
+    let (status, attempt, _) = world.stored.active[&ids[0]];
+    assert_eq!((status, attempt), (Status::Requested, Attempt(1)));
+    let written = world.stored.put_back[&ids[0]].clone();
+    assert_eq!((written.not_before, written.keeps_slot), (Some(100), true));
+    assert_eq!(written.last_error.as_deref(), Some("no luck"));
+    // What is reported of the try that is over changes nothing, however it is said to have ended.
+    world.complete(ids[0], 1);
+    world.round(vec![failed(ids[0], 1)]);
+    assert_eq!(world.count(Counter::StaleCompletion), 2);
+    let dispatched = world.stored.dispatched.len();
+    world.wait(99);
+    assert_eq!(world.attempt(ids[0]), 1);
+    world.wait(1);
+    assert_eq!(world.attempt(ids[0]), 2);
+    let told = &world.stored.dispatched[dispatched..];
+    assert_eq!(told, [(ids[0], Attempt(2))]);
+    assert!(!world.stored.put_back[&ids[0]].keeps_slot);
+    world.round(vec![failed(ids[0], 2)]);
+    world.wait(200);
+    world.round(vec![failed(ids[0], 3)]);
+    assert_eq!(world.stored.history[&ids[0]], Status::Failed, "the last");
+    assert_eq!(world.holders(), [ids[1]]);
+    assert_eq!(world.count(Counter::Retried), 2);
+    assert_eq!(world.stored.totals.completed, 1);
+}
+
+#[test]
+fn the_next_owner_gives_its_slot_to_nobody_and_knows_its_time() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    world.wait(40);
+    let dispatched = world.stored.dispatched.len();
+    let mut world = world.take_over(Some(1));
+    world.round(vec![Event::ActionKnown(Box::new(keeps(1, 2)))]);
+    assert_eq!(world.holders(), [ids[0]]);
+    let slots = world.slots();
+    world.reconcile(slots);
+    world.round(vec![Event::ReconcileRange {
+        after: None,
+        last: None,
+        rows: world.rows(),
+        changed: Arc::new(HashSet::new()),
+    }]);
+    assert_eq!(world.count(Counter::SlotMissingMended), 0);
+    assert_eq!(world.count(Counter::SlotLeakMended), 0);
+    world.wait(59);
+    assert_eq!(world.stored.dispatched.len(), dispatched, "not told before");
+    world.wait(1);
+    assert_eq!(world.attempt(ids[0]), 2);
+    world.complete(ids[0], 2);
+    assert_eq!(world.holders(), [ids[1]]);
+}
+
+#[test]
+fn who_keeps_its_slot_is_cancelled_at_once() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    world.round(vec![cancel(ids[0])]);
+    assert_eq!(world.stored.history[&ids[0]], Status::Cancelled);
+    let answer = world.last_answer().clone().unwrap();
+    assert_eq!(answer.status, Some(Status::Cancelled));
+    world.wait(0);
+    assert_eq!(world.holders(), [ids[1]], "its slot is handed on");
+    // Who was asked to end before is not tried again.
+    world.round(vec![cancel(ids[1]), failed(ids[1], 1)]);
+    assert_eq!(world.stored.history[&ids[1]], Status::Failed);
+}
+
+#[test]
+fn a_slot_that_is_kept_can_be_taken_back_by_force_and_its_time_stays() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    world.wait(30);
+    world.round(vec![Event::ForceRelease {
+        command: Box::new(ForceRelease {
+            request_id: RequestId::fresh(),
+            execution_id: ids[0],
+            attempt: Attempt(1),
+            who: "ann".to_owned(),
+            reason: "others are in a hurry".to_owned(),
+            worker: None,
+            never_begun: false,
+        }),
+        reply_to: Some("ann".into()),
+    }]);
+    assert_eq!(world.holders(), [ids[1]]);
+    let answer = world.last_answer().clone().unwrap();
+    assert_eq!(answer.status, Some(Status::Queued));
+    let written = &world.stored.put_back[&ids[0]];
+    assert_eq!((written.not_before, written.keeps_slot), (Some(100), false));
+    world.complete(ids[1], 1);
+    world.wait(69);
+    assert_eq!(world.holders(), []);
+    world.wait(1);
+    assert_eq!(world.holders(), [ids[0]]);
+}
+
+#[test]
+fn a_lost_worker_leaves_its_slot_to_the_next_try() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.claim(ids[0]);
+    let slot = world.slot(ids[0], true);
+    world.reconcile(vec![slot]);
+    assert_eq!(world.holders(), [ids[0]]);
+    world.wait(100);
+    assert_eq!(world.attempt(ids[0]), 2);
+}
+
+#[test]
+fn nobody_begins_anew_while_the_queue_is_held_or_its_pool_closed() {
+    let mut world = keeping(2);
+    let id = world.submit(1)[0];
+    world.round(vec![failed(id, 1)]);
+    let pauses = |version, mode: Option<PauseMode>| {
+        let held = mode.map(|mode| (PauseTarget::All, mode));
+        Event::Pauses(Arc::new(Pauses {
+            version,
+            held: held.into_iter().collect(),
+            ..Pauses::default()
+        }))
+    };
+    world.round(vec![pauses(1, Some(PauseMode::Pause))]);
+    world.wait(500);
+    assert_eq!(world.attempt(id), 1);
+    assert!(
+        world
+            .partition
+            .next_deadline()
+            .is_none_or(|it| it > world.now)
+    );
+    world.round(vec![pauses(2, None)]);
+    assert_eq!(world.attempt(id), 2, "its time is over");
+    world.round(vec![failed(id, 2)]);
+    let pool = |closed| Event::Pool {
+        name: keeps(2, 2).spec.pool.as_str().into(),
+        closed,
+    };
+    world.round(vec![pool(true)]);
+    world.wait(500);
+    assert_eq!(world.attempt(id), 2);
+    world.round(vec![pool(false)]);
+    assert_eq!(world.attempt(id), 3);
+}
+
+#[test]
+fn a_lowered_limit_takes_no_slot_that_is_kept() {
+    let mut world = keeping(2);
+    let ids = world.submit(3);
+    world.round(vec![failed(ids[0], 1), failed(ids[1], 1)]);
+    let limit = |world: &World| world.partition.stats(ACTION).unwrap().max_concurrent;
+    world.round(vec![Event::ActionKnown(Box::new(keeps(1, 3)))]);
+    assert_eq!(limit(&world), Some(1));
+    world.wait(100);
+    assert_eq!((world.attempt(ids[0]), world.attempt(ids[1])), (2, 2));
+    world.complete(ids[0], 2);
+    assert_eq!(world.holders(), [ids[1]]);
+    world.complete(ids[1], 2);
+    assert_eq!(world.holders(), [ids[2]]);
+}

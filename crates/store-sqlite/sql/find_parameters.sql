@@ -1,0 +1,4 @@
+-- What it was given, as it was written, to be given once more.
+SELECT parameters
+  FROM execution
+ WHERE id = ?1
