@@ -17,11 +17,12 @@ pub enum Promise {
     I7,
     I8,
     I11,
+    I12,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -31,6 +32,7 @@ impl Promise {
         Self::I7,
         Self::I8,
         Self::I11,
+        Self::I12,
     ];
 
     /// Its name.
@@ -45,6 +47,7 @@ impl Promise {
             Self::I7 => "I7",
             Self::I8 => "I8",
             Self::I11 => "I11",
+            Self::I12 => "I12",
         }
     }
 
@@ -60,6 +63,7 @@ impl Promise {
             Self::I7 => "the counts add up",
             Self::I8 => "no rate and no quota is exceeded",
             Self::I11 => "an operation is done once to each, and counted",
+            Self::I12 => "each round is decided under one version of the policy set",
         }
     }
 }

@@ -9,8 +9,11 @@ mod committed;
 mod now;
 pub mod operation;
 pub mod phase;
+pub mod policy;
 pub mod read;
 pub mod record;
+#[cfg(test)]
+mod record_tests;
 mod recorder;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
@@ -21,6 +24,7 @@ pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 pub use phase::{
     FaultPhase, Gone, GoneBy, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
 };
+pub use policy::{PolicyChange, PolicyInForce};
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;
 pub use recorder::{RecordError, Recorder};

@@ -1,6 +1,11 @@
 use attune_core::policy::TryEnd;
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority, RequestId,
+    Status, WorkerId,
+};
+use uuid::Uuid;
 
-use super::*;
+use crate::*;
 
 const EXECUTION: ExecutionId = ExecutionId(300);
 const ATTEMPT: Attempt = Attempt(2);
@@ -498,5 +503,36 @@ fn the_form_of_changes_is_fixed() {
     check(
         &ok,
         r#"{"kind":"pause_ok","pause_id":"NIL","in_force":false,"t_ns":4}"#,
+    );
+}
+
+#[test]
+fn what_is_recorded_of_policies_is_read_back() {
+    check(
+        &Record::Policy(PolicyInForce {
+            partition: PartitionId(3),
+            set_version: 7,
+            epoch: EPOCH,
+            round: 9,
+            t_ns: 5,
+        }),
+        r#"{"kind":"policy","partition":3,"set_version":7,"epoch":4,"round":9,"t_ns":5}"#,
+    );
+    check(
+        &Record::Policies(PolicyChange::Asked {
+            policy_id: Uuid::nil(),
+            targets: vec!["global".to_owned(), "pack core".to_owned()],
+            t_ns: 5,
+        }),
+        r#"{"kind":"policies","phase":"asked","policy_id":"NIL","targets":["global","pack core"],"t_ns":5}"#,
+    );
+    check(
+        &Record::Policies(PolicyChange::Told {
+            policy_id: Uuid::nil(),
+            set_version: 7,
+            in_force: true,
+            t_ns: 5,
+        }),
+        r#"{"kind":"policies","phase":"told","policy_id":"NIL","set_version":7,"in_force":true,"t_ns":5}"#,
     );
 }

@@ -121,6 +121,11 @@ fn migrations() -> Vec<Migration> {
             "additive_end_code",
             include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),
         ),
+        (
+            23,
+            "additive_policies",
+            include_str!("../../../migrations/postgres/0023_additive_policies.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -100,6 +100,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "additive_end_code",
         include_str!("../../../migrations/sqlite/0019_additive_end_code.sql"),
     ),
+    (
+        20,
+        "additive_policies",
+        include_str!("../../../migrations/sqlite/0020_additive_policies.sql"),
+    ),
 ];
 
 fn migrator() -> Migrator {

@@ -28,7 +28,7 @@ use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
     Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject,
-    OperationsChanged, PausesChanged, Submit,
+    OperationsChanged, PausesChanged, PoliciesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -309,6 +309,22 @@ impl CommandClient {
     ) -> Vec<Result<Accepted, ClientError>> {
         let item = |request_id| PausesChanged { request_id };
         self.tell(Kind::PausesChanged, item, partitions, deadline)
+            .await
+    }
+
+    /// Tells the owners of these partitions that the policy documents have changed, to this version, and waits
+    /// until each goes by them. The outcomes come in the order of the partitions.
+    pub async fn policies_changed(
+        &self,
+        set_version: i64,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let item = |request_id| PoliciesChanged {
+            request_id,
+            set_version,
+        };
+        self.tell(Kind::PoliciesChanged, item, partitions, deadline)
             .await
     }
 
