@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
-    Outcome, OwnerId, PartitionId, Pauses, Priority, QueueTotals, RequestId, Status, Submission,
-    WorkerId,
+    Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals, RequestId, Status,
+    Submission, WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
@@ -152,6 +152,10 @@ pub(crate) struct Store {
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     /// What operators hold.
     pub(crate) pauses: Pauses,
+    /// The policy documents in force.
+    pub(crate) policies: PolicySet,
+    /// By which version of them each partition says to decide.
+    pub(crate) goes_by: BTreeMap<PartitionId, i64>,
     /// Bulk operations.
     pub(crate) operations: BTreeMap<OperationId, Operation>,
     /// How far they are.
@@ -415,6 +419,10 @@ impl Store {
         }
         let first = self.written.insert(number);
         let mut odd = Odd::default();
+        for (partition, version) in &batch.policies {
+            let written = self.goes_by.entry(*partition).or_default();
+            *written = version.max(written).to_owned();
+        }
         for new in &batch.inserts {
             if self.remember(new, &mut odd) {
                 self.active
