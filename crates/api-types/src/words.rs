@@ -2,6 +2,7 @@
 //! schemas; a test compares the two.
 
 mod explained;
+mod policies;
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,9 @@ use uuid::Uuid;
 use crate::{BatchItem, Submitted};
 
 pub use explained::{Basis, Estimate, Lack, LimitHolder, NoEstimate, OrderKey, Reason};
+pub use policies::{
+    ActionDefaults, ConcurrencyDefaults, PolicyDocument, PolicyScope, RetryDefaults,
+};
 
 /// Where an execution stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -492,8 +496,8 @@ pub struct QueueBounds {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriorityRule {
-    /// What a submission must say, all of it: places, as in `concurrency.group_by` and `source`, each with
-    /// the value that must stand there, a list of which it must be one, or `{exists: true}`.
+    /// What a submission must say, all of it: places, as in `concurrency.group_by`, `source` and `user.tier`,
+    /// each with the value that must stand there, a list of which it must be one, or `{exists: true}`.
     #[schema(value_type = Object)]
     pub when: BTreeMap<String, Value>,
     /// The priority that it has then.
