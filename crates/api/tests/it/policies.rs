@@ -164,6 +164,7 @@ async fn send(api: &Api, method: &str, path: &str, if_match: Option<&str>, body:
 #[tokio::test]
 async fn a_document_is_applied_shown_changed_and_taken_back() {
     let api = Api::new();
+    api.fake.add_action("core.echo", |_| ());
     let path = "/api/v1/policies/pack/core";
     assert_eq!(api.get(path).await.status, 404);
     let five = defaults(&json!({"queue": {"max_length": 5}}));
@@ -218,6 +219,7 @@ async fn a_document_is_applied_shown_changed_and_taken_back() {
 #[tokio::test]
 async fn the_policy_of_an_action_is_shown_with_what_it_inherits() {
     let api = Api::new();
+    api.fake.add_action("core.echo", |_| ());
     let global = defaults(&json!({"queue": {"timeout_seconds": 60}}));
     assert_eq!(
         api.put("/api/v1/policies/global", &global).await.status,
@@ -295,6 +297,7 @@ async fn what_an_action_would_inherit_is_judged_on_both_ways() {
     assert_eq!(refused.body["error"]["field"], "target");
     // And the other way round.
     let other = Api::new();
+    other.fake.add_action("core.echo", |_| ());
     assert_eq!(
         other.put("/api/v1/policies/pack/core", &low).await.status,
         200
