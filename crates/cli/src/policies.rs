@@ -30,7 +30,8 @@ pub struct PolicyArguments {
 #[derive(Debug, Clone, Subcommand)]
 enum PolicyCommand {
     /// Apply the documents of YAML or JSON files, all of them or none; or an older version of one again.
-    #[command(after_help = EXIT_CODES)]
+    // Its own `--version` is the version of a document.
+    #[command(after_help = EXIT_CODES, disable_version_flag = true)]
     Apply {
         /// Files, or folders whose *.yaml and *.yml files are applied; with --version a scope and a target.
         #[arg(required = true, value_name = "FILE|DIR")]

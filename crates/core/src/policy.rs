@@ -6,6 +6,7 @@ mod overflow;
 mod path;
 mod priorities;
 mod rates;
+mod refused;
 mod resolve;
 mod retry;
 

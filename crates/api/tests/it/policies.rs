@@ -234,9 +234,9 @@ async fn the_policy_of_an_action_is_shown_with_what_it_inherits() {
     assert_eq!(shown.body["document"]["policy"]["queue"], json!({}));
     assert_eq!(shown.body["effective"]["queue"]["timeout_seconds"], 60);
     let action = api.get("/api/v1/actions/core.echo").await;
-    assert_eq!(action.body["policy"]["concurrency"]["limit"], 3);
+    assert_eq!(action.body["spec"]["policy"]["concurrency"]["limit"], 3);
     assert_eq!(
-        action.body["policy"]["queue"],
+        action.body["spec"]["policy"]["queue"],
         json!({}),
         "what it says itself"
     );

@@ -58,8 +58,7 @@ pub struct ClientOptions {
     pub max_pack_bytes: usize,
     /// How large a message may be that owners read, in bytes; a larger command is refused.
     pub max_message_bytes: usize,
-    /// How many commands may be without an answer; above it, callers get
-    /// [`ClientError::Overloaded`].
+    /// How many commands may be without an answer; above it: [`ClientError::Overloaded`].
     pub max_in_flight: usize,
 }
 
@@ -312,20 +311,19 @@ impl CommandClient {
             .await
     }
 
-    /// Tells the owners of these partitions that the policy documents have changed, to this version, and waits
-    /// until each goes by them. The outcomes come in the order of the partitions.
+    /// Likewise of the policy documents, which have this version by now.
     pub async fn policies_changed(
         &self,
         set_version: i64,
         partitions: impl IntoIterator<Item = PartitionId>,
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>> {
+        let kind = Kind::PoliciesChanged;
         let item = |request_id| PoliciesChanged {
             request_id,
             set_version,
         };
-        self.tell(Kind::PoliciesChanged, item, partitions, deadline)
-            .await
+        self.tell(kind, item, partitions, deadline).await
     }
 
     /// Tells the owners of these partitions that there are bulk operations that are new, and waits until

@@ -50,7 +50,6 @@ struct World {
     action: Action,
     /// Who holds a slot, and whether its page shows it to whoever takes its partition.
     slots: Vec<(StoredSlot, bool)>,
-    /// What is not answered yet.
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
     sets: Sets,
