@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use attune_api_types::words::{ActionSpec, PolicyDocument};
 use serde_json::{Map, Value, json};
-use utoipa::{PartialSchema as _, ToSchema};
+use utoipa::ToSchema;
 
 /// Between these stands what is made.
 const BEGIN: &str = "<!-- made from the types; crates/api-types/tests/it/pages.rs -->\n";
