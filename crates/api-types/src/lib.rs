@@ -16,6 +16,7 @@ mod health;
 mod holders;
 mod operations;
 mod pauses;
+mod policies;
 mod queues;
 pub mod words;
 mod worker;
@@ -34,5 +35,9 @@ pub use operations::{
     OperationRequest, OperationState, OperationView, PriorityRequest, Reprioritised,
 };
 pub use pauses::{PauseApplied, PauseList, PauseRequest, PauseView};
+pub use policies::{
+    PolicyApplied, PolicyList, PolicyProgress, PolicyRequest, PolicyShown, PolicyVersions,
+    PolicyView,
+};
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
 pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};

@@ -28,6 +28,7 @@ mod extent;
 pub mod health;
 mod layers;
 mod options;
+mod policies;
 mod ports;
 mod query;
 mod ready;

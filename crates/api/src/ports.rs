@@ -12,7 +12,7 @@ use attune_record::Recorder;
 use attune_runtime::Health;
 use attune_store::{
     ActionStore, AuditStore, DeadLetterStore, ExecutionStore, OperationStore, PartitionStore,
-    PauseStore, StatsStore, Store, WorkerStore,
+    PauseStore, PolicyStore, StatsStore, Store, WorkerStore,
 };
 
 use crate::ready::{BusProbe, PartitionsProbe, Probe, StoreProbe};
@@ -76,6 +76,15 @@ pub trait Commands: Send + Sync + 'static {
         deadline: Duration,
     ) -> Vec<Result<Accepted, ClientError>>;
 
+    /// Makes the owners of these partitions read the policy documents again, which have this version by
+    /// now. The outcomes come in the order of the partitions.
+    async fn policies_changed(
+        &self,
+        set_version: i64,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>>;
+
     /// Makes the owners of these partitions read which operations are open. The outcomes come in the
     /// order of the partitions.
     async fn operations_changed(
@@ -135,6 +144,16 @@ impl Commands for CommandClient {
         Self::pauses_changed(self, partitions.iter().copied(), deadline).await
     }
 
+    async fn policies_changed(
+        &self,
+        set_version: i64,
+        partitions: &[PartitionId],
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let partitions = partitions.iter().copied();
+        Self::policies_changed(self, set_version, partitions, deadline).await
+    }
+
     async fn operations_changed(
         &self,
         partitions: &[PartitionId],
@@ -170,6 +189,8 @@ pub struct Ports {
     pub partitions: Arc<dyn PartitionStore>,
     /// Where operators hold queues.
     pub pauses: Arc<dyn PauseStore>,
+    /// Policy documents.
+    pub policies: Arc<dyn PolicyStore>,
     /// Bulk operations.
     pub operations: Arc<dyn OperationStore>,
     /// Messages that nobody could use.
@@ -206,6 +227,7 @@ impl Ports {
             audit: store.clone(),
             partitions: store.clone(),
             pauses: store.clone(),
+            policies: store.clone(),
             operations: store.clone(),
             letters: store.clone(),
             bus: bus.clone(),

@@ -54,23 +54,10 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
 
 /// The actions of a file's text, and what is wrong with the documents that are none.
 pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
-    // Editors of some systems begin a file with this mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (mut actions, mut problems) = (Vec::new(), Vec::new());
-    for (index, document) in yaml_serde::Deserializer::from_str(text).enumerate() {
-        let place = Place {
-            file: file.to_owned(),
-            document: index + 1,
-        };
-        let value = match yaml_serde::Value::deserialize(document) {
-            Ok(value) => value,
-            Err(error) => {
-                // What follows broken YAML cannot be told apart any more.
-                problems.push(format!("{place}: {error}"));
-                break;
-            }
-        };
-        match read(value) {
+    let (documents, mut problems) = documents(file, text);
+    let mut actions = Vec::new();
+    for (document, place) in documents {
+        match read(document) {
             Ok(Some(spec)) => actions.push(FileAction { spec, place }),
             Ok(None) => {}
             Err(found) => {
@@ -79,6 +66,42 @@ pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
         }
     }
     (actions, problems)
+}
+
+/// The documents of a file's text and where they stand, up to the first that is no YAML.
+fn documents(file: &Path, text: &str) -> (Vec<(yaml_serde::Value, Place)>, Vec<String>) {
+    // Editors of some systems begin a file with this mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut documents = Vec::new();
+    for (index, document) in yaml_serde::Deserializer::from_str(text).enumerate() {
+        let place = Place {
+            file: file.to_owned(),
+            document: index + 1,
+        };
+        match yaml_serde::Value::deserialize(document) {
+            Ok(value) => documents.push((value, place)),
+            // What follows broken YAML cannot be told apart any more.
+            Err(error) => return (documents, vec![format!("{place}: {error}")]),
+        }
+    }
+    (documents, Vec::new())
+}
+
+/// The documents of a file's text as JSON, whatever they say, and what is wrong with those that are none.
+pub(super) fn parse_any(file: &Path, text: &str) -> (Vec<(Value, Place)>, Vec<String>) {
+    let (found, mut problems) = documents(file, text);
+    let mut values = Vec::new();
+    for (mut document, place) in found {
+        if document.is_null() {
+            continue;
+        }
+        let merged = document.apply_merge().map_err(|error| error.to_string());
+        match merged.and_then(|()| to_json(document, "")) {
+            Ok(value) => values.push((value, place)),
+            Err(problem) => problems.push(format!("{place}: {problem}")),
+        }
+    }
+    (values, problems)
 }
 
 /// The action in a document; `None` for an empty one. Else everything that is wrong with it.

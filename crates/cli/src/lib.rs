@@ -19,6 +19,7 @@ mod http;
 mod lines;
 mod operations;
 mod pauses;
+mod policies;
 mod probe;
 mod queues;
 mod render;
@@ -40,6 +41,7 @@ use self::dead_letters::DeadLettersArguments;
 use self::executions::ExecutionsArguments;
 use self::explain::ExplainArguments;
 use self::http::{CallError, Http};
+use self::policies::PolicyArguments;
 use self::queues::QueuesArguments;
 use self::submit::SubmitArguments;
 
@@ -57,6 +59,8 @@ const EXIT_CODES: &str = "Exit codes:
 pub enum ClientCommand {
     /// Apply action files to a server, and look at its actions.
     Action(ActionArguments),
+    /// Apply policy documents of all actions, packs, actions and users, and look at them.
+    Policy(PolicyArguments),
     /// Ask for executions: one, or a file of them.
     Submit(Box<SubmitArguments>),
     /// Look at executions and cancel them.
@@ -213,6 +217,7 @@ pub async fn run(command: ClientCommand) -> anyhow::Result<ExitCode> {
 async fn execute(command: ClientCommand) -> Result<Output, Failure> {
     let connect = match &command {
         ClientCommand::Action(arguments) => &arguments.connect,
+        ClientCommand::Policy(arguments) => &arguments.connect,
         ClientCommand::Submit(arguments) => &arguments.connect,
         ClientCommand::Executions(arguments) => &arguments.connect,
         ClientCommand::Explain(arguments) => &arguments.connect,
@@ -223,6 +228,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
     let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
     match command {
         ClientCommand::Action(arguments) => action::execute(&http, arguments).await,
+        ClientCommand::Policy(arguments) => policies::execute(&http, arguments).await,
         ClientCommand::Submit(arguments) => submit::execute(&http, *arguments).await,
         ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
         ClientCommand::Explain(arguments) => explain::execute(&http, arguments).await,

@@ -222,7 +222,7 @@ async fn submit(
 fn lowered(asked: Option<Priority>, submitted: &Submitted) -> String {
     match (asked, submitted.priority) {
         (Some(asked), Some(has)) if asked != has => {
-            format!("; its priority is {has}, the highest that its action allows")
+            format!("; its priority is {has}, the highest that policies allow")
         }
         _ => String::new(),
     }
@@ -530,7 +530,7 @@ mod tests {
         let said = lowered(Some(Priority::Critical), &submitted);
         assert_eq!(
             said,
-            "; its priority is high, the highest that its action allows"
+            "; its priority is high, the highest that policies allow"
         );
     }
 }

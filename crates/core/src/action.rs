@@ -13,6 +13,8 @@ use crate::input;
 use crate::policy::{ActionPolicy, check_count};
 use crate::reject::Reject;
 
+pub(crate) use retry::MAX_ATTEMPTS;
+
 /// The name of an action: its pack, a dot, and its name in the pack, as in `core.http.get`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -38,7 +38,10 @@ pub use operation::{
 pub use outcome::{EndCode, Outcome};
 pub use pause::{Hold, PauseMode, PauseTarget, Pauses};
 pub use plant::Bug;
-pub use policy::{ActionPolicy, Demand, DemandRule, Flow, GroupKey, OrderRule};
+pub use policy::{
+    ActionPolicy, Behaviour, Demand, DemandRule, Flow, GroupKey, OrderRule, PolicyDocument,
+    PolicyScope, PolicySet, PolicyTarget,
+};
 pub use priority::Priority;
 pub use promise::Promise;
 pub use refusal::Refusal;

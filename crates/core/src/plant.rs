@@ -35,6 +35,8 @@ pub enum Bug {
     PageTwice,
     /// Whoever takes a partition over does not know what operators hold.
     PauseForgotten,
+    /// A changed policy set does not reach every queue of the partition that says to go by it.
+    PoliciesLate,
     /// A refused publish is repeated before all else.
     RefusedLoop,
     /// A refused commit costs a new epoch and a reload.
@@ -65,7 +67,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -80,6 +82,7 @@ impl Bug {
         Self::NoFence,
         Self::PageTwice,
         Self::PauseForgotten,
+        Self::PoliciesLate,
         Self::RefusedLoop,
         Self::ReloadStorm,
         Self::Requeue,
@@ -112,6 +115,7 @@ impl Bug {
             Self::NoFence => "no-fence",
             Self::PageTwice => "page-twice",
             Self::PauseForgotten => "pause-forgotten",
+            Self::PoliciesLate => "policies-late",
             Self::RefusedLoop => "refused-loop",
             Self::ReloadStorm => "reload-storm",
             Self::Requeue => "requeue",

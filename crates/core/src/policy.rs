@@ -1,11 +1,14 @@
 //! Policies: under which limits, and in which order, executions may start.
 
 mod demand;
+mod document;
 mod fairness;
 mod overflow;
 mod path;
 mod priorities;
 mod rates;
+mod refused;
+mod resolve;
 mod retry;
 
 use serde::{Deserialize, Serialize};
@@ -18,11 +21,16 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
+pub use document::{
+    ActionDefaults, ConcurrencyDefaults, Content, MAX_DOCUMENT_BYTES, PolicyDocument, PolicyScope,
+    PolicyTarget, RetryDefaults, UserPolicy,
+};
 pub use fairness::{Fairness, Flow, MAX_LEVELS, MAX_WEIGHT, Weights};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};
 pub use rates::{Calendar, CountRule, OnRate, Quota, RateLimit};
+pub use resolve::{Behaviour, PolicySet};
 
 /// How many executions of an action may hold a slot at once.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -283,7 +291,7 @@ impl Concurrency {
 
 /// Checks that what stands at a place is stored with an execution: it may have to be read again.
 fn check_stored(field: &str, path: &Path) -> Result<(), Reject> {
-    if *path != Path::Source {
+    if !matches!(path, Path::Source | Path::Tier) {
         return Ok(());
     }
     let words =

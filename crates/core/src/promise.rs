@@ -18,11 +18,12 @@ pub enum Promise {
     I8,
     I10,
     I11,
+    I12,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -33,6 +34,7 @@ impl Promise {
         Self::I8,
         Self::I10,
         Self::I11,
+        Self::I12,
     ];
 
     /// Its name.
@@ -48,6 +50,7 @@ impl Promise {
             Self::I8 => "I8",
             Self::I10 => "I10",
             Self::I11 => "I11",
+            Self::I12 => "I12",
         }
     }
 
@@ -64,6 +67,7 @@ impl Promise {
             Self::I8 => "no rate and no quota is exceeded",
             Self::I10 => "nobody overtakes out of turn",
             Self::I11 => "an operation is done once to each, and counted",
+            Self::I12 => "each round is decided under one version of the policy set",
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use attune_core::OwnerId;
+use attune_core::{OwnerId, PolicySet};
 use attune_executor::owner::{Call, Failure, Looked, Reply};
 use attune_executor::queue::Millis;
+use attune_executor::stored::Sets;
 use attune_runtime::error_chain;
-use attune_store::{CommitError, PartitionStore, StoreError};
+use attune_store::{CommitError, PartitionStore, StoreError, StoredPolicies};
 use chrono::Utc;
+use tracing::warn;
 
 use crate::convert::{self, duration};
 
@@ -73,15 +75,19 @@ impl Calls {
                 Reply::Retired
             }
             Call::LoadQueues(partition) => {
-                // What is held is read last: what was told to others meanwhile is in it.
+                // The sets are read last: what was told to others meanwhile is in them.
                 let ids = [partition];
                 let (actions, totals) =
                     tokio::try_join!(store.load_actions(&ids), store.load_totals(&ids))?;
                 let pauses = store.pauses(None).await?.unwrap_or_default().pauses();
+                let policies = store.policies(None).await?.unwrap_or_default();
                 Reply::Queues {
                     actions,
                     totals,
-                    pauses: Arc::new(pauses),
+                    sets: Sets {
+                        pauses: Arc::new(pauses),
+                        policies: Arc::new(policy_set(&policies)),
+                    },
                 }
             }
             Call::LoadMeters {
@@ -99,6 +105,10 @@ impl Calls {
             Call::LoadPauses { newer_than } => {
                 let newer = store.pauses(Some(newer_than)).await?;
                 Reply::Pauses(newer.map(|set| Arc::new(set.pauses())))
+            }
+            Call::LoadPolicies { newer_than } => {
+                let newer = store.policies(Some(newer_than)).await?;
+                Reply::Policies(newer.map(|stored| Arc::new(policy_set(&stored))))
             }
             Call::LoadRows {
                 partition,
@@ -168,4 +178,18 @@ impl Calls {
             Call::EndWorkers(observed) => Reply::EndedWorkers(store.end_workers(&observed).await?),
         })
     }
+}
+
+/// What owners decide by. A document of a later release, or one that somebody's hand wrote, holds up nothing
+/// else: nothing of it is in force, and that is told.
+fn policy_set(stored: &StoredPolicies) -> PolicySet {
+    let (set, unreadable) = stored.set();
+    for (target, problem) in unreadable {
+        warn!(
+            policy.target = %target,
+            error.message = %problem,
+            "a policy document cannot be read, and nothing of it is in force; apply it again"
+        );
+    }
+    set
 }

@@ -169,6 +169,7 @@ pub(crate) fn batch(batch: &Batch) -> store::Batch {
         moves: batch.moves.iter().map(moved).collect(),
         ends: batch.ends.iter().map(end).collect(),
         progress: batch.progress.clone(),
+        policies: batch.policies.clone(),
         totals: totals.collect::<Vec<(_, QueueTotals)>>(),
         meters: batch.meters.iter().map(meter).collect(),
         audit: batch.audit.iter().map(audit).collect(),

@@ -12,8 +12,8 @@ use attune_bus::{
 use attune_core::{Bug, PartitionId, RequestId};
 use attune_executor::owner::{Delivered, DeliveryId, SubscriptionId, Work};
 use attune_messages::v1::{
-    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged, SlotRelease,
-    Submit,
+    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged,
+    PoliciesChanged, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message};
 use attune_runtime::{Backoff, LogPace};
@@ -298,6 +298,10 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
             let items = envelope.items::<PausesChanged>()?.into_iter();
             Ok(Work::Pauses(items.map(|item| item.request_id).collect()))
         }
+        _ if envelope.is::<PoliciesChanged>() => {
+            let items = envelope.items::<PoliciesChanged>()?.into_iter();
+            Ok(Work::Policies(items.map(|item| item.request_id).collect()))
+        }
         _ if envelope.is::<OperationsChanged>() => {
             let items = envelope.items::<OperationsChanged>()?.into_iter();
             let ids = items.map(|item| item.request_id);
@@ -311,6 +315,7 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
                 ForceRelease::TYPE,
                 ActionChanged::TYPE,
                 PausesChanged::TYPE,
+                PoliciesChanged::TYPE,
                 OperationsChanged::TYPE,
             ];
             Err(envelope.unexpected(&types.join(", ")))

@@ -5,8 +5,8 @@ use attune_core::{EndCode, Epoch, ExecutionId, Moved, OrderRule, PartitionId};
 use attune_executor::policy::QuotaClaim;
 use attune_executor::{Decided, Fact};
 use attune_record::{
-    Gone, GoneBy, GroupedExecution, MovedExecution, Operated, QuotaInForce, RateInForce, Record,
-    Recorder, Retried, now_ns,
+    Gone, GoneBy, GroupedExecution, MovedExecution, Operated, PolicyInForce, QuotaInForce,
+    RateInForce, Record, Recorder, Retried, now_ns,
 };
 
 /// Records what is a fact, if anybody wants to check it.
@@ -79,6 +79,13 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             epoch,
             t_ns,
         },
+        Fact::Policies { set_version } => Record::Policy(PolicyInForce {
+            partition,
+            set_version: *set_version,
+            epoch,
+            round,
+            t_ns,
+        }),
         Fact::Bounds { action_id, limits } => Record::Limit {
             action_id: *action_id,
             limit: limits.max_concurrent,

@@ -11,7 +11,7 @@ use attune_core::{
 use attune_executor::partition::{ClusterBounds, Completion, Event, Partition};
 use attune_executor::policy::{QueueLimits, Share};
 use attune_executor::queue::{ActionQueue, Waiting};
-use attune_executor::stored::StoredExecution;
+use attune_executor::stored::{Sets, StoredExecution};
 use attune_executor::{ExecutionQueueManager, QueueConfig};
 
 const COUNT: u32 = 1_000_000;
@@ -135,7 +135,7 @@ fn partition(actions: u32, limit: Option<u32>, not_before: Option<i64>) -> Parti
         Event::Recover {
             actions: actions_of,
             totals: Vec::new(),
-            pauses: Arc::default(),
+            sets: Sets::default(),
         },
     );
     let row = |place: u32| StoredExecution {

@@ -20,6 +20,11 @@ pub enum Fact {
         /// Which partition.
         partition: PartitionId,
     },
+    /// Everything is decided under this version of the policy set from now on.
+    Policies {
+        /// The version.
+        set_version: i64,
+    },
     /// The queue of an action has these bounds from now on.
     Bounds {
         /// Which action.

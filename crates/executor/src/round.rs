@@ -83,6 +83,8 @@ struct PartitionDraft {
     moves: BTreeMap<ExecutionId, Moved>,
     ends: Vec<End>,
     progress: BTreeMap<OperationId, OperationProgress>,
+    /// The version of the policy set that is new in it.
+    policies: Option<i64>,
     ended: HashSet<ExecutionId>,
     audit: Vec<Audit>,
     letters: Vec<Letter>,
@@ -160,6 +162,7 @@ impl Draft {
                 moves,
                 ends,
                 progress,
+                policies,
                 ended,
                 audit,
                 letters,
@@ -184,6 +187,9 @@ impl Draft {
             let progress = progress.into_iter();
             let progress = progress.map(|(operation, progress)| (partition, operation, progress));
             batch.progress.extend(progress);
+            batch
+                .policies
+                .extend(policies.map(|version| (partition, version)));
             batch.audit.extend(audit);
             let letters = letters.into_iter().map(|letter| (partition, letter));
             batch.letters.extend(letters);
@@ -218,6 +224,7 @@ impl Commit {
         batch.moves.retain(|moved| keep(moved.id.partition()));
         batch.ends.retain(|end| keep(end.id.partition()));
         batch.progress.retain(|(partition, ..)| keep(*partition));
+        batch.policies.retain(|(partition, _)| keep(*partition));
         batch
             .audit
             .retain(|audit| audit.partition().is_none_or(&keep));
@@ -358,6 +365,7 @@ impl PartitionDraft {
             } => {
                 self.progress.insert(operation, progress);
             }
+            Effect::GoesBy(version) => self.policies = Some(version),
             Effect::End(end) => self.end(end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
             Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),

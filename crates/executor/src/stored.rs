@@ -6,12 +6,21 @@ use std::sync::Arc;
 use attune_core::policy::{Said, Words};
 use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, GroupKey, IllegalMove, Move, Moved, OperationId,
-    OperationProgress, Outcome, OwnerId, PartitionId, Priority, QueueTotals, RawValue, RequestId,
-    Status, Submission, WorkerId,
+    OperationProgress, Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals,
+    RawValue, RequestId, Status, Submission, WorkerId,
 };
 
 use crate::partition::Letter;
 use crate::queue::Millis;
+
+/// What every partition goes by beside its own rows: sets that are read whole, each with a version.
+#[derive(Debug, Clone, Default)]
+pub struct Sets {
+    /// What operators hold.
+    pub pauses: Arc<Pauses>,
+    /// The policy documents in force.
+    pub policies: Arc<PolicySet>,
+}
 
 /// A request that has led to an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,6 +265,8 @@ pub struct Batch {
     pub ends: Vec<End>,
     /// How far bulk operations are afterwards.
     pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
+    /// Which version of the policy set partitions go by from now on.
+    pub policies: Vec<(PartitionId, i64)>,
     /// The totals of every queue that changes.
     pub totals: Vec<(PartitionId, ActionId, QueueTotals)>,
     /// What was counted for limits.
@@ -278,6 +289,7 @@ impl Batch {
             moves: Vec::new(),
             ends: Vec::new(),
             progress: Vec::new(),
+            policies: Vec::new(),
             totals: Vec::new(),
             meters: Vec::new(),
             audit: Vec::new(),
@@ -293,6 +305,7 @@ impl Batch {
             && self.moves.is_empty()
             && self.ends.is_empty()
             && self.progress.is_empty()
+            && self.policies.is_empty()
             && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()

@@ -136,6 +136,18 @@ pub struct OperationsChanged {
 }
 message!(OperationsChanged = "partition.operations_changed");
 
+/// The policy documents have changed: read them again. API → owner. An owner of before this message puts it
+/// among the dead letters, and goes by none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoliciesChanged {
+    /// By which the answer is found.
+    pub request_id: RequestId,
+    /// The version of the set that is stored, for people: what is read is what counts.
+    pub set_version: i64,
+}
+message!(PoliciesChanged = "partition.policies_changed");
+
 /// What an owner answers to one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {

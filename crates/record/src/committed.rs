@@ -18,6 +18,7 @@ impl Record {
             | Self::Totals { round, t_ns, .. } => (*round, *t_ns) = (number, now_ns),
             Self::Grouped(one) => (one.round, one.t_ns) = (number, now_ns),
             Self::Moved(one) => (one.round, one.t_ns) = (number, now_ns),
+            Self::Policy(one) => (one.round, one.t_ns) = (number, now_ns),
             Self::Operated(page) => (page.round, page.t_ns) = (number, now_ns),
             Self::Acquired { pid, t_ns, .. } => {
                 (*pid, *t_ns) = (Some(std::process::id()), now_ns);

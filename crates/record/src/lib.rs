@@ -6,16 +6,20 @@
 //! put in order. Judging them is the business of the crate `attune-history`, which no daemon links.
 
 mod committed;
+pub mod document;
 mod now;
 pub mod operation;
 pub mod phase;
 pub mod read;
 pub mod record;
+#[cfg(test)]
+mod record_tests;
 mod recorder;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::{sync, thread};
 
+pub use document::{PolicyChange, PolicyInForce};
 pub use now::now_ns;
 pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 pub use phase::{

@@ -7,6 +7,7 @@ use attune_core::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::document::{PolicyChange, PolicyInForce};
 use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 use crate::phase::{
     FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
@@ -124,6 +125,10 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
+    /// Policy documents are changed.
+    Policies(PolicyChange),
+    /// A partition goes by another version of the policy set.
+    Policy(PolicyInForce),
     /// A client was told that its submission is accepted.
     SubmitOk {
         /// Which submission.
@@ -504,8 +509,7 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A role of a process begins, is told to stop, or has ended well with all its records
-    /// written.
+    /// A role of a process begins, is told to stop, or has ended well, all its records written.
     Process {
         /// Which role, as the program calls it.
         role: String,
@@ -516,7 +520,7 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// The times within which promises are to be kept, as an executor was configured.
+    /// The times within which promises are kept, as an executor was configured.
     Bounds {
         /// How many partitions there are.
         partitions: u16,
@@ -544,7 +548,3 @@ pub enum Record {
     #[serde(other)]
     Unknown,
 }
-
-#[cfg(test)]
-#[path = "record_tests.rs"]
-mod tests;

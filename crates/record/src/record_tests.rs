@@ -1,6 +1,11 @@
 use attune_core::policy::TryEnd;
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority, RequestId,
+    Status, WorkerId,
+};
+use uuid::Uuid;
 
-use super::*;
+use crate::*;
 
 const EXECUTION: ExecutionId = ExecutionId(300);
 const ATTEMPT: Attempt = Attempt(2);
@@ -514,3 +519,6 @@ fn the_form_of_changes_is_fixed() {
         r#"{"kind":"pause_ok","pause_id":"NIL","in_force":false,"t_ns":4}"#,
     );
 }
+
+#[path = "document_tests.rs"]
+mod documents;

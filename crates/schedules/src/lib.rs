@@ -37,6 +37,8 @@ mod clock;
 mod committed;
 #[path = "../../bus/src/confirm.rs"]
 mod confirm;
+#[path = "../../record/src/document.rs"]
+mod document;
 mod guard;
 #[path = "../../worker/src/lease.rs"]
 mod lease;

@@ -43,6 +43,8 @@ pub(crate) enum Body {
     Changed(RequestId, Arc<str>, Arc<str>),
     /// What operators hold has changed; who asks stands last.
     Pauses(RequestId, Arc<str>),
+    /// The policy documents have changed; who asks stands last.
+    Policies(RequestId, Arc<str>),
     /// There are bulk operations that are new; who asks stands last.
     Operations(RequestId, Arc<str>),
     /// An operator takes a slot back.

@@ -31,6 +31,8 @@ pub(crate) struct Ask {
     limit: Option<(ActionId, i64)>,
     /// The version of what is held that is in force in a partition when it is answered.
     pub(crate) pause: Option<(i64, PartitionId)>,
+    /// The version of the policy set, likewise.
+    pub(crate) policies: Option<(i64, PartitionId)>,
     tries: u32,
     pub(crate) done: bool,
 }
@@ -118,6 +120,8 @@ impl World {
             // What came later than the end of all that goes wrong would never end.
             Op::Pause { .. } if self.healed => {}
             Op::Pause { target, mode } => self.change_pause(&target, mode),
+            Op::Policies { .. } if self.healed => {}
+            Op::Policies { documents } => self.change_policies(documents),
             Op::Operate { .. } if self.healed => {}
             Op::Operate { kind, filter } => self.operate(kind, &filter),
         }
@@ -196,7 +200,9 @@ impl World {
             words.write(&mut submission);
             submission.priority = submission.priority.filter(|_| !words.is_modest);
         }
+        // Where there are documents it depends on which of them are in force then.
         let rank = shape.ranks.of(submission.priority, words);
+        let rank = Some(rank).filter(|_| !self.has_policies());
         submission.group = differs.then(|| "another body".to_owned());
         let planned = self.plan.ops.iter().find(|op| op.id == id);
         let at = planned.map_or(0, |op| op.at);
@@ -204,6 +210,8 @@ impl World {
         submission.not_before = not_before;
         let partition = self.plan.partition_of(action);
         self.oracle.said.submitted(request_id, &submission, rank);
+        self.policies
+            .submitted(request_id, action, submission.priority);
         if !asks {
             self.refusals.fired(request_id);
         }
@@ -246,6 +254,7 @@ impl World {
             confirm_only,
             limit: None,
             pause: None,
+            policies: None,
             tries: 0,
             done: false,
         });
@@ -316,6 +325,9 @@ impl World {
         }
         if let Some((version, partition)) = ask.pause {
             self.holds.told(version, partition);
+        }
+        if let Some((version, partition)) = ask.policies {
+            self.policies.told(version, partition);
         }
         if let Some((action, version)) = ask.limit {
             self.oracle.said.told(action, version);

@@ -101,6 +101,9 @@ impl World {
         for number in 0..self.store.actions.len() {
             let action = self.store.actions[number].id;
             self.watch_limit(number, excused);
+            let partition = self.store.actions[number].partition;
+            let is_unread = self.lasting.is_unread(partition, self.now);
+            self.watch_policies(partition, excused || is_unread || !self.is_served(number));
             let waiting = self.could_be_granted(number).filter(|_| !excused);
             let waiting = waiting.filter(|_| !self.is_held(number));
             let Some(id) = waiting.filter(|_| self.is_served(number)) else {

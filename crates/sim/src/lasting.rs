@@ -109,6 +109,7 @@ impl Lasting {
             Call::ScanRows { .. }
             | Call::LoadSlots(_)
             | Call::LoadPauses { .. }
+            | Call::LoadPolicies { .. }
             | Call::LoadOperations(_) => &[Reads::Sweeps],
             Call::LoadBodies(_) | Call::LoadWords(_) | Call::LoadOperationWords(_) => {
                 &[Reads::Bodies]

@@ -26,6 +26,7 @@ mod oracle;
 mod overflow;
 mod owner;
 mod plan;
+mod policies;
 mod rates;
 mod refusals;
 mod results;

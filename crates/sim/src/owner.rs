@@ -40,6 +40,8 @@ const PAGE: u32 = 200;
 const SLICE: u32 = 100;
 /// How long one may wait in a queue that says nothing about it, in seconds.
 pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 60;
+/// How many may wait where an action does not say it.
+pub(crate) const MAX_QUEUE_LENGTH: u32 = 10_000;
 /// What the monotonic clocks of owners show when a run begins, besides their skew.
 const BOOT: Time = 1_000_000;
 
@@ -156,7 +158,7 @@ fn machine(id: OwnerId, plan: &Plan) -> Machine {
             max_message_bytes: 1 << 20,
         },
         queue: QueueConfig {
-            max_queue_length: 10_000,
+            max_queue_length: MAX_QUEUE_LENGTH,
             queue_timeout_seconds: QUEUE_TIMEOUT_SECONDS,
         },
         lease_ttl: OWNER_TTL,
@@ -499,6 +501,10 @@ fn work_of(body: &Body) -> Option<(Work, Option<Arc<str>>)> {
         Body::Pauses(request_id, reply_to) => {
             (Work::Pauses(vec![*request_id]), Some(Arc::clone(reply_to)))
         }
+        Body::Policies(request_id, reply_to) => (
+            Work::Policies(vec![*request_id]),
+            Some(Arc::clone(reply_to)),
+        ),
         Body::Operations(request_id, reply_to) => {
             let work = Work::Operations(vec![*request_id]);
             (work, Some(Arc::clone(reply_to)))

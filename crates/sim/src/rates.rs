@@ -268,7 +268,7 @@ impl World {
                     .into_iter()
                     .flatten()
                     .filter(|start| start.at.max(start.by_store) > since)
-                    .filter(|start| (!limits.by_user || start.user == said));
+                    .filter(|start| !limits.by_user || start.user == said);
                 limits.rejects && starts.count() >= max as usize
             }),
             RejectCode::QuotaExceeded => limits.quota.is_some_and(|(max, by_user)| {

@@ -16,18 +16,18 @@ type Limits = Vec<(i64, Option<u32>)>;
 /// What clients have asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    submitted: BTreeMap<RequestId, (Priority, Option<Time>)>,
+    submitted: BTreeMap<RequestId, (Option<Priority>, Option<Time>)>,
     actions: BTreeMap<RequestId, String>,
     limits: BTreeMap<ActionId, Limits>,
 }
 
 impl Said {
-    /// Somebody asks for an execution, which is to have this priority.
+    /// Somebody asks for an execution, which is to have this priority, if that is known.
     pub(crate) fn submitted(
         &mut self,
         request: RequestId,
         submission: &Submission,
-        rank: Priority,
+        rank: Option<Priority>,
     ) {
         let not_before = submission.not_before.map(|time| time.timestamp_millis());
         let said = (rank, not_before);
@@ -88,7 +88,9 @@ impl Said {
             return Some(Violation::of(Promise::I5, words));
         };
         // What is refused does not wait.
-        if asked != priority && *status != Status::Rejected {
+        if let Some(asked) = asked.filter(|asked| asked != priority)
+            && *status != Status::Rejected
+        {
             let words = format!("{execution_id} is to wait as {asked}, and waits as {priority}");
             return Some(Violation::of(Promise::I3, words));
         }

@@ -440,6 +440,7 @@ impl Shadow {
                 | Fact::Held { .. }
                 | Fact::Stale { .. }
                 | Fact::Refused { .. }
+                | Fact::Policies { .. }
                 | Fact::Lost
                 | Fact::Fenced
                 | Fact::Operated { .. }

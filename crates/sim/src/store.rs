@@ -3,6 +3,7 @@
 
 mod leases;
 mod meters;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,15 +11,16 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Demand, ExecutionId, Operation, OperationId, OperationProgress,
-    Outcome, OwnerId, PartitionId, Pauses, Priority, QueueTotals, RequestId, Status, Submission,
-    WorkerId,
+    Outcome, OwnerId, PartitionId, Pauses, PolicySet, Priority, QueueTotals, RequestId, Status,
+    Submission, WorkerId,
 };
 use attune_executor::stored::{
     Batch, Body, KnownRequest, LoadedTo, MeterPlace, NewExecution, StoredExecution, StoredSlot,
-    StoredWords, WorkerEnd,
+    StoredWords,
 };
 
 use crate::plan::Time;
+use workers::WorkerLease;
 
 /// How many bodies one answer brings.
 pub(crate) const MAX_BODIES: usize = 8;
@@ -109,14 +111,6 @@ impl Lease {
     }
 }
 
-/// The lease of a worker: only somebody's decision ends it.
-#[derive(Debug, Clone, Copy)]
-struct WorkerLease {
-    renewals: i64,
-    ttl: Time,
-    ended: bool,
-}
-
 /// A claim that succeeded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
@@ -154,6 +148,10 @@ pub(crate) struct Store {
     pub(crate) totals: BTreeMap<ActionId, QueueTotals>,
     /// What operators hold.
     pub(crate) pauses: Pauses,
+    /// The policy documents in force.
+    pub(crate) policies: PolicySet,
+    /// By which version of them each partition says to decide.
+    pub(crate) goes_by: BTreeMap<PartitionId, i64>,
     /// Bulk operations.
     pub(crate) operations: BTreeMap<OperationId, Operation>,
     /// How far they are.
@@ -262,33 +260,6 @@ impl Store {
         .collect()
     }
 
-    /// How the leases of the workers stand.
-    pub(crate) fn worker_ends(&self) -> Vec<WorkerEnd> {
-        let ends = self.workers.iter();
-        ends.map(|(worker, lease)| WorkerEnd {
-            worker: *worker,
-            pool: "default".to_owned(),
-            slots: 64,
-            renewals: lease.renewals,
-            ttl: lease.ttl,
-            ended: lease.ended,
-        })
-        .collect()
-    }
-
-    /// Ends the leases that still stand as they were observed; gives those that are over.
-    pub(crate) fn end_workers(&mut self, observed: &[(WorkerId, i64)]) -> Vec<WorkerId> {
-        let mut over = Vec::new();
-        for (worker, renewals) in observed {
-            let is_over = self.workers.get_mut(worker).is_none_or(|lease| {
-                lease.ended |= lease.renewals == *renewals;
-                lease.ended
-            });
-            over.extend(is_over.then_some(*worker));
-        }
-        over
-    }
-
     /// The bodies of these executions, as far as they hold a slot or wait; a few in one answer.
     pub(crate) fn load_bodies(&self, ids: &[ExecutionId]) -> Vec<Body> {
         let there = ids.iter().filter(|id| self.active.contains_key(id));
@@ -350,17 +321,6 @@ impl Store {
         found.cloned().collect()
     }
 
-    /// Starts or renews the lease of a worker; false when it was ended.
-    pub(crate) fn renew_worker(&mut self, worker: WorkerId, ttl: Time) -> bool {
-        let lease = self.workers.entry(worker).or_insert(WorkerLease {
-            renewals: 0,
-            ttl,
-            ended: false,
-        });
-        lease.renewals += i64::from(!lease.ended);
-        !lease.ended
-    }
-
     /// Claims for a worker whose lease was not ended.
     pub(crate) fn claim(
         &mut self,
@@ -419,6 +379,10 @@ impl Store {
         }
         let first = self.written.insert(number);
         let mut odd = Odd::default();
+        for (partition, version) in &batch.policies {
+            let written = self.goes_by.entry(*partition).or_default();
+            *written = version.max(written).to_owned();
+        }
         for new in &batch.inserts {
             if self.remember(new, &mut odd) {
                 self.active

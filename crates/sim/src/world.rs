@@ -29,6 +29,7 @@ use crate::operations::Operations;
 use crate::oracle::{Key, Oracle, Rule, Violation};
 use crate::owner::Owner;
 use crate::plan::{self, Noise, PATIENCE, Plan, Plant, Time};
+use crate::policies::Policies;
 use crate::rates::Rates;
 use crate::refusals::Refusals;
 use crate::results::Reports;
@@ -91,6 +92,7 @@ pub(crate) struct World {
     pub(crate) beside: Beside,
     /// What operators were told is held.
     pub(crate) holds: Holds,
+    pub(crate) policies: Policies,
     /// What operations have done.
     pub(crate) operations: Operations,
     /// What clients were told is refused.
@@ -102,13 +104,10 @@ pub(crate) struct World {
     pub(crate) retries: Retries,
     /// How often executions have started.
     pub(crate) rates: Rates,
-    /// What lasts.
     pub(crate) lasting: Lasting,
-    /// Whether things go on.
     pub(crate) flow: Flow,
     /// Whether somebody sits on what others could serve.
     pub(crate) ways: Ways,
-    /// The way of firings and completions.
     pub(crate) routing: Routing,
     /// Slots that a planted counter believes to be free and are not.
     pub(crate) extra: BTreeMap<ActionId, u32>,
@@ -182,6 +181,7 @@ impl World {
             confirmed: BTreeSet::new(),
             beside: Beside::default(),
             holds: Holds::default(),
+            policies: Policies::default(),
             operations: Operations::default(),
             refusals: Refusals::default(),
             completions: Vec::new(),

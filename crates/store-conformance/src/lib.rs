@@ -31,6 +31,7 @@ mod listing;
 mod meters;
 mod operations;
 mod pauses;
+mod policies;
 mod requests;
 mod retries;
 mod slots;
@@ -169,6 +170,14 @@ cases! { ($)
     pauses::only_what_there_is_is_paused,
     pauses::a_set_is_read_when_it_is_newer,
     pauses::racing_operators_make_one_set,
+    policies::documents_have_versions_in_the_order_of_the_commits,
+    policies::what_was_checked_against_something_else_is_not_stored,
+    policies::many_changes_are_stored_together_or_not_at_all,
+    policies::the_policy_of_an_action_is_changed_in_the_action,
+    policies::an_action_is_applied_under_the_set_it_was_checked_under,
+    policies::a_policy_set_is_read_when_it_is_newer,
+    policies::racing_changes_make_one_set,
+    policies::progress_rises_under_the_fence,
     requests::a_request_is_known_through_its_life,
     requests::a_request_keeps_its_first_execution,
     requests::requests_are_kept_as_long_as_asked,

@@ -1,12 +1,15 @@
 //! Actions and their policies.
 
 use async_trait::async_trait;
-use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId};
+use attune_core::{
+    Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyTarget,
+};
 use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
 use sqlx::postgres::{PgPool, PgTransaction};
 
 use crate::failure::{Failure, unreadable};
 use crate::partitions::place;
+use crate::policies::NewVersion;
 use crate::time::Time;
 use crate::{PostgresStore, sql, text};
 
@@ -21,13 +24,11 @@ impl ActionStore for PostgresStore {
         partition_count: u16,
         changed_by: &str,
     ) -> Result<Applied, StoreError> {
-        let wanted = Wanted {
-            spec: spec.clone(),
-            partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
-            changed_by: text::text(changed_by).into_owned(),
-        };
+        let wanted = Wanted::new(spec, partition_count, changed_by);
         let pool = self.db.general.clone();
-        self.db.run(async move { apply(&pool, wanted).await }).await
+        let applied = self.db.run(async move { apply(&pool, wanted).await });
+        let applied = applied.await?;
+        applied.ok_or_else(|| StoreError::Conflict("the policy set has changed".to_owned()))
     }
 
     async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
@@ -106,19 +107,45 @@ pub(crate) fn action((id, partition, version, spec): ActionColumns) -> Result<Ac
 }
 
 /// What an author applies.
-struct Wanted {
+pub(crate) struct Wanted {
     spec: ActionSpec,
     partition: PartitionId,
     changed_by: String,
+    /// The version of the policy set under which it was checked, if it was.
+    under: Option<i64>,
 }
 
-async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Applied, Failure> {
+impl Wanted {
+    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &str) -> Self {
+        Self {
+            spec: spec.clone(),
+            partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
+            changed_by: text::text(changed_by).into_owned(),
+            under: None,
+        }
+    }
+
+    /// Only while this is the version of the policy set.
+    pub(crate) fn under(mut self, set_version: i64) -> Self {
+        self.under = Some(set_version);
+        self
+    }
+}
+
+/// Applies an action; nothing when the policy set is another one than it was checked under.
+pub(crate) async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Option<Applied>, Failure> {
     let mut transaction = pool.begin().await?;
+    let set_version: i64 = sqlx::query_scalar(sql::SHARE_POLICIES)
+        .fetch_one(&mut *transaction)
+        .await?;
+    if wanted.under.is_some_and(|under| under != set_version) {
+        return Ok(None);
+    }
     let mut found = lock(&mut transaction, &wanted.spec.action_ref).await?;
     if found.is_none() {
         if let Some(created) = create(&mut transaction, &wanted).await? {
             transaction.commit().await?;
-            return Ok(created);
+            return Ok(Some(created));
         }
         // Somebody else was faster, and has committed by now.
         found = lock(&mut transaction, &wanted.spec.action_ref).await?;
@@ -149,11 +176,11 @@ async fn apply(pool: &PgPool, wanted: Wanted) -> Result<Applied, Failure> {
         }
     }
     transaction.commit().await?;
-    Ok(Applied {
+    Ok(Some(Applied {
         action,
         created: false,
         changed,
-    })
+    }))
 }
 
 /// Creates the action; nothing when it exists by now.
@@ -187,7 +214,7 @@ async fn create(
     }))
 }
 
-async fn lock(
+pub(crate) async fn lock(
     transaction: &mut PgTransaction<'_>,
     action_ref: &ActionRef,
 ) -> Result<Option<ActionColumns>, Failure> {
@@ -199,15 +226,18 @@ async fn lock(
 }
 
 async fn add_policy(transaction: &mut PgTransaction<'_>, wanted: &Wanted) -> Result<(), Failure> {
-    sqlx::query(sql::ADD_POLICY)
-        .bind(wanted.spec.action_ref.as_str())
-        .bind(to_json(&wanted.spec.policy))
-        .bind(&wanted.changed_by)
-        .execute(&mut **transaction)
-        .await?;
+    let target = PolicyTarget::Action(wanted.spec.action_ref.clone());
+    let version = NewVersion {
+        target: &target,
+        spec: Some(to_json(&wanted.spec.policy)),
+        who: &wanted.changed_by,
+        set_version: None,
+        reason: None,
+    };
+    version.add(transaction).await?;
     Ok(())
 }
 
-fn to_json(value: &impl serde::Serialize) -> String {
+pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("specs and policies have only string keys")
 }

@@ -15,7 +15,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _};
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
-use crate::{audit, dead_letters, operations, sql, text};
+use crate::{audit, dead_letters, operations, policies, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
 const NO_NUMBER: i64 = i64::MIN;
@@ -147,6 +147,7 @@ fn unfenced(batch: &Batch) -> Option<PartitionId> {
     executions
         .map(ExecutionId::partition)
         .chain(batch.progress.iter().map(|(partition, ..)| *partition))
+        .chain(batch.policies.iter().map(|(partition, _)| *partition))
         .chain(batch.meters.iter().map(|meter| meter.partition))
         .find(|partition| !fenced[usize::from(partition.0)])
 }
@@ -175,6 +176,9 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
     }
     if let Some(progress) = operations::progress(batch)? {
         beside.push((sql::WRITE_PROGRESS, progress));
+    }
+    if let Some(policies) = policies::progress(batch)? {
+        beside.push((sql::WRITE_POLICY_PROGRESS, policies));
     }
     if !batch.meters.is_empty() {
         beside.push((sql::WRITE_METERS, meters(&batch.meters)?));

@@ -24,6 +24,7 @@ mod options;
 mod partition_rows;
 mod partitions;
 mod pauses;
+mod policies;
 mod requests;
 mod schema;
 mod sessions;

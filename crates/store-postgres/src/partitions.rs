@@ -11,7 +11,7 @@ use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
     ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES, MeterPage,
     MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
-    TroubleNote, WorkerEnd,
+    StoredPolicies, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgPool;
@@ -26,7 +26,7 @@ use crate::partition_rows::{
     words, worker_end,
 };
 use crate::time::{Place, Time};
-use crate::{PostgresStore, operations, pauses, requests, sql};
+use crate::{PostgresStore, operations, pauses, policies, requests, sql};
 
 #[async_trait]
 impl PartitionStore for PostgresStore {
@@ -256,6 +256,13 @@ impl PartitionStore for PostgresStore {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         pauses::load(&self.db, newer_than).await
+    }
+
+    async fn policies(
+        &self,
+        newer_than: Option<i64>,
+    ) -> Result<Option<StoredPolicies>, StoreError> {
+        policies::load(&self.db, newer_than).await
     }
 
     async fn open_operations(

@@ -122,6 +122,11 @@ fn migrations() -> Vec<Migration> {
             include_str!("../../../migrations/postgres/0022_additive_end_code.sql"),
         ),
         (
+            23,
+            "additive_policies",
+            include_str!("../../../migrations/postgres/0023_additive_policies.sql"),
+        ),
+        (
             24,
             "additive_kept_slot",
             include_str!("../../../migrations/postgres/0024_additive_kept_slot.sql"),

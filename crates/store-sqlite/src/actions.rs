@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::{Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId};
+use attune_core::{
+    Action, ActionId, ActionPolicy, ActionRef, ActionSpec, PartitionId, PolicyScope,
+};
 use attune_store::{ActionStore, Applied, PolicyChange, StoreError};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::error::Failure;
+use crate::policies::NewVersion;
 use crate::rows::{action, json, partition, text_of, time};
 use crate::sql;
 use crate::store::{Inner, SqliteStore};
@@ -21,18 +24,9 @@ impl ActionStore for SqliteStore {
         partition_count: u16,
         changed_by: &str,
     ) -> Result<Applied, StoreError> {
-        let (spec, changed_by) = (spec.clone(), changed_by.to_owned());
-        self.task(async move |inner: Arc<Inner>| {
-            inner
-                .writer
-                .transaction(move |connection| {
-                    Box::pin(
-                        async move { apply(connection, spec, partition_count, &changed_by).await },
-                    )
-                })
-                .await
-        })
-        .await
+        let wanted = Wanted::new(spec, partition_count, changed_by);
+        let applied = apply_action(self, wanted).await?;
+        applied.ok_or_else(|| StoreError::Conflict("the policy set has changed".to_owned()))
     }
 
     async fn find_action(&self, action_ref: &ActionRef) -> Result<Option<Action>, StoreError> {
@@ -68,34 +62,80 @@ impl ActionStore for SqliteStore {
     }
 }
 
+/// What an author applies.
+pub(crate) struct Wanted {
+    spec: ActionSpec,
+    partition: PartitionId,
+    changed_by: String,
+    /// The version of the policy set under which it was checked, if it was.
+    under: Option<i64>,
+}
+
+impl Wanted {
+    pub(crate) fn new(spec: &ActionSpec, partition_count: u16, changed_by: &str) -> Self {
+        Self {
+            spec: spec.clone(),
+            partition: PartitionId::of(spec.action_ref.as_str(), partition_count),
+            changed_by: changed_by.to_owned(),
+            under: None,
+        }
+    }
+
+    /// Only while this is the version of the policy set.
+    pub(crate) fn under(mut self, set_version: i64) -> Self {
+        self.under = Some(set_version);
+        self
+    }
+}
+
+/// Applies an action; nothing when the policy set is another one than it was checked under.
+pub(crate) async fn apply_action(
+    store: &SqliteStore,
+    wanted: Wanted,
+) -> Result<Option<Applied>, StoreError> {
+    store
+        .task(async move |inner: Arc<Inner>| {
+            inner
+                .writer
+                .transaction(move |connection| {
+                    Box::pin(async move { apply(connection, wanted).await })
+                })
+                .await
+        })
+        .await
+}
+
 /// Runs in a transaction that began as a write, so nobody changes the action in between.
 async fn apply(
     connection: &mut SqliteConnection,
-    spec: ActionSpec,
-    partition_count: u16,
-    changed_by: &str,
-) -> Result<Applied, Failure> {
+    wanted: Wanted,
+) -> Result<Option<Applied>, Failure> {
+    if let Some(under) = wanted.under {
+        let now = sqlx::query(sql::POLICY_MARK)
+            .fetch_one(&mut *connection)
+            .await?;
+        if now.try_get::<i64, _>("set_version")? != under {
+            return Ok(None);
+        }
+    }
     let found = sqlx::query_as::<_, (i64, i64, i64, String)>(sql::FIND_ACTION)
-        .bind(spec.action_ref.to_string())
+        .bind(wanted.spec.action_ref.to_string())
         .fetch_optional(&mut *connection)
         .await?;
     let Some((id, place, mut version, stored)) = found else {
-        return create(connection, spec, partition_count, changed_by).await;
+        return create(connection, wanted).await.map(Some);
     };
+    let spec = wanted.spec;
     // What cannot be read, because somebody has changed it by hand, is mended by being applied again.
     let stored: Option<ActionSpec> = serde_json::from_str(&stored).ok();
     let changed = stored.as_ref() != Some(&spec);
     if changed {
-        (version,) = sqlx::query_as(sql::UPDATE_ACTION)
-            .bind(id)
-            .bind(text_of(&spec))
-            .fetch_one(&mut *connection)
-            .await?;
+        version = write_spec(connection, ActionId(id), &spec).await?;
         if stored.is_none_or(|stored| stored.policy != spec.policy) {
-            keep_policy(connection, ActionId(id), &spec.policy, changed_by).await?;
+            keep_policy(connection, ActionId(id), &spec.policy, &wanted.changed_by).await?;
         }
     }
-    Ok(Applied {
+    Ok(Some(Applied {
         action: Action {
             id: ActionId(id),
             partition: partition(place)?,
@@ -104,17 +144,26 @@ async fn apply(
         },
         created: false,
         changed,
-    })
+    }))
 }
 
-async fn create(
+/// Writes another spec of an action; its version from then on.
+pub(crate) async fn write_spec(
     connection: &mut SqliteConnection,
-    spec: ActionSpec,
-    partition_count: u16,
-    changed_by: &str,
-) -> Result<Applied, Failure> {
+    id: ActionId,
+    spec: &ActionSpec,
+) -> Result<i64, Failure> {
+    let (version,) = sqlx::query_as::<_, (i64,)>(sql::UPDATE_ACTION)
+        .bind(id.0)
+        .bind(text_of(spec))
+        .fetch_one(connection)
+        .await?;
+    Ok(version)
+}
+
+async fn create(connection: &mut SqliteConnection, wanted: Wanted) -> Result<Applied, Failure> {
+    let spec = wanted.spec;
     let (action_ref, pack) = (spec.action_ref.as_str(), spec.action_ref.pack());
-    let partition = PartitionId::of(action_ref, partition_count);
     sqlx::query(sql::ENSURE_PACK)
         .bind(pack.to_owned())
         .execute(&mut *connection)
@@ -122,16 +171,16 @@ async fn create(
     let (id,) = sqlx::query_as::<_, (i64,)>(sql::INSERT_ACTION)
         .bind(action_ref.to_owned())
         .bind(pack.to_owned())
-        .bind(i64::from(partition.0))
+        .bind(i64::from(wanted.partition.0))
         .bind(text_of(&spec))
         .fetch_one(&mut *connection)
         .await?;
     let id = ActionId(id);
-    keep_policy(connection, id, &spec.policy, changed_by).await?;
+    keep_policy(connection, id, &spec.policy, &wanted.changed_by).await?;
     Ok(Applied {
         action: Action {
             id,
-            partition,
+            partition: wanted.partition,
             version: 1,
             spec,
         },
@@ -146,16 +195,19 @@ async fn keep_policy(
     policy: &ActionPolicy,
     changed_by: &str,
 ) -> Result<(), Failure> {
-    sqlx::query(sql::INSERT_POLICY)
-        .bind(action.to_string())
-        .bind(text_of(policy))
-        .bind(changed_by.to_owned())
-        .execute(connection)
-        .await?;
+    let version = NewVersion {
+        scope: PolicyScope::Action,
+        target: action.to_string(),
+        spec: Some(text_of(policy)),
+        who: changed_by.to_owned(),
+        set_version: None,
+        reason: None,
+    };
+    version.add(connection).await?;
     Ok(())
 }
 
-async fn find(
+pub(crate) async fn find(
     connection: &mut SqliteConnection,
     action_ref: &ActionRef,
 ) -> Result<Option<Action>, Failure> {

@@ -34,6 +34,7 @@ pub(crate) struct BatchLists {
     pub(crate) end_ids: String,
     pub(crate) totals: Option<String>,
     pub(crate) progress: Option<String>,
+    pub(crate) policies: Option<String>,
     pub(crate) meters: Option<String>,
     pub(crate) audit: Option<String>,
     pub(crate) letters: Vec<NewDeadLetter>,
@@ -240,6 +241,7 @@ impl BatchLists {
             ),
             moves: list_unless_empty(batch.moves.iter().map(move_row).collect()),
             progress: list_unless_empty(batch.progress.iter().map(progress_row).collect()),
+            policies: list_unless_empty(batch.policies.iter().map(policies_row).collect()),
             meters: list_unless_empty(batch.meters.iter().map(meter_row).collect()),
             audit: (!batch.audit.is_empty()).then(|| audit_list(&batch.audit)),
             letters: batch.letters.clone(),
@@ -358,6 +360,19 @@ fn progress_row(
         done: progress.done,
         skipped: progress.skipped,
         state: stored_state(progress),
+    }
+}
+
+#[derive(Serialize)]
+struct PoliciesRow {
+    partition: u16,
+    set_version: i64,
+}
+
+fn policies_row((partition, set_version): &(PartitionId, i64)) -> PoliciesRow {
+    PoliciesRow {
+        partition: partition.0,
+        set_version: *set_version,
     }
 }
 

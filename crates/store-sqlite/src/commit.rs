@@ -52,6 +52,7 @@ pub(crate) async fn write(
     for (statement, items) in [
         (sql::UPSERT_TOTALS, lists.totals),
         (sql::WRITE_PROGRESS, lists.progress),
+        (sql::WRITE_POLICY_PROGRESS, lists.policies),
         (sql::UPSERT_METERS, lists.meters),
         (sql::INSERT_AUDIT, lists.audit),
     ] {

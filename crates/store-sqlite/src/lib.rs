@@ -31,6 +31,7 @@ mod options;
 mod partition_rows;
 mod partitions;
 mod pauses;
+mod policies;
 mod rows;
 mod script;
 pub mod sql;

@@ -101,6 +101,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0019_additive_end_code.sql"),
     ),
     (
+        20,
+        "additive_policies",
+        include_str!("../../../migrations/sqlite/0020_additive_policies.sql"),
+    ),
+    (
         21,
         "additive_kept_slot",
         include_str!("../../../migrations/sqlite/0021_additive_kept_slot.sql"),

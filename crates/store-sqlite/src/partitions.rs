@@ -12,7 +12,7 @@ use attune_store::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, Batch, CommitError, Committed,
     ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MAX_BODIES_BYTES,
     MeterPage, MeterPlace, MeterRow, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError,
-    TroubleNote, WorkerEnd,
+    StoredPolicies, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use sqlx::Sqlite;
@@ -28,7 +28,7 @@ use crate::partition_rows::{
 };
 use crate::rows::{action, body, digits, list, partition, partition_list, time, time_text, uuid};
 use crate::store::{Inner, SqliteStore};
-use crate::{operations, pauses, sql};
+use crate::{operations, pauses, policies, sql};
 
 #[async_trait]
 impl PartitionStore for SqliteStore {
@@ -235,6 +235,13 @@ impl PartitionStore for SqliteStore {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         pauses::load(self, newer_than).await
+    }
+
+    async fn policies(
+        &self,
+        newer_than: Option<i64>,
+    ) -> Result<Option<StoredPolicies>, StoreError> {
+        policies::load(self, newer_than).await
     }
 
     async fn open_operations(

@@ -22,6 +22,10 @@ pub mod what {
     pub const QUEUES_DRAIN: &str = "queues.drain";
     /// Operators resume queues; the target likewise.
     pub const QUEUES_RESUME: &str = "queues.resume";
+    /// Operators applied a policy document; the target is `global`, or `pack`, `action` or `user` and a name.
+    pub const POLICY_APPLY: &str = "policy.apply";
+    /// Operators took a policy document back; the target likewise.
+    pub const POLICY_REMOVE: &str = "policy.remove";
     /// Operators asked for a bulk operation; the target is `operation` and its number.
     pub const OPERATION: &str = "executions.operation";
     /// More executions held a slot than the limit allows.

@@ -18,6 +18,7 @@ pub mod meters;
 pub mod operations;
 pub mod partitions;
 pub mod pauses;
+pub mod policies;
 pub mod rows;
 pub mod stats;
 pub mod workers;
@@ -49,6 +50,10 @@ pub use partitions::{
 pub use pauses::{
     MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
 };
+pub use policies::{
+    DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyMark, PolicyOutcome,
+    PolicyStore, PolicyVersion, StoredPolicies,
+};
 pub use rows::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
@@ -76,6 +81,7 @@ pub trait Store:
     + AuditStore
     + DeadLetterStore
     + PauseStore
+    + PolicyStore
     + OperationStore
     + Send
     + Sync

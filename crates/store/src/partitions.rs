@@ -19,6 +19,7 @@ use crate::leases::{ExecutorRow, Lease, ObservedLease, TroubleNote};
 use crate::meters::{Meter, MeterPage, MeterPlace};
 use crate::operations::ExecutionLabels;
 use crate::pauses::PauseSet;
+use crate::policies::StoredPolicies;
 use crate::rows::{ActivePage, ActivePlace, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd};
 
 /// What an owner must know before it decides on a batch of submissions.
@@ -142,6 +143,9 @@ pub struct Batch {
     pub ends: Vec<End>,
     /// How far bulk operations are after this batch.
     pub progress: Vec<(PartitionId, OperationId, OperationProgress)>,
+    /// Under which version of the policy set partitions decide from now on; an older one than is written
+    /// changes nothing.
+    pub policies: Vec<(PartitionId, i64)>,
     /// The totals of every queue that changed, as they are after this batch.
     pub totals: Vec<(ActionId, QueueTotals)>,
     /// What was counted for limits.
@@ -166,6 +170,7 @@ impl Batch {
             moves: Vec::new(),
             ends: Vec::new(),
             progress: Vec::new(),
+            policies: Vec::new(),
             totals: Vec::new(),
             meters: Vec::new(),
             audit: Vec::new(),
@@ -181,6 +186,7 @@ impl Batch {
             && self.moves.is_empty()
             && self.ends.is_empty()
             && self.progress.is_empty()
+            && self.policies.is_empty()
             && self.meters.is_empty()
             && self.audit.is_empty()
             && self.letters.is_empty()
@@ -364,6 +370,14 @@ pub trait PartitionStore: Send + Sync {
     /// # Errors
     /// When the store fails.
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError>;
+
+    /// The policy documents in force, but for those of actions; `None` when the version of the set is not above
+    /// `newer_than`.
+    ///
+    /// # Errors
+    /// When the store fails.
+    async fn policies(&self, newer_than: Option<i64>)
+    -> Result<Option<StoredPolicies>, StoreError>;
 
     /// The bulk operations that are open in these partitions, by partition and number. One of a kind that
     /// this program does not know is left to others.

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
-use attune_api_types::words::ActionSpec;
+use attune_api_types::words::{ActionSpec, PolicyDocument};
 use serde_json::{Map, Value, json};
-use utoipa::{PartialSchema as _, ToSchema as _};
+use utoipa::ToSchema;
 
 /// Between these stands what is made.
 const BEGIN: &str = "<!-- made from the types; crates/api-types/tests/it/pages.rs -->\n";
@@ -31,21 +31,21 @@ fn keep(name: &str, made: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The JSON schema of an action file, with the schemas that it names inside.
-fn action_schema() -> anyhow::Result<Value> {
+/// The JSON schema of a file, with the schemas that it names inside.
+fn schema_of<T: ToSchema>(title: &str) -> anyhow::Result<Value> {
     let mut named = Vec::new();
-    ActionSpec::schemas(&mut named);
+    T::schemas(&mut named);
     let mut definitions = Map::new();
     for (name, schema) in named {
         definitions.insert(name, serde_json::to_value(schema)?);
     }
-    let mut schema = serde_json::to_value(ActionSpec::schema())?;
+    let mut schema = serde_json::to_value(T::schema())?;
     let members = schema.as_object_mut().context("it is no object")?;
     members.insert(
         "$schema".to_owned(),
         json!("https://json-schema.org/draft/2020-12/schema"),
     );
-    members.insert("title".to_owned(), json!("An action of Attune"));
+    members.insert("title".to_owned(), json!(title));
     members.insert("$defs".to_owned(), Value::Object(definitions));
     let text = serde_json::to_string_pretty(&schema)?;
     Ok(serde_json::from_str(
@@ -194,14 +194,32 @@ fn rows(root: &Value, schema: &Value, prefix: &str, table: &mut String) -> anyho
 
 #[test]
 fn the_action_page_and_its_schema_are_made_from_the_types() -> anyhow::Result<()> {
-    let schema = action_schema()?;
-    let mut text = serde_json::to_string_pretty(&schema)?;
-    text.push('\n');
-    keep("docs/action.schema.json", &text)?;
+    let schema = schema_of::<ActionSpec>("An action of Attune")?;
+    keep_schema("docs/action.schema.json", &schema)?;
 
+    keep_table("docs/ACTIONS.md", &schema)
+}
+
+#[test]
+fn the_policy_page_and_its_schema_are_made_from_the_types() -> anyhow::Result<()> {
+    let mut schema = schema_of::<PolicyDocument>("A policy document of Attune")?;
+    keep_schema("docs/policy.schema.json", &schema)?;
+    // The policy of an action has a page of its own.
+    schema["properties"]["policy"] = json!({"type": "object",
+        "description": schema["properties"]["policy"]["description"]});
+    keep_table("docs/POLICIES.md", &schema)
+}
+
+fn keep_schema(name: &str, schema: &Value) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(schema)?;
+    text.push('\n');
+    keep(name, &text)
+}
+
+/// Checks that a page has a table of the fields of a schema, or writes it.
+fn keep_table(name: &str, schema: &Value) -> anyhow::Result<()> {
     let mut table = "| field | takes | default | meaning |\n| --- | --- | --- | --- |\n".to_owned();
-    rows(&schema, &schema, "", &mut table)?;
-    let name = "docs/ACTIONS.md";
+    rows(schema, schema, "", &mut table)?;
     let found = std::fs::read_to_string(page(name))?;
     let (before, rest) = found.split_once(BEGIN).context("no begin")?;
     let (_, after) = rest.split_once(END).context("no end")?;

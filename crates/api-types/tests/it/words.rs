@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use attune_api_types::words;
 use attune_core::explain;
-use attune_core::{ActionSpec, PauseMode, Priority, Status, Submission};
+use attune_core::{ActionSpec, PauseMode, PolicyDocument, Priority, Status, Submission};
 use serde_json::{Value, json};
 
 /// Both read `text`, and write the same again, or both refuse it.
@@ -147,4 +147,47 @@ fn submissions_have_the_same_members() {
         same::<Submission, words::Submission>(&json!(without));
     }
     same::<Submission, words::Submission>(&json!({"action_ref": "a.b", "priorty": "low"}));
+}
+
+#[test]
+fn policy_documents_have_the_same_members() {
+    // The core reads a document in two steps: what it says in the end is compared.
+    let core = |value: &Value| -> Result<Value, String> {
+        let document: PolicyDocument =
+            serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
+        let (_, content) = document.read().map_err(|reject| reject.to_string())?;
+        Ok(content.stored())
+    };
+    let word = |value: &Value| serde_json::from_value::<words::PolicyDocument>(value.clone());
+    let whole = json!({"scope": "pack", "target": "core", "action_defaults": {
+        "concurrency": {"on_limit": "reject"},
+        "queue": {"max_length": 2, "timeout_seconds": 3, "ordering": "priority", "on_full": "reject"},
+        "priority": {"ageing_seconds": 4, "default": "low", "max": "high", "rules": [
+            {"when": {"user.tier": "gold"}, "then": "normal"}]},
+        "retry": {"max_attempts": 2, "on": ["failed"], "backoff":
+            {"initial_ms": 5, "factor": 2.0, "max_ms": 6, "jitter": 0.5}}}});
+    let written = serde_json::to_value(word(&whole).unwrap()).unwrap();
+    assert_eq!(
+        written["action_defaults"],
+        core(&whole).unwrap()["action_defaults"]
+    );
+    let places = ["concurrency", "queue", "priority", "retry"];
+    for place in places {
+        let mut misspelt = whole.clone();
+        misspelt["action_defaults"][place]["x"] = json!(1);
+        assert!(
+            core(&misspelt).is_err() && word(&misspelt).is_err(),
+            "{misspelt}"
+        );
+    }
+    for document in [
+        json!({"scope": "global", "action_defaults": {}}),
+        json!({"scope": "user", "target": "*", "tier": "gold", "policy": {"priority": {"max": "low"}}}),
+        json!({"scope": "action", "target": "a.b", "policy": {"concurrency": {"limit": 2}}}),
+    ] {
+        assert!(
+            core(&document).is_ok() && word(&document).is_ok(),
+            "{document}"
+        );
+    }
 }

@@ -22,6 +22,7 @@ use crate::body;
 use crate::catalog::compile;
 use crate::error::ApiError;
 use crate::extent::Extent;
+use crate::policies;
 use crate::query::Params;
 
 /// The action that a path names.
@@ -83,6 +84,7 @@ pub(crate) async fn apply(
     drop(share);
     let spec = spec.settled();
     if only_check {
+        policies::check_action(&app.ports, &spec).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     // Stored and told, or neither: a client that goes away in between must not leave a live
@@ -125,11 +127,7 @@ async fn store_and_tell(
         sets_priorities: spec.policy.priority.sets_any(),
         t_ns: now_ns(),
     });
-    let applied = app
-        .ports
-        .actions
-        .apply_action(&spec, partitions, &who)
-        .await?;
+    let applied = policies::apply_action(&app.ports, &spec, partitions, &who).await?;
     let learnt = app
         .catalog
         .learn(applied.action.clone(), app.check_deadline());

@@ -9,6 +9,7 @@ mod explain;
 mod holders;
 mod operations;
 mod pauses;
+mod policies;
 mod probes;
 mod queues;
 mod resubmit;
@@ -131,6 +132,15 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(pauses::list))
         .routes(routes!(pauses::hold, pauses::resume))
         .routes(routes!(pauses::hold_all, pauses::resume_all))
+        .routes(routes!(policies::list, policies::apply_many))
+        .routes(routes!(
+            policies::show_global,
+            policies::apply_global,
+            policies::remove_global
+        ))
+        .routes(routes!(policies::global_versions))
+        .routes(routes!(policies::show, policies::apply, policies::remove))
+        .routes(routes!(policies::versions))
         .routes(routes!(operations::begin, operations::list))
         .routes(routes!(operations::preview))
         .routes(routes!(operations::show))

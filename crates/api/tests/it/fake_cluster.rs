@@ -1,5 +1,6 @@
 //! The ports that only show: leases of partitions, the audit log, and the probe.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,8 +12,8 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, AuditEntry, AuditStore, Batch, CommitError, Committed,
     ExecutionLabels, ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage,
-    MeterPlace, ObservedLease, PartitionStore, PauseSet, SlotRow, StoreError, TroubleNote,
-    Violations, WorkerEnd,
+    MeterPlace, ObservedLease, PartitionStore, PauseSet, SlotRow, StatsCursor, StatsPage, StatsRow,
+    StatsStore, StoreError, StoredPolicies, StoredStats, TroubleNote, Violations, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 
@@ -168,6 +169,13 @@ impl PartitionStore for Fake {
         })
     }
 
+    async fn policies(
+        &self,
+        newer_than: Option<i64>,
+    ) -> Result<Option<StoredPolicies>, StoreError> {
+        self.store(|state| state.policies.newer(newer_than))
+    }
+
     async fn open_operations(
         &self,
         _partitions: &[PartitionId],
@@ -227,5 +235,39 @@ impl Probe for Fake {
 
     async fn probe(&self) -> Result<(), String> {
         self.with(|state| state.probe.clone().map_or(Ok(()), Err))
+    }
+}
+
+#[async_trait]
+impl StatsStore for Fake {
+    async fn upsert_queue_stats(&self, _rows: &[StatsRow]) -> Result<(), StoreError> {
+        self.store(|_| ())
+    }
+
+    async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError> {
+        self.store(|state| {
+            state
+                .stats
+                .iter()
+                .find(|it| it.stats.action_id == action)
+                .cloned()
+        })
+    }
+
+    async fn list_queue_stats(
+        &self,
+        after: Option<StatsCursor>,
+        limit: u32,
+    ) -> Result<StatsPage, StoreError> {
+        self.store(|state| {
+            let key = |it: &StoredStats| (Reverse(it.stats.queue_length), it.stats.action_id);
+            let mut rows = state.stats.clone();
+            rows.sort_by_key(key);
+            let total = rows.len() as u64;
+            let after = after.map(|after| (Reverse(after.queue_length), after.action_id));
+            rows.retain(|row| after.is_none_or(|after| key(row) > after));
+            rows.truncate(limit as usize);
+            StatsPage { rows, total }
+        })
     }
 }

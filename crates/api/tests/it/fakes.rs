@@ -1,6 +1,5 @@
 //! Small stand-ins for the ports.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,8 +17,8 @@ use attune_messages::v1::{Accepted, ForceRelease};
 use attune_store::{
     ActionStore, Applied, AuditEntry, Claim, Cursor, DeadLetter, ExecutionFilter, ExecutionPage,
     ExecutionRecord, ExecutionStore, ExecutorRow, HistoryRetention, Lease, OperationRecord,
-    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StatsCursor, StatsPage,
-    StatsRow, StatsStore, StoreError, StoredStats, Violations, WorkerLease, WorkerRow, WorkerStore,
+    PauseChange, PauseSet, PolicyChange, Requeue, SlotHolder, Standing, StoreError, StoredStats,
+    Violations, WorkerLease, WorkerRow, WorkerStore,
 };
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::Notify;
@@ -77,6 +76,7 @@ pub(crate) struct State {
     pub(crate) bus: MemoryBus,
     pub(crate) pauses: PauseSet,
     pub(crate) pause_changes: Vec<PauseChange>,
+    pub(crate) policies: crate::policies::Kept,
     pub(crate) operations: Vec<OperationRecord>,
     /// Nobody carries operations out.
     pub(crate) no_owner: bool,
@@ -116,6 +116,7 @@ impl Fake {
             audit: all.clone(),
             partitions: all.clone(),
             pauses: all.clone(),
+            policies: all.clone(),
             operations: all.clone(),
             letters: all.clone(),
             bus: Arc::new(self.with(|state| state.bus.clone())),
@@ -135,7 +136,7 @@ impl Fake {
 }
 
 impl State {
-    fn apply(&mut self, spec: &ActionSpec) -> Applied {
+    pub(crate) fn apply(&mut self, spec: &ActionSpec) -> Applied {
         let old = self.actions.get(&spec.action_ref).cloned();
         let changed = old.as_ref().is_none_or(|old| old.spec != *spec);
         let next_id = i64::try_from(self.actions.len()).unwrap() + 1;
@@ -342,6 +343,15 @@ impl Commands for Fake {
         self.with(|state| state.tell_pauses(partitions))
     }
 
+    async fn policies_changed(
+        &self,
+        set_version: i64,
+        partitions: &[PartitionId],
+        _deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        self.with(|state| state.tell_policies(set_version, partitions))
+    }
+
     async fn operations_changed(
         &self,
         partitions: &[PartitionId],
@@ -513,39 +523,5 @@ impl WorkerStore for Fake {
 
     async fn workers(&self) -> Result<Vec<WorkerRow>, StoreError> {
         self.store(|state| state.workers.clone())
-    }
-}
-
-#[async_trait]
-impl StatsStore for Fake {
-    async fn upsert_queue_stats(&self, _rows: &[StatsRow]) -> Result<(), StoreError> {
-        self.store(|_| ())
-    }
-
-    async fn find_by_action(&self, action: ActionId) -> Result<Option<StoredStats>, StoreError> {
-        self.store(|state| {
-            state
-                .stats
-                .iter()
-                .find(|it| it.stats.action_id == action)
-                .cloned()
-        })
-    }
-
-    async fn list_queue_stats(
-        &self,
-        after: Option<StatsCursor>,
-        limit: u32,
-    ) -> Result<StatsPage, StoreError> {
-        self.store(|state| {
-            let key = |it: &StoredStats| (Reverse(it.stats.queue_length), it.stats.action_id);
-            let mut rows = state.stats.clone();
-            rows.sort_by_key(key);
-            let total = rows.len() as u64;
-            let after = after.map(|after| (Reverse(after.queue_length), after.action_id));
-            rows.retain(|row| after.is_none_or(|after| key(row) > after));
-            rows.truncate(limit as usize);
-            StatsPage { rows, total }
-        })
     }
 }

@@ -16,6 +16,7 @@ mod http;
 mod operations;
 mod operators;
 mod pauses;
+mod policies;
 mod queues;
 mod recording;
 mod reference;

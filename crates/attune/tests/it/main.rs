@@ -38,6 +38,7 @@ mod oracle;
 mod orders;
 mod overflow;
 mod pauses;
+mod policies;
 mod priorities;
 mod python;
 mod queues;

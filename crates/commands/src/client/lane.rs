@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use attune_core::{PartitionId, RequestId};
 use attune_messages::v1::{
-    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged, Submit,
+    ActionChanged, Cancel, Explain, ForceRelease, OperationsChanged, PausesChanged,
+    PoliciesChanged, Submit,
 };
 use attune_messages::{PackBounds, PackSize, encode_raw};
 use chrono::Utc;
@@ -34,6 +35,7 @@ pub(super) enum Kind {
     ForceRelease,
     ActionChanged,
     PausesChanged,
+    PoliciesChanged,
     OperationsChanged,
 }
 
@@ -50,6 +52,7 @@ impl Kind {
             Self::ForceRelease => PackSize::of::<ForceRelease>(bounds),
             Self::ActionChanged => PackSize::of::<ActionChanged>(bounds),
             Self::PausesChanged => PackSize::of::<PausesChanged>(bounds),
+            Self::PoliciesChanged => PackSize::of::<PoliciesChanged>(bounds),
             Self::OperationsChanged => PackSize::of::<OperationsChanged>(bounds),
         }
     }
@@ -63,6 +66,7 @@ impl Kind {
             Self::ForceRelease => encode_raw::<ForceRelease>(message_id, now, items),
             Self::ActionChanged => encode_raw::<ActionChanged>(message_id, now, items),
             Self::PausesChanged => encode_raw::<PausesChanged>(message_id, now, items),
+            Self::PoliciesChanged => encode_raw::<PoliciesChanged>(message_id, now, items),
             Self::OperationsChanged => encode_raw::<OperationsChanged>(message_id, now, items),
         }
     }

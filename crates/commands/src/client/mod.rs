@@ -28,7 +28,7 @@ use attune_core::input::DEFAULT_MAX_BYTES;
 use attune_core::{ExecutionId, PartitionId, Reject, RejectCode, RequestId, Submission};
 use attune_messages::v1::{
     Accepted, ActionChanged, AnswerOutcome, Cancel, Explain, ForceRelease, OnReject,
-    OperationsChanged, PausesChanged, Submit,
+    OperationsChanged, PausesChanged, PoliciesChanged, Submit,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -58,8 +58,7 @@ pub struct ClientOptions {
     pub max_pack_bytes: usize,
     /// How large a message may be that owners read, in bytes; a larger command is refused.
     pub max_message_bytes: usize,
-    /// How many commands may be without an answer; above it, callers get
-    /// [`ClientError::Overloaded`].
+    /// How many commands may be without an answer; above it: [`ClientError::Overloaded`].
     pub max_in_flight: usize,
 }
 
@@ -310,6 +309,21 @@ impl CommandClient {
         let item = |request_id| PausesChanged { request_id };
         self.tell(Kind::PausesChanged, item, partitions, deadline)
             .await
+    }
+
+    /// Likewise of the policy documents, which have this version by now.
+    pub async fn policies_changed(
+        &self,
+        set_version: i64,
+        partitions: impl IntoIterator<Item = PartitionId>,
+        deadline: Duration,
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let kind = Kind::PoliciesChanged;
+        let item = |request_id| PoliciesChanged {
+            request_id,
+            set_version,
+        };
+        self.tell(kind, item, partitions, deadline).await
     }
 
     /// Tells the owners of these partitions that there are bulk operations that are new, and waits until

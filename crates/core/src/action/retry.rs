@@ -5,7 +5,7 @@ use crate::policy::{RetryRule, TryEnd};
 use crate::reject::Reject;
 
 /// How often an action may be tried that does not say it.
-const MAX_ATTEMPTS: u32 = 3;
+pub(crate) const MAX_ATTEMPTS: u32 = 3;
 
 impl ActionSpec {
     /// With `on_worker_lost` and `max_attempts` as they are in force, for whoever knows these alone.

@@ -20,6 +20,9 @@ use crate::submission::Submission;
 pub enum Path {
     /// The user for whom it runs: `user`.
     User,
+    /// The tier of that user, as the policy document of the user says: `user.tier`. A submission has no say
+    /// in it.
+    Tier,
     /// Where it comes from: `source`.
     Source,
     /// Its own group: `group`.
@@ -45,12 +48,7 @@ impl std::str::FromStr for Path {
             ("user", None) => return Ok(Self::User),
             ("source", None) => return Ok(Self::Source),
             ("group", None) => return Ok(Self::Group),
-            ("user", Some("tier")) => {
-                return Err(format!(
-                    "`{text}` is not supported yet; use user, source, group, labels.NAME or \
-                     parameters.NAME"
-                ));
-            }
+            ("user", Some("tier")) => return Ok(Self::Tier),
             ("labels", Some(name)) if !name.is_empty() => return Ok(Self::Label(name.to_owned())),
             ("parameters", Some(rest)) => {
                 let parts: Vec<String> = rest.split('.').map(str::to_owned).collect();
@@ -62,7 +60,7 @@ impl std::str::FromStr for Path {
         }
         let shown: String = text.chars().take(64).collect();
         Err(format!(
-            "{shown:?} is no place in a submission; use user, source, group, labels.NAME or \
+            "{shown:?} is no place in a submission; use user, user.tier, source, group, labels.NAME or \
              parameters.NAME, a parameter's parts with dots between them, {MAX_PARTS} at most"
         ))
     }
@@ -86,6 +84,7 @@ impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::User => f.write_str("user"),
+            Self::Tier => f.write_str("user.tier"),
             Self::Source => f.write_str("source"),
             Self::Group => f.write_str("group"),
             Self::Label(name) => write!(f, "labels.{name}"),
@@ -98,6 +97,8 @@ impl fmt::Display for Path {
 #[derive(Debug)]
 pub struct Words<'a> {
     said: Said<'a>,
+    /// What the policy set says of its user, which no submission can say of itself.
+    tier: Option<&'a str>,
     /// What was found in the parameters so far. They may have a mebibyte, and many rules may name one
     /// place: it is looked for once.
     /// Nearly always nothing is, and then there is no map.
@@ -124,12 +125,22 @@ pub struct Said<'a> {
 
 impl<'a> From<Said<'a>> for Words<'a> {
     fn from(said: Said<'a>) -> Self {
-        let found = RefCell::default();
-        Self { said, found }
+        Self {
+            said,
+            tier: None,
+            found: RefCell::default(),
+        }
     }
 }
 
-impl Words<'_> {
+impl<'a> Words<'a> {
+    /// With the tier of its user.
+    #[must_use]
+    pub fn of_tier(mut self, tier: Option<&'a str>) -> Self {
+        self.tier = tier;
+        self
+    }
+
     /// The user who is named.
     pub(super) fn user(&self) -> Option<&str> {
         self.said.user
@@ -168,6 +179,7 @@ impl Path {
         let said = &words.said;
         let text = match self {
             Self::User => said.user,
+            Self::Tier => words.tier,
             Self::Source => said.source.map(Source::as_str),
             Self::Group => said.group,
             Self::Label(name) => said.labels.get(name).map(String::as_str),
@@ -294,6 +306,7 @@ mod tests {
     fn a_path_is_read_and_written_the_same() {
         for text in [
             "user",
+            "user.tier",
             "source",
             "group",
             "labels.a.b",
@@ -316,8 +329,6 @@ mod tests {
             let said = text.parse::<Path>().unwrap_err();
             assert!(said.contains("labels.NAME"), "{text}: {said}");
         }
-        let said = "user.tier".parse::<Path>().unwrap_err();
-        assert!(said.contains("not supported yet"), "{said}");
     }
 
     #[test]
@@ -337,6 +348,17 @@ mod tests {
         );
         assert_eq!(value("parameters.big.x.host", submission), None, "a list");
         assert_eq!(value("parameters.none.host", submission), None);
+    }
+
+    #[test]
+    fn a_tier_is_what_the_set_says_and_nothing_that_is_submitted() {
+        let claims = r#"{"action_ref": "core.echo", "requested_by": "ann",
+            "labels": {"tier": "gold", "user.tier": "gold"}}"#;
+        assert_eq!(value("user.tier", claims), None);
+        let submission: Submission = serde_json::from_str(claims).unwrap();
+        let words = submission.words().of_tier(Some("bronze"));
+        let tier = Path::Tier.value(&words);
+        assert_eq!(tier.as_deref(), Some(&Value::from("bronze")));
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Test {
     /// What can never stand at this place, and what could.
     fn never(&self, path: &Path) -> Option<(&Value, &'static str)> {
         let could: fn(&Value) -> bool = match path {
-            Path::User | Path::Group | Path::Label(_) => Value::is_string,
+            Path::User | Path::Tier | Path::Group | Path::Label(_) => Value::is_string,
             Path::Source => |value| Source::deserialize(value).is_ok(),
             // `{exist: true}` is nearly `{exists: true}`.
             Path::Parameter(_) => |value| {

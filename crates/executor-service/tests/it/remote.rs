@@ -12,7 +12,7 @@ use attune_core::{
 use attune_store::{
     ActivePage, ActivePlace, ActiveSlice, Batch, CommitError, Committed, ExecutionLabels,
     ExecutionWords, ExecutorRow, GrantedBody, Lease, Lookup, MeterPage, MeterPlace, ObservedLease,
-    PartitionStore, PauseSet, SlotRow, Store, StoreError, TroubleNote, WorkerEnd,
+    PartitionStore, PauseSet, SlotRow, Store, StoreError, StoredPolicies, TroubleNote, WorkerEnd,
 };
 use chrono::{DateTime, Utc};
 use tokio::runtime::Handle;
@@ -298,6 +298,14 @@ impl PartitionStore for Remote {
 
     async fn pauses(&self, newer_than: Option<i64>) -> Result<Option<PauseSet>, StoreError> {
         self.call(async move |store: Arc<dyn Store>| store.pauses(newer_than).await)
+            .await
+    }
+
+    async fn policies(
+        &self,
+        newer_than: Option<i64>,
+    ) -> Result<Option<StoredPolicies>, StoreError> {
+        self.call(async move |store: Arc<dyn Store>| store.policies(newer_than).await)
             .await
     }
 

@@ -142,13 +142,14 @@ impl Owner {
             Reply::Queues {
                 actions,
                 totals,
-                pauses,
+                sets,
             } => {
                 load.refused = None;
+                let loaded = sets.clone();
                 let recover = Event::Recover {
                     actions,
                     totals,
-                    pauses,
+                    sets,
                 };
                 load.effects.extend(load.partition.step(wall, recover));
                 // Most partitions count nothing.
@@ -157,6 +158,9 @@ impl Owner {
                     false => Page::Rows(None),
                 };
                 load.next = Next { of, at: Some(now) };
+                // It may be newer than what was read beside the rounds.
+                self.pausing.learn(loaded.pauses);
+                self.policing.learn(loaded.policies);
             }
             Reply::Meters { rows, next } => {
                 load.refused = None;
@@ -222,7 +226,8 @@ impl Owner {
         let closed = self.telling.closed_pools();
         self.pending
             .extend(closed.map(|name| (id, Event::Pool { name, closed: true })));
-        self.adopt_pauses(now, id);
+        self.pausing.adopt(now + self.options.reconcile.interval);
+        self.policing.adopt(now + self.options.reconcile.interval);
         self.adopt_operations();
         let elapsed_ms = now - began;
         self.say(Notice::TakenOver {

@@ -110,6 +110,7 @@ impl Owner {
                 | Work::Explains(_)
                 | Work::Releases(_)
                 | Work::Pauses(_)
+                | Work::Policies(_)
                 | Work::Operations(_) => {}
             }
         }

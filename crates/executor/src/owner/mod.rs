@@ -14,7 +14,7 @@
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
 //! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
 //! - `sweep` compares memory with the store, beside the rounds.
-//! - `pausing` reads what operators hold, and brings it to the partitions.
+//! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
 //! - `operating` carries bulk operations out, a page at a time.
 //! - `workers` watches the leases of the workers, and ends those that are over.
@@ -25,6 +25,7 @@ mod beside;
 mod clock;
 mod cut_off;
 mod doubts;
+mod following;
 mod grouping;
 mod keeper;
 mod leaving;
@@ -32,7 +33,6 @@ mod loading;
 mod look_ups;
 mod looks;
 mod operating;
-mod pausing;
 mod pools;
 mod port;
 mod renewing;
@@ -50,7 +50,7 @@ mod workers;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use attune_core::{Epoch, OwnerId, PartitionId};
+use attune_core::{Epoch, OwnerId, PartitionId, Pauses, PolicySet};
 
 use crate::counters::Counter;
 use crate::fact::{Decided, Fact};
@@ -61,13 +61,13 @@ use backoff::Chance;
 use beside::Beside;
 use clock::StoreClock;
 use cut_off::BusReach;
+use following::Following;
 use grouping::Grouping;
 use keeper::Keeper;
 use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
 use operating::Operating;
-use pausing::Pausing;
 use rewriting::Rewrite;
 use rounds::Rounds;
 use slow::Slow;
@@ -201,6 +201,7 @@ enum Purpose {
     Beside(PartitionId, Epoch),
     Sweep(sweep::Asked),
     Pauses,
+    Policies,
     Workers,
     EndWorkers,
     Bodies,
@@ -232,7 +233,8 @@ pub struct Owner {
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
     sweep: Sweep,
-    pausing: Pausing,
+    pausing: Following<Pauses>,
+    policing: Following<PolicySet>,
     grouping: Grouping,
     operating: Operating,
     workers: Workers,
@@ -262,7 +264,8 @@ impl Owner {
             pending: VecDeque::new(),
             telling: Telling::default(),
             sweep: Sweep::default(),
-            pausing: Pausing::default(),
+            pausing: Following::default(),
+            policing: Following::default(),
             grouping: Grouping::default(),
             operating: Operating::default(),
             workers: Workers::default(),
@@ -323,7 +326,8 @@ impl Owner {
         self.go_on_loading(now);
         self.go_on_watching(now);
         self.go_on_sweeping(now);
-        self.go_on_pausing(now);
+        self.go_on_following::<Pauses>(now);
+        self.go_on_following::<PolicySet>(now);
         self.go_on_grouping(now);
         self.go_on_operating(now);
         self.go_on_rewriting(now);
@@ -342,6 +346,7 @@ impl Owner {
         by(self.reach.wake_at(self.options.lease_ttl));
         by(self.sweep.wake_at());
         by(self.pausing.wake_at());
+        by(self.policing.wake_at());
         if self.rounds.under_way().is_none() {
             by(self.operating.wake_at());
         }
@@ -436,7 +441,8 @@ impl Owner {
             Purpose::Rewrite(partition, epoch) => self.rewritten(now, partition, epoch, reply),
             Purpose::Beside(partition, epoch) => self.beside_written(now, partition, epoch, reply),
             Purpose::Sweep(asked) => self.swept(now, asked, reply),
-            Purpose::Pauses => self.pauses_read(now, reply),
+            Purpose::Pauses => self.set_read::<Pauses>(now, reply),
+            Purpose::Policies => self.set_read::<PolicySet>(now, reply),
             Purpose::Workers => self.watched(now, reply),
             Purpose::EndWorkers => self.ended_workers(now, reply),
             Purpose::Bodies => self.bodies_loaded(now, reply),
@@ -457,10 +463,14 @@ impl Owner {
             if matches!(delivered.work, Work::Operations(_)) {
                 self.operating.ask();
             }
-            if matches!(delivered.work, Work::Pauses(_)) {
-                self.pausing.ask(delivered);
-            } else if let Some(place) = self.places.get_mut(&delivered.partition) {
-                place.mailbox.push_back(delivered);
+            match delivered.work {
+                Work::Pauses(_) => self.pausing.ask(delivered),
+                Work::Policies(_) => self.policing.ask(delivered),
+                _ => {
+                    if let Some(place) = self.places.get_mut(&delivered.partition) {
+                        place.mailbox.push_back(delivered);
+                    }
+                }
             }
         }
     }
@@ -510,6 +520,7 @@ impl Owner {
         self.telling.forget(id);
         self.sweep.forget(id);
         self.pausing.forget(id);
+        self.policing.forget(id);
         self.look_ups.forget(id);
         self.out.push(Output::Unsubscribe(place.subscription));
     }

@@ -17,7 +17,7 @@ fn pauses(version: i64, held: bool) -> Arc<Pauses> {
 
 impl World {
     fn change_pauses(&mut self, version: i64, held: bool) {
-        self.pauses = pauses(version, held);
+        self.sets.pauses = pauses(version, held);
     }
 
     /// The version by which each partition goes.
@@ -31,6 +31,65 @@ impl World {
 
 fn changed() -> Work {
     Work::Pauses(vec![RequestId::fresh()])
+}
+
+fn policies(version: i64) -> Arc<PolicySet> {
+    Arc::new(PolicySet {
+        version,
+        ..PolicySet::default()
+    })
+}
+
+impl World {
+    /// Whether each partition has written down that it goes by a version of the policy set.
+    fn decide_under(&self, version: i64) -> bool {
+        (0..PARTITIONS).all(|id| {
+            let partition = self.owner.partition(PartitionId(id));
+            partition.is_some_and(|it| it.goes_by() == version)
+        })
+    }
+}
+
+#[test]
+fn a_policy_set_is_written_down_by_every_partition_before_the_command_is_answered() {
+    let mut world = World::new().free();
+    world.sets.policies = policies(3);
+    world.pass(5_000, true);
+    assert!(world.decide_under(3), "after a takeover too");
+    world.sets.policies = policies(4);
+    world.deliver(1, 0, Work::Policies(vec![RequestId::fresh()]));
+    world.pass(1, false);
+    assert!(world.decide_under(4) && world.is_acked(1));
+    // A lost command costs one pass, and a read that began before says what was.
+    world.sets.policies = policies(5);
+    world.pass(10_500, true);
+    assert!(world.decide_under(5));
+    world.sets.policies = policies(4);
+    world.pass(10_500, true);
+    assert!(world.decide_under(5));
+}
+
+#[test]
+fn documents_that_cannot_be_read_hold_up_no_pause() {
+    let mut world = World::new().free();
+    world.pass(5_000, true);
+    world.refuses = Some(|call| matches!(call, Call::LoadPolicies { .. }));
+    world.sets.policies = policies(1);
+    world.change_pauses(1, true);
+    world.deliver(1, 0, Work::Policies(vec![RequestId::fresh()]));
+    world.deliver(2, 0, changed());
+    world.pass(6_000, true);
+    assert!(world.is_acked(2) && world.go_by(1));
+    assert!(!world.is_acked(1) && world.decide_under(0));
+    let trouble = world.owner.trouble(world.now).unwrap();
+    assert!(
+        trouble.words.contains("policy documents"),
+        "{}",
+        trouble.words
+    );
+    world.refuses = None;
+    world.pass(2_500, true);
+    assert!(world.is_acked(1) && world.decide_under(1));
 }
 
 #[test]

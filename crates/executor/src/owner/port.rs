@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
-    QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
+    PolicySet, QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
 };
 
 use crate::counters::Counter;
@@ -15,7 +15,7 @@ use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit};
 use crate::queue::Millis;
 use crate::round::Commit;
 use crate::stored::{
-    Body, KnownRequest, LoadedTo, MeterPlace, ObservedLease, StoredExecution, StoredExecutor,
+    Body, KnownRequest, LoadedTo, MeterPlace, ObservedLease, Sets, StoredExecution, StoredExecutor,
     StoredLease, StoredMeter, StoredSlot, StoredWords, WorkerEnd,
 };
 
@@ -100,6 +100,8 @@ pub enum Work {
     Changes(Vec<(RequestId, String)>),
     /// What operators hold has changed.
     Pauses(Vec<RequestId>),
+    /// The policy documents have changed.
+    Policies(Vec<RequestId>),
     /// There are bulk operations that are new.
     Operations(Vec<RequestId>),
 }
@@ -114,7 +116,7 @@ impl Work {
             Self::Explains(items) => items.len() * EXPLAINED_AS,
             Self::Releases(items) => items.len(),
             Self::Changes(items) => items.len(),
-            Self::Pauses(items) | Self::Operations(items) => items.len(),
+            Self::Pauses(items) | Self::Policies(items) | Self::Operations(items) => items.len(),
         }
     }
 
@@ -230,7 +232,7 @@ pub enum Call {
     GiveUp(Vec<(PartitionId, Epoch)>, Option<OwnerId>),
     /// Go from the list of those who are there.
     Retire,
-    /// The actions and totals of a partition, and what operators hold.
+    /// The actions and totals of a partition, what operators hold and the policy documents.
     LoadQueues(PartitionId),
     /// What was counted for limits in a partition.
     LoadMeters {
@@ -243,6 +245,11 @@ pub enum Call {
     },
     /// What operators hold, if the set is newer than this version.
     LoadPauses {
+        /// The version that is known.
+        newer_than: i64,
+    },
+    /// The policy documents, likewise.
+    LoadPolicies {
         /// The version that is known.
         newer_than: i64,
     },
@@ -304,6 +311,7 @@ impl Call {
             Self::LoadQueues(_) => "load the queues of a partition",
             Self::LoadMeters { .. } => "load what was counted in a partition",
             Self::LoadPauses { .. } => "read what operators hold",
+            Self::LoadPolicies { .. } => "read the policy documents",
             Self::LoadRows { .. } => "load the executions of a partition",
             Self::LookUp { .. } => "look up requests",
             Self::Commit(_) => "commit a round",
@@ -336,14 +344,14 @@ pub enum Reply {
     GaveUp,
     /// This owner is no longer on the list.
     Retired,
-    /// The actions and totals of a partition, and what operators hold.
+    /// The actions and totals of a partition, and the sets that it goes by.
     Queues {
         /// Its actions.
         actions: Vec<Action>,
         /// The totals of their queues.
         totals: Vec<(ActionId, QueueTotals)>,
-        /// What operators hold.
-        pauses: Arc<Pauses>,
+        /// What operators hold, and the policy documents.
+        sets: Sets,
     },
     /// What was counted for limits in a partition.
     Meters {
@@ -354,6 +362,8 @@ pub enum Reply {
     },
     /// What operators hold, if it has changed.
     Pauses(Option<Arc<Pauses>>),
+    /// The policy documents, if they have changed.
+    Policies(Option<Arc<PolicySet>>),
     /// What waits or holds a slot in a partition.
     Rows {
         /// A page of it; within an action the oldest first.

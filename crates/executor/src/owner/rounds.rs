@@ -109,6 +109,10 @@ impl Owner {
         };
         self.places.iter().any(due)
             || self.pending.iter().any(|(id, _)| self.is_open(*id))
+            || self
+                .places
+                .keys()
+                .any(|id| self.is_open(*id) && self.is_behind(*id))
             || self.sweep.has_read()
             || self.sweep.learnt().any(|partition| self.is_open(partition))
             || self.snapshots_are_due(now)
@@ -175,6 +179,7 @@ impl Owner {
             .filter(|id| self.is_open(*id))
             .collect();
         self.add_learnt(&open, &mut actions);
+        self.bring_policies(wall, &open, &mut draft);
         for id in &open {
             let Some(partition) = self.partition_mut(*id) else {
                 continue;
@@ -188,6 +193,7 @@ impl Owner {
             }
             draft.add(*id, partition.step(wall, Event::Tick));
         }
+        self.bring_pauses(wall, &open, &mut draft);
         self.decide_pending(wall, &mut draft);
         self.compare(now, &open, &mut draft);
         for delivered in work {
@@ -221,8 +227,11 @@ impl Owner {
         draft: &mut Draft,
     ) {
         let id = delivered.partition;
-        let asks = matches!(&delivered.work, Work::Pauses(items) if !items.is_empty());
-        if asks && !self.goes_by_pauses(id) {
+        let asks = match &delivered.work {
+            Work::Pauses(items) | Work::Policies(items) => !items.is_empty(),
+            _ => false,
+        };
+        if asks && self.is_behind(id) {
             // Whoever is answered knows that the change is in force.
             return self.put_back(vec![delivered]);
         }
@@ -285,7 +294,7 @@ impl Owner {
                 }
             }
             // What was read is in force in this round; operations are read beside it.
-            Work::Pauses(items) | Work::Operations(items) => {
+            Work::Pauses(items) | Work::Policies(items) | Work::Operations(items) => {
                 for request_id in items {
                     effects.extend(changed(request_id, reply_to.as_ref()));
                 }

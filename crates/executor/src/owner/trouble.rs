@@ -161,6 +161,7 @@ impl Owner {
             | Purpose::EndWorkers
             | Purpose::Look
             | Purpose::Pauses
+            | Purpose::Policies
             | Purpose::Operations
             | Purpose::OperationWords(..)
             | Purpose::Words(_) => true,

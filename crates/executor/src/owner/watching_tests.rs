@@ -21,11 +21,11 @@ use super::*;
 use crate::leases::is_over_after;
 use crate::partition::ReconcileBounds;
 use crate::stored::{
-    Audit, Body, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
+    Audit, Body, Sets, StoredExecution, StoredExecutor, StoredLease, StoredSlot, WorkerEnd,
 };
 use attune_core::{
-    Action, ActionId, Attempt, ExecutionId, PartOfOperation, Pauses, Priority, RequestId, Seq,
-    Status, WorkerId,
+    Action, ActionId, Attempt, ExecutionId, PartOfOperation, Priority, RequestId, Seq, Status,
+    WorkerId,
 };
 use std::sync::Arc;
 
@@ -49,10 +49,9 @@ struct World {
     action: Action,
     /// Who holds a slot, and whether its page shows it to whoever takes its partition.
     slots: Vec<(StoredSlot, bool)>,
-    /// What is not answered yet.
     holds_back: Option<fn(&Call) -> bool>,
     held_back: Vec<(CallId, Reply)>,
-    pauses: Arc<Pauses>,
+    sets: Sets,
     operations: Vec<PartOfOperation>,
     /// How large the parameters of an execution are.
     body_bytes: usize,
@@ -148,7 +147,7 @@ impl World {
             holds_back: None,
             refuses_takes: false,
             held_back: Vec::new(),
-            pauses: Arc::default(),
+            sets: Sets::default(),
             operations: Vec::new(),
             body_bytes: 0,
             are_gone: false,
@@ -313,9 +312,10 @@ impl World {
             Call::LoadQueues(id) => Reply::Queues {
                 actions: Vec::from_iter((id == PartitionId(0)).then(|| self.action.clone())),
                 totals: vec![],
-                pauses: self.pauses.clone(),
+                sets: self.sets.clone(),
             },
-            Call::LoadPauses { .. } => Reply::Pauses(Some(self.pauses.clone())),
+            Call::LoadPauses { .. } => Reply::Pauses(Some(self.sets.pauses.clone())),
+            Call::LoadPolicies { .. } => Reply::Policies(Some(self.sets.policies.clone())),
             Call::LoadRows { partition, .. } if self.unreadable == Some(partition) => {
                 Reply::Failed(Failure {
                     refused: true,

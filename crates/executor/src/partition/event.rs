@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, Attempt, ExecutionId, Explanation, Moved, OperationId, OperationProgress,
-    Outcome, PartOfOperation, Pauses, Priority, QueueTotals, Reject, RequestId, Submission,
-    WorkerId,
+    Outcome, PartOfOperation, Pauses, PolicySet, Priority, QueueTotals, Reject, RequestId,
+    Submission, WorkerId,
 };
 
 use super::Page;
@@ -13,7 +13,7 @@ use crate::counters::Counter;
 use crate::notice::Notice;
 use crate::queue::Millis;
 use crate::stored::{
-    Audit, Change, End, KnownRequest, NewExecution, StoredExecution, StoredMeter, StoredSlot,
+    Audit, Change, End, KnownRequest, NewExecution, Sets, StoredExecution, StoredMeter, StoredSlot,
     StoredWords,
 };
 
@@ -26,8 +26,8 @@ pub enum Event {
         actions: Vec<Action>,
         /// The totals of their queues.
         totals: Vec<(ActionId, QueueTotals)>,
-        /// What operators hold: nothing is granted before it is known.
-        pauses: Arc<Pauses>,
+        /// What operators hold, and the policies: nothing is granted before they are known.
+        sets: Sets,
     },
     /// What was counted for rates, intervals and quotas; comes after `Recover`, in pages, before anything
     /// is granted or accepted.
@@ -38,6 +38,9 @@ pub enum Event {
     ActionKnown(Box<Action>),
     /// What operators hold from now on; an earlier set than the one that is known changes nothing.
     Pauses(Arc<Pauses>),
+    /// The policy documents that are in force from now on; likewise. It comes before everything else of its
+    /// round, and [`Event::Tick`] after it.
+    Policies(Arc<PolicySet>),
     /// A client asks for an execution.
     Submit {
         /// What is asked for.
@@ -256,6 +259,8 @@ pub enum Effect {
         /// How far.
         progress: OperationProgress,
     },
+    /// Say that everything is decided under this version of the policy set.
+    GoesBy(i64),
     /// Move an execution to the history.
     End(End),
     /// Tell the workers to run it.

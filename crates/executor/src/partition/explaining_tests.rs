@@ -130,7 +130,7 @@ fn run(load: Load, seed: u64) -> Figures {
     let recover = Event::Recover {
         actions: vec![of_load],
         totals: Vec::new(),
-        pauses: Arc::default(),
+        sets: Sets::default(),
     };
     partition.step(0, recover);
     let between = 1_000.0 / f64::from(load.limit) / load.used;

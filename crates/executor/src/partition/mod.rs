@@ -6,6 +6,7 @@
 //! more than what is being written, and nothing is told that is not committed.
 
 mod counting;
+mod definitions;
 mod event;
 mod explaining;
 mod force_release;
@@ -27,16 +28,16 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, DemandRule, Epoch, ExecutionId, PartitionId, Pauses, QueueStats,
-    QueueTotals, RequestId, Status,
+    Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
+    PolicySet, QueueStats, QueueTotals, RequestId, Status,
 };
 
 use crate::ById;
 use crate::detector::Detector;
 use crate::fact::Fact;
-use crate::policy::{QueueLimits, QuotaMeter, RunTimes, Share, limits_of};
+use crate::policy::{QuotaMeter, RunTimes, Share};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
-use crate::stored::{Audit, KnownRequest, StoredExecution};
+use crate::stored::{Audit, KnownRequest, Sets, StoredExecution};
 
 use operating::Operations;
 use room::Room;
@@ -75,7 +76,10 @@ pub struct Partition {
     /// The next number of a grant.
     next_grant: u32,
     queues: ExecutionQueueManager,
+    /// Its actions, with what they inherit.
     actions: ById<ActionId, Arc<Action>>,
+    /// What those actions say themselves that inherit something.
+    own: ById<ActionId, Box<Behaviour>>,
     /// How many bytes of a dispatch the definition of each action takes.
     definition_bytes: ById<ActionId, usize>,
     /// How executions of an action demand its limits; nothing of those whose executions demand the same.
@@ -98,6 +102,10 @@ pub struct Partition {
     closed: BTreeSet<String>,
     /// What operators hold.
     pauses: Arc<Pauses>,
+    /// The policy documents by which it decides.
+    policies: Arc<PolicySet>,
+    /// The version of them that is written down as the one by which it decides.
+    goes_by: i64,
     /// What this round has accepted so far: the store does not know it yet.
     accepted: HashMap<RequestId, KnownRequest>,
     /// How many of each action newcomers have replaced in this round.
@@ -144,6 +152,7 @@ impl Partition {
             next_grant: 0,
             queues,
             actions: ById::default(),
+            own: ById::default(),
             definition_bytes: ById::default(),
             demands: ById::default(),
             refs: BTreeMap::new(),
@@ -155,6 +164,8 @@ impl Partition {
             pools: BTreeMap::new(),
             closed: BTreeSet::new(),
             pauses: Arc::default(),
+            policies: Arc::default(),
+            goes_by: 0,
             accepted: HashMap::new(),
             replaced: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -284,12 +295,13 @@ impl Partition {
             Event::Recover {
                 actions,
                 totals,
-                pauses,
-            } => self.recover(now, actions, totals, pauses),
+                sets,
+            } => self.recover(now, actions, totals, sets),
             Event::RecoverMeters(rows) => self.recover_meters(now, rows),
             Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
             Event::ActionKnown(action) => self.learn(now, *action, out),
             Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
+            Event::Policies(policies) => self.set_policies(now, policies, out),
             Event::Submit {
                 submit,
                 known,
@@ -342,13 +354,15 @@ impl Partition {
         now: Millis,
         actions: Vec<Action>,
         totals: Vec<(ActionId, QueueTotals)>,
-        pauses: Arc<Pauses>,
+        sets: Sets,
     ) {
         let id = self.id;
-        self.recover_pauses(pauses);
+        self.recover_pauses(sets.pauses);
         self.note(|| Fact::Acquired { partition: id });
+        self.recover_policies(sets.policies);
         let totals: HashMap<ActionId, QueueTotals> = totals.into_iter().collect();
         for action in actions {
+            let action = self.whole(action);
             let limits = self.limits_for(&action);
             let past = totals.get(&action.id).copied().unwrap_or_default();
             self.note_bounds(action.id, &limits);
@@ -357,35 +371,6 @@ impl Partition {
             let action = self.remember(action);
             self.hold(now, &action);
         }
-    }
-
-    /// The bounds of an action's queue, and how its executions demand them.
-    fn limits_for(&mut self, action: &Action) -> QueueLimits {
-        let rule = DemandRule::of(&action.spec);
-        let limits = limits_of(&action.spec, rule.as_ref(), self.queues.config());
-        match rule {
-            Some(rule) => self.demands.insert(action.id, rule),
-            None => self.demands.remove(&action.id),
-        };
-        limits
-    }
-
-    fn remember(&mut self, action: Action) -> Arc<Action> {
-        let action = Arc::new(action);
-        self.learn_quotas(&action);
-        self.definition_bytes
-            .insert(action.id, action.spec.dispatch_bytes());
-        self.refs
-            .insert(action.spec.action_ref.as_str().to_owned(), action.id);
-        let earlier = self.actions.insert(action.id, Arc::clone(&action));
-        if let Some(earlier) = earlier.filter(|earlier| earlier.spec.pool != action.spec.pool)
-            && let Some(actions) = self.pools.get_mut(&earlier.spec.pool)
-        {
-            actions.remove(&action.id);
-        }
-        let pool = self.pools.entry(action.spec.pool.clone()).or_default();
-        pool.insert(action.id);
-        action
     }
 
     fn recover_rows(&mut self, now: Millis, rows: Vec<StoredExecution>, out: &mut Vec<Effect>) {
@@ -417,31 +402,6 @@ impl Partition {
             self.unserved.insert(row.action_id);
             self.note_regrouping(row.action_id);
         }
-    }
-
-    fn learn(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
-        let known = self.actions.get(&action.id);
-        // Read before something that was learnt since.
-        if known.is_some_and(|known| known.version > action.version) {
-            return;
-        }
-        let limits = self.limits_for(&action);
-        self.note_bounds(action.id, &limits);
-        let action = self.remember(action);
-        self.detector.changed(action.id);
-        let closed = self.closed.contains(&action.spec.pool);
-        self.queues.with_queue(
-            action.id,
-            || limits.clone(),
-            |queue| {
-                queue.set_limits(limits.clone());
-                queue.set_pool_closed(closed);
-            },
-        );
-        self.hold(now, &action);
-        self.note_regrouping(action.id);
-        // A raised limit wakes waiters now, not when the next slot comes free.
-        self.serve(now, action.id, out);
     }
 
     fn set_pool(&mut self, now: Millis, name: &str, closed: bool, out: &mut Vec<Effect>) {
@@ -521,6 +481,8 @@ mod explaining_tests;
 mod operator_tests;
 #[cfg(test)]
 mod pausing_tests;
+#[cfg(test)]
+mod policies_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! partition changes hands.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use attune_core::{
     Action, ActionId, ActionSpec, Attempt, Epoch, ExecutionId, Operation, OperationFilter,
@@ -18,7 +17,7 @@ use super::super::{Event, OnReject, Partition};
 use super::*;
 use crate::queue::{ExecutionQueueManager, QueueConfig};
 use crate::round::Draft;
-use crate::stored::StoredExecution;
+use crate::stored::{Sets, StoredExecution};
 
 const ACTIONS: [&str; 3] = ["a.one", "a.two", "b.one"];
 
@@ -174,7 +173,7 @@ fn loaded(epoch: Epoch, now: Millis, store: &Store) -> Partition {
             .iter()
             .map(|(id, totals)| (*id, *totals))
             .collect(),
-        pauses: Arc::default(),
+        sets: Sets::default(),
     };
     partition.step(now, recover);
     let rows = store.rows.iter().map(|(id, row)| StoredExecution {

@@ -201,7 +201,7 @@ fn a_definition_that_fills_a_message_by_itself_leaves_no_room() {
         Event::Recover {
             actions,
             totals,
-            pauses: Arc::default(),
+            sets: Sets::default(),
         },
     );
     let event = submit_event(RequestId::fresh(), attune_core::Priority::Normal);

@@ -32,7 +32,7 @@ fn due(counts: &[(i64, u32)], limit: Option<u32>) -> Partition {
         Event::Recover {
             actions,
             totals: vec![],
-            pauses: std::sync::Arc::default(),
+            sets: crate::stored::Sets::default(),
         },
     );
     let mut place = 0;

@@ -116,7 +116,10 @@ impl Partition {
             share: Share::default(),
         };
         let rule = self.demands.get(&action.id);
-        let words = submission.words();
+        let policies = Arc::clone(&self.policies);
+        let user = policies.user(submission.requested_by.as_deref());
+        let tier = user.and_then(|user| user.tier.as_deref());
+        let words = submission.words().of_tier(tier);
         let demand = rule.map(|rule| rule.demand(&words));
         let demand = demand.transpose()?;
         let not_before = submission
@@ -124,6 +127,7 @@ impl Partition {
             .map(|time| time.timestamp_millis())
             .filter(|time| *time > now);
         let priority = action.spec.policy.priority.of(submission.priority, &words);
+        let priority = user.map_or(priority, |user| user.lowered(priority));
         let claims = self.check_counted(
             now,
             &action,

@@ -65,7 +65,7 @@ fn recovered(
     config: QueueConfig,
     limit: Option<u32>,
     totals: Vec<(ActionId, QueueTotals)>,
-    pauses: Arc<Pauses>,
+    sets: Sets,
 ) -> Partition {
     let queues = ExecutionQueueManager::new(config);
     let mut partition = Partition::new(PARTITION, epoch, CLUSTER, queues);
@@ -76,7 +76,7 @@ fn recovered(
         Event::Recover {
             actions,
             totals,
-            pauses,
+            sets,
         },
     );
     partition
@@ -89,7 +89,7 @@ impl World {
             queue_timeout_seconds: 60,
         };
         Self {
-            partition: recovered(Epoch(1), config, limit, vec![], Arc::default()),
+            partition: recovered(Epoch(1), config, limit, vec![], Sets::default()),
             now: 0,
             stored: Stored::default(),
             tampered: false,
@@ -305,9 +305,12 @@ impl World {
         let totals = vec![(ACTION, self.stored.totals)];
         let config = self.partition.queues.config();
         let rows = self.rows();
-        let pauses = Arc::clone(&self.partition.pauses);
+        let sets = Sets {
+            pauses: Arc::clone(&self.partition.pauses),
+            policies: Arc::clone(&self.partition.policies),
+        };
         let mut world = Self {
-            partition: recovered(epoch, config, limit, totals, pauses),
+            partition: recovered(epoch, config, limit, totals, sets),
             ..self
         };
         world.round(vec![Event::RecoverRows(rows), Event::Tick]);

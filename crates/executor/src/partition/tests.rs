@@ -328,7 +328,7 @@ fn what_belongs_to_another_partition_is_sent_back() {
         Event::Recover {
             actions: vec![action(None)],
             totals: vec![],
-            pauses: Arc::default(),
+            sets: Sets::default(),
         },
     );
     let effects = partition.step(0, submit_event(RequestId::fresh(), Priority::Normal));
@@ -497,6 +497,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Paused { .. } => "paused",
         Fact::Lost => "lost",
         Fact::Fenced => "fenced",
+        Fact::Policies { .. } => "policies",
         Fact::Totals { .. } => "totals",
     }
 }

@@ -16,7 +16,7 @@
 //! those that have room is next.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
@@ -24,9 +24,11 @@ use super::{Meters, QueueLimits, Users};
 use crate::queue::Millis;
 
 mod fair;
+mod line;
 mod looks;
 
 use fair::{Fair, Shared};
+use line::{Line, Standing};
 
 /// A group of a queue, as the queue knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,78 +77,6 @@ impl Member {
 /// The order key of somebody in a lane; those before all lanes have the smallest.
 pub(crate) fn key_in(rule: OrderRule, lane: Option<Priority>, enqueued_at: Millis) -> i64 {
     lane.map_or(i64::MIN, |priority| rule.key(priority, enqueued_at))
-}
-
-/// Where somebody stands in the line of its group: those before all lanes first.
-type Standing = (Option<Priority>, Seq);
-
-/// Who waits in a group. Of many groups most have one.
-#[derive(Debug, Clone, Default)]
-enum Line {
-    #[default]
-    Empty,
-    One(Member),
-    Many(BTreeMap<Standing, (Millis, u16)>),
-}
-
-impl Line {
-    fn insert(&mut self, member: Member) {
-        match self {
-            Self::Empty => *self = Self::One(member),
-            Self::One(first) => {
-                let two = [*first, member].map(|member| {
-                    let place = (member.lane, member.seq);
-                    (place, (member.enqueued_at, member.cost))
-                });
-                *self = Self::Many(BTreeMap::from(two));
-            }
-            Self::Many(members) => {
-                let place = (member.lane, member.seq);
-                members.insert(place, (member.enqueued_at, member.cost));
-            }
-        }
-    }
-
-    fn remove(&mut self, (lane, seq): Standing) {
-        match self {
-            Self::One(member) if member.seq == seq => *self = Self::Empty,
-            Self::Many(members) => {
-                members.remove(&(lane, seq));
-                let last = members.first_key_value().map(member);
-                if let Some(last) = last.filter(|_| members.len() == 1) {
-                    *self = Self::One(last);
-                }
-            }
-            Self::Empty | Self::One(_) => {}
-        }
-    }
-
-    /// The first by the rule of the action.
-    fn first(&self, rule: OrderRule) -> Option<Member> {
-        let members = match self {
-            Self::Empty => return None,
-            Self::One(member) => return Some(*member),
-            Self::Many(members) => members,
-        };
-        // Within a lane the first stands before all others, whatever the rule.
-        let lanes = std::iter::once(None).chain(Priority::ALL.map(Some));
-        let heads = lanes.filter_map(|lane| {
-            let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
-            let mut lane = members.range((lane, lowest)..=(lane, highest));
-            lane.next().map(member)
-        });
-        heads.min_by_key(|head| head.key(rule))
-    }
-}
-
-fn member(entry: (&Standing, &(Millis, u16))) -> Member {
-    let (&(lane, seq), &(enqueued_at, cost)) = entry;
-    Member {
-        lane,
-        seq,
-        cost,
-        enqueued_at,
-    }
 }
 
 /// All executions of one group that wait, are delayed or hold a slot, and whose starts count together.

@@ -150,7 +150,7 @@ impl ActionQueue {
         if let Some(meters) = &mut self.meters {
             meters.start(limits, key);
             if let Some(groups) = &mut load.groups
-                && meters.until_of(limits, key).is_some()
+                && meters.rate_until(limits, key).is_some()
             {
                 groups.use_up(key);
                 groups.has_started(group);

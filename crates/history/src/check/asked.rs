@@ -12,7 +12,7 @@
 //! known, the action has no limit.
 //!
 //! *I3.* An execution waits with the priority that its client asked for, unless the policy of its action
-//! decides about that, and is held up only if its client asked for that. At each grant the order in force is one that can be, by the same rule
+//! or a policy document decides about that, and is held up only if its client asked for that. At each grant the order in force is one that can be, by the same rule
 //! as a limit, where no API was killed: what one was asked for at that moment may be stored, and the
 //! record of it lost.
 
@@ -191,7 +191,18 @@ pub(super) fn judge(
     }
 }
 
+/// Actions that may have inherited an order or priorities: what was asked for them says little.
+fn completed(facts: &Facts) -> HashSet<ActionId> {
+    let refs = facts.action_refs().into_iter();
+    let refs = refs.filter(|(_, action_ref)| facts.policies.may_complete(action_ref));
+    refs.map(|(id, _)| id).collect()
+}
+
 fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
+    if facts.policies.says_of_users() {
+        return;
+    }
+    let completed = completed(facts);
     let mut entries: Vec<(ExecutionId, u32, &Request)> = facts
         .requests
         .values()
@@ -207,10 +218,9 @@ fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>
         let (Some(queue), Some(known)) = (&request.queue, facts.execution(id)) else {
             continue;
         };
-        if known
-            .action
-            .is_some_and(|action| facts.asked.sets_priorities(action))
-        {
+        if known.action.is_some_and(|action| {
+            facts.asked.sets_priorities(action) || completed.contains(&action)
+        }) {
             continue;
         }
         judged.priorities += 1;
@@ -234,6 +244,7 @@ fn judge_orders(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>)
         return;
     }
     let (limits, invoked) = (Limits::of(&facts.asked), invoked(facts));
+    let completed = completed(facts);
     let mut wrong: Vec<(ExecutionId, Attempt, OrderRule, u32)> = Vec::new();
     for ((id, attempt), grant) in &facts.grants {
         let Some(known) = facts.execution(*id) else {
@@ -245,6 +256,9 @@ fn judge_orders(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>)
         else {
             continue;
         };
+        if completed.contains(&action) {
+            continue;
+        }
         judged.orders += 1;
         if !limits.may_order_by(action, grant.order, from, grant.t_ns) {
             wrong.push((*id, *attempt, grant.order, record));

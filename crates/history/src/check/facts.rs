@@ -13,6 +13,7 @@ use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
 use super::operations::Operations;
 use super::pauses::Pauses;
+use super::policies::Policies;
 use super::processes::Processes;
 use super::rates::Rates;
 use super::request::Request;
@@ -87,6 +88,7 @@ pub(super) struct Facts {
     pub(super) asked: Asked,
     pub(super) pauses: Pauses,
     pub(super) operations: Operations,
+    pub(super) policies: Policies,
     pub(super) rates: Rates,
     /// Actions that have grouped executions anew that were there.
     pub(super) regrouped: BTreeSet<ActionId>,
@@ -193,6 +195,7 @@ impl Facts {
         self.asked.add(number, record);
         self.pauses.add(number, record);
         self.operations.add(number, record);
+        self.policies.add(number, record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {

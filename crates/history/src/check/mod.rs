@@ -1,4 +1,4 @@
-//! Judges the promises I1 to I8 and I11 from the records of all processes, and from the rows that the
+//! Judges the promises I1 to I8, I11 and I12 from the records of all processes, and from the rows that the
 //! store has in the end.
 //!
 //! The rules are such that a system which keeps its promises is never accused, although records
@@ -11,7 +11,7 @@
 //! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11),
+//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11), `policies` (I12),
 //! `rounds` (I6: owners that do nothing).
 
 mod asked;
@@ -21,6 +21,7 @@ mod free_slots;
 mod operations;
 mod outcomes;
 mod pauses;
+mod policies;
 mod processes;
 mod programs;
 mod queue;
@@ -44,6 +45,8 @@ mod tests_operations;
 mod tests_order;
 #[cfg(test)]
 mod tests_pauses;
+#[cfg(test)]
+mod tests_policies;
 #[cfg(test)]
 mod tests_rates;
 #[cfg(test)]
@@ -145,6 +148,8 @@ pub struct Judged {
     pub pauses: u64,
     /// Operations, in each of their partitions.
     pub operations: u64,
+    /// Versions of the policy set under which partitions decided.
+    pub policies: u64,
     /// Starts held against a rate or an interval, and acceptances against a quota.
     pub rates: u64,
 }
@@ -265,6 +270,7 @@ impl Checker {
         asked::judge(&facts, rows.as_deref(), &mut judged, &mut broken);
         pauses::judge(&facts, &mut judged, &mut broken);
         operations::judge(&facts, &mut judged, &mut broken);
+        policies::judge(&facts, &mut judged, &mut broken);
         rounds::judge(&facts, &mut judged, &mut broken);
         judged.rates = rates::judge(&facts, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);

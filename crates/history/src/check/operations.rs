@@ -178,7 +178,7 @@ fn held(facts: &Facts) -> HashSet<ExecutionId> {
     }
     let decisions = facts.decisions.values().flatten();
     let held = decisions.filter_map(|decision| match decision.what {
-        What::Held((id, _)) | What::Granted((id, _), ..) => Some(id),
+        What::Held((id, _), _) | What::Granted((id, _), ..) => Some(id),
         _ => None,
     });
     held.collect()

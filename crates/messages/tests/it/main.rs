@@ -13,7 +13,7 @@ mod refusals;
 use attune_messages::v1::{
     ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
     ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged, PausesChanged,
-    QueueSnapshot, SlotRelease, Submit,
+    PoliciesChanged, QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -46,7 +46,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 15] {
+fn types() -> [(&'static str, Decode); 16] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -59,6 +59,7 @@ fn types() -> [(&'static str, Decode); 15] {
         entry::<ActionChanged>(),
         entry::<PausesChanged>(),
         entry::<OperationsChanged>(),
+        entry::<PoliciesChanged>(),
         entry::<Answer>(),
         entry::<ExecutionRequested>(),
         entry::<ExecutionCancel>(),

@@ -32,6 +32,9 @@ impl World {
                     retries: &self.retries,
                 };
                 shadow.judge(now, &told, &facts, &mut said);
+                let actions = &self.plan.actions;
+                let policies = &mut self.policies;
+                policies.judge(key, &facts, actions, &shadow.bounds, &mut said);
                 // What a step has left for the next one is judged then, and `progress` sees whether it comes.
                 if !counter && !decided.goes_on {
                     let actions = &self.plan.actions;
@@ -162,6 +165,7 @@ impl World {
             return;
         }
         self.note(Note::TakenOver(party, decided.partition, decided.epoch));
+        self.policies.loaded(key, &decided.facts);
         let mut shadow = Shadow {
             judged: decided.number,
             ..Shadow::default()

@@ -9,6 +9,7 @@ use attune_core::{
 use super::{ActionShape, Fault, Noise, Op, Plan, Planned, Plant};
 use crate::groups::{Grouping, Ranks};
 use crate::overflow::Overflow;
+use crate::policies::Documents;
 use crate::rates::Starts;
 use crate::rng::Rng;
 use crate::routing::RoutingPlan;
@@ -80,6 +81,7 @@ impl Plan {
             noise: noise(rng),
             room: rng.chance(200).then(|| 1 + rng.index(8)),
             says_words: false,
+            says_policies: false,
             ops,
             faults,
             routing: RoutingPlan::default(),
@@ -96,6 +98,7 @@ impl Plan {
         plan.add_shares();
         plan.add_questions(submits);
         plan.add_operations();
+        plan.add_policies();
         plan.routing = RoutingPlan::of(seed, partitions, plan.heal_at);
         plan
     }
@@ -160,6 +163,23 @@ impl Plan {
         // What waits long enough for that would expire, if a pause counted.
         for action in &mut self.actions {
             action.timeout_seconds = rng.chance(500).then_some(4).or(action.timeout_seconds);
+        }
+        self.ops.sort_by_key(|op| (op.at, op.id));
+    }
+
+    /// Policy documents, likewise.
+    fn add_policies(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0xd0c5_d0c5_d0c5_d0c5);
+        let rng = &mut rng;
+        if rng.chance(600) {
+            return;
+        }
+        (self.says_words, self.says_policies) = (true, true);
+        let mut at = rng.between(0, self.heal_at / 2);
+        for _ in 0..=rng.index(5) {
+            let documents = Documents::draw(rng);
+            self.ask(at, Op::Policies { documents });
+            at += rng.between(20, 4_000);
         }
         self.ops.sort_by_key(|op| (op.at, op.id));
     }

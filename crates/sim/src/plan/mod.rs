@@ -15,6 +15,7 @@ use attune_core::{
 
 use crate::groups::{Grouping, Ranks};
 use crate::overflow::Overflow;
+use crate::policies::Documents;
 use crate::rates::Starts;
 use crate::routing::RoutingPlan;
 
@@ -168,6 +169,11 @@ pub enum Op {
         /// How; `None` resumes them.
         mode: Option<PauseMode>,
     },
+    /// Stores other policy documents.
+    Policies {
+        /// All of them.
+        documents: Documents,
+    },
     /// Says otherwise what becomes of newcomers of an action for whom there is no room.
     Overflow {
         /// Which action.
@@ -227,6 +233,8 @@ pub struct Plan {
     pub room: Option<usize>,
     /// Whether submissions say by what they can be grouped.
     pub says_words: bool,
+    /// Whether there are policy documents at some time.
+    pub says_policies: bool,
     /// What clients do.
     pub ops: Vec<Planned<Op>>,
     /// What goes wrong.

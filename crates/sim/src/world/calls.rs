@@ -5,7 +5,7 @@ use crate::beside::stands_beside;
 use crate::holds::newer;
 use crate::operations;
 use crate::store::{MAX_BODIES, body_of};
-use attune_executor::stored::Batch;
+use attune_executor::stored::{Batch, Sets};
 
 impl World {
     /// Sends a call to the store. Its outcome may be unknown: the answer is lost, or the call
@@ -198,9 +198,17 @@ impl World {
                     .iter()
                     .map(|(id, it)| (*id, *it))
                     .collect(),
-                pauses: Arc::new(self.store.pauses.clone()),
+                sets: Sets {
+                    pauses: Arc::new(self.store.pauses.clone()),
+                    policies: Arc::new(self.store.policies.clone()),
+                },
             },
             Call::LoadPauses { newer_than } => Reply::Pauses(newer(&store.pauses, *newer_than)),
+            Call::LoadPolicies { newer_than } => {
+                let policies = &store.policies;
+                let newer = (policies.version > *newer_than).then(|| Arc::new(policies.clone()));
+                Reply::Policies(newer)
+            }
             Call::LoadRows {
                 partition,
                 after,

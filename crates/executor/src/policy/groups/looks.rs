@@ -2,7 +2,8 @@
 
 use attune_core::{Demand, Priority, Seq};
 
-use super::{Class, Group, Groups, Line, Member, Share, fits, member};
+use super::line::{Line, member};
+use super::{Class, Group, Groups, Member, Share, fits};
 use crate::policy::QueueLimits;
 
 impl Groups {

@@ -1,0 +1,334 @@
+//! What a change of policy documents comes to: checked against everything that is stored, and stored only
+//! while that is so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use attune_core::policy::Content;
+use attune_core::{
+    ActionPolicy, ActionRef, ActionSpec, PolicySet, PolicyTarget, Reject, RequestId,
+};
+use attune_store::{
+    Applied, DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyOutcome,
+    PolicyVersion, StoredPolicies,
+};
+use axum::http::StatusCode;
+
+use crate::error::ApiError;
+use crate::ports::Ports;
+
+/// How many actions are read at once: a schema can have a mebibyte.
+const ACTIONS_AT_ONCE: u32 = 64;
+/// How often a change is checked anew because something else was stored meanwhile.
+const TRIES: u32 = 10;
+
+/// Checks an action with what it would inherit; the version of the set under which it is so.
+pub(crate) async fn check_action(ports: &Ports, spec: &ActionSpec) -> Result<i64, ApiError> {
+    let stored = ports.partitions.policies(None).await?.unwrap_or_default();
+    stored.set().0.check(spec)?;
+    Ok(stored.version)
+}
+
+/// Applies an action, if what it inherits goes together with it.
+pub(crate) async fn apply_action(
+    ports: &Ports,
+    spec: &ActionSpec,
+    partitions: u16,
+    who: &str,
+) -> Result<Applied, ApiError> {
+    for _ in 0..TRIES {
+        let under = check_action(ports, spec).await?;
+        let applied = ports
+            .policies
+            .apply_action_under(spec, partitions, who, under);
+        if let Some(applied) = applied.await? {
+            return Ok(applied);
+        }
+    }
+    Err(too_busy())
+}
+
+/// What somebody asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    /// About whom, each once, and what is said from then on; nothing to take it back.
+    pub(crate) documents: Vec<(PolicyTarget, Option<Content>)>,
+    /// The version that the one document must have now, if that is asked.
+    pub(crate) if_version: Option<IfVersion>,
+    pub(crate) who: String,
+    pub(crate) reason: Option<String>,
+}
+
+/// Which version a document must have for it to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IfVersion {
+    /// Any: there must be one.
+    Any,
+    /// This.
+    Is(i64),
+}
+
+/// What was stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) set_version: i64,
+    pub(crate) versions: Vec<PolicyVersion>,
+    /// How many documents were so already.
+    pub(crate) unchanged: usize,
+}
+
+/// A change that was checked.
+struct Plan {
+    changes: PolicyChanges,
+    unchanged: usize,
+}
+
+/// Checks a change, and says what would be changed.
+pub(crate) async fn check(ports: &Ports, asked: &Asked) -> Result<(i64, usize), ApiError> {
+    for _ in 0..TRIES {
+        if let Some(plan) = plan(ports, asked).await? {
+            let many = plan.changes.documents.len();
+            return Ok((plan.changes.mark.set_version, many));
+        }
+    }
+    Err(too_busy())
+}
+
+/// Stores a change, all of it or nothing; `before` is told what is about to be stored.
+pub(crate) async fn store(
+    ports: &Ports,
+    asked: &Asked,
+    mut before: impl FnMut(&PolicyChanges),
+) -> Result<Stored, ApiError> {
+    for _ in 0..TRIES {
+        let Some(Plan { changes, unchanged }) = plan(ports, asked).await? else {
+            continue;
+        };
+        if changes.documents.is_empty() {
+            return Ok(Stored {
+                set_version: changes.mark.set_version,
+                versions: Vec::new(),
+                unchanged,
+            });
+        }
+        before(&changes);
+        if let PolicyOutcome::Stored {
+            set_version,
+            versions,
+        } = ports.policies.change_policies(&changes).await?
+        {
+            return Ok(Stored {
+                set_version,
+                versions,
+                unchanged,
+            });
+        }
+    }
+    Err(too_busy())
+}
+
+fn too_busy() -> ApiError {
+    let words = "actions and policies are being changed by others all the time; nothing was done, repeat it";
+    ApiError::new(StatusCode::CONFLICT, "CONFLICT", words)
+}
+
+/// Checks a change against what is stored now; nothing when that changed while it was read.
+async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
+    let mark = ports.policies.policy_mark().await?;
+    let stored = ports.partitions.policies(None).await?.unwrap_or_default();
+    if stored.version != mark.set_version {
+        return Ok(None);
+    }
+    if let Some(wanted) = asked.if_version {
+        check_version(ports, &stored, &asked.documents, wanted).await?;
+    }
+    let (mut set, _) = stored.set();
+    let (mut documents, mut specs) = (Vec::new(), BTreeMap::new());
+    for (target, content) in &asked.documents {
+        let change = match (target, content) {
+            (PolicyTarget::Action(action_ref), content) => {
+                let spec = changed_action(ports, action_ref, content.as_ref()).await?;
+                spec.map(|spec| {
+                    specs.insert(action_ref.clone(), spec.clone());
+                    DocumentChange::Action(Box::new(spec))
+                })
+            }
+            (_, content) => {
+                set.put(target, content.clone());
+                changed_document(&stored, target, content.as_ref())
+            }
+        };
+        documents.extend(change.map(|change| (target.clone(), change)));
+    }
+    check_bounds(&stored, &documents)?;
+    check_actions(ports, &set, &asked.documents, &specs).await?;
+    let unchanged = asked.documents.len() - documents.len();
+    let changes = PolicyChanges {
+        request_id: RequestId::fresh(),
+        who: asked.who.clone(),
+        reason: asked.reason.clone(),
+        mark,
+        documents,
+    };
+    Ok(Some(Plan { changes, unchanged }))
+}
+
+async fn check_version(
+    ports: &Ports,
+    stored: &StoredPolicies,
+    documents: &[(PolicyTarget, Option<Content>)],
+    wanted: IfVersion,
+) -> Result<(), ApiError> {
+    for (target, _) in documents {
+        let now = match target {
+            PolicyTarget::Action(_) => {
+                let newest = ports.policies.policy_versions(target, None, 1).await?;
+                newest.first().map(|it| it.version)
+            }
+            target => stored.find(target).map(|it| it.version),
+        };
+        let is_so = match wanted {
+            IfVersion::Any => now.is_some(),
+            IfVersion::Is(version) => now == Some(version),
+        };
+        if !is_so {
+            let now = now.map_or("there is none".to_owned(), |now| {
+                format!("it has version {now}")
+            });
+            let words = format!(
+                "the policy of {target} was changed: {now}; nothing was stored, look at it and decide anew"
+            );
+            let status = StatusCode::PRECONDITION_FAILED;
+            return Err(ApiError::new(status, "VERSION_MISMATCH", words));
+        }
+    }
+    Ok(())
+}
+
+/// What is to be stored about a target other than an action, unless it is so already.
+fn changed_document(
+    stored: &StoredPolicies,
+    target: &PolicyTarget,
+    content: Option<&Content>,
+) -> Option<DocumentChange> {
+    let now = stored.find(target).and_then(|it| it.document.as_ref());
+    match content.map(Content::stored) {
+        None => now.map(|_| DocumentChange::Removed),
+        Some(document) if now == Some(&document) => None,
+        Some(document) => Some(DocumentChange::Document(document)),
+    }
+}
+
+/// An action with another policy, unless it is so already.
+async fn changed_action(
+    ports: &Ports,
+    action_ref: &ActionRef,
+    content: Option<&Content>,
+) -> Result<Option<ActionSpec>, ApiError> {
+    let Some(action) = ports.actions.find_action(action_ref).await? else {
+        let words = format!(
+            "`target`: there is no action `{action_ref}`: apply it first (`attune action list` shows all)"
+        );
+        return Err(ApiError::field("target", words));
+    };
+    let policy = match content {
+        Some(Content::Action(policy)) => ActionPolicy::clone(policy),
+        _ => ActionPolicy::default(),
+    };
+    let mut spec = action.spec.clone();
+    if policy.retry.is_some() || spec.policy.retry.is_some() {
+        // These say what `policy.retry` said, or will say.
+        (spec.max_attempts, spec.on_worker_lost) = (None, None);
+    }
+    spec.policy = policy;
+    spec.check()?;
+    let spec = spec.settled();
+    Ok((spec != action.spec).then_some(spec))
+}
+
+/// Owners read the whole set, and keep it in memory.
+fn check_bounds(
+    stored: &StoredPolicies,
+    changed: &[(PolicyTarget, DocumentChange)],
+) -> Result<(), Reject> {
+    let bytes = |document: &serde_json::Value| document.to_string().len();
+    let mut sizes: BTreeMap<&PolicyTarget, usize> = BTreeMap::new();
+    for version in &stored.documents {
+        sizes.extend(
+            version
+                .document
+                .as_ref()
+                .map(|it| (&version.target, bytes(it))),
+        );
+    }
+    for (target, change) in changed {
+        match change {
+            DocumentChange::Document(document) => {
+                sizes.insert(target, bytes(document));
+            }
+            DocumentChange::Removed => {
+                sizes.remove(target);
+            }
+            DocumentChange::Action(_) => {}
+        }
+    }
+    let all: usize = sizes.values().sum();
+    let problem = if sizes.len() > MAX_DOCUMENTS {
+        format!(
+            "there would be {} documents, and {MAX_DOCUMENTS} are allowed",
+            sizes.len()
+        )
+    } else if all > MAX_SET_BYTES {
+        format!("all documents would take {all} bytes as JSON, and {MAX_SET_BYTES} are allowed")
+    } else {
+        return Ok(());
+    };
+    let words =
+        format!("{problem}; remove some first: a document of user `*` is for all without one");
+    Err(Reject::field("documents", words))
+}
+
+/// Checks every action with what it would inherit.
+async fn check_actions(
+    ports: &Ports,
+    set: &PolicySet,
+    asked: &[(PolicyTarget, Option<Content>)],
+    specs: &BTreeMap<ActionRef, ActionSpec>,
+) -> Result<(), ApiError> {
+    for spec in specs.values() {
+        set.check(spec)?;
+    }
+    let defaults: Vec<_> = asked
+        .iter()
+        .filter(|(target, _)| matches!(target, PolicyTarget::Global | PolicyTarget::Pack(_)))
+        .collect();
+    if defaults.is_empty() {
+        return Ok(());
+    }
+    let (mut packs, mut after) = (BTreeSet::new(), None);
+    loop {
+        let actions = ports.actions.list_actions(after.as_ref(), ACTIONS_AT_ONCE);
+        let actions = actions.await?;
+        let Some(last) = actions.last() else { break };
+        after = Some(last.spec.action_ref.clone());
+        for action in &actions {
+            let spec = specs.get(&action.spec.action_ref).unwrap_or(&action.spec);
+            packs.insert(spec.action_ref.pack().to_owned());
+            if defaults.iter().any(|(it, _)| it.covers(&spec.action_ref)) {
+                set.check(spec)?;
+            }
+        }
+    }
+    for (target, content) in defaults {
+        if let PolicyTarget::Pack(pack) = target
+            && content.is_some()
+            && !packs.contains(pack)
+        {
+            let words = format!(
+                "`target`: there is no pack `{pack}`: a pack is what stands before the first dot of an \
+                 action's ref; apply an action of it first"
+            );
+            return Err(ApiError::field("target", words));
+        }
+    }
+    Ok(())
+}

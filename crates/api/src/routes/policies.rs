@@ -1,0 +1,453 @@
+//! `/api/v1/policies`: the documents of all actions, packs, actions and users.
+
+mod change;
+
+use attune_api_types::{
+    ErrorBody, PolicyApplied, PolicyList, PolicyRequest, PolicyShown, PolicyVersions, words,
+};
+use attune_core::input::{check_required_text, check_text};
+use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
+use attune_store::PolicyVersion;
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Map, Value, json};
+
+use super::App;
+use super::holders::NOBODY;
+use crate::answers::PageBudget;
+use crate::body;
+use crate::error::ApiError;
+use crate::policies::{Asked, IfVersion};
+use crate::query::Params;
+use change::{change, progress, view};
+
+/// How many documents one request may have.
+const MAX_AT_ONCE: usize = 1_000;
+
+/// The scope and the target that a path names.
+type Named = Result<Path<(String, String)>, PathRejection>;
+
+fn target_of(path: Named) -> Result<PolicyTarget, ApiError> {
+    let (scope, target) = path.map(|Path(named)| named).unwrap_or_default();
+    let scope: PolicyScope = scope
+        .parse()
+        .map_err(|problem: String| ApiError::field("scope", format!("`scope`: {problem}")))?;
+    Ok(PolicyTarget::of(scope, &target)?)
+}
+
+/// The documents in force, but for those of actions, which `GET /actions` shows.
+#[utoipa::path(
+    get, path = "/policies", tag = "policies", operation_id = "list_policies",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("after" = Option<String>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.", body = PolicyList))
+)]
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
+    let mut params = Params::of(&uri)?;
+    let after = params.take("after")?;
+    let limit = params.limit(app.options.max_page_size)? as usize;
+    params.end("after, limit")?;
+    let memory = app.memory.reserve(app.options.page_bytes).await?;
+    let _turn = app.memory.turn().await?;
+    let stored = app
+        .ports
+        .partitions
+        .policies(None)
+        .await?
+        .unwrap_or_default();
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let mut page = PolicyList {
+        in_force: progress(&app, stored.version).await?,
+        policies: Vec::new(),
+        next: None,
+    };
+    // By scope and target, as they are in the set.
+    let place = |version: &PolicyVersion| version.target.to_string();
+    let shown = stored.documents.iter().skip_while(|it| {
+        let after = after.as_deref();
+        after.is_some_and(|after| place(it) != after)
+    });
+    let mut last = None;
+    for version in shown.skip(usize::from(after.is_some())) {
+        let view = view(version);
+        if page.policies.len() == limit || !budget.takes(&view) {
+            page.next = last;
+            break;
+        }
+        last = Some(place(version));
+        page.policies.push(view);
+    }
+    Ok(memory.json(&page))
+}
+
+/// One document.
+#[utoipa::path(
+    get, path = "/policies/{scope}/{target}", tag = "policies", operation_id = "show_policy",
+    params(
+        ("scope" = String, Path, description = "`pack`, `action` or `user`."),
+        ("target" = String, Path, description = "The pack, the action's ref or the user."),
+    ),
+    responses(
+        (status = 200, description = "The document; its version is the `ETag`.", body = PolicyShown),
+        (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn show(State(app): State<App>, path: Named) -> Result<Response, ApiError> {
+    shown(app, target_of(path)?).await
+}
+
+/// The document of all actions.
+#[utoipa::path(
+    get, path = "/policies/global", tag = "policies", operation_id = "show_global_policy",
+    responses(
+        (status = 200, description = "The document; its version is the `ETag`.", body = PolicyShown),
+        (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn show_global(State(app): State<App>) -> Result<Response, ApiError> {
+    shown(app, PolicyTarget::Global).await
+}
+
+async fn shown(app: App, target: PolicyTarget) -> Result<Response, ApiError> {
+    let mut newest = app.ports.policies.policy_versions(&target, None, 1).await?;
+    let newest = newest.pop().filter(|it| it.document.is_some());
+    let newest = newest.ok_or_else(|| {
+        let words = format!("there is no policy document of {target}");
+        ApiError::new(StatusCode::NOT_FOUND, "UNKNOWN_POLICY", words)
+    })?;
+    let stored = app
+        .ports
+        .partitions
+        .policies(None)
+        .await?
+        .unwrap_or_default();
+    let effective = match &target {
+        PolicyTarget::Action(action_ref) => {
+            let action = app.ports.actions.find_action(action_ref).await?;
+            let (set, _) = stored.set();
+            action.map(|action| json!(set.in_force(&action.spec).policy))
+        }
+        _ => None,
+    };
+    let shown = PolicyShown {
+        in_force: progress(&app, newest.set_version.unwrap_or(0)).await?,
+        effective,
+        policy: view(&newest),
+    };
+    let tag = format!("\"{}\"", newest.version);
+    Ok(([(header::ETAG, tag)], Json(shown)).into_response())
+}
+
+/// The versions of a document, the newest first.
+#[utoipa::path(
+    get, path = "/policies/{scope}/{target}/versions", tag = "policies", operation_id = "policy_versions",
+    params(
+        ("scope" = String, Path, description = "`pack`, `action` or `user`."),
+        ("target" = String, Path, description = "The pack, the action's ref or the user."),
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("before" = Option<i64>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.", body = PolicyVersions))
+)]
+pub(crate) async fn versions(
+    State(app): State<App>,
+    path: Named,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    versions_of(app, target_of(path)?, &uri).await
+}
+
+/// The versions of the document of all actions.
+#[utoipa::path(
+    get, path = "/policies/global/versions", tag = "policies", operation_id = "global_policy_versions",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
+        ("before" = Option<i64>, Query, description = "The `next` of the page before."),
+    ),
+    responses((status = 200, description = "A page; it ends early when it would be too large.", body = PolicyVersions))
+)]
+pub(crate) async fn global_versions(
+    State(app): State<App>,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    versions_of(app, PolicyTarget::Global, &uri).await
+}
+
+async fn versions_of(app: App, target: PolicyTarget, uri: &Uri) -> Result<Response, ApiError> {
+    let mut params = Params::of(uri)?;
+    let before: Option<i64> = params.parse("before")?;
+    let limit = params.limit(app.options.max_page_size)?;
+    params.end("before, limit")?;
+    let memory = app.memory.reserve(app.options.page_bytes).await?;
+    let _turn = app.memory.turn().await?;
+    let mut page = PolicyVersions {
+        versions: Vec::new(),
+        next: None,
+    };
+    let found = app
+        .ports
+        .policies
+        .policy_versions(&target, before, limit + 1);
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    for version in found.await? {
+        let view = view(&version);
+        if page.versions.len() == limit as usize || !budget.takes(&view) {
+            page.next = page.versions.last().map(|last| last.version);
+            break;
+        }
+        page.versions.push(view);
+    }
+    Ok(memory.json(&page))
+}
+
+/// Applies a document.
+#[utoipa::path(
+    put, path = "/policies/{scope}/{target}", tag = "policies", operation_id = "apply_policy",
+    request_body = words::PolicyDocument,
+    params(
+        ("scope" = String, Path, description = "`pack`, `action` or `user`."),
+        ("target" = String, Path, description = "The pack, the action's ref or the user."),
+        ("who" = Option<String>, Query, description = "Who asks; `api` unless given."),
+        ("reason" = Option<String>, Query, description = "Why, for the versions and the audit log."),
+        ("dry_run" = Option<bool>, Query, description = "`true`: only say whether it could be applied."),
+        ("If-Match" = Option<String>, Header, description = "The version that it must have now, as the `ETag` tells it."),
+    ),
+    responses(
+        (status = 200, description = "It is stored and in force.", body = PolicyApplied),
+        (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn apply(
+    State(app): State<App>,
+    path: Named,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, ApiError> {
+    put(app, target_of(path)?, &uri, request).await
+}
+
+/// Applies the document of all actions.
+#[utoipa::path(
+    put, path = "/policies/global", tag = "policies", operation_id = "apply_global_policy",
+    request_body = words::PolicyDocument,
+    params(
+        ("who" = Option<String>, Query, description = "Who asks; `api` unless given."),
+        ("reason" = Option<String>, Query, description = "Why, for the versions and the audit log."),
+        ("dry_run" = Option<bool>, Query, description = "`true`: only say whether it could be applied."),
+        ("If-Match" = Option<String>, Header, description = "The version that it must have now, as the `ETag` tells it."),
+    ),
+    responses(
+        (status = 200, description = "It is stored and in force.", body = PolicyApplied),
+        (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn apply_global(
+    State(app): State<App>,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, ApiError> {
+    put(app, PolicyTarget::Global, &uri, request).await
+}
+
+async fn put(
+    app: App,
+    target: PolicyTarget,
+    uri: &Uri,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (params, if_version) = (asked_by(uri)?, if_match(request.headers())?);
+    let body = body::read(request, &app.options, &app.bodies).await?;
+    let document = named(body::parse(&body)?, &target)?;
+    let (_, content) = document.read()?;
+    let asked = Asked {
+        documents: vec![(target, Some(content))],
+        if_version,
+        who: params.who,
+        reason: params.reason,
+    };
+    change(app, asked, params.dry_run).await
+}
+
+/// A document whose scope and target the path names; it may name them as well.
+fn named(mut given: Map<String, Value>, target: &PolicyTarget) -> Result<PolicyDocument, ApiError> {
+    let names = [
+        ("scope", target.scope().as_str()),
+        ("target", target.name()),
+    ];
+    for (field, name) in names {
+        let own = given.entry(field).or_insert_with(|| name.into());
+        if own != name {
+            let words = format!("`{field}` is {own} and the path says \"{name}\"");
+            return Err(ApiError::field(field, words));
+        }
+    }
+    body::parse(Value::Object(given).to_string().as_bytes())
+}
+
+/// Takes a document back; an action has no policy of its own then.
+#[utoipa::path(
+    delete, path = "/policies/{scope}/{target}", tag = "policies", operation_id = "remove_policy",
+    params(
+        ("scope" = String, Path, description = "`pack`, `action` or `user`."),
+        ("target" = String, Path, description = "The pack, the action's ref or the user."),
+        ("who" = Option<String>, Query, description = "Who asks; `api` unless given."),
+        ("reason" = Option<String>, Query, description = "Why, for the versions and the audit log."),
+        ("dry_run" = Option<bool>, Query, description = "`true`: only say whether it could be taken back."),
+        ("If-Match" = Option<String>, Header, description = "The version that it must have now, as the `ETag` tells it."),
+    ),
+    responses(
+        (status = 200, description = "It is stored and in force.", body = PolicyApplied),
+        (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    path: Named,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    delete(app, target_of(path)?, &uri, &headers).await
+}
+
+/// Takes the document of all actions back.
+#[utoipa::path(
+    delete, path = "/policies/global", tag = "policies", operation_id = "remove_global_policy",
+    params(
+        ("who" = Option<String>, Query, description = "Who asks; `api` unless given."),
+        ("reason" = Option<String>, Query, description = "Why, for the versions and the audit log."),
+        ("dry_run" = Option<bool>, Query, description = "`true`: only say whether it could be taken back."),
+        ("If-Match" = Option<String>, Header, description = "The version that it must have now, as the `ETag` tells it."),
+    ),
+    responses(
+        (status = 200, description = "It is stored and in force.", body = PolicyApplied),
+        (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
+    )
+)]
+pub(crate) async fn remove_global(
+    State(app): State<App>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    delete(app, PolicyTarget::Global, &uri, &headers).await
+}
+
+async fn delete(
+    app: App,
+    target: PolicyTarget,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    let params = asked_by(uri)?;
+    let asked = Asked {
+        documents: vec![(target, None)],
+        if_version: if_match(headers)?,
+        who: params.who,
+        reason: params.reason,
+    };
+    change(app, asked, params.dry_run).await
+}
+
+/// Applies several documents, all of them or none.
+#[utoipa::path(
+    post, path = "/policies", tag = "policies", operation_id = "apply_policies",
+    request_body = PolicyRequest,
+    params(("dry_run" = Option<bool>, Query, description = "`true`: only say whether they could be applied.")),
+    responses(
+        (status = 200, description = "They are stored and in force.", body = PolicyApplied),
+        (status = 202, description = "They are stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+    )
+)]
+pub(crate) async fn apply_many(
+    State(app): State<App>,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let mut params = Params::of(&uri)?;
+    let dry_run = params.parse::<bool>("dry_run")?.unwrap_or(false);
+    params.end("dry_run")?;
+    let body = body::read(request, &app.options, &app.bodies).await?;
+    let given: PolicyRequest = body::parse(&body)?;
+    if given.documents.is_empty() || given.documents.len() > MAX_AT_ONCE {
+        let words = format!(
+            "`documents` has {} documents; it must be from 1 to {MAX_AT_ONCE}",
+            given.documents.len()
+        );
+        return Err(ApiError::field("documents", words));
+    }
+    let mut documents: Vec<(PolicyTarget, _)> = Vec::new();
+    for (number, document) in given.documents.iter().enumerate() {
+        let in_its_place = |mut error: ApiError| {
+            let field = error.detail.field.unwrap_or_default();
+            error.detail.field = Some(format!("documents.{number}.{field}"));
+            error
+        };
+        let (target, content) = document.read().map_err(|it| in_its_place(it.into()))?;
+        if documents.iter().any(|(other, _)| *other == target) {
+            let words = format!("there is another document of {target}; leave one of the two out");
+            return Err(in_its_place(ApiError::field("target", words)));
+        }
+        documents.push((target, Some(content)));
+    }
+    let who = given.who.unwrap_or_else(|| NOBODY.to_owned());
+    check_words(&who, given.reason.as_deref())?;
+    let asked = Asked {
+        documents,
+        if_version: None,
+        who,
+        reason: given.reason,
+    };
+    change(app, asked, dry_run).await
+}
+
+struct AskedBy {
+    who: String,
+    reason: Option<String>,
+    dry_run: bool,
+}
+
+fn asked_by(uri: &Uri) -> Result<AskedBy, ApiError> {
+    let mut params = Params::of(uri)?;
+    let who = params.take("who")?.unwrap_or_else(|| NOBODY.to_owned());
+    let reason = params.take("reason")?;
+    let dry_run = params.parse::<bool>("dry_run")?.unwrap_or(false);
+    params.end("who, reason, dry_run")?;
+    check_words(&who, reason.as_deref())?;
+    Ok(AskedBy {
+        who,
+        reason,
+        dry_run,
+    })
+}
+
+fn check_words(who: &str, reason: Option<&str>) -> Result<(), ApiError> {
+    check_text("who", who)?;
+    if let Some(reason) = reason {
+        check_required_text("reason", reason)?;
+    }
+    Ok(())
+}
+
+/// The version that a header wants.
+fn if_match(headers: &HeaderMap) -> Result<Option<IfVersion>, ApiError> {
+    let Some(value) = headers.get(header::IF_MATCH) else {
+        return Ok(None);
+    };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(Some(IfVersion::Any));
+    }
+    let version = text.trim_start_matches("W/").trim_matches('"').parse();
+    version.map(|it| Some(IfVersion::Is(it))).map_err(|_| {
+        let words = "`If-Match` takes one version as the `ETag` tells it, like \"3\", or `*`";
+        ApiError::field("If-Match", words)
+    })
+}

@@ -1,0 +1,394 @@
+//! Policy documents over HTTP.
+
+use async_trait::async_trait;
+use attune_commands::ClientError;
+use attune_core::{ActionSpec, PartitionId, PolicyTarget};
+use attune_messages::v1::Accepted;
+use attune_store::{
+    Applied, DocumentChange, PolicyChanges, PolicyMark, PolicyOutcome, PolicyStore, PolicyVersion,
+    StoreError, StoredPolicies,
+};
+use axum::body::Body;
+use axum::http::Request;
+use chrono::Utc;
+use serde_json::{Value, json};
+
+use crate::fakes::{Fake, State};
+use crate::harness::{Answer, Api};
+
+/// What the fake keeps of documents.
+#[derive(Default)]
+pub(crate) struct Kept {
+    set_version: i64,
+    versions: Vec<PolicyVersion>,
+    progress: Vec<(PartitionId, i64)>,
+    /// Owners that have not gone by anything yet.
+    pub(crate) late: u16,
+    /// Somebody else stores something each time before a change is stored.
+    pub(crate) races: u32,
+}
+
+impl Kept {
+    pub(crate) fn newer(&self, than: Option<i64>) -> Option<StoredPolicies> {
+        let mut documents: Vec<PolicyVersion> = Vec::new();
+        for version in self.versions.iter().rev() {
+            let is_action = matches!(version.target, PolicyTarget::Action(_));
+            if !is_action && documents.iter().all(|it| it.target != version.target) {
+                documents.push(version.clone());
+            }
+        }
+        documents.retain(|it| it.document.is_some());
+        documents.sort_by(|one, other| one.target.cmp(&other.target));
+        let set = StoredPolicies {
+            version: self.set_version,
+            documents,
+        };
+        than.is_none_or(|known| set.version > known).then_some(set)
+    }
+}
+
+impl State {
+    fn mark(&self) -> PolicyMark {
+        PolicyMark {
+            set_version: self.policies.set_version,
+            actions: self.actions.values().map(|action| action.version).sum(),
+        }
+    }
+
+    pub(crate) fn tell_policies(
+        &mut self,
+        set_version: i64,
+        partitions: &[PartitionId],
+    ) -> Vec<Result<Accepted, ClientError>> {
+        let there = partitions.iter().filter(|it| it.0 >= self.policies.late);
+        self.policies.progress = there.map(|it| (*it, set_version)).collect();
+        self.tell_pauses(partitions)
+    }
+}
+
+#[async_trait]
+impl PolicyStore for Fake {
+    async fn policy_mark(&self) -> Result<PolicyMark, StoreError> {
+        self.store(|state| state.mark())
+    }
+
+    async fn change_policies(&self, changes: &PolicyChanges) -> Result<PolicyOutcome, StoreError> {
+        self.store(|state| {
+            if state.policies.races > 0 {
+                state.policies.races -= 1;
+                state.policies.set_version += 1;
+            }
+            if state.mark() != changes.mark {
+                return PolicyOutcome::Stale;
+            }
+            state.policies.set_version += 1;
+            let set_version = state.policies.set_version;
+            let mut versions = Vec::new();
+            for (target, change) in &changes.documents {
+                let document = match change {
+                    DocumentChange::Document(document) => Some(document.clone()),
+                    DocumentChange::Removed => None,
+                    DocumentChange::Action(spec) => {
+                        state.apply(spec);
+                        Some(json!(spec.policy))
+                    }
+                };
+                let before = state.policies.versions.iter();
+                let before = before.filter(|it| it.target == *target).count();
+                let version = PolicyVersion {
+                    target: target.clone(),
+                    version: i64::try_from(before).unwrap() + 1,
+                    set_version: Some(set_version),
+                    document,
+                    who: changes.who.clone(),
+                    at: Utc::now(),
+                    reason: changes.reason.clone(),
+                };
+                state.policies.versions.push(version.clone());
+                versions.push(version);
+            }
+            PolicyOutcome::Stored {
+                set_version,
+                versions,
+            }
+        })
+    }
+
+    async fn apply_action_under(
+        &self,
+        spec: &ActionSpec,
+        _partition_count: u16,
+        _changed_by: &str,
+        set_version: i64,
+    ) -> Result<Option<Applied>, StoreError> {
+        self.store(|state| {
+            let is_so = state.policies.set_version == set_version;
+            is_so.then(|| state.apply(spec))
+        })
+    }
+
+    async fn policy_versions(
+        &self,
+        target: &PolicyTarget,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<PolicyVersion>, StoreError> {
+        self.store(|state| {
+            let versions = state.policies.versions.iter().rev();
+            let versions = versions.filter(|it| {
+                it.target == *target && before.is_none_or(|before| it.version < before)
+            });
+            versions.take(limit as usize).cloned().collect()
+        })
+    }
+
+    async fn policy_progress(&self) -> Result<Vec<(PartitionId, i64)>, StoreError> {
+        self.store(|state| state.policies.progress.clone())
+    }
+}
+
+fn defaults(of: &Value) -> Value {
+    json!({"action_defaults": of})
+}
+
+async fn send(api: &Api, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header("content-type", "application/json");
+    if let Some(version) = if_match {
+        request = request.header("if-match", version);
+    }
+    api.send(request.body(Body::from(body.to_string())).unwrap())
+        .await
+}
+
+#[tokio::test]
+async fn a_document_is_applied_shown_changed_and_taken_back() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| ());
+    let path = "/api/v1/policies/pack/core";
+    assert_eq!(api.get(path).await.status, 404);
+    let five = defaults(&json!({"queue": {"max_length": 5}}));
+    let applied = api
+        .put(&format!("{path}?who=ann&reason=more%20room"), &five)
+        .await;
+    assert_eq!(applied.status, 200, "{:?}", applied.body);
+    assert_eq!(applied.body["applied"], "now");
+    assert_eq!(
+        applied.body["in_force"]["in_force_in"],
+        applied.body["in_force"]["partitions"]
+    );
+    let shown = api.get(path).await;
+    assert_eq!(
+        (shown.body["version"].clone(), shown.body["who"].clone()),
+        (json!(1), json!("ann"))
+    );
+    assert_eq!(shown.body["reason"], "more room");
+    assert_eq!(
+        shown.body["document"]["action_defaults"],
+        five["action_defaults"]
+    );
+    assert_eq!(shown.body["document"]["scope"], "pack");
+    // The same again is nothing new.
+    let same = api.put(path, &five).await;
+    assert_eq!(
+        (same.status.as_u16(), same.body["others"].clone()),
+        (200, json!(1))
+    );
+
+    let six = defaults(&json!({"queue": {"max_length": 6}}));
+    let late = send(&api, "PUT", path, Some("\"7\""), &six).await;
+    assert_eq!(late.status, 412, "{:?}", late.body);
+    assert_eq!(late.body["error"]["code"], "VERSION_MISMATCH");
+    let right = send(&api, "PUT", path, Some("\"1\""), &six).await;
+    assert_eq!(right.status, 200, "{:?}", right.body);
+    let versions = api.get(&format!("{path}/versions?limit=1")).await;
+    assert_eq!(versions.body["versions"][0]["version"], 2);
+    assert_eq!(versions.body["next"], 2);
+    let list = api.get("/api/v1/policies").await;
+    assert_eq!(list.body["policies"].as_array().unwrap().len(), 1);
+    assert_eq!(list.body["in_force"]["set_version"], 2);
+
+    let removed = send(&api, "DELETE", path, Some("*"), &json!(null)).await;
+    assert_eq!(removed.status, 200, "{:?}", removed.body);
+    assert_eq!(removed.body["changed"][0]["document"], json!(null));
+    assert_eq!(api.get(path).await.status, 404);
+    let gone = send(&api, "DELETE", path, Some("*"), &json!(null)).await;
+    assert_eq!(gone.status, 412);
+}
+
+#[tokio::test]
+async fn the_policy_of_an_action_is_shown_with_what_it_inherits() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| ());
+    let global = defaults(&json!({"queue": {"timeout_seconds": 60}}));
+    assert_eq!(
+        api.put("/api/v1/policies/global", &global).await.status,
+        200
+    );
+    let path = "/api/v1/policies/action/core.echo";
+    let policy = json!({"policy": {"concurrency": {"limit": 3}}});
+    let applied = api.put(path, &policy).await;
+    assert_eq!(applied.status, 200, "{:?}", applied.body);
+    let shown = api.get(path).await;
+    assert_eq!(shown.body["document"]["policy"]["concurrency"]["limit"], 3);
+    assert_eq!(shown.body["document"]["policy"]["queue"], json!({}));
+    assert_eq!(shown.body["effective"]["queue"]["timeout_seconds"], 60);
+    let action = api.get("/api/v1/actions/core.echo").await;
+    assert_eq!(action.body["spec"]["policy"]["concurrency"]["limit"], 3);
+    assert_eq!(
+        action.body["spec"]["policy"]["queue"],
+        json!({}),
+        "what it says itself"
+    );
+}
+
+#[tokio::test]
+async fn many_are_applied_all_or_none_and_can_be_checked_before() {
+    let api = Api::new();
+    let good = json!({"scope": "user", "target": "ann", "tier": "gold"});
+    let bad = json!({"scope": "pack", "target": "nope", "action_defaults": {}});
+    let many = json!({"documents": [good, bad], "who": "ann"});
+    let refused = api.post("/api/v1/policies", many.to_string()).await;
+    assert_eq!(refused.status, 422, "{:?}", refused.body);
+    assert_eq!(refused.body["error"]["field"], "target");
+    assert_eq!(api.get("/api/v1/policies/user/ann").await.status, 404);
+    let fine = json!({"documents": [good, {"scope": "global", "action_defaults": {}}]});
+    let checked = api
+        .post("/api/v1/policies?dry_run=true", fine.to_string())
+        .await;
+    assert_eq!(
+        (checked.status.as_u16(), checked.body["others"].clone()),
+        (200, json!(2))
+    );
+    assert_eq!(
+        api.get("/api/v1/policies").await.body["in_force"]["set_version"],
+        0
+    );
+    let applied = api.post("/api/v1/policies", fine.to_string()).await;
+    assert_eq!(
+        applied.body["changed"].as_array().unwrap().len(),
+        2,
+        "{:?}",
+        applied.body
+    );
+    let twice = json!({"documents": [good, good]});
+    let refused = api.post("/api/v1/policies", twice.to_string()).await;
+    assert_eq!(refused.body["error"]["field"], "documents.1.target");
+}
+
+#[tokio::test]
+async fn what_an_action_would_inherit_is_judged_on_both_ways() {
+    let api = Api::new();
+    api.fake.add_action("core.fifo", |spec| {
+        spec.policy.queue.ordering = Some(attune_core::policy::Ordering::Fifo);
+    });
+    let low = defaults(&json!({"priority": {"default": "low"}}));
+    let refused = api.put("/api/v1/policies/global", &low).await;
+    assert_eq!(refused.status, 422, "{:?}", refused.body);
+    assert_eq!(
+        refused.body["error"]["field"],
+        "action_defaults.priority.default"
+    );
+    let words = refused.body["error"]["message"].as_str().unwrap();
+    assert!(words.contains("core.fifo"), "{words}");
+    let refused = api
+        .put("/api/v1/policies/action/core.none", &json!({"policy": {}}))
+        .await;
+    assert_eq!(refused.body["error"]["field"], "target");
+    // And the other way round.
+    let other = Api::new();
+    other.fake.add_action("core.echo", |_| ());
+    assert_eq!(
+        other.put("/api/v1/policies/pack/core", &low).await.status,
+        200
+    );
+    let fifo = json!({"ref": "core.new", "run": {"builtin": "noop"}, "policy": {"queue": {"ordering": "fifo"}}});
+    let refused = other.put("/api/v1/actions/core.new", &fifo).await;
+    assert_eq!(refused.status, 422, "{:?}", refused.body);
+    assert_eq!(
+        refused.body["error"]["field"],
+        "action_defaults.priority.default"
+    );
+    let checked = other
+        .put("/api/v1/actions/core.new?check=true", &fifo)
+        .await;
+    assert_eq!(checked.status, 422);
+}
+
+#[tokio::test]
+async fn what_is_not_in_force_everywhere_says_so() {
+    let api = Api::new();
+    api.fake.with(|state| state.policies.late = 1);
+    let empty = defaults(&json!({}));
+    let applied = api.put("/api/v1/policies/global", &empty).await;
+    assert_eq!(applied.status, 202, "{:?}", applied.body);
+    assert_eq!(applied.body["applied"], "pending");
+    let (there, all) = (
+        &applied.body["in_force"]["in_force_in"],
+        &applied.body["in_force"]["partitions"],
+    );
+    assert_eq!(there.as_u64().unwrap() + 1, all.as_u64().unwrap());
+    // A change that others come before is checked anew.
+    api.fake.with(|state| state.policies.races = 3);
+    let user = json!({"tier": "gold"});
+    let applied = api.put("/api/v1/policies/user/*", &user).await;
+    assert_eq!(
+        applied.body["in_force"]["set_version"], 5,
+        "{:?}",
+        applied.body
+    );
+    api.fake.with(|state| state.policies.races = 100);
+    let busy = api.put("/api/v1/policies/user/bob", &user).await;
+    assert_eq!(
+        (busy.status.as_u16(), busy.body["error"]["code"].clone()),
+        (409, json!("CONFLICT"))
+    );
+}
+
+#[tokio::test]
+async fn what_a_path_or_a_body_names_wrongly_is_refused_with_its_field() {
+    let api = Api::new();
+    let cases = [
+        ("/api/v1/policies/team/x", json!({}), "scope"),
+        ("/api/v1/policies/pack/a.b", json!({}), "target"),
+        (
+            "/api/v1/policies/pack/core",
+            json!({"scope": "global", "action_defaults": {}}),
+            "scope",
+        ),
+        (
+            "/api/v1/policies/user/ann",
+            json!({"target": "bob"}),
+            "target",
+        ),
+        ("/api/v1/policies/user/ann", json!({"weight": 5}), "weight"),
+        (
+            "/api/v1/policies/global",
+            json!({"policy": {"concurrency": {"limit": 5}}}),
+            "policy.concurrency.limit",
+        ),
+        (
+            "/api/v1/policies/global",
+            json!({"defaults": {}}),
+            "defaults",
+        ),
+    ];
+    for (path, body, field) in cases {
+        let refused = api.put(path, &body).await;
+        assert_eq!(refused.status, 422, "{path} {body}: {:?}", refused.body);
+        assert_eq!(refused.body["error"]["field"], field, "{path} {body}");
+    }
+    let refused = send(
+        &api,
+        "PUT",
+        "/api/v1/policies/user/ann",
+        Some("three"),
+        &json!({}),
+    )
+    .await;
+    assert_eq!(refused.body["error"]["field"], "If-Match");
+    let none = api
+        .post("/api/v1/policies", json!({"documents": []}).to_string())
+        .await;
+    assert_eq!(none.body["error"]["field"], "documents");
+}

@@ -1,0 +1,487 @@
+//! `attune policy apply | check | show | list | history | remove`.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use attune_api_types::{
+    InForce, PolicyApplied, PolicyList, PolicyProgress, PolicyRequest, PolicyShown, PolicyVersions,
+    PolicyView,
+};
+use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
+use chrono::{DateTime, Utc};
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::action_file::{self, Place};
+use super::http::Http;
+use super::render::{Column, duration, one_line, or_dash, table};
+use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded};
+
+#[derive(Debug, Clone, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct PolicyArguments {
+    #[command(flatten)]
+    pub(super) connect: Connect,
+    #[command(subcommand)]
+    command: PolicyCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum PolicyCommand {
+    /// Apply the documents of YAML or JSON files, all of them or none; or an older version of one again.
+    // Its own `--version` is the version of a document.
+    #[command(after_help = EXIT_CODES, disable_version_flag = true)]
+    Apply {
+        /// Files, or folders whose *.yaml and *.yml files are applied; with --version a scope and a target.
+        #[arg(required = true, value_name = "FILE|DIR")]
+        paths: Vec<PathBuf>,
+        /// Apply this version of a document again: `attune policy apply --version 3 pack core`.
+        #[arg(long, value_name = "N")]
+        version: Option<i64>,
+        #[command(flatten)]
+        by: By,
+    },
+    /// Say whether the documents of files could be applied, and change nothing.
+    #[command(after_help = EXIT_CODES)]
+    Check {
+        /// Files or folders, as for `apply`.
+        #[arg(required = true, value_name = "FILE|DIR")]
+        paths: Vec<PathBuf>,
+    },
+    /// Show a document as a file that could be applied, and whether it is in force.
+    #[command(after_help = EXIT_CODES)]
+    Show(Named),
+    /// List the documents of all actions, packs and users.
+    #[command(after_help = EXIT_CODES)]
+    List,
+    /// List the versions of a document, the newest first: who changed it, when and why.
+    #[command(after_help = EXIT_CODES)]
+    History(Named),
+    /// Take a document back.
+    #[command(after_help = EXIT_CODES)]
+    Remove {
+        #[command(flatten)]
+        of: Named,
+        #[command(flatten)]
+        by: By,
+    },
+}
+
+/// A document.
+#[derive(Debug, Clone, Args)]
+struct Named {
+    /// `global`, `pack`, `action` or `user`.
+    #[arg(value_name = "SCOPE")]
+    scope: PolicyScope,
+    /// The pack, the action's ref or the user; `global` has none.
+    #[arg(value_name = "TARGET", default_value = "")]
+    target: String,
+}
+
+#[derive(Debug, Clone, Args)]
+struct By {
+    /// Why, for the versions of the document and the audit log.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Who does it, likewise.
+    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
+    who: String,
+}
+
+impl Named {
+    fn target(&self) -> Result<PolicyTarget, Failure> {
+        let target = PolicyTarget::of(self.scope, &self.target);
+        target.map_err(|reject| Failure::usage(reject.message))
+    }
+}
+
+/// The path of a document; a user may have any name.
+fn path_of(target: &PolicyTarget) -> String {
+    let mut name = String::new();
+    for byte in target.name().bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                name.push(char::from(byte));
+            }
+            other => name.push_str(&format!("%{other:02X}")),
+        }
+    }
+    match target {
+        PolicyTarget::Global => "/policies/global".to_owned(),
+        other => format!("/policies/{}/{name}", other.scope().as_str()),
+    }
+}
+
+pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<Output, Failure> {
+    let json = arguments.connect.json;
+    match arguments.command {
+        PolicyCommand::Apply {
+            paths,
+            version: Some(version),
+            by,
+        } => apply_again(http, &paths, version, by, json).await,
+        PolicyCommand::Apply { paths, by, .. } => {
+            let request = request(read(&paths)?, by);
+            let applied: PolicyApplied = post(http, &request, false).await?;
+            Ok(output(&applied, json))
+        }
+        PolicyCommand::Check { paths } => {
+            let by = By {
+                reason: None,
+                who: String::new(),
+            };
+            let request = request(read(&paths)?, by);
+            let checked: PolicyApplied = post(http, &request, true).await?;
+            let many = request.documents.len();
+            Ok(match json {
+                true => Output::json(&checked),
+                false => Output::text(format!(
+                    "{many} could be applied, {} of them would change something",
+                    checked.others
+                )),
+            })
+        }
+        PolicyCommand::Show(of) => show(http, &of.target()?, json).await,
+        PolicyCommand::List => list(http, json).await,
+        PolicyCommand::History(of) => history(http, &of.target()?, json).await,
+        PolicyCommand::Remove { of, by } => {
+            let path = path_of(&of.target()?);
+            let who = Some(super::who(&by.who).to_owned());
+            let query = [("who", who), ("reason", by.reason)];
+            let removed: PolicyApplied = http.delete(&path, &query).await?;
+            Ok(output(&removed, json))
+        }
+    }
+}
+
+fn request(documents: Vec<PolicyDocument>, by: By) -> PolicyRequest {
+    PolicyRequest {
+        documents,
+        reason: by.reason,
+        who: Some(super::who(&by.who).to_owned()),
+    }
+}
+
+async fn post(
+    http: &Http,
+    request: &PolicyRequest,
+    dry_run: bool,
+) -> Result<PolicyApplied, Failure> {
+    let path = match dry_run {
+        true => "/policies?dry_run=true",
+        false => "/policies",
+    };
+    let call = http.request(Method::POST, path).json(request);
+    Ok(http.send(call).await?)
+}
+
+/// Reads every file before anything is applied: a mistake in the last one must not leave the
+/// first ones applied.
+fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
+    let (mut documents, mut problems) = (Vec::new(), Vec::new());
+    let mut seen: HashMap<PolicyTarget, Place> = HashMap::new();
+    for path in paths {
+        let files = action_file::files(path).unwrap_or_else(|problem| {
+            problems.push(problem);
+            Vec::new()
+        });
+        for file in files {
+            let text = match bounded::read_file(&file) {
+                Ok(text) => text,
+                Err(error) => {
+                    problems.push(format!("{}: {error}", file.display()));
+                    continue;
+                }
+            };
+            let (found, wrong) = action_file::parse_any(&file, &text);
+            problems.extend(wrong);
+            for (value, place) in found {
+                match document(&value) {
+                    Ok((target, document)) => {
+                        if let Some(first) = seen.insert(target.clone(), place.clone()) {
+                            problems.push(format!("{place}: {target} is also in {first}"));
+                        }
+                        documents.push(document);
+                    }
+                    Err(problem) => problems.push(format!("{place}: {problem}")),
+                }
+            }
+        }
+    }
+    if problems.is_empty() && documents.is_empty() {
+        problems.push("there is no policy document in it".to_owned());
+    }
+    match problems.as_slice() {
+        [] => Ok(documents),
+        problems => Err(Failure::usage(format!(
+            "nothing was applied\n{}",
+            problems.join("\n")
+        ))),
+    }
+}
+
+fn document(value: &Value) -> Result<(PolicyTarget, PolicyDocument), String> {
+    let document: PolicyDocument = serde_path_to_error::deserialize(value).map_err(|error| {
+        let (path, problem) = (error.path().to_string(), error.inner().to_string());
+        match path.as_str() {
+            "." => problem,
+            path => format!("{path}: {problem}"),
+        }
+    })?;
+    let (target, _) = document.read().map_err(|reject| reject.message)?;
+    Ok((target, document))
+}
+
+async fn apply_again(
+    http: &Http,
+    words: &[PathBuf],
+    version: i64,
+    by: By,
+    json: bool,
+) -> Result<Output, Failure> {
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| word.display().to_string())
+        .collect();
+    let (scope, target) = match words.as_slice() {
+        [scope] => (scope, ""),
+        [scope, target] => (scope, target.as_str()),
+        _ => {
+            let usage =
+                "with --version name one document: attune policy apply --version N SCOPE TARGET";
+            return Err(Failure::usage(usage));
+        }
+    };
+    let scope: PolicyScope = scope.parse().map_err(Failure::usage)?;
+    let target = PolicyTarget::of(scope, target).map_err(|it| Failure::usage(it.message))?;
+    let query = [
+        ("before", Some((version.saturating_add(1)).to_string())),
+        ("limit", Some("1".to_owned())),
+    ];
+    let path = format!("{}/versions", path_of(&target));
+    let page: PolicyVersions = http.get(&path, &query).await?;
+    let found = page.versions.into_iter().find(|it| it.version == version);
+    let found = found.ok_or_else(|| {
+        Failure::usage(format!(
+            "there is no version {version} of {target} (`attune policy history` lists them; old ones are \
+             forgotten)"
+        ))
+    })?;
+    let document = found.document.ok_or_else(|| {
+        let words = format!(
+            "with version {version} {target} was taken back: `attune policy remove` does that"
+        );
+        Failure::usage(words)
+    })?;
+    let request = request(vec![document], by);
+    let applied = post(http, &request, false).await?;
+    Ok(output(&applied, json))
+}
+
+fn output(applied: &PolicyApplied, json: bool) -> Output {
+    let output = match json {
+        true => Output::json(applied),
+        false => Output::text(said(applied)),
+    };
+    match (applied.applied, &applied.pending_reason) {
+        (InForce::Pending, Some(reason)) => {
+            let note = format!(
+                "it is stored, {}, and comes into force by itself: {}",
+                in_force(&applied.in_force),
+                one_line(reason)
+            );
+            output.with(Exit::Done, vec![note])
+        }
+        _ => output,
+    }
+}
+
+fn said(applied: &PolicyApplied) -> String {
+    if applied.changed.is_empty() {
+        return format!("nothing to change; {}", in_force(&applied.in_force));
+    }
+    let rows = applied.changed.iter().map(|version| {
+        let result = match version.document {
+            Some(_) if version.version == 1 => "created",
+            Some(_) => "changed",
+            None => "removed",
+        };
+        vec![
+            version.scope.clone(),
+            or_dash(version.target.clone()),
+            result.to_owned(),
+            version.version.to_string(),
+        ]
+    });
+    let columns = [
+        Column::Words("scope"),
+        Column::Words("target"),
+        Column::Words("result"),
+        Column::Figures("version"),
+    ];
+    let table = table(&columns, rows.collect());
+    format!("{}\n{}", table.trim_end(), in_force(&applied.in_force))
+}
+
+fn in_force(progress: &PolicyProgress) -> String {
+    format!(
+        "in force in {} of {} partitions",
+        progress.in_force_in, progress.partitions
+    )
+}
+
+async fn show(http: &Http, target: &PolicyTarget, json: bool) -> Result<Output, Failure> {
+    let shown: PolicyShown = http.get(&path_of(target), &[]).await?;
+    if json {
+        return Ok(Output::json(&shown));
+    }
+    let policy = &shown.policy;
+    let mut text = format!(
+        "# version {}, {}\n# {}\n",
+        policy.version,
+        in_force(&shown.in_force),
+        by_line(policy)
+    );
+    text.push_str(&written(&policy.document));
+    if let Some(effective) = &shown.effective {
+        text.push_str("# with what it inherits:\n");
+        for line in written(effective).lines() {
+            text.push_str(&format!("#   {line}\n"));
+        }
+    }
+    Ok(Output::text(text.trim_end()))
+}
+
+/// As YAML that could be applied.
+fn written(document: &impl serde::Serialize) -> String {
+    // By way of JSON: YAML's own form of a choice is a tag, which these files do not use.
+    let value = serde_json::to_value(document).expect("a document has string keys");
+    yaml_serde::to_string(&value).expect("JSON is YAML")
+}
+
+fn by_line(policy: &PolicyView) -> String {
+    let reason = policy.reason.as_deref().map(one_line);
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    format!(
+        "by {} at {}{reason}",
+        one_line(&policy.who),
+        policy.at.to_rfc3339()
+    )
+}
+
+async fn list(http: &Http, json: bool) -> Result<Output, Failure> {
+    let mut whole: PolicyList = http.get("/policies", &[]).await?;
+    while let Some(after) = whole.next.take() {
+        let page: PolicyList = http.get("/policies", &[("after", Some(after))]).await?;
+        whole.policies.extend(page.policies);
+        (whole.next, whole.in_force) = (page.next, page.in_force);
+    }
+    Ok(if json {
+        Output::json(&whole)
+    } else if whole.policies.is_empty() {
+        Output::text(
+            "there are no documents; those of actions stand in the actions (`attune action list`)",
+        )
+    } else {
+        let table = versions_table(&whole.policies, Utc::now());
+        Output::text(format!(
+            "{}\n{}",
+            table.trim_end(),
+            in_force(&whole.in_force)
+        ))
+    })
+}
+
+async fn history(http: &Http, target: &PolicyTarget, json: bool) -> Result<Output, Failure> {
+    let path = format!("{}/versions", path_of(target));
+    let mut whole: PolicyVersions = http.get(&path, &[]).await?;
+    while let Some(before) = whole.next.take() {
+        let query = [("before", Some(before.to_string()))];
+        let page: PolicyVersions = http.get(&path, &query).await?;
+        whole.versions.extend(page.versions);
+        whole.next = page.next;
+    }
+    Ok(if json {
+        Output::json(&whole)
+    } else if whole.versions.is_empty() {
+        Output::text(format!("nothing was ever said of {target}"))
+    } else {
+        Output::text(versions_table(&whole.versions, Utc::now()))
+    })
+}
+
+fn versions_table(versions: &[PolicyView], now: DateTime<Utc>) -> String {
+    let rows = versions.iter().map(|version| {
+        vec![
+            version.scope.clone(),
+            or_dash(version.target.clone()),
+            version.version.to_string(),
+            or_dash(version.set_version.map(|it| it.to_string())),
+            duration(now - version.at),
+            version.who.clone(),
+            match version.document {
+                Some(_) => version.reason.clone().unwrap_or_default(),
+                None => format!("removed {}", version.reason.as_deref().unwrap_or_default()),
+            },
+        ]
+    });
+    let columns = [
+        Column::Words("scope"),
+        Column::Words("target"),
+        Column::Figures("version"),
+        Column::Figures("set"),
+        Column::Figures("ago"),
+        Column::Words("who"),
+        Column::Words("reason"),
+    ];
+    table(&columns, rows.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(text: &str) -> Result<Vec<PolicyDocument>, Failure> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        read(&[folder.path().to_owned()])
+    }
+
+    #[test]
+    fn a_file_has_several_documents_and_every_mistake_is_told() {
+        let read = files(
+            "scope: global\naction_defaults: {queue: {timeout_seconds: 60}}\n---\n---\n\
+             {\"scope\": \"user\", \"target\": \"*\", \"tier\": \"bronze\"}\n",
+        );
+        assert_eq!(read.unwrap().len(), 2);
+        let wrong = files(
+            "scope: globl\n---\nscope: user\ntarget: ann\nweight: 3\n---\nscope: user\ntarget: bob\n---\n\
+             scope: user\ntarget: bob\n---\nscope: pack\ntarget: p\naction_defaults: {queue: {max: 1}}\n",
+        );
+        let message = wrong.unwrap_err().message;
+        for words in [
+            "document 1: scope: unknown variant `globl`",
+            "document 2: `weight` is not supported yet",
+            "document 4: user bob is also in",
+            "document 5: `action_defaults.queue.max`: unknown field",
+        ] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+        assert!(
+            files("# nothing\n")
+                .unwrap_err()
+                .message
+                .contains("no policy document")
+        );
+    }
+
+    #[test]
+    fn a_user_may_have_any_name() {
+        let path = |name: &str| path_of(&PolicyTarget::of(PolicyScope::User, name).unwrap());
+        assert_eq!(path("ann"), "/policies/user/ann");
+        assert_eq!(path("*"), "/policies/user/%2A");
+        assert_eq!(path("a/b c?ü"), "/policies/user/a%2Fb%20c%3F%C3%BC");
+        assert_eq!(path_of(&PolicyTarget::Global), "/policies/global");
+    }
+}

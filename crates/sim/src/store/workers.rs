@@ -1,0 +1,55 @@
+//! The leases of workers.
+
+use attune_core::WorkerId;
+use attune_executor::stored::WorkerEnd;
+
+use super::Store;
+use crate::plan::Time;
+
+/// The lease of a worker: only somebody's decision ends it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WorkerLease {
+    pub(super) renewals: i64,
+    pub(super) ttl: Time,
+    pub(super) ended: bool,
+}
+
+impl Store {
+    /// How the leases of the workers stand.
+    pub(crate) fn worker_ends(&self) -> Vec<WorkerEnd> {
+        let ends = self.workers.iter();
+        ends.map(|(worker, lease)| WorkerEnd {
+            worker: *worker,
+            pool: "default".to_owned(),
+            slots: 64,
+            renewals: lease.renewals,
+            ttl: lease.ttl,
+            ended: lease.ended,
+        })
+        .collect()
+    }
+
+    /// Ends the leases that still stand as they were observed; gives those that are over.
+    pub(crate) fn end_workers(&mut self, observed: &[(WorkerId, i64)]) -> Vec<WorkerId> {
+        let mut over = Vec::new();
+        for (worker, renewals) in observed {
+            let is_over = self.workers.get_mut(worker).is_none_or(|lease| {
+                lease.ended |= lease.renewals == *renewals;
+                lease.ended
+            });
+            over.extend(is_over.then_some(*worker));
+        }
+        over
+    }
+
+    /// Starts or renews the lease of a worker; false when it was ended.
+    pub(crate) fn renew_worker(&mut self, worker: WorkerId, ttl: Time) -> bool {
+        let lease = self.workers.entry(worker).or_insert(WorkerLease {
+            renewals: 0,
+            ttl,
+            ended: false,
+        });
+        lease.renewals += i64::from(!lease.ended);
+        !lease.ended
+    }
+}

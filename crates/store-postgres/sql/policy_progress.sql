@@ -1,0 +1,1 @@
+SELECT partition, set_version FROM attune.policy_progress ORDER BY partition
