@@ -28,6 +28,8 @@ pub mod stored;
 
 /// A map by ids that the store or an owner makes. Nobody outside chooses them, so a quick hash is safe.
 pub(crate) type ById<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+/// The same, shared by threads.
+pub(crate) type SharedById<K, V> = dashmap::DashMap<K, V, foldhash::fast::RandomState>;
 
 // crates/schedules compiles sources of this crate with other primitives in the place of these.
 use std::sync;

@@ -28,6 +28,8 @@ pub mod sync;
 pub mod task;
 pub mod time;
 pub(crate) use shuttle::thread;
+
+pub(crate) type SharedById<K, V> = dashmap::DashMap<K, V>;
 pub use task::spawn;
 
 #[path = "../../commands/src/client/mod.rs"]

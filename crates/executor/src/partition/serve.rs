@@ -180,6 +180,7 @@ impl Partition {
 
     /// Says that an execution holds a slot from now on, in this attempt; `put_back` is what is written besides
     /// of one that has kept its slot for it.
+    #[inline]
     pub(super) fn granted(
         &mut self,
         now: Millis,

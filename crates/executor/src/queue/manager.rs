@@ -35,11 +35,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use attune_core::{
     ActionId, Attempt, ExecutionId, OrderRule, Priority, QueueStats, QueueTotals, Seq,
 };
-use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{ActionQueue, Millis, QueueFull, Waiting};
+use crate::SharedById;
 use crate::policy::{QueueLimits, Share};
 
 /// Bounds of queues that have none of their own.
@@ -108,9 +108,9 @@ struct Waiter {
 struct Shared {
     /// By action id. The value is cloned out and the map's guard dropped before the queue is
     /// locked, so that a slow queue never holds a shard of the map.
-    queues: DashMap<i64, Arc<Mutex<ActionQueue>>>,
+    queues: SharedById<i64, Arc<Mutex<ActionQueue>>>,
     /// By execution id: those that entered through this manager's own methods.
-    waiters: DashMap<i64, Arc<Waiter>>,
+    waiters: SharedById<i64, Arc<Waiter>>,
     next_seq: AtomicI64,
 }
 
