@@ -1,8 +1,9 @@
 //! What is asked for, and when.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use attune_core::policy::{OnRate, RateLimit, Retry};
+use attune_core::policy::{Fairness, OnRate, RateLimit, Retry};
 use attune_core::{ActionPolicy, ActionRef, ActionSpec, Builtin, Priority, Run};
 
 /// When executions are asked for.
@@ -73,7 +74,7 @@ impl Scenario {
     }
 
     /// The same with every policy of an action on: 1,000 keys by which executions are grouped, five
-    /// priorities that age, a rate limit that nothing reaches, retry, 100 users. What it is slower than
+    /// priorities that age, a rate limit that nothing reaches, retry, slots shared by 100 users. What it is slower than
     /// [`spread`](Self::spread) by is what policies cost.
     pub const fn policies() -> Self {
         Self {
@@ -164,6 +165,11 @@ impl Scenario {
             on_limit: OnRate::Wait,
         });
         policy.retry = Some(Retry::default());
+        policy.fairness = Some(Fairness {
+            by: vec!["user".parse().expect("it is a path")],
+            weights: BTreeMap::new(),
+            default_weight: None,
+        });
     }
 
     /// The definitions of its actions. Their queues take every execution of the scenario, so
