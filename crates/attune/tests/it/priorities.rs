@@ -77,7 +77,7 @@ async fn nonsense(system: &System) -> anyhow::Result<()> {
         (json!({"max": "highest"}), "policy.priority.max"),
         (rule(json!({}), "low"), "policy.priority.rules.0.when"),
         (rule(json!({"usr": "ann"}), "low"), "usr"),
-        (rule(json!({"user.tier": "gold"}), "low"), "user.tier"),
+        (rule(json!({"user.role": "dev"}), "low"), "user.role"),
         (
             rule(json!({"user": []}), "low"),
             "policy.priority.rules.0.when",
