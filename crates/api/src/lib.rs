@@ -24,6 +24,7 @@ mod body;
 mod budget;
 mod catalog;
 mod error;
+mod events;
 mod extent;
 pub mod health;
 mod layers;

@@ -71,6 +71,7 @@ macro_rules! conformance_tests {
             routing: nothing_to_publish_is_confirmed,
             routing: topics_do_not_mix,
             routing: a_broadcast_reaches_everyone_who_is_there,
+            routing: events_reach_who_listens_to_their_kind_or_to_all,
             routing: an_answer_reaches_its_address_only,
             routing: an_answer_to_nobody_is_fine,
             routing: properties_and_large_binary_bodies_survive,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use attune_core::PartitionId;
+use attune_core::policy::EventKind;
 use bytes::Bytes;
 use uuid::Uuid;
 
@@ -127,7 +128,8 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
 /// A broadcast reaches everyone who is subscribed at that moment, in order; a later subscriber
 /// gets what comes later, and nobody being there is no error.
 pub async fn a_broadcast_reaches_everyone_who_is_there(bus: Arc<dyn Bus>) {
-    for topic in [Topic::Cancel, Topic::HandedOver] {
+    let event = Topic::Event(EventKind::Finished);
+    for topic in [Topic::Cancel, Topic::HandedOver, event] {
         send(&*bus, &topic, [0]).await;
         let mut everyone = Vec::new();
         for _ in 0..3 {
@@ -148,6 +150,26 @@ pub async fn a_broadcast_reaches_everyone_who_is_there(bus: Arc<dyn Bus>) {
             assert_eq!(number(&receive(subscriber).await), 21);
         }
     }
+}
+
+/// Who listens to all events receives those of every kind, in order; who listens to one, that alone.
+pub async fn events_reach_who_listens_to_their_kind_or_to_all(bus: Arc<dyn Bus>) {
+    let topics = [EventKind::Accepted, EventKind::OperationFinished].map(Topic::Event);
+    let mut of_all = subscribe(&*bus, &Topic::Events, 8).await;
+    let mut of_one = subscribe(&*bus, &topics[1], 8).await;
+    for (topic, expected) in topics.iter().cycle().zip(1..=6) {
+        send(&*bus, topic, [expected]).await;
+    }
+    for expected in 1..=6 {
+        let delivery = receive(&mut of_all).await;
+        assert_eq!(number(&delivery), expected);
+        of_all.settler().ack(&[delivery.tag]).await;
+    }
+    for expected in [2, 4, 6] {
+        assert_eq!(number(&receive(&mut of_one).await), expected);
+    }
+    assert_nothing_comes(&*bus, &mut of_one, "it listens to one kind").await;
+    assert_nothing_comes(&*bus, &mut of_all, "there were six").await;
 }
 
 /// An answer reaches the subscriber with its address and no other.

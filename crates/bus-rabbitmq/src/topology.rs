@@ -285,7 +285,7 @@ impl Topology {
 
     fn plan(&self, topic: &Topic) -> Result<QueuePlan, Cause> {
         let (exchange, key) = self.route(topic)?;
-        if key.as_str().contains(['*', '#']) {
+        if key.as_str().contains(['*', '#']) && *topic != Topic::Events {
             // In the key of a binding they are wildcards: one pool would get the work of all.
             return Err(Cause::refused(format!(
                 "{key}: `*` and `#` are not allowed in names"
@@ -325,6 +325,7 @@ impl Topology {
             // an earlier one is gone.
             Topic::Cancel => format!("attune.cancel.{}", Uuid::now_v7()),
             Topic::HandedOver => format!("attune.handed-over.{}", Uuid::now_v7()),
+            Topic::Event(_) | Topic::Events => format!("attune.events.{}", Uuid::now_v7()),
             // Exactly what the asker has put into its question.
             Topic::Reply(address) => return address.clone(),
         };
@@ -345,7 +346,11 @@ impl Topology {
         let (bound, overflow) = match topic {
             // A subscriber that does not read must not make the broker refuse what is meant for
             // all; what is dropped here is of use for a moment only, and asked for again.
-            Topic::Cancel | Topic::HandedOver | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
+            Topic::Cancel
+            | Topic::HandedOver
+            | Topic::Event(_)
+            | Topic::Events
+            | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
             // A newer snapshot of a queue replaces the older ones, so the oldest are the right
             // ones to lose, and a stopped stats daemon must never hold up an executor.
             Topic::QueueStats => (STATS_BYTES, "drop-head"),
@@ -407,6 +412,7 @@ pub(crate) fn short(text: String) -> Result<ShortString, Cause> {
 mod tests {
     use attune_bus::BusError;
     use attune_core::PartitionId;
+    use attune_core::policy::EventKind;
 
     use super::*;
 
@@ -428,11 +434,14 @@ mod tests {
             Topic::Reply("somebody".to_owned()),
             Topic::Cancel,
             Topic::HandedOver,
+            Topic::Event(EventKind::LimitChanged),
+            Topic::Events,
         ] {
             let plan = topology.plan(&topic).unwrap();
             let name = match topic {
                 Topic::Cancel => plan.name.as_str()[..16].to_owned(),
                 Topic::HandedOver => plan.name.as_str()[..21].to_owned(),
+                Topic::Event(_) | Topic::Events => plan.name.as_str()[..16].to_owned(),
                 _ => plan.name.to_string(),
             };
             let (exchange, key) = plan.binding.unwrap_or_default();
@@ -500,6 +509,8 @@ mod tests {
             format!("somebody <- / {own}"),
             format!("t.attune.cancel. <- t.attune.executions/execution.cancel {own}"),
             format!("t.attune.handed-over. <- t.attune.executions/partition.handed_over {own}"),
+            format!("t.attune.events. <- t.attune.executions/event.limit_changed {own}"),
+            format!("t.attune.events. <- t.attune.executions/event.* {own}"),
         ];
         assert_eq!(table(QueueType::Quorum), expected.join("\n"));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use attune_core::PartitionId;
 pub use attune_core::Refusal;
+use attune_core::policy::EventKind;
 pub use attune_messages::reply::{MAX_NAME_BYTES, REPLY_PREFIX, reply_address};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -20,8 +21,8 @@ use uuid::Uuid;
 ///   [`Completed`](Self::Completed), [`QueueStats`](Self::QueueStats),
 ///   [`DeadLetters`](Self::DeadLetters)).
 /// - *broadcast*: everyone who is subscribed at that moment receives a copy
-///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver)); nobody being subscribed is
-///   fine.
+///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver), [`Event`](Self::Event)); nobody being
+///   subscribed is fine.
 /// - *direct*: the one subscriber with that address receives, while it lives
 ///   ([`Reply`](Self::Reply)); nobody being there is fine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,6 +41,10 @@ pub enum Topic {
     Cancel,
     /// `partition.handed_over`: partitions that another executor may take now.
     HandedOver,
+    /// `event.<kind>`: what happens to actions that ask for it to be told.
+    Event(EventKind),
+    /// `event.*`: every [`Event`](Self::Event), to be received only.
+    Events,
     /// `queue.stats`: snapshots of queues.
     QueueStats,
     /// Answers to one asker.
@@ -59,6 +64,8 @@ impl Topic {
             Self::Completed => "execution.completed".to_owned(),
             Self::Cancel => "execution.cancel".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
+            Self::Event(kind) => format!("event.{kind}"),
+            Self::Events => "event.*".to_owned(),
             Self::QueueStats => "queue.stats".to_owned(),
             Self::Reply(address) => address.clone(),
             Self::DeadLetters => "dead-letters".to_owned(),
@@ -73,7 +80,15 @@ impl Topic {
 
     /// Whether everyone who is subscribed receives a copy.
     pub fn is_broadcast(&self) -> bool {
-        matches!(self, Self::Cancel | Self::HandedOver)
+        matches!(
+            self,
+            Self::Cancel | Self::HandedOver | Self::Event(_) | Self::Events
+        )
+    }
+
+    /// Whether a subscriber of this topic receives what is published to `other`.
+    pub fn receives(&self, other: &Self) -> bool {
+        self == other || (*self == Self::Events && matches!(other, Self::Event(_)))
     }
 }
 

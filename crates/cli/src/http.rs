@@ -20,6 +20,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a call may take, its whole answer included; longer than any time that the server allows
 /// itself.
 const CALL_TIMEOUT: Duration = Duration::from_secs(90);
+/// The same of a call whose answer goes on: a year.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The largest answer that is read, in MiB. A page of a list has 8 MiB.
 const MAX_ANSWER_MIB: usize = 64;
 /// How long an unused connection is kept: shorter than the server keeps it, so that a call does
@@ -174,6 +176,21 @@ impl Http {
         self.send(self.client.get(self.url(path, query)?)).await
     }
 
+    /// Begins to read `path`, whose answer goes on until the server ends it.
+    pub(super) async fn listen(
+        &self,
+        path: &str,
+        query: &[(&str, Option<String>)],
+    ) -> Result<Response, CallError> {
+        let request = self.client.get(self.url(path, query)?).timeout(FOR_EVER);
+        let response = self.reach(request).await;
+        let response = response.map_err(|error| self.no_answer(error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(self.refusal(response).await)
+    }
+
     /// Puts `body` at `path`, with the parameters of `query` that have a value.
     pub(super) async fn put<T: DeserializeOwned>(
         &self,
@@ -225,14 +242,27 @@ impl Http {
             return serde_json::from_slice(body)
                 .map_err(|error| self.foreign(&format!("an answer that does not fit: {error}")));
         }
-        let Ok(ErrorBody { error }) = serde_json::from_slice(&body) else {
-            return Err(self.foreign(&format!("HTTP {}", status.as_u16())));
+        Err(self.refused(status, &body))
+    }
+
+    async fn refusal(&self, response: Response) -> CallError {
+        let status = response.status();
+        match self.read(response).await {
+            Ok(body) => self.refused(status, &body),
+            Err(error) => error,
+        }
+    }
+
+    /// What an answer means that is no success.
+    fn refused(&self, status: StatusCode, body: &[u8]) -> CallError {
+        let Ok(ErrorBody { error }) = serde_json::from_slice(body) else {
+            return self.foreign(&format!("HTTP {}", status.as_u16()));
         };
         // Of a queue that is drained it is known that nothing was done.
         if status.is_server_error() && error.code != "QUEUE_DRAINING" {
-            Err(CallError::Unavailable(error))
+            CallError::Unavailable(error)
         } else {
-            Err(CallError::Refused(error))
+            CallError::Refused(error)
         }
     }
 

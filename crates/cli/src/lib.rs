@@ -12,6 +12,7 @@ mod batch_report;
 mod bounded;
 mod cluster;
 mod dead_letters;
+mod events;
 mod executions;
 mod explain;
 mod holders;
@@ -38,6 +39,7 @@ use serde::Serialize;
 use self::action::ActionArguments;
 use self::cluster::ClusterArguments;
 use self::dead_letters::DeadLettersArguments;
+use self::events::EventsArguments;
 use self::executions::ExecutionsArguments;
 use self::explain::ExplainArguments;
 use self::http::{CallError, Http};
@@ -73,6 +75,8 @@ pub enum ClientCommand {
     Cluster(ClusterArguments),
     /// Look at messages that nobody could use, and put them back.
     DeadLetters(DeadLettersArguments),
+    /// Listen to what happens to actions whose policies say `events`.
+    Events(EventsArguments),
 }
 
 /// How to reach the server and how to answer.
@@ -224,6 +228,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Queues(arguments) => &arguments.connect,
         ClientCommand::Cluster(arguments) => &arguments.connect,
         ClientCommand::DeadLetters(arguments) => &arguments.connect,
+        ClientCommand::Events(arguments) => &arguments.connect,
     };
     let http = Http::new(&connect.url, Duration::from_secs(connect.connect_timeout))?;
     match command {
@@ -235,5 +240,6 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
         ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
+        ClientCommand::Events(arguments) => events::execute(&http, arguments).await,
     }
 }

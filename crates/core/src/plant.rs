@@ -17,6 +17,8 @@ pub enum Bug {
     DropNewest,
     /// Who is to keep its slot until it is tried again loses it in memory.
     HoldSlotLetsGo,
+    /// What happens is told to whoever listens before it is stored.
+    EventEarly,
     /// Why an execution does not run yet is said before what it goes by is stored.
     ExplainEarly,
     /// Slots are shared by how often each has started, whatever it holds.
@@ -67,11 +69,12 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
         Self::DropNewest,
+        Self::EventEarly,
         Self::ExplainEarly,
         Self::FairByStarts,
         Self::HoldSlotLetsGo,
@@ -105,6 +108,7 @@ impl Bug {
             Self::CancelDb => "cancel-db",
             Self::Counter => "counter",
             Self::DropNewest => "drop-newest",
+            Self::EventEarly => "event-early",
             Self::ExplainEarly => "explain-early",
             Self::FairByStarts => "fair-by-starts",
             Self::HoldSlotLetsGo => "hold-slot-lets-go",

@@ -2,6 +2,7 @@
 
 mod demand;
 mod document;
+mod events;
 mod fairness;
 mod overflow;
 mod path;
@@ -25,6 +26,7 @@ pub use document::{
     ActionDefaults, ConcurrencyDefaults, Content, MAX_DOCUMENT_BYTES, PolicyDocument, PolicyScope,
     PolicyTarget, RetryDefaults, UserPolicy,
 };
+pub use events::{EventKind, Events};
 pub use fairness::{Fairness, Flow, MAX_LEVELS, MAX_WEIGHT, Weights};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
@@ -134,6 +136,9 @@ pub struct ActionPolicy {
     /// By what the slots are shared among those who wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fairness: Option<Fairness>,
+    /// What is told of the action as it happens.
+    #[serde(default, skip_serializing_if = "Events::is_none")]
+    pub events: Events,
 }
 
 /// How long ageing may take, in seconds: a month.

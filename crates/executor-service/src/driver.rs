@@ -16,7 +16,7 @@ use attune_executor::owner::{
 };
 use attune_executor::partition::Answer;
 use attune_executor::queue::Millis;
-use attune_executor::{Decided, Input, Output, Owner};
+use attune_executor::{Counter, Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
 use attune_runtime::Progress;
@@ -259,7 +259,9 @@ impl Driver {
             }
             Output::Send(send) => {
                 let (queues, inputs) = (queues_of(&send), under_way.inputs.clone());
+                let (events, counters) = (events_of(&send), Arc::clone(&self.counters));
                 self.publisher.send(send, move || {
+                    counters.add(Counter::EventLost, events);
                     if !queues.is_empty() {
                         back(&inputs, Input::SnapshotsLost(queues));
                     }
@@ -383,6 +385,14 @@ fn queues_of(send: &owner::Send) -> Vec<ActionId> {
     match send {
         owner::Send::Snapshots(snapshots) => snapshots.iter().map(|(_, it)| it.action_id).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// How many events are sent.
+fn events_of(send: &owner::Send) -> u64 {
+    match send {
+        owner::Send::Events(events) => events.len() as u64,
+        _ => 0,
     }
 }
 

@@ -12,6 +12,7 @@ mod calls;
 mod convert;
 mod counters;
 mod driver;
+mod events;
 mod feed;
 mod intake;
 mod newer;

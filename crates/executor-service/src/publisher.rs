@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::asker::parts;
 use crate::convert;
+use crate::events;
 use crate::progress::SideBySide;
 
 /// How many bytes of dispatches, or of submissions that are passed on, one message carries.
@@ -24,6 +25,8 @@ const MAX_ANSWERS: usize = 256;
 /// How many publications that nobody waits for may be under way; what comes beyond is lost, as
 /// anything may be that is told once.
 const MAX_UNCONFIRMED: usize = 256;
+/// The same of events, which take no place of anything else.
+const MAX_EVENTS_UNCONFIRMED: usize = 64;
 
 /// The way to the bus.
 pub(crate) struct Publisher {
@@ -32,6 +35,7 @@ pub(crate) struct Publisher {
     /// Pools whose messages are kept even before a worker comes.
     declared: Mutex<HashSet<String>>,
     unconfirmed: Arc<Semaphore>,
+    events_unconfirmed: Arc<Semaphore>,
     under_way: Arc<SideBySide>,
 }
 
@@ -47,6 +51,7 @@ impl Publisher {
             answers,
             declared: Mutex::default(),
             unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
+            events_unconfirmed: Arc::new(Semaphore::new(MAX_EVENTS_UNCONFIRMED)),
             under_way: Arc::new(SideBySide::new(progress)),
         }
     }
@@ -121,18 +126,25 @@ impl Publisher {
     /// Publishes what is told once, beside everything else; `lost` is called when it may not have
     /// come through.
     pub(crate) fn send(&self, send: Send, lost: impl FnOnce() + std::marker::Send + 'static) {
-        let messages = self.once(send);
-        let Ok(permit) = Arc::clone(&self.unconfirmed).try_acquire_owned() else {
-            tracing::debug!("answers or snapshots are lost: too many are not confirmed");
+        let is_events = matches!(send, Send::Events(_));
+        let room = match is_events {
+            true => &self.events_unconfirmed,
+            false => &self.unconfirmed,
+        };
+        let Ok(permit) = Arc::clone(room).try_acquire_owned() else {
+            tracing::debug!("answers, snapshots or events are lost: too many are not confirmed");
             return lost();
         };
+        let messages = self.once(send);
         let (bus, under_way) = (Arc::clone(&self.bus), Arc::clone(&self.under_way));
         tokio::spawn(async move {
             let _piece = under_way.begin();
             match bus.publish(messages).await {
-                Ok(()) | Err(PublishError::Refused(_)) => {}
+                Ok(()) => {}
+                // What is refused would be refused again; of events it is counted that it is lost.
+                Err(PublishError::Refused(_)) if !is_events => {}
                 Err(error) => {
-                    tracing::warn!(%error, "answers or snapshots may be lost");
+                    tracing::warn!(%error, "answers, snapshots or events may be lost");
                     lost();
                 }
             }
@@ -173,6 +185,12 @@ impl Publisher {
                 let snapshots = snapshots.into_iter();
                 let snapshots = snapshots.map(|(version, stats)| QueueSnapshot { version, stats });
                 self.messages(&Topic::QueueStats, snapshots)
+            }
+            Send::Events(events) => {
+                let kinds = events::by_kind(events).into_iter();
+                kinds
+                    .flat_map(|(kind, events)| self.messages(&Topic::Event(kind), events))
+                    .collect()
             }
             Send::HandedOver {
                 partition,

@@ -63,6 +63,8 @@ counters! {
     Undispatchable = "executor.undispatchable.total",
     /// Dispatches left to be sent later, because their pool took none.
     DispatchDropped = "executor.dispatches.dropped.total",
+    /// Events that were dropped, because too many were on their way to whoever listens.
+    EventLost = "executor.events.lost.total",
     /// Dead letters that were stored with a commit.
     LetterKept = "executor.dead_letters.kept.total",
     /// Slots in memory that the store did not know.

@@ -17,6 +17,7 @@
 pub mod counters;
 mod detector;
 pub mod fact;
+pub mod happened;
 pub mod leases;
 pub mod notice;
 pub mod owner;
@@ -37,6 +38,7 @@ use std::sync;
 pub use counters::Counter;
 pub use detector::{Broken, Violation};
 pub use fact::{Decided, Fact};
+pub use happened::{ActionEvent, Happened};
 pub use notice::Notice;
 pub use owner::{Input, Output, Owner, OwnerOptions};
 pub use queue::{Admission, ExecutionQueueManager, QueueConfig, QueueError, QueuesView};

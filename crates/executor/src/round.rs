@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use attune_core::policy::EventKind;
 use attune_core::{
     ActionId, ActionRef, Attempt, ExecutionId, Moved, OperationId, OperationProgress, Outcome,
     OwnerId, PartitionId,
@@ -16,6 +17,7 @@ use attune_core::{
 use crate::ById;
 use crate::counters::Counter;
 use crate::fact::Decided;
+use crate::happened::ActionEvent;
 use crate::notice::Notice;
 use crate::owner::DeliveryId;
 use crate::partition::{Answer, Effect, Grantee, Letter, Partition};
@@ -35,6 +37,8 @@ pub struct Tell {
     pub answers: Vec<(Arc<str>, Answer)>,
     /// What to count, and how often.
     pub counts: BTreeMap<Counter, u64>,
+    /// What has happened, for whoever listens.
+    pub events: Vec<ActionEvent>,
     /// What people should read.
     pub notices: Vec<Notice>,
     /// The queues that changed.
@@ -64,6 +68,7 @@ impl Tell {
         for (counter, times) in beside.counts {
             *self.counts.entry(counter).or_default() += times;
         }
+        self.events.extend(beside.events);
         self.notices.extend(beside.notices);
         self.answers.extend(beside.answers);
         self.acks.extend(beside.acks);
@@ -138,6 +143,11 @@ impl Draft {
             match effect {
                 Effect::Answer { reply_to, answer } if stands_beside => {
                     draft.tell.beside().answers.push((reply_to, answer));
+                }
+                Effect::Event(event)
+                    if stands_beside && event.what.kind() == EventKind::Rejected =>
+                {
+                    draft.tell.beside().events.push(*event);
                 }
                 effect => draft.add(effect),
             }
@@ -381,6 +391,7 @@ impl PartitionDraft {
                 self.tell.beside();
                 self.audit.push(entry);
             }
+            Effect::Event(event) => self.tell.events.push(*event),
             Effect::Notice(notice) => self.tell.notices.push(notice),
             Effect::Touched(action_id) => {
                 self.tell.touched.insert(action_id);

@@ -1,8 +1,9 @@
 //! Version 1 of every message.
 
+use attune_core::policy::EventKind;
 use attune_core::{
-    ActionId, Attempt, Epoch, ExecutionId, Explanation, OwnerId, PartitionId, Priority, QueueStats,
-    Reject, RequestId, Run, Status, Submission, WorkerId,
+    ActionId, Attempt, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
+    PauseMode, Priority, QueueStats, Reject, RequestId, Run, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -292,6 +293,94 @@ pub struct HandedOver {
     pub to: OwnerId,
 }
 message!(HandedOver = "partition.handed_over");
+
+/// Something that has happened to an action whose policy asks for it to be told. Owner → whoever listens. It
+/// is told once, after the commit that made it so, and may be lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionEvent {
+    /// What has happened.
+    pub kind: EventKind,
+    /// When that was decided, by its owner's time.
+    pub at: DateTime<Utc>,
+    /// Which action.
+    pub action_id: ActionId,
+    /// The action's ref.
+    pub action_ref: String,
+    /// Which execution, where it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execution_id: Option<ExecutionId>,
+    /// Which attempt of it; 0 of one that never held a slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
+    /// Of `accepted`: how many wait before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    /// Of `rejected`: which request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<RequestId>,
+    /// Of `finished`: how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+    /// Of `rejected`: why; of `finished`: the `end_code`, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Of `retried`: when the next try may begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<DateTime<Utc>>,
+    /// Of `dropped` and `replaced`: which execution took its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newcomer: Option<ExecutionId>,
+    /// Of `limit_changed`: the limit now; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Of `limit_changed`: the limit before; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier_limit: Option<u32>,
+    /// Of `paused`: how it is held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PauseMode>,
+    /// Of `operation_finished`: which operation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<OperationId>,
+    /// Of `operation_finished`: to how many executions of the action's partition it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<u64>,
+    /// Of `operation_finished`: to how many nothing was to be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<u64>,
+}
+message!(ActionEvent = "action.event");
+
+impl ActionEvent {
+    /// An event that says nothing more than what has happened, when, and to which action.
+    pub fn new(
+        kind: EventKind,
+        at: DateTime<Utc>,
+        action_id: ActionId,
+        action_ref: String,
+    ) -> Self {
+        Self {
+            kind,
+            at,
+            action_id,
+            action_ref,
+            execution_id: None,
+            attempt: None,
+            position: None,
+            request_id: None,
+            status: None,
+            code: None,
+            not_before: None,
+            newcomer: None,
+            limit: None,
+            earlier_limit: None,
+            mode: None,
+            operation: None,
+            done: None,
+            skipped: None,
+        }
+    }
+}
 
 /// A queue at one moment. Owner → stats persister.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -214,6 +214,7 @@ impl Report {
             "duplicates_dropped": seen.duplicates_dropped,
             "revokes": seen.revokes,
             "retries": seen.retries,
+            "events": seen.events,
             "counted_starts": seen.counted_starts,
             "unknown_commits": seen.unknown_commits,
             "refused_commits": seen.refused_commits,

@@ -19,6 +19,7 @@ mod explaining;
 mod faults;
 mod flow;
 mod groups;
+mod happened;
 mod holds;
 mod lasting;
 mod operations;

@@ -517,7 +517,7 @@ fn action(plan: &Plan, number: usize) -> Action {
     shape.overflow.write(&mut spec.policy);
     spec.on_worker_lost = Some(shape.on_worker_lost);
     spec.max_attempts = Some(shape.max_attempts);
-    spec.policy.retry = shape.retry;
+    (spec.policy.retry, spec.policy.events) = (shape.retry, shape.events);
     spec.pool = pool_name(shape.pool);
     Action {
         id: ActionId(i64::try_from(number).unwrap_or(0) + 1),

@@ -103,7 +103,9 @@ fn actions_have_the_same_members() {
                        {"when": {"source": "api", "user": ["a", "b"], "labels.x": {"exists": true}}, "then": "normal"}]},
                    "rate_limit": {"max_executions": 3, "window_seconds": 60, "by": ["user"], "on_limit": "reject"},
                    "min_interval_ms": 5, "quotas": [{"per": "day", "max": 5}, {"per": "month", "max": 6, "by": ["source"]}],
-                   "fairness": {"by": ["user", "group"], "weights": {"user:ann": 4}, "default_weight": 2}},
+                   "fairness": {"by": ["user", "group"], "weights": {"user:ann": 4}, "default_weight": 2},
+                   "retry": {"on": ["failed"], "hold_slot": true, "backoff": {"initial_ms": 5, "factor": 2.0, "max_ms": 50, "jitter": 0.5}},
+                   "events": ["accepted", "operation_finished"]},
     });
     same::<ActionSpec, words::ActionSpec>(&whole);
     for (member, _) in whole.as_object().unwrap() {

@@ -4,6 +4,7 @@ mod actions;
 mod admin;
 mod cluster;
 mod dead_letters;
+mod events;
 mod executions;
 mod explain;
 mod holders;
@@ -37,6 +38,7 @@ use crate::aside::Aside;
 use crate::budget::Budget;
 use crate::catalog::Catalog;
 use crate::error::ApiError;
+use crate::events::Events;
 use crate::layers;
 use crate::options::ApiOptions;
 use crate::ports::Ports;
@@ -53,6 +55,10 @@ pub(crate) struct Shared {
     pub(crate) aside: Arc<Aside>,
     /// The bytes of all bodies.
     pub(crate) bodies: Budget,
+    /// What happens.
+    pub(crate) events: Arc<Events>,
+    /// A permit for each who listens to that.
+    pub(crate) listeners: Arc<Semaphore>,
 }
 
 impl Shared {
@@ -73,6 +79,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
     let network = options.network;
     let aside = Arc::new(Aside::new());
     let catalog = Catalog::new(ports.actions.clone(), Arc::clone(&aside));
+    let events = Events::new(Arc::clone(&ports.bus));
     let app: App = Arc::new(Shared {
         options,
         ports,
@@ -80,6 +87,8 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         memory: AnswerMemory::new(),
         aside,
         bodies: Budget::of_bodies(),
+        events,
+        listeners: events::listeners(),
     });
     let (probes, of_probes) = probes(app.ports.clone()).split_for_parts();
     let (api, mut described) = api(app).split_for_parts();
@@ -121,6 +130,7 @@ fn api(app: App) -> OpenApiRouter {
         .routes(routes!(submit::submit, executions::list))
         .routes(routes!(executions::show))
         .routes(routes!(executions::cancel))
+        .routes(routes!(events::listen))
         .routes(routes!(resubmit::resubmit))
         .routes(routes!(explain::explain))
         .routes(routes!(holders::release))

@@ -7,6 +7,7 @@
 
 mod actions;
 mod dead_letters;
+mod events;
 mod executions;
 mod explain;
 mod fake_cluster;

@@ -14,6 +14,7 @@ mod clocks;
 mod completions;
 mod dead_letters;
 mod descriptors;
+mod events;
 mod example;
 mod executors;
 mod explain;

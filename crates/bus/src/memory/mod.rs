@@ -169,7 +169,7 @@ impl Shared {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
-            .filter(|(listens_to, _)| topic.is_none_or(|topic| topic == listens_to))
+            .filter(|(listens_to, _)| topic.is_none_or(|topic| listens_to.receives(topic)))
             .map(|(_, mailbox)| Arc::clone(mailbox))
             .collect()
     }

@@ -10,6 +10,7 @@ use attune_core::{
 
 use crate::counters::Counter;
 use crate::fact::Decided;
+use crate::happened::ActionEvent;
 use crate::notice::Notice;
 use crate::partition::{Answer, Completion, ForceRelease, Grantee, Submit};
 use crate::queue::Millis;
@@ -188,6 +189,8 @@ pub enum Send {
     Cancels(Vec<(ExecutionId, Attempt)>),
     /// Queues as they are, each with a number that rises with every snapshot of a queue.
     Snapshots(Vec<(i64, QueueStats)>),
+    /// What has happened, to whoever listens; what is lost of it is told to nobody again.
+    Events(Vec<ActionEvent>),
     /// A partition waits for its next owner.
     HandedOver {
         /// Which partition.

@@ -312,6 +312,11 @@ impl Owner {
         if Bug::ExplainEarly.is_planted() {
             self.tell_explanations(&mut round);
         }
+        if Bug::EventEarly.is_planted() {
+            let tells = round.tells.values_mut();
+            let events = tells.flat_map(|tell| std::mem::take(&mut tell.events));
+            self.out.push(Output::Send(Send::Events(events.collect())));
+        }
         let call = Call::Commit(Arc::clone(&round.commit));
         self.slow.asks(now);
         self.rounds.step = Step::Committing(Box::new(round));

@@ -118,7 +118,7 @@ impl Owner {
             }
         }
         let (mut answers, mut cancels, mut acks) = (Vec::new(), Vec::new(), Vec::new());
-        let mut refusals = Vec::new();
+        let (mut refusals, mut events) = (Vec::new(), Vec::new());
         for (id, tell) in tells {
             let tell = tell.whole();
             let counts = tell.counts.into_iter();
@@ -138,6 +138,7 @@ impl Owner {
             let again = tell.redispatches.into_iter().map(|grantee| (id, grantee));
             self.telling.again.extend(again);
             cancels.extend(tell.cancels);
+            events.extend(tell.events);
             let is_refusal = |(_, answer): &(_, Answer)| answer.outcome.is_err();
             let (no, yes): (Vec<_>, Vec<_>) = tell.answers.into_iter().partition(is_refusal);
             answers.extend(yes);
@@ -156,6 +157,9 @@ impl Owner {
         }
         if !cancels.is_empty() {
             self.out.push(Output::Send(Send::Cancels(cancels)));
+        }
+        if !events.is_empty() {
+            self.out.push(Output::Send(Send::Events(events)));
         }
         self.go_on_telling(now);
         // Last of all: what it led to is stored, and told or found again by whoever comes next.

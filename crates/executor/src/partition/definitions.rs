@@ -9,6 +9,7 @@ use attune_core::{Action, ActionId, Behaviour, Bug, DemandRule, PolicySet};
 
 use super::{Effect, Partition};
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::policy::{QueueLimits, limits_of};
 use crate::queue::Millis;
 
@@ -39,7 +40,7 @@ impl Partition {
             self.policies = policies;
             let set_version = self.policies.version;
             self.note(|| Fact::Policies { set_version });
-            self.apply_policies(now);
+            self.apply_policies(now, out);
         }
         if self.goes_by < self.policies.version {
             self.goes_by = self.policies.version;
@@ -47,7 +48,7 @@ impl Partition {
         }
     }
 
-    fn apply_policies(&mut self, now: Millis) {
+    fn apply_policies(&mut self, now: Millis, out: &mut Vec<Effect>) {
         let mut ids: Vec<ActionId> = self.actions.keys().copied().collect();
         ids.sort_unstable();
         if Bug::PoliciesLate.is_planted() && !ids.is_empty() {
@@ -65,7 +66,7 @@ impl Partition {
             }
             let mut written = Action::clone(&action);
             written.spec = written.spec.with(own);
-            self.define(now, written);
+            self.define(now, written, out);
             self.unserved.insert(id);
         }
     }
@@ -101,16 +102,21 @@ impl Partition {
             return;
         }
         let id = action.id;
-        self.define(now, action);
+        self.define(now, action, out);
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, id, out);
     }
 
-    fn define(&mut self, now: Millis, action: Action) {
+    fn define(&mut self, now: Millis, action: Action, out: &mut Vec<Effect>) {
         let action = self.whole(action);
+        let earlier = self.actions.get(&action.id).map(limit_of);
         let limits = self.limits_for(&action);
         self.note_bounds(action.id, &limits);
         let action = self.remember(action);
+        let limit = limit_of(&action);
+        if let Some(earlier) = earlier.filter(|earlier| *earlier != limit) {
+            self.happened(&action, Happened::LimitChanged { earlier, limit }, out);
+        }
         self.detector.changed(action.id);
         let closed = self.closed.contains(&action.spec.pool);
         self.queues.with_queue(
@@ -121,7 +127,7 @@ impl Partition {
                 queue.set_pool_closed(closed);
             },
         );
-        self.hold(now, &action);
+        self.hold(now, &action, out);
         self.note_regrouping(action.id);
     }
 
@@ -153,4 +159,8 @@ impl Partition {
         pool.insert(action.id);
         action
     }
+}
+
+fn limit_of(action: &Arc<Action>) -> Option<u32> {
+    action.spec.policy.concurrency.limit
 }

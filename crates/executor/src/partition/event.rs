@@ -10,6 +10,7 @@ use attune_core::{
 
 use super::Page;
 use crate::counters::Counter;
+use crate::happened::ActionEvent;
 use crate::notice::Notice;
 use crate::queue::Millis;
 use crate::stored::{
@@ -289,6 +290,8 @@ pub enum Effect {
     Touched(ActionId),
     /// Count something.
     Count(Counter),
+    /// Tell whoever listens to what happens.
+    Event(Box<ActionEvent>),
     /// Tell people.
     Notice(Notice),
     /// What memory knew of an execution has followed the store: nothing is stored, and what was

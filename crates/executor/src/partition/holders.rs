@@ -98,6 +98,8 @@ impl Partition {
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));
+        let key = (execution_id, attempt);
+        self.has_ended(action_id, key, (status, code), None, out);
         Some(holder)
     }
 

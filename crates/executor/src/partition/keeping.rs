@@ -10,6 +10,7 @@ use super::retry::Tried;
 use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::{Change, PutBack, Transition};
 
@@ -39,6 +40,12 @@ impl Partition {
             not_before: until,
             keeps_slot: true,
         });
+        let what = Happened::Retried {
+            execution_id,
+            attempt,
+            not_before: until,
+        };
+        self.happened(action, what, out);
         out.push(Effect::Change(Change {
             id: execution_id,
             transition: None,

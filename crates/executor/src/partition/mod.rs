@@ -11,6 +11,7 @@ mod event;
 mod explaining;
 mod force_release;
 mod grouping;
+mod happening;
 mod holders;
 mod keeping;
 mod log;
@@ -71,6 +72,8 @@ pub struct Partition {
     id: PartitionId,
     cluster: ClusterBounds,
     epoch: Epoch,
+    /// When what is being decided happens.
+    now: Millis,
     /// The next place in the order.
     next_place: u32,
     /// The next number of a grant.
@@ -148,6 +151,7 @@ impl Partition {
             id,
             cluster,
             epoch,
+            now: Millis::MIN,
             next_place: 0,
             next_grant: 0,
             queues,
@@ -291,6 +295,7 @@ impl Partition {
     /// The same, added to `out`: most events have few effects, and a round has many events.
     pub(crate) fn decide(&mut self, now: Millis, event: Event, out: &mut Vec<Effect>) {
         self.room = self.room.for_event();
+        self.now = now;
         match event {
             Event::Recover {
                 actions,
@@ -369,7 +374,7 @@ impl Partition {
             self.queues
                 .put(action.id, ActionQueue::new(action.id, limits, past));
             let action = self.remember(action);
-            self.hold(now, &action);
+            self.hold(now, &action, &mut Vec::new());
         }
     }
 

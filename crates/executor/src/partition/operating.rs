@@ -37,9 +37,9 @@ pub(super) struct Operations {
 
 /// An operation that is open here.
 #[derive(Debug, Clone)]
-struct Part {
-    operation: Arc<Operation>,
-    progress: OperationProgress,
+pub(super) struct Part {
+    pub(super) operation: Arc<Operation>,
+    pub(super) progress: OperationProgress,
 }
 
 /// Executions that an operation may be about, the next ones after its cursor.
@@ -370,6 +370,7 @@ impl Partition {
             operation,
             progress,
         });
+        self.operation_is_over(part, out);
     }
 }
 

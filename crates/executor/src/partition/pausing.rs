@@ -6,6 +6,7 @@ use attune_core::{Action, ActionId, Bug, Hold, PauseMode, Pauses, Reject};
 
 use super::{Effect, Partition};
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::queue::Millis;
 
 impl Partition {
@@ -29,11 +30,13 @@ impl Partition {
     }
 
     /// Holds the queue of an action as the pauses say; whether that is a change.
-    pub(super) fn hold(&mut self, now: Millis, action: &Action) -> bool {
+    pub(super) fn hold(&mut self, now: Millis, action: &Action, out: &mut Vec<Effect>) -> bool {
         let (action_id, mut hold) = (action.id, self.pauses.hold_of(&action.spec.action_ref));
         // What is written down as of the future was resumed while nobody knew the time.
         hold.waits_from = hold.waits_from.min(now);
+        let mut earlier = None;
         let set = self.queues.with_existing(action_id, |queue| {
+            earlier = queue.held().mode;
             // What is held no longer is resumed now, even where nobody wrote down when.
             if queue.held().mode.is_some() && hold.mode.is_none() {
                 hold.waits_from = now;
@@ -43,6 +46,13 @@ impl Partition {
         let changed = set.flatten();
         if let Some(hold) = changed {
             self.note(|| Fact::Paused { action_id, hold });
+            match hold.mode {
+                Some(mode) if earlier != Some(mode) => {
+                    self.happened(action, Happened::Paused { mode }, out);
+                }
+                None if earlier.is_some() => self.happened(action, Happened::Resumed, out),
+                _ => {}
+            }
         }
         changed.is_some()
     }
@@ -55,7 +65,7 @@ impl Partition {
         self.pauses = pauses;
         let actions: Vec<Arc<Action>> = self.actions.values().cloned().collect();
         for action in actions {
-            if self.hold(now, &action) {
+            if self.hold(now, &action, out) {
                 self.unserved.insert(action.id);
             }
         }

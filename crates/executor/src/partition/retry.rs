@@ -7,6 +7,7 @@ use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome};
 use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::queue::{ActionQueue, Holder, Millis};
 use crate::stored::{Change, PutBack, Transition};
 
@@ -107,6 +108,14 @@ impl Partition {
                 until: None,
             },
         });
+        if let Some(not_before) = not_before {
+            let what = Happened::Retried {
+                execution_id,
+                attempt,
+                not_before,
+            };
+            self.happened(action, what, out);
+        }
         let put_back = PutBack {
             not_before,
             unbegun: holder.unbegun.saturating_add(u16::from(!begun)),

@@ -11,6 +11,7 @@ use super::room::Room;
 use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::policy::QueueLimits;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, PutBack, Transition};
@@ -176,6 +177,9 @@ impl Partition {
         });
         out.push(Effect::End(end));
         out.push(Effect::Count(counter));
+        let key = (execution_id, waiting.attempt);
+        let newcomer = newcomer.map(|(id, _)| id);
+        self.has_ended(action_id, key, (status, code), newcomer, out);
     }
 
     /// Says that an execution holds a slot from now on, in this attempt; `put_back` is what is written besides
@@ -221,6 +225,11 @@ impl Partition {
             put_back,
         }));
         out.push(Effect::Count(Counter::Granted));
+        let what = Happened::Started {
+            execution_id,
+            attempt,
+        };
+        self.happened(action, what, out);
         out.push(Effect::Dispatch(Grantee {
             execution_id,
             attempt,

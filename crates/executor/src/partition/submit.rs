@@ -10,6 +10,7 @@ use attune_core::{
 use super::{Accepted, Answer, ENVELOPE_BYTES, Effect, Letter, OnReject, Partition, Submit};
 use crate::counters::Counter;
 use crate::fact::Fact;
+use crate::happened::Happened;
 use crate::policy::{QuotaClaim, Share};
 use crate::queue::{ActionQueue, Millis, Newcomer, Waiting};
 use crate::stored::{End, KnownRequest, NewExecution};
@@ -45,6 +46,7 @@ impl Partition {
                 action_id,
                 code,
             });
+            self.was_refused(action_id, request_id, reject, out);
             out.push(Effect::Count(Counter::Rejected));
             if submit.on_reject == OnReject::Record {
                 // Its request id is taken from now on: asking again under it never helps.
@@ -154,6 +156,11 @@ impl Partition {
         self.note(|| accepted_fact(now, &new, not_before, claims));
         out.push(Effect::Insert(new));
         out.push(Effect::Count(Counter::Accepted));
+        let what = Happened::Accepted {
+            execution_id: id,
+            position,
+        };
+        self.happened(&action, what, out);
         let granted_before = self.next_grant;
         self.serve(now, action.id, out);
         // Most find no slot free: only when somebody was granted one is it asked who.

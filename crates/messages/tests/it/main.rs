@@ -11,9 +11,9 @@ mod protocol;
 mod refusals;
 
 use attune_messages::v1::{
-    ActionChanged, Answer, Cancel, EnforcementCreated, ExecutionCancel, ExecutionCompleted,
-    ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged, PausesChanged,
-    PoliciesChanged, QueueSnapshot, SlotRelease, Submit,
+    ActionChanged, ActionEvent, Answer, Cancel, EnforcementCreated, ExecutionCancel,
+    ExecutionCompleted, ExecutionRequested, Explain, ForceRelease, HandedOver, OperationsChanged,
+    PausesChanged, PoliciesChanged, QueueSnapshot, SlotRelease, Submit,
 };
 use attune_messages::{DecodeError, Envelope, Message, encode, encode_raw};
 use serde_json::value::to_raw_value;
@@ -46,7 +46,7 @@ fn decode<M: Message>(body: &[u8]) -> Result<Decoded, DecodeError> {
 }
 
 /// Every type of version 1, with its decoder.
-fn types() -> [(&'static str, Decode); 16] {
+fn types() -> [(&'static str, Decode); 17] {
     fn entry<M: Message>() -> (&'static str, Decode) {
         (M::TYPE, decode::<M>)
     }
@@ -67,6 +67,7 @@ fn types() -> [(&'static str, Decode); 16] {
         entry::<SlotRelease>(),
         entry::<HandedOver>(),
         entry::<QueueSnapshot>(),
+        entry::<ActionEvent>(),
     ]
 }
 

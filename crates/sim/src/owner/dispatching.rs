@@ -3,7 +3,9 @@
 use super::*;
 use crate::client::asker;
 use crate::explaining;
+use crate::happened;
 use attune_core::RejectCode;
+use attune_executor::ActionEvent;
 
 impl World {
     pub(super) fn dispatch(&mut self, o: usize, id: PublishId, dispatches: &[Dispatch]) {
@@ -37,6 +39,16 @@ impl World {
             (false, false) => Published::Refused(refused),
         };
         self.soon(Ev::To(party, Word::Published(id, published)));
+    }
+
+    /// What is told to whoever listens is stored.
+    fn judge_events(&mut self, events: &[ActionEvent]) {
+        for event in events {
+            if let Some(violation) = happened::judge(&self.store, event) {
+                self.oracle.blame(self.now, violation);
+            }
+            self.seen.events += 1;
+        }
     }
 
     pub(super) fn send(&mut self, o: usize, send: Send) {
@@ -89,6 +101,7 @@ impl World {
                     self.soon(Ev::To(party, Word::HandedOver(partition)));
                 }
             }
+            Send::Events(events) => self.judge_events(&events),
             Send::Snapshots(snapshots) => self.judge_snapshots(o, &snapshots),
         }
     }

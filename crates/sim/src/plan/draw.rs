@@ -1,6 +1,6 @@
 //! Draws a plan from its seed.
 
-use attune_core::policy::{Backoff, Factor, Retry, TryEnd, TryEnds};
+use attune_core::policy::{Backoff, Events, Factor, Retry, TryEnd, TryEnds};
 use attune_core::{
     OnWorkerLost, OperationFilter, OperationKind, OrderRule, PauseMode, PauseTarget, Priority,
     Status,
@@ -93,6 +93,7 @@ impl Plan {
         plan.add_pauses();
         plan.add_groups();
         plan.add_retries();
+        plan.add_events();
         plan.add_overflows();
         plan.add_rates();
         plan.add_shares();
@@ -340,6 +341,16 @@ impl Plan {
         self.ops.sort_by_key(|op| (op.at, op.id));
     }
 
+    /// Of what it is told what happens, from a stream of chance of its own.
+    fn add_events(&mut self) {
+        let mut rng = Rng::new(self.seed ^ 0x0e7e_0e7e_0e7e_0e7e);
+        for action in &mut self.actions {
+            if rng.chance(500) {
+                action.events = Events::ALL;
+            }
+        }
+    }
+
     /// What is tried again, from a stream of chance of its own.
     fn add_retries(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x4e74_4e74_4e74_4e74);
@@ -415,6 +426,7 @@ fn action(n: i64, rng: &mut Rng) -> ActionShape {
         },
         max_attempts: u32::try_from(rng.between(2, 5)).unwrap_or(3),
         retry: None,
+        events: Events::NONE,
         fails: None,
         run_ms: rng.pick(&[10, 300, 300, 1_000, 3_000]),
     }

@@ -7,7 +7,7 @@ mod fault;
 mod lasting;
 mod plant;
 
-use attune_core::policy::{Ordering, Retry};
+use attune_core::policy::{Events, Ordering, Retry};
 use attune_core::{
     ActionPolicy, OnWorkerLost, OperationFilter, OperationKind, OrderRule, PartitionId, PauseMode,
     PauseTarget, Priority,
@@ -70,6 +70,8 @@ pub struct ActionShape {
     pub max_attempts: u32,
     /// What its policy says of that.
     pub retry: Option<Retry>,
+    /// What is told of it.
+    pub events: Events,
     /// How many of a thousand runs fail, or take too long; `None` for the usual.
     pub fails: Option<u32>,
     /// The longest run, in milliseconds.

@@ -12,6 +12,8 @@ pub struct Seen {
     pub duplicates_dropped: u64,
     pub revokes: u64,
     pub retries: u64,
+    /// Events that owners told.
+    pub events: u64,
     /// Starts that were counted for a rate or an interval.
     pub counted_starts: u64,
     pub unknown_commits: u64,
@@ -43,6 +45,7 @@ impl Seen {
         self.duplicates_dropped += other.duplicates_dropped;
         self.revokes += other.revokes;
         self.retries += other.retries;
+        self.events += other.events;
         self.counted_starts += other.counted_starts;
         self.unknown_commits += other.unknown_commits;
         self.redispatches += other.redispatches;
