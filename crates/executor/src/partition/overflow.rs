@@ -53,6 +53,12 @@ impl Partition {
                 arrived = queues.with_existing(action.id, arrive);
             }
         }
+        let may_move = out.len() != ended || self.unserved.contains(&action.id);
+        if matches!(arrived, Some(Err(Refused::Full(_)))) && may_move {
+            // Whoever waits may have slots that nobody was given yet.
+            self.serve(now, action.id, out);
+            arrived = queues.with_existing(action.id, arrive);
+        }
         match arrived {
             Some(Ok(arrival)) => {
                 let before = arrival.before;

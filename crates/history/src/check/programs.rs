@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use attune_core::{ActionId, Attempt, ExecutionId, GroupKey, Priority};
+use attune_core::{ActionId, Attempt, ExecutionId, Flow, GroupKey, Priority};
 
 use super::asked::{Limits, invoked};
 use super::decision::Bounds;
@@ -270,19 +270,26 @@ fn judge_asked_limit(
     judged
 }
 
+/// By what the executions of one action that stand in one line are told from others: whoever has another
+/// rate or another turn may go before them.
+type Line = (Priority, Option<(GroupKey, Flow)>);
+
 /// Runs are sorted by their start.
 fn judge_order(facts: &Facts, runs: &[Run], broken: &mut Vec<Violation>) {
-    let mut last: HashMap<Priority, (ExecutionId, u32)> = HashMap::new();
+    let mut last: HashMap<Line, (ExecutionId, u32)> = HashMap::new();
+    let regrouped = facts.rates.regrouped();
     for run in runs.iter().filter(|run| run.key.1 == Attempt(1)) {
         let id = run.key.0;
         let known = facts.execution(id).filter(|known| !known.delayed);
-        let Some(known) = known.filter(|_| !facts.operations.moved.contains(&id)) else {
+        let is_moved = facts.operations.moved.contains(&id) || regrouped.contains(&id);
+        let Some(known) = known.filter(|_| !is_moved) else {
             continue;
         };
         let Some(priority) = known.priority else {
             continue;
         };
-        let latest = last.entry(priority).or_insert((id, run.record));
+        let apart = known.demand.map(|demand| (demand.rate, demand.flow));
+        let latest = last.entry((priority, apart)).or_insert((id, run.record));
         if latest.0 > id {
             let what = format!("execution {} started before {id} at limit 1", latest.0);
             broken.push(violation(Promise::I3, what, [latest.1, run.record]));

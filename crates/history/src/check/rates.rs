@@ -10,7 +10,7 @@
 //! Of those that a quota counts together no more are accepted in a window of the calendar than it allows
 //! at the last of them, and none when that is over.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use attune_core::{ActionId, Demand, Epoch, ExecutionId, GroupKey, PartitionId};
 use attune_record::{QuotaInForce, RateInForce, Record};
@@ -128,6 +128,11 @@ impl Rates {
             }
             _ => {}
         }
+    }
+
+    /// Whose group was found out anew, by another rule than it was accepted under.
+    pub(super) fn regrouped(&self) -> HashSet<ExecutionId> {
+        self.regrouped.keys().map(|(id, _)| *id).collect()
     }
 
     fn see_clock(&mut self, id: ExecutionId, epoch: Epoch, at: Option<i64>, t_ns: i64) {
