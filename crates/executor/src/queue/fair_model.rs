@@ -344,6 +344,8 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
     #[test]
     fn nobody_is_passed_whose_turn_it_is(
         (levels, grouped, costs) in (1..4_usize, any::<bool>(), any::<bool>()),

@@ -498,6 +498,8 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
     #[test]
     fn groups_and_costs_are_what_a_look_through_everything_finds(ops in ops()) {
         let limits = limits(Some(4), Some(2));

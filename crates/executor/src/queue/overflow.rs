@@ -110,11 +110,11 @@ impl ActionQueue {
     fn who_goes(&self, newcomer: &Newcomer<'_>) -> Result<Vec<(Seq, EndCode)>, Refused> {
         let (on_limit, demand) = (self.limits.on_limit(), newcomer.demand);
         let is_due = newcomer.not_before.is_none();
-        // While some are due and asleep nobody is granted a slot: they may stand before it.
-        let starts = is_due
-            && !self.has_due(newcomer.waiting.enqueued_at)
-            && self.starts_now(newcomer.priority, &newcomer.waiting, demand);
-        if on_limit == OnLimit::Reject && is_due && !starts {
+        let has_room = is_due && self.starts_now(newcomer.priority, &newcomer.waiting, demand);
+        // While some are due and asleep nobody is granted a slot: they may stand before it. No limit
+        // makes it wait then.
+        let starts = has_room && !self.has_due(newcomer.waiting.enqueued_at);
+        if on_limit == OnLimit::Reject && is_due && !has_room {
             self.check_limits(demand)?;
         }
         let mut gone = Vec::new();

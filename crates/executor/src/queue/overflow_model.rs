@@ -308,6 +308,8 @@ fn order() -> impl Strategy<Value = OrderRule> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
     #[test]
     fn every_newcomer_leads_to_what_a_plain_list_says(
         (first, order, ops) in (extra(), order(), ops())

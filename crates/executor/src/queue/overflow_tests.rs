@@ -118,6 +118,60 @@ fn whoever_would_wait_for_a_limit_is_refused_and_whoever_waits_for_something_els
 }
 
 #[test]
+fn whoever_is_due_and_asleep_is_no_limit_for_those_who_come() {
+    let mut queue = queue(Extra {
+        on_limit: OnLimit::Reject,
+        demands: Some(RULE),
+        ..Extra::default()
+    });
+    let demand = |cost| Demand {
+        rule: RULE,
+        group: GroupKey([0; 16]),
+        cost,
+        user: None,
+        rate: GroupKey::default(),
+        flow: Flow::default(),
+    };
+    let (one, two) = (demand(1), demand(2));
+    let later = |n, demand, time| Newcomer {
+        demand: Some(demand),
+        not_before: Some(time),
+        ..newcomer(n)
+    };
+    let now = |n, priority| Newcomer {
+        priority,
+        demand: Some(&one),
+        ..newcomer(n)
+    };
+    // One runs, and the first that waits takes two: there is no room for it, nor a reason that a
+    // more urgent one should wait behind it.
+    assert!(queue.arrive(&now(1, Priority::High)).is_ok());
+    assert!(queue.grant_next(1).granted().is_some());
+    assert!(queue.arrive(&later(2, &two, 3)).is_ok());
+    queue.wake_delayed(3, usize::MAX);
+    assert!(queue.grant_next(3).granted().is_none());
+    assert!(queue.arrive(&later(3, &one, 9)).is_ok());
+    let normal = queue.arrive(&Newcomer {
+        waiting: waiting(4, 9),
+        ..now(4, Priority::Normal)
+    });
+    assert_eq!(normal.map(|_| ()), Err(Refused::Limit { limit: 2 }));
+    // The third is due and asleep: who comes waits for it to wake, and not for a limit.
+    let urgent = queue.arrive(&Newcomer {
+        waiting: waiting(5, 9),
+        ..now(5, Priority::Critical)
+    });
+    assert_eq!(urgent.map(|arrival| arrival.gone), Ok(vec![]));
+    assert_eq!(
+        queue
+            .grant_next(9)
+            .granted()
+            .map(|granted| granted.execution_id),
+        Some(id(5))
+    );
+}
+
+#[test]
 fn the_latest_wins_and_as_many_as_needed_are_asked_to_end() {
     let mut queue = queue(Extra {
         on_limit: OnLimit::CancelRunning,
