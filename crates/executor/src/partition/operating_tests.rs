@@ -517,7 +517,7 @@ fn play(steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(10_000) })]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn an_operation_is_done_once_to_each_that_waits_whatever_happens(

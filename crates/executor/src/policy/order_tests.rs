@@ -154,7 +154,7 @@ fn expire(order: &mut Order, model: &mut Model, now: Millis) -> Result<(), TestC
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(10_000) })]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn the_order_is_that_of_a_sorted_list(first in rule(), ops in ops()) {

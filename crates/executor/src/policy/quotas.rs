@@ -175,7 +175,7 @@ mod tests {
     type Step = (u8, u32, Millis, bool);
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(crate::thorough())]
 
         /// Against a list of all acceptances, over takeovers in the middle of rounds.
         #[test]

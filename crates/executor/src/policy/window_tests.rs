@@ -149,7 +149,7 @@ fn run(window: Millis, max: u32, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn never_more_than_its_limit_in_any_stretch(

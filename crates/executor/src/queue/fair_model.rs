@@ -344,7 +344,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn nobody_is_passed_whose_turn_it_is(

@@ -498,7 +498,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn groups_and_costs_are_what_a_look_through_everything_finds(ops in ops()) {

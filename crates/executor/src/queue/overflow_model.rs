@@ -308,7 +308,7 @@ fn order() -> impl Strategy<Value = OrderRule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn every_newcomer_leads_to_what_a_plain_list_says(

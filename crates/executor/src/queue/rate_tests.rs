@@ -368,7 +368,7 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, n: i64, op: Op) -> Result<(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(crate::thorough())]
 
     #[test]
     fn who_starts_when_is_what_a_look_through_everything_finds(
