@@ -27,7 +27,8 @@
 -- unique violation then, and nothing is written.
 --
 -- Most rounds accept nothing, and preparing and ending each part costs as much as its work on one
--- row. So what stands between ACCEPTS and ACCEPTED is left out then, with its parameters, the last
+-- row. So what stands between ACCEPTS and ACCEPTED is left out then, with its parameters. Where nothing
+-- is counted for a limit, so is what stands between METERS and METERED, with its parameters, the last
 -- ones.
 --
 -- What is accepted, granted and ended has the owner's time, $4: this clock may have been set, and a
@@ -118,6 +119,23 @@ remembered AS (
     -- AGAIN: ON CONFLICT DO NOTHING
 ),
 -- ACCEPTED
+-- METERS
+-- The whole state of each, so that writing it twice is the same as once. The rows stay on their pages:
+-- half of each is free for that, and no other index names them.
+metered AS (
+    INSERT INTO attune.meter (partition, limit_id, key, state, expires_at, written_at)
+    SELECT m.partition, m.limit_id, m.key, m.state, m.expires_at, clock_timestamp()
+    FROM (
+        SELECT
+            unnest($70::integer[]) AS partition, unnest($71::text[]) AS limit_id,
+            unnest($72::bytea[]) AS key, unnest($73::bytea[]) AS state,
+            unnest($74::timestamptz[]) AS expires_at
+    ) AS m
+    WHERE (SELECT fully FROM held)
+    ON CONFLICT (partition, limit_id, key) DO UPDATE
+    SET state = excluded.state, expires_at = excluded.expires_at, written_at = excluded.written_at
+),
+-- METERED
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing
 -- changes (and the caller loads the body). A row with a higher attempt is left alone. The

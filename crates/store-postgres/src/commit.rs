@@ -15,6 +15,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr as _};
 use crate::bind::Binds;
 use crate::db::Db;
 use crate::failure::{Failure, unreadable};
+use crate::sql::CommitOf;
 use crate::{audit, dead_letters, operations, policies, sql, text};
 
 /// Stands for a grant without a number: a NULL would make its array slow to subscript.
@@ -79,7 +80,11 @@ impl Db {
     /// Writes a batch. Nothing when something of it is there already, which only the first run finds.
     async fn write(&self, batch: &Batch, run: Run) -> Result<Option<Answer>, StoreError> {
         let parameters = parameters(batch)?;
-        let text = sql::commit(accepts(batch), run == Run::Again);
+        let text = sql::commit(CommitOf {
+            accepts: accepts(batch),
+            meters: !batch.meters.is_empty(),
+            again: run == Run::Again,
+        });
         let pool = self.commit.clone();
         let beside = beside(batch)?;
         let fences = fences(batch).len();
@@ -162,10 +167,9 @@ pub(crate) async fn load_bodies(pool: &PgPool, ids: Vec<i64>) -> Result<Vec<Gran
     rows.iter().map(body).collect()
 }
 
-/// Entries for the audit log and dead letters are rare, and so are whoever is put back, what operators do,
-/// and limits for which something is counted, so they are
-/// statements of their own, in one transaction with the round, and no burden to the rounds that have
-/// none.
+/// Entries for the audit log and dead letters are rare, and so are whoever is put back and what operators
+/// do, so they are statements of their own, in one transaction with the round, and no burden to the
+/// rounds that have none.
 fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError> {
     let mut beside = Vec::new();
     if let Some(put_back) = put_back(batch)? {
@@ -179,9 +183,6 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
     }
     if let Some(policies) = policies::progress(batch)? {
         beside.push((sql::WRITE_POLICY_PROGRESS, policies));
-    }
-    if !batch.meters.is_empty() {
-        beside.push((sql::WRITE_METERS, meters(&batch.meters)?));
     }
     if !batch.audit.is_empty() {
         beside.push((sql::ADD_AUDIT, audit::parameters(&batch.audit)?));
@@ -211,16 +212,6 @@ fn put_back(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
     });
     binds.column(&put_back, |(_, back)| back.keeps_slot);
     binds.finish().map(Some)
-}
-
-fn meters(meters: &[Meter]) -> Result<PgArguments, StoreError> {
-    let mut binds = Binds::default();
-    binds.column(meters, |meter| i32::from(meter.partition.0));
-    binds.column(meters, |meter| text::text(&meter.place.limit_id));
-    binds.column(meters, |meter| meter.place.key.to_vec());
-    binds.column(meters, |meter| meter.state.clone());
-    binds.column(meters, |meter| text::time(meter.expires_at));
-    binds.finish()
 }
 
 /// Writes a round and, where every fence holds, what stands beside it.
@@ -350,6 +341,9 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
         add_new(&mut binds, &instant);
         add_outcomes(&mut binds, &outcomes);
     }
+    if !batch.meters.is_empty() {
+        add_meters(&mut binds, &batch.meters);
+    }
     binds.finish()
 }
 
@@ -394,6 +388,14 @@ fn add_new(binds: &mut Binds, new: &[&NewExecution]) {
     binds.column(new, |new| new.submission.not_before.map(text::time));
     binds.column(new, |new| new.submission.timeout_seconds.map(number));
     binds.column(new, |new| new.submission.requeue_of.map(|of| of.0));
+}
+
+fn add_meters(binds: &mut Binds, meters: &[Meter]) {
+    binds.column(meters, |meter| i32::from(meter.partition.0));
+    binds.column(meters, |meter| text::text(&meter.place.limit_id));
+    binds.column(meters, |meter| meter.place.key.to_vec());
+    binds.column(meters, |meter| meter.state.clone());
+    binds.column(meters, |meter| text::time(meter.expires_at));
 }
 
 fn add_outcomes(binds: &mut Binds, outcomes: &[&Outcome]) {

@@ -118,28 +118,65 @@ statements! {
     VIOLATIONS = "violations",
     WORKER_ENDS = "worker_ends",
     WORKERS = "workers",
-    WRITE_METERS = "write_meters",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
     WRITE_PROGRESS = "write_progress",
 }
 
-/// The texts of [`COMMIT`] that are run, by [`commit`]'s arguments.
-static COMMITS: LazyLock<[[String; 2]; 2]> = LazyLock::new(|| {
-    let (before, rest) = parted(COMMIT, "\n-- ACCEPTS\n");
-    let (_, after) = parted(rest, "\n-- ACCEPTED\n");
-    let short = format!("{before}\n{after}");
-    [short.as_str(), COMMIT].map(|text| [bare(text), bare(&text.replace("-- AGAIN: ", ""))])
-});
-
-/// The commit for a batch that accepts executions or does not, of which something may be there already
-/// or nothing is.
-pub fn commit(accepts: bool, again: bool) -> &'static str {
-    &COMMITS[usize::from(accepts)][usize::from(again)]
+/// Which parts of [`COMMIT`] a batch needs.
+#[derive(Debug, Clone, Copy)]
+pub struct CommitOf {
+    /// Whether it accepts executions.
+    pub accepts: bool,
+    /// Whether something is counted for a limit.
+    pub meters: bool,
+    /// Whether something of it may be there already.
+    pub again: bool,
 }
 
-/// What stands before a mark and after it; nothing after it where there is no mark.
-fn parted<'a>(text: &'a str, mark: &str) -> (&'a str, &'a str) {
-    text.split_once(mark).unwrap_or((text, ""))
+/// The texts of [`COMMIT`] that are run, by [`CommitOf::place`].
+static COMMITS: LazyLock<[String; 8]> = LazyLock::new(|| std::array::from_fn(CommitOf::text));
+
+/// The commit for such a batch.
+pub fn commit(of: CommitOf) -> &'static str {
+    &COMMITS[of.place()]
+}
+
+impl CommitOf {
+    fn place(self) -> usize {
+        usize::from(self.accepts) << 2 | usize::from(self.meters) << 1 | usize::from(self.again)
+    }
+
+    fn text(place: usize) -> String {
+        let [accepts, meters, again] = [4, 2, 1].map(|bit| place & bit != 0);
+        let mut text = COMMIT.to_owned();
+        if !accepts {
+            text = without(&text, "ACCEPTS", "ACCEPTED");
+            // The parameters of what is left follow one another.
+            for number in 0..5 {
+                text = text.replace(
+                    &format!("${}::", 70 + number),
+                    &format!("${}::", 27 + number),
+                );
+            }
+        }
+        if !meters {
+            text = without(&text, "METERS", "METERED");
+        }
+        if again {
+            text = text.replace("-- AGAIN: ", "");
+        }
+        bare(&text)
+    }
+}
+
+/// A text without what stands between two marks.
+fn without(text: &str, begin: &str, end: &str) -> String {
+    let parts = text.split_once(&format!("\n-- {begin}\n"));
+    let parts = parts.and_then(|(before, rest)| {
+        let (_, after) = rest.split_once(&format!("\n-- {end}\n"))?;
+        Some(format!("{before}\n{after}"))
+    });
+    parts.unwrap_or_else(|| text.to_owned())
 }
 
 /// Without the lines that are comments: the driver looks a statement up by its text, every time.
@@ -151,21 +188,32 @@ fn bare(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALL, commit};
+    use super::{ALL, CommitOf, commit};
 
     #[test]
-    fn what_accepts_is_left_out_whole() {
-        let [short, whole] = [false, true].map(|accepts| commit(accepts, true));
-        for (text, inserts, conflicts, parameters) in [(short, 2, 1, 26), (whole, 5, 3, 69)] {
+    fn what_a_batch_does_not_need_is_left_out_whole() {
+        for (accepts, meters, inserts, parameters) in [
+            (false, false, 2, 26),
+            (false, true, 3, 31),
+            (true, false, 5, 69),
+            (true, true, 6, 74),
+        ] {
+            let of = CommitOf {
+                accepts,
+                meters,
+                again: true,
+            };
+            let text = commit(of);
+            let by_meters = usize::from(meters);
+            let conflicts = if accepts { 3 } else { 1 } + by_meters;
             assert_eq!(text.matches("INSERT INTO").count(), inserts, "{text}");
             assert_eq!(text.matches("ON CONFLICT").count(), conflicts, "{text}");
-            for number in 1..=70 {
+            for number in 1..=75 {
                 let is_there = text.contains(&format!("${number}::"));
                 assert_eq!(is_there, number <= parameters, "${number} in {text}");
             }
-        }
-        for accepts in [false, true] {
-            assert!(!commit(accepts, false).contains("ON CONFLICT"));
+            let first = commit(CommitOf { again: false, ..of });
+            assert_eq!(first.matches("ON CONFLICT").count(), by_meters, "{first}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Every statement can be prepared, and the schema mirrors the program.
 
 use attune_core::Status;
-use attune_store_postgres::sql;
+use attune_store_postgres::sql::{self, CommitOf};
 use sqlx::{Executor as _, Statement as _};
 
 use crate::support::on_fresh_db;
@@ -13,8 +13,15 @@ async fn every_statement_is_prepared() {
         assert!(sql::ALL.len() > 30);
         let mut connection = db.sql.acquire().await.unwrap();
         let all = sql::ALL.iter().copied();
-        let commits = [(false, false), (false, true), (true, false), (true, true)];
-        let commits = commits.map(|(accepts, again)| ("a commit", sql::commit(accepts, again)));
+        let commits = (0..8).map(|bits| {
+            let [accepts, meters, again] = [4, 2, 1].map(|bit| bits & bit != 0);
+            let of = CommitOf {
+                accepts,
+                meters,
+                again,
+            };
+            ("a commit", sql::commit(of))
+        });
         for (name, text) in all.chain(commits) {
             let text = sqlx::AssertSqlSafe(text.to_owned());
             let statement = connection
