@@ -238,13 +238,12 @@ impl ActionQueue {
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return Grant::Blocked(Blocked::Empty);
         };
-        let first = match &mut load.groups {
+        let first = match &load.groups {
             None => load.order.pop_first(limits.order),
-            Some(groups) => groups.first(limits).and_then(|(group, first)| {
-                groups.serve(group, first.cost);
-                groups.stop_waiting(limits, group, (first.lane, first.seq));
-                load.order.remove(first.seq)
-            }),
+            Some(groups) => {
+                let first = groups.first(limits);
+                first.and_then(|(_, first)| load.order.remove(first.seq))
+            }
         };
         let Some((priority, waiting)) = first else {
             return Grant::Blocked(Blocked::Empty);
@@ -262,7 +261,8 @@ impl ActionQueue {
             front: waiting.front,
             share: waiting.share,
         };
-        load.hold(limits, waiting.execution_id, holder);
+        let lane = waiting.lane(priority);
+        load.grant(limits, (waiting.execution_id, lane), holder);
         if let Some(meters) = &mut self.meters {
             let groups = load.groups.as_ref();
             let key = groups.map(|groups| groups.rate_of(holder.share.group));

@@ -197,7 +197,7 @@ impl Groups {
     }
 
     /// A class is served, while its first waits still.
-    pub(crate) fn serve(&mut self, group: Group, cost: u16) {
+    pub(super) fn serve(&mut self, group: Group, cost: u16) {
         let Some(fair) = &mut self.fair else { return };
         let flow = fair.of[group.0 as usize].flow;
         fair.flows.serve(&fair.weights, flow, cost.into());
