@@ -4,6 +4,7 @@
 //! is given, and it can say why it gives none. Slots are a *set* of `(execution, attempt)`, never
 //! a counter: releasing what is not held then changes nothing, however often it is said.
 
+use attune_core::policy::FlowWeights;
 use attune_core::{
     ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
 };
@@ -167,6 +168,13 @@ impl ActionQueue {
     pub(crate) fn used(&self, holder: &Holder) -> (u64, u64) {
         let groups = self.load.as_ref().and_then(|load| load.groups.as_ref());
         groups.map_or((0, 0), |groups| groups.used(holder.share.group))
+    }
+
+    /// What the flow of a holder is worth, where slots are shared.
+    pub(crate) fn flow_weights(&self, execution_id: ExecutionId) -> Option<FlowWeights> {
+        let load = self.load.as_ref()?;
+        let group = load.active.get(&execution_id)?.share.group;
+        load.groups.as_ref()?.flow_weights(group)
     }
 
     /// Whether nobody waits or holds a slot.
