@@ -27,7 +27,7 @@ pub use document::{
     PolicyTarget, RetryDefaults, UserPolicy,
 };
 pub use events::{EventKind, Events};
-pub use fairness::{Fairness, Flow, MAX_LEVELS, MAX_WEIGHT, Weights};
+pub use fairness::{Fairness, Flow, FlowWeights, MAX_LEVELS, MAX_WEIGHT, Weights};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
 pub use priorities::{Exists, Priorities, PriorityRule, Test};

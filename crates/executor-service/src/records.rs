@@ -156,6 +156,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             demands,
             rate,
             interval,
+            weights,
             at,
         } => Record::Granted {
             execution_id: *execution_id,
@@ -172,6 +173,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
                 mark: it.mark,
             }),
             interval_ms: interval.map(|interval| interval.window),
+            weights: weights.clone(),
             at: Some(*at),
             epoch,
             round,

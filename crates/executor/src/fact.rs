@@ -3,7 +3,7 @@
 //! A partition keeps a log of its decisions while somebody wants one. The log goes with the
 //! commit of its round: what is never committed is never a fact.
 
-use attune_core::policy::TryEnd;
+use attune_core::policy::{FlowWeights, TryEnd};
 use attune_core::{
     ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
     OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status,
@@ -115,6 +115,8 @@ pub enum Fact {
         rate: Option<RateBound>,
         /// How often they may one after the other, likewise.
         interval: Option<Rate>,
+        /// What its flow is worth at that moment, where slots are shared.
+        weights: Option<FlowWeights>,
         /// That moment.
         at: Millis,
     },

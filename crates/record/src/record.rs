@@ -2,7 +2,7 @@
 
 use attune_core::{
     ActionId, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, PauseMode, Priority,
-    RequestId, Status, WorkerId,
+    RequestId, Status, WorkerId, policy::FlowWeights,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -291,6 +291,9 @@ pub enum Record {
         /// How many milliseconds there must be between two starts, likewise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         interval_ms: Option<i64>,
+        /// What its flow is worth by what is in force, where slots are shared.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weights: Option<FlowWeights>,
         /// When it was decided, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
@@ -431,8 +434,7 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A listener has handed a completion over to the owner, and the bus has confirmed it. It
-    /// may be handed over again, by this one or another.
+    /// A listener has handed a completion over, as the bus has confirmed; it may be handed over again.
     Forwarded {
         /// Which execution.
         execution_id: ExecutionId,
@@ -450,13 +452,11 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// The stats persister has written a snapshot of a queue. The store keeps the newest, so
-    /// that an older one may be written after it.
+    /// The stats persister has written a snapshot of a queue; an older one may be written after it.
     StatsWritten {
         /// Of which action.
         action_id: ActionId,
-        /// Its place among the snapshots of the queue, over owners too; the owner's epoch is
-        /// in it (see [`Seq`](attune_core::Seq)).
+        /// Its place among the snapshots of the queue, with the owner's epoch as in [`Seq`](attune_core::Seq).
         version: i64,
         /// Executions accepted over the queue's life.
         enqueued: u64,

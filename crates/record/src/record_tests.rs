@@ -226,6 +226,7 @@ fn the_form_of_decisions_is_fixed() {
         demands: None,
         rate: None,
         interval_ms: None,
+        weights: None,
         epoch,
         round,
         t_ns,
@@ -237,6 +238,15 @@ fn the_form_of_decisions_is_fixed() {
     check(
         &granted(None, OrderRule::Ageing { step: 5_000 }),
         r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":null,"order":{"ageing":{"step":5000}},"epoch":4,"round":8,"t_ns":9}"#,
+    );
+    let mut shared = granted(Some(5), OrderRule::Priority);
+    if let Record::Granted { weights, .. } = &mut shared {
+        let of = vec![3, 1];
+        *weights = Some(attune_core::policy::FlowWeights { mark: -4, of });
+    }
+    check(
+        &shared,
+        r#"{"kind":"granted","execution_id":300,"action_id":7,"attempt":2,"grant_no":11,"limit":5,"weights":{"mark":-4,"of":[3,1]},"epoch":4,"round":8,"t_ns":9}"#,
     );
     let ended = Record::Ended {
         gone: None,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::demand::{GroupKey, absent_value, key_of};
 use super::path::{Path, Words, read_paths};
@@ -258,6 +259,16 @@ pub struct Weights {
     default: u16,
     /// By level, counted from the top, and key.
     of: BTreeMap<(usize, GroupKey), u16>,
+    mark: i64,
+}
+
+/// What a flow is worth, and by which weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowWeights {
+    /// Tells the weights of all flows from others: of the same mark each flow is worth the same.
+    pub mark: i64,
+    /// Its weight on each level, from the top.
+    pub of: Vec<u16>,
 }
 
 impl Weights {
@@ -277,8 +288,17 @@ impl Weights {
 
     /// Weights of some keys, by level, counted from the top; `default` is that of all others.
     pub fn new(default: u16, weights: impl IntoIterator<Item = ((usize, GroupKey), u16)>) -> Self {
-        let of = weights.into_iter().collect();
-        Self { default, of }
+        let of: BTreeMap<(usize, GroupKey), u16> = weights.into_iter().collect();
+        let mut hash = Sha256::new();
+        hash.update(default.to_be_bytes());
+        for ((level, key), weight) in &of {
+            hash.update([u8::try_from(*level).unwrap_or(u8::MAX)]);
+            hash.update(key.0);
+            hash.update(weight.to_be_bytes());
+        }
+        let hash = hash.finalize();
+        let mark = i64::from_be_bytes(hash[..8].try_into().unwrap_or_default());
+        Self { default, of, mark }
     }
 
     /// The weight of a key, from 1 to [`MAX_WEIGHT`].
@@ -286,6 +306,16 @@ impl Weights {
     pub fn weight(&self, level: usize, key: GroupKey) -> u16 {
         let own = self.of.get(&(level, key));
         own.copied().unwrap_or(self.default).max(1)
+    }
+
+    /// What a flow is worth.
+    #[must_use]
+    pub fn of_flow(&self, flow: Flow) -> FlowWeights {
+        let keys = flow.keys().enumerate();
+        FlowWeights {
+            mark: self.mark,
+            of: keys.map(|(level, key)| self.weight(level, key)).collect(),
+        }
     }
 }
 
@@ -404,6 +434,12 @@ mod tests {
         let text = r#"{"action_ref":"a.b","requested_by":"h1","labels":{"host":"ann"},"parameters":{"size":"3"}}"#;
         assert_eq!(of(text), [2, 2, 7]);
         assert_eq!(of(r#"{"action_ref":"a.b"}"#), [2, 2, 2]);
+        let flow = Flow::of(&[GroupKey([1; 16])]).unwrap();
+        let told = weights.of_flow(flow);
+        assert_eq!((told.of, told.mark), (vec![2], weights.mark));
+        let other = spec.policy.fairness.as_mut().unwrap();
+        other.weights.insert("user:bob".to_owned(), 2);
+        assert_ne!(Weights::of(&spec).unwrap().mark, weights.mark);
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Partition {
             };
             let key = (next.execution_id, next.attempt);
             let put_back = Some(Box::new(put_back));
-            self.granted(now, (action, queue.limits()), key, put_back, out);
+            self.granted(now, (action, &*queue), key, put_back, out);
         }
     }
 

@@ -12,7 +12,6 @@ use super::{Effect, Grantee, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::happened::Happened;
-use crate::policy::QueueLimits;
 use crate::queue::{ActionQueue, Blocked, Grant, Millis, Waiting};
 use crate::stored::{Change, End, PutBack, Transition};
 
@@ -93,7 +92,7 @@ impl Partition {
                         }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, (&action, queue.limits()), key, None, out);
+                        self.granted(now, (&action, &*queue), key, None, out);
                     }
                     Grant::Blocked(_) => {
                         is_blocked = true;
@@ -188,7 +187,7 @@ impl Partition {
     pub(super) fn granted(
         &mut self,
         now: Millis,
-        (action, limits): (&Arc<Action>, &QueueLimits),
+        (action, queue): (&Arc<Action>, &ActionQueue),
         (execution_id, attempt): (ExecutionId, Attempt),
         put_back: Option<Box<PutBack>>,
         out: &mut Vec<Effect>,
@@ -209,8 +208,9 @@ impl Partition {
             order: action.spec.policy.order(),
             group_limit: action.spec.policy.concurrency.group_limit,
             demands,
-            rate: limits.rate(),
-            interval: limits.interval(),
+            rate: queue.limits().rate(),
+            interval: queue.limits().interval(),
+            weights: queue.flow_weights(execution_id),
             at: now,
         });
         out.push(Effect::Change(Change {

@@ -3,7 +3,8 @@
 //! On each level the child goes that holds the fewest slots for its weight. Among those that hold equally
 //! many it is as in start-time fair queueing: each has a *start tag*, its service takes it `cost / weight`
 //! further, and the smallest tag goes; then whoever was accepted first. A child that has been away starts
-//! at the *virtual time* of its parent, the largest tag that was served: nobody saves up turns.
+//! at the *virtual time* of its parent, the largest tag that was served, and whoever was passed with an
+//! earlier tag, because it held more, is served by that one as well: nobody saves up turns.
 //!
 //! Each priority is a lane of its own in every line; what flows hold and their tags are common to all.
 //!
@@ -66,8 +67,10 @@ struct Node {
     start: u128,
     /// Where its last service has taken it.
     finish: u128,
-    /// The virtual time of its children.
+    /// The virtual time of its children: where those begin that come.
     time: u128,
+    /// The largest tag of its children that was served: nobody is served by an earlier one.
+    served: u128,
     line: BTreeSet<Due>,
     children: usize,
     /// Children of which nobody waits or holds anything, by where their last service has taken them.
@@ -84,6 +87,7 @@ impl Node {
             start: 0,
             finish: 0,
             time: 0,
+            served: 0,
             line: BTreeSet::new(),
             children: 0,
             lapsed: BTreeSet::new(),
@@ -211,9 +215,12 @@ impl Flows {
             for (index, waits) in way {
                 let node = &flows.nodes[*index as usize];
                 let parent = node.parent;
+                let Node { time, served, .. } = flows.nodes[parent as usize];
                 let start = match waits {
-                    true => node.start,
-                    false => node.finish.max(flows.nodes[parent as usize].time),
+                    // Whoever was passed, because it held more or stood in a later lane, has no turns to
+                    // make up for.
+                    true => node.start.max(served),
+                    false => node.finish.max(time),
                 };
                 let node = &mut flows.nodes[*index as usize];
                 let step = (u128::from(cost) << UNIT).div_ceil(u128::from(node.weight));
@@ -221,6 +228,7 @@ impl Flows {
                 node.start = node.finish;
                 let parent = &mut flows.nodes[parent as usize];
                 parent.time = parent.time.max(start);
+                parent.served = parent.served.max(start);
             }
         });
     }

@@ -28,6 +28,7 @@ struct Plain {
     start: u128,
     finish: u128,
     time: u128,
+    served: u128,
     heads: BTreeSet<(Priority, Seq, u32)>,
 }
 
@@ -70,17 +71,20 @@ impl Model {
         }
         for way in &ways {
             let waits = self.waits(way);
-            let time = self.nodes[&way[..way.len() - 1]].time;
+            let above = &self.nodes[&way[..way.len() - 1]];
+            let (time, served) = (above.time, above.served);
             let node = self.nodes.get_mut(way).unwrap();
             let start = if waits {
-                node.start
+                node.start.max(served)
             } else {
                 node.finish.max(time)
             };
+            let before = node.finish;
             act(node, start);
-            if node.finish > start {
+            if node.finish != before {
                 let parent = self.nodes.get_mut(&way[..way.len() - 1]).unwrap();
                 parent.time = parent.time.max(start);
+                parent.served = parent.served.max(start);
             }
         }
         self.settle(&ways, &waited);
@@ -226,17 +230,40 @@ proptest! {
         }
     }
 
+    /// Whatever happened before: others ran for long, or had turns in another lane.
     #[test]
     fn with_one_slot_turns_come_by_weight(
         of in prop::collection::vec(1..1001_u16, 2..5),
+        before in prop::collection::vec((any::<bool>(), 0..6_usize), 0..200),
         rounds in 100..3_000_usize,
     ) {
         let numbers = (0_u8..).zip(&of);
         let weights = Weights::new(1, numbers.map(|(n, weight)| ((0, key(n)), *weight)));
         let mut flows = Flows::default();
+        let head = |lane, n: usize| Head { lane, seq: Seq(n as i64), of: n as u32 };
         for n in 0..of.len() {
-            let head = Head { lane: Priority::Normal, seq: Seq(n as i64), of: n as u32 };
-            flows.replace(&weights, flow(&[n as u8]), (None, Some(head)));
+            flows.replace(&weights, flow(&[n as u8]), (None, Some(head(Priority::Normal, n))));
+        }
+        // Those of even numbers wait in an earlier lane as well.
+        for n in (0..of.len()).step_by(2) {
+            flows.replace(&weights, flow(&[n as u8]), (None, Some(head(Priority::High, n))));
+        }
+        let mut holding = Vec::new();
+        for (is_high, at) in before {
+            let lane = if is_high { Priority::High } else { Priority::Normal };
+            let next = flow(&[flows.first(lane).unwrap() as u8]);
+            flows.serve(&weights, next, 1);
+            flows.take(&weights, next, 1);
+            holding.push(next);
+            if holding.len() > 3 {
+                flows.give_back(&weights, holding.swap_remove(at % holding.len()), 1);
+            }
+        }
+        for held in holding {
+            flows.give_back(&weights, held, 1);
+        }
+        for n in (0..of.len()).step_by(2) {
+            flows.replace(&weights, flow(&[n as u8]), (Some(head(Priority::High, n)), None));
         }
         // How often each had its turn since each other one had.
         let mut since = vec![vec![0_u32; of.len()]; of.len()];

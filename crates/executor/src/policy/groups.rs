@@ -301,20 +301,37 @@ impl Groups {
 
     /// A member holds a slot from now on.
     pub(crate) fn take(&mut self, limits: &QueueLimits, share: Share) {
-        if let Some(class) = self.class(share.group) {
-            class.used += u32::from(share.cost);
-            let key = class.key;
-            self.used += u64::from(share.cost);
-            if self.fair.is_some() {
-                self.hold_fairly(limits, share, true);
-            }
-            if are_both(limits) {
-                self.together.entry(key).or_default().used += u32::from(share.cost);
-                self.place_together(limits, key);
-            } else {
-                self.place(limits, share.group);
-            }
+        let Some(key) = self.hold(limits, share) else {
+            return;
+        };
+        if are_both(limits) {
+            self.place_together(limits, key);
+        } else {
+            self.place(limits, share.group);
         }
+    }
+
+    /// A member that waits is granted a slot. It holds that before it leaves its line: a group in which
+    /// nobody else waits is then not taken for one in which nobody is.
+    pub(crate) fn grant(&mut self, limits: &QueueLimits, share: Share, standing: Standing) {
+        self.serve(share.group, share.cost);
+        self.hold(limits, share);
+        self.stop_waiting(limits, share.group, standing);
+    }
+
+    /// Counts a slot as held; tells of which group it is.
+    fn hold(&mut self, limits: &QueueLimits, share: Share) -> Option<GroupKey> {
+        let class = self.class(share.group)?;
+        class.used += u32::from(share.cost);
+        let key = class.key;
+        self.used += u64::from(share.cost);
+        if self.fair.is_some() {
+            self.hold_fairly(limits, share, true);
+        }
+        if are_both(limits) {
+            self.together.entry(key).or_default().used += u32::from(share.cost);
+        }
+        Some(key)
     }
 
     /// A member holds its slot no longer.

@@ -4,6 +4,7 @@
 //! is given, and it can say why it gives none. Slots are a *set* of `(execution, attempt)`, never
 //! a counter: releasing what is not held then changes nothing, however often it is said.
 
+use attune_core::policy::FlowWeights;
 use attune_core::{
     ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
 };
@@ -169,6 +170,13 @@ impl ActionQueue {
         groups.map_or((0, 0), |groups| groups.used(holder.share.group))
     }
 
+    /// What the flow of a holder is worth, where slots are shared.
+    pub(crate) fn flow_weights(&self, execution_id: ExecutionId) -> Option<FlowWeights> {
+        let load = self.load.as_ref()?;
+        let group = load.active.get(&execution_id)?.share.group;
+        load.groups.as_ref()?.flow_weights(group)
+    }
+
     /// Whether nobody waits or holds a slot.
     pub fn is_idle(&self) -> bool {
         self.active_count() == 0 && self.is_empty()
@@ -238,13 +246,12 @@ impl ActionQueue {
         let (limits, Some(load)) = (&self.limits, &mut self.load) else {
             return Grant::Blocked(Blocked::Empty);
         };
-        let first = match &mut load.groups {
+        let first = match &load.groups {
             None => load.order.pop_first(limits.order),
-            Some(groups) => groups.first(limits).and_then(|(group, first)| {
-                groups.serve(group, first.cost);
-                groups.stop_waiting(limits, group, (first.lane, first.seq));
-                load.order.remove(first.seq)
-            }),
+            Some(groups) => {
+                let first = groups.first(limits);
+                first.and_then(|(_, first)| load.order.remove(first.seq))
+            }
         };
         let Some((priority, waiting)) = first else {
             return Grant::Blocked(Blocked::Empty);
@@ -262,7 +269,8 @@ impl ActionQueue {
             front: waiting.front,
             share: waiting.share,
         };
-        load.hold(limits, waiting.execution_id, holder);
+        let lane = waiting.lane(priority);
+        load.grant(limits, (waiting.execution_id, lane), holder);
         if let Some(meters) = &mut self.meters {
             let groups = load.groups.as_ref();
             let key = groups.map(|groups| groups.rate_of(holder.share.group));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use attune_core::policy::Weights;
 use attune_core::{Demand, Flow, GroupKey, OrderRule, PartitionId, QueueTotals};
+use proptest::prelude::*;
 
 use super::*;
 use crate::policy::{Extra, Share};
@@ -181,6 +182,37 @@ fn a_short_limit_of_a_group_goes_by_turns_as_well() {
     }
     assert_eq!(came, [1, 5, 2, 6, 3, 4]);
     assert!(queue.is_idle());
+}
+
+proptest! {
+    /// From the first grant on, though nobody else of the group waited then.
+    #[test]
+    fn who_was_just_served_in_a_group_goes_behind_who_never_was(
+        ops in prop::collection::vec((0..3_u16, 1..4_u16), 1..60),
+    ) {
+        let mut queue = queue(limits(None, Some(1), Weights::new(1, [])));
+        let mut waiting_of: BTreeMap<i64, u16> = BTreeMap::new();
+        // Who was served since the group was empty, and who was last.
+        let (mut served, mut holder) = (Vec::new(), None);
+        for (n, (kind, user)) in (1..).zip(ops) {
+            if kind > 0 {
+                queue.enter(Priority::Normal, waiting(n), Some(&demand(&[user], 9, 1))).unwrap();
+                waiting_of.insert(n, user);
+            } else if let Some(gone) = holder.take() {
+                prop_assert!(queue.finish(id(gone), Attempt(1), false));
+                if waiting_of.is_empty() {
+                    served.clear();
+                }
+            }
+            if let Some(granted) = next(&mut queue) {
+                let user = waiting_of.remove(&granted).unwrap();
+                let passed = waiting_of.values().find(|it| !served.contains(*it));
+                prop_assert!(served.last() != Some(&user) || passed.is_none(), "{:?}", passed);
+                served.push(user);
+                holder = Some(granted);
+            }
+        }
+    }
 }
 
 #[test]

@@ -95,6 +95,22 @@ impl Load {
         }
     }
 
+    /// Somebody who stood in a lane, and does no longer, is granted a slot.
+    pub(super) fn grant(
+        &mut self,
+        limits: &QueueLimits,
+        (id, lane): (ExecutionId, Option<Priority>),
+        holder: Holder,
+    ) {
+        self.active.insert(id, holder);
+        if let Some(rivals) = &mut self.rivals {
+            rivals.hold(id, &holder);
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.grant(limits, holder.share, (lane, holder.seq));
+        }
+    }
+
     /// Somebody holds a slot from now on.
     pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
         self.active.insert(id, holder);

@@ -4,6 +4,7 @@ mod runs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use attune_core::policy::FlowWeights;
 use attune_core::{
     ActionId, ActionRef, Attempt, Demand, Epoch, ExecutionId, OrderRule, PartitionId, Priority,
     RequestId, Status, WorkerId,
@@ -80,6 +81,8 @@ pub(super) struct Facts {
     pub(super) requests: HashMap<RequestId, Request>,
     refs: HashMap<String, u32>,
     pub(super) grants: HashMap<Key, Grant>,
+    /// What the flow of each grant was worth, where slots were shared.
+    pub(super) weights: HashMap<Key, FlowWeights>,
     /// When the owner recorded that an attempt held its slot no longer.
     pub(super) released: HashMap<Key, i64>,
     pub(super) marks: Vec<Mark>,
@@ -90,8 +93,6 @@ pub(super) struct Facts {
     pub(super) operations: Operations,
     pub(super) policies: Policies,
     pub(super) rates: Rates,
-    /// Actions that have grouped executions anew that were there.
-    pub(super) regrouped: BTreeSet<ActionId>,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
     /// Executions that went down with their worker.
@@ -144,6 +145,25 @@ impl Facts {
         named
             .filter_map(|(id, name)| Some((id, name.parse().ok()?)))
             .collect()
+    }
+
+    /// What an execution demands under a rule, if a record tells.
+    pub(super) fn demand(&self, id: ExecutionId, rule: i64) -> Option<Demand> {
+        let first = || self.execution(id).and_then(|known| known.demand);
+        let regrouped = self.rates.regrouped.get(&(id, rule)).copied();
+        regrouped
+            .or_else(first)
+            .filter(|demand| demand.rule == rule)
+    }
+
+    /// All that executions have ever demanded, by action.
+    pub(super) fn demands(&self) -> impl Iterator<Item = (ActionId, Demand)> + '_ {
+        let first = self.executions.iter();
+        let first = first.filter_map(|(_, known)| Some((known.action?, known.demand?)));
+        let later = self.rates.regrouped.iter();
+        first.chain(
+            later.filter_map(|((id, _), demand)| Some((self.execution(*id)?.action?, *demand))),
+        )
     }
 
     fn intern(&mut self, action_ref: &str) -> u32 {
@@ -333,7 +353,6 @@ impl Facts {
                 )
             }
             Record::Grouped(one) => {
-                self.regrouped.insert(one.action_id);
                 self.of_action(one.execution_id, one.action_id);
                 let what = What::Grouped(one.execution_id, one.demand);
                 (&one.action_id, &one.epoch, &one.t_ns, what)
@@ -370,6 +389,7 @@ impl Facts {
                 order,
                 group_limit,
                 demands,
+                weights,
                 at,
                 epoch,
                 t_ns,
@@ -389,6 +409,9 @@ impl Facts {
                     t_ns: *t_ns,
                 };
                 self.grants.insert(key, grant);
+                if let Some(weights) = weights {
+                    self.weights.insert(key, weights.clone());
+                }
                 let what = What::Granted(key, bounds, *order, *at);
                 (action_id, epoch, t_ns, what)
             }

@@ -1,4 +1,4 @@
-//! Judges the promises I1 to I8, I11 and I12 from the records of all processes, and from the rows that the
+//! Judges the promises I1 to I8 and I10 to I12 from the records of all processes, and from the rows that the
 //! store has in the end.
 //!
 //! The rules are such that a system which keeps its promises is never accused, although records
@@ -8,7 +8,7 @@
 //! by epoch, and within an epoch by their place in the file, never by their times.
 //!
 //! The modules hold the rules of each promise: `submissions` (I1, I3 as clients see it), `queue`
-//! (I2, I3, I4, I6, I7 as the owner decided), `programs` (I2, I3, I5 as programs saw it
+//! (I2, I3, I4, I6, I7, I10 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
 //! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11), `policies` (I12),
@@ -51,6 +51,8 @@ mod tests_policies;
 mod tests_rates;
 #[cfg(test)]
 mod tests_retries;
+#[cfg(test)]
+mod tests_shares;
 #[cfg(test)]
 mod tests_waits;
 #[cfg(test)]
@@ -152,6 +154,8 @@ pub struct Judged {
     pub policies: u64,
     /// Starts held against a rate or an interval, and acceptances against a quota.
     pub rates: u64,
+    /// Grants held against the turns of others who waited.
+    pub shares: u64,
 }
 
 /// What a history shows.
@@ -275,7 +279,7 @@ impl Checker {
         judged.rates = rates::judge(&facts, &mut broken);
         let times = times::judge(&facts, &mut judged, &mut broken);
         free_slots::judge(&facts, &mut judged, &mut broken);
-        judged.retries = queue::judge(&mut facts, rows.is_some(), &mut broken);
+        queue::judge(&mut facts, rows.is_some(), &mut judged, &mut broken);
         let runs = programs::judge(&facts, &mut broken);
         judged.limits = runs.limits;
         outcomes::judge(&facts, rows.as_deref(), &totals, &mut broken);

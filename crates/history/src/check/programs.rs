@@ -96,9 +96,12 @@ pub(super) fn judge(facts: &Facts, broken: &mut Vec<Violation>) -> Judged {
         runs.sort_unstable_by_key(|run| (run.start_ns, run.record));
         let of = format!("action {action}");
         judge_limit(facts, &of, |bounds| bounds.limit, &runs, broken);
-        for (group, runs) in by_group(facts, action, &runs) {
+        for ((rule, group), runs) in by_group(facts, &runs) {
             let of = format!("group {group} of action {action}");
-            judge_limit(facts, &of, |bounds| bounds.group_limit, &runs, broken);
+            // The limit is that of the groups by another rule where who was granted last was under that.
+            let is_its = |bounds: &Bounds| bounds.demands == Some(rule);
+            let limit_of = |bounds: &Bounds| bounds.group_limit.filter(|_| is_its(bounds));
+            judge_limit(facts, &of, limit_of, &runs, broken);
         }
         judged.limits += judge_asked_limit(&limits, &invoked, action, &runs, broken);
         if always_1.get(&action) == Some(&true) {
@@ -176,18 +179,17 @@ fn always_1(facts: &Facts) -> HashMap<ActionId, bool> {
     always_1
 }
 
-/// The runs of each group of an action, where that has always been the same one for each.
-fn by_group(facts: &Facts, action: ActionId, runs: &[Run]) -> BTreeMap<GroupKey, Vec<Run>> {
-    let mut groups: BTreeMap<GroupKey, Vec<Run>> = BTreeMap::new();
-    if facts.regrouped.contains(&action) {
-        return groups;
-    }
-    for run in runs {
-        let demand = facts.execution(run.key.0).and_then(|known| known.demand);
-        let grant = facts.grants.get(&run.key);
-        let rule = grant.and_then(|grant| grant.bounds.demands);
-        if let Some(demand) = demand.filter(|demand| Some(demand.rule) == rule) {
-            groups.entry(demand.group).or_default().push(*run);
+/// The runs of each group of an action, by each rule by which they were ever granted: what has been grouped
+/// anew meanwhile is in a group by the earlier rule and in one by the later.
+fn by_group(facts: &Facts, runs: &[Run]) -> BTreeMap<(i64, GroupKey), Vec<Run>> {
+    let rule_of = |run: &Run| facts.grants.get(&run.key)?.bounds.demands;
+    let rules: BTreeSet<i64> = runs.iter().filter_map(rule_of).collect();
+    let mut groups: BTreeMap<(i64, GroupKey), Vec<Run>> = BTreeMap::new();
+    for rule in rules {
+        for run in runs {
+            if let Some(demand) = facts.demand(run.key.0, rule) {
+                groups.entry((rule, demand.group)).or_default().push(*run);
+            }
         }
     }
     groups
@@ -197,7 +199,7 @@ fn by_group(facts: &Facts, action: ActionId, runs: &[Run]) -> BTreeMap<GroupKey,
 fn judge_limit(
     facts: &Facts,
     of: &str,
-    limit_of: fn(&Bounds) -> Option<u32>,
+    limit_of: impl Fn(&Bounds) -> Option<u32>,
     runs: &[Run],
     broken: &mut Vec<Violation>,
 ) {
@@ -277,7 +279,7 @@ type Line = (Priority, Option<(GroupKey, Flow)>);
 /// Runs are sorted by their start.
 fn judge_order(facts: &Facts, runs: &[Run], broken: &mut Vec<Violation>) {
     let mut last: HashMap<Line, (ExecutionId, u32)> = HashMap::new();
-    let regrouped = facts.rates.regrouped();
+    let regrouped = facts.rates.who_was_regrouped();
     for run in runs.iter().filter(|run| run.key.1 == Attempt(1)) {
         let id = run.key.0;
         let known = facts.execution(id).filter(|known| !known.delayed);

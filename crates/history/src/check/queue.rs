@@ -16,8 +16,8 @@
 //! one that was put back: it waits when a grant of its next attempt is recorded. Who is tried again is
 //! given no slot before its time, or, in a slot that it has kept, no next attempt, and waits at its place from a second after it on, by the time that
 //! the grants say. Where executions are grouped, so is who waits in another group that has room for it; of
-//! whom the group is not known nothing is said. Where slots are shared, who waits in another flow is not
-//! held against it: what flows are worth is not in the records.
+//! whom the group is not known nothing is said. Where slots are shared, who waits in another flow is a matter of
+//! turns (I10, `shares`).
 //!
 //! *I4.* In the end nobody holds a slot; judged here only without the rows of the store.
 //!
@@ -33,7 +33,9 @@
 
 mod gone;
 mod keeping;
+mod order;
 mod room;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -43,8 +45,9 @@ use attune_core::{
 
 use super::decision::{Bounds, Counts, What};
 use super::facts::{Facts, Key};
-use super::{Promise, Violation, violation};
+use super::{Judged, Promise, Violation, violation};
 use gone::Expected;
+use shares::Shares;
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
@@ -52,12 +55,16 @@ pub(super) const STEP: u32 = 1000;
 /// How long after its time somebody waits at its place for sure, in milliseconds.
 const DUE_SINCE: i64 = 1_000;
 
-/// Returns how many executions were put back and granted again.
-pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violation>) -> u64 {
-    let mut put_back = 0;
+pub(super) fn judge(
+    facts: &mut Facts,
+    rows_known: bool,
+    judged: &mut Judged,
+    broken: &mut Vec<Violation>,
+) {
+    let shares = Shares::of(facts);
     for (action_id, mut decisions) in std::mem::take(&mut facts.decisions) {
         decisions.sort_unstable_by_key(|decision| (decision.epoch, decision.record));
-        let mut replay = Replay::new(facts, action_id, broken);
+        let mut replay = Replay::new(facts, &shares, action_id, broken);
         for decision in decisions {
             if replay.epoch != Some(decision.epoch) {
                 replay.begin(decision.epoch);
@@ -67,9 +74,9 @@ pub(super) fn judge(facts: &mut Facts, rows_known: bool, broken: &mut Vec<Violat
         if !rows_known {
             replay.finish();
         }
-        put_back += replay.put_back;
+        judged.retries += replay.put_back;
+        judged.shares += replay.turns;
     }
-    put_back
 }
 
 /// A group, for whom starts are counted, and whose turn it is.
@@ -84,6 +91,7 @@ type Lanes = BTreeMap<Lane, BTreeSet<ExecutionId>>;
 /// The queue of one action, as far as the records tell.
 struct Replay<'a> {
     facts: &'a Facts,
+    shares: &'a Shares,
     action_id: ActionId,
     broken: &'a mut Vec<Violation>,
     epoch: Option<Epoch>,
@@ -123,12 +131,22 @@ struct Replay<'a> {
     added: Counts,
     /// How many were put back and granted again.
     put_back: u64,
+    /// Whether somebody may wait of whom it is not known.
+    is_unsure: bool,
+    /// How many grants were held against the turns of others.
+    turns: u64,
 }
 
 impl<'a> Replay<'a> {
-    fn new(facts: &'a Facts, action_id: ActionId, broken: &'a mut Vec<Violation>) -> Self {
+    fn new(
+        facts: &'a Facts,
+        shares: &'a Shares,
+        action_id: ActionId,
+        broken: &'a mut Vec<Violation>,
+    ) -> Self {
         Self {
             facts,
+            shares,
             action_id,
             broken,
             epoch: None,
@@ -150,6 +168,8 @@ impl<'a> Replay<'a> {
             counts: None,
             added: Counts::default(),
             put_back: 0,
+            is_unsure: false,
+            turns: 0,
         }
     }
 
@@ -166,6 +186,7 @@ impl<'a> Replay<'a> {
         for waiting in self.waiting.values_mut().flat_map(BTreeMap::values_mut) {
             waiting.retain(|id| leaves(*id));
         }
+        self.is_unsure = epoch != Epoch(1);
         self.is_contradictory = false;
         self.latest = i64::MIN;
         self.bounds = None;
@@ -274,6 +295,8 @@ impl<'a> Replay<'a> {
         }
         if known.is_some_and(|known| !known.delayed) {
             self.wait(id);
+        } else {
+            self.is_unsure = true;
         }
     }
 
@@ -316,6 +339,7 @@ impl<'a> Replay<'a> {
 
     fn put_back(&mut self, record: u32, (id, attempt): Key, not_before: Option<i64>) {
         self.again.insert(id);
+        self.is_unsure = true;
         if self.facts.grants.contains_key(&(id, attempt.next())) && self.lane(id).is_some() {
             self.put_back += 1;
             match not_before {
@@ -354,71 +378,11 @@ impl<'a> Replay<'a> {
         lane.is_some_and(|lane| lane.remove(&id))
     }
 
-    /// Who surely stands before an execution that is granted a slot, and could have had it.
-    fn passed(&self, bounds: Bounds, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
-        let own = self.group(id);
-        // Others may have used up their rate, and then it is not for their group to say who is first; and
-        // where slots are shared it is another one's turn.
-        let is_apart = own.is_some_and(|(_, rate, flow)| !rate.is_zero() || !flow.is_none());
-        let has_room = |group, lanes| !is_apart && self.has_room(bounds, group, lanes);
-        let mut groups = self.waiting.iter().filter(|(group, lanes)| {
-            bounds.demands.is_none()
-                || (group.is_some() && (**group == own || has_room(**group, *lanes)))
-        });
-        groups.find_map(|(_, lanes)| self.passed_in(lanes, rule, id))
-    }
-
-    fn passed_in(&self, lanes: &Lanes, rule: OrderRule, id: ExecutionId) -> Option<ExecutionId> {
-        let its_lane = self.lane(id)?;
-        // Within a priority the first stands before all others, whatever the rule; and so does the first
-        // whose time can be compared among those.
-        let own = self
-            .epoch
-            .map(|epoch| ExecutionId::new(id.partition(), Seq::new(epoch, 0)));
-        let heads = lanes.iter();
-        let mut heads = heads.flat_map(|(lane, waiting)| {
-            let own = own.and_then(|own| waiting.range(own..).next());
-            let heads = waiting.first().into_iter().chain(own);
-            heads.map(|head| (*lane, *head))
-        });
-        let passed = heads.find(|head| self.is_before(rule, *head, (its_lane, id)));
-        passed.map(|(_, first)| first)
-    }
-
-    fn is_before(
-        &self,
-        rule: OrderRule,
-        (lane, first): (Lane, ExecutionId),
-        (other_lane, second): (Lane, ExecutionId),
-    ) -> bool {
-        if lane == other_lane {
-            return first < second;
-        }
-        let (Some(lane), Some(other_lane)) = (lane, other_lane) else {
-            return lane.is_none();
-        };
-        match rule {
-            OrderRule::Priority => lane < other_lane,
-            OrderRule::Fifo => first < second,
-            OrderRule::Ageing { step } => {
-                let at = |id| self.facts.execution(id).and_then(|known| known.at);
-                let (Some(one), Some(other)) = (at(first), at(second)) else {
-                    return false;
-                };
-                let is_own = |id: ExecutionId| Some(id.seq().epoch()) == self.epoch;
-                let key = |at: i64, lane: Priority| at + i64::from(step) * i64::from(lane.rank());
-                !self.is_contradictory
-                    && is_own(first)
-                    && is_own(second)
-                    && (key(one, lane), first) < (key(other, other_lane), second)
-            }
-        }
-    }
-
     fn grant(&mut self, record: u32, (id, attempt): Key, bounds: Bounds, rule: OrderRule) {
         self.leave(id);
         self.granted += 1;
         self.bounds = Some(bounds);
+        self.judge_turn(record, (id, attempt), bounds, rule);
         if let Some(first) = self.passed(bounds, rule, id) {
             let what = format!("execution {id} was given a slot while {first} was before it");
             let accepted = self.facts.execution(first).and_then(|known| known.accepted);

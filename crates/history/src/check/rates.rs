@@ -65,7 +65,7 @@ pub(super) struct Rates {
     /// By how much the clock of an owner is ahead of the machine's, at least.
     ahead: HashMap<(PartitionId, Epoch), i64>,
     /// What executions demand that were grouped anew, by the rule.
-    regrouped: HashMap<(ExecutionId, i64), Demand>,
+    pub(super) regrouped: HashMap<(ExecutionId, i64), Demand>,
 }
 
 impl Rates {
@@ -131,7 +131,7 @@ impl Rates {
     }
 
     /// Whose group was found out anew, by another rule than it was accepted under.
-    pub(super) fn regrouped(&self) -> HashSet<ExecutionId> {
+    pub(super) fn who_was_regrouped(&self) -> HashSet<ExecutionId> {
         self.regrouped.keys().map(|(id, _)| *id).collect()
     }
 
@@ -252,10 +252,7 @@ impl Judge<'_> {
         }
         let (id, _) = start.key;
         let rule = start.demands?;
-        let first = || self.facts.execution(id).and_then(|known| known.demand);
-        let demand = self.facts.rates.regrouped.get(&(id, rule)).copied();
-        let demand = demand.or_else(first).filter(|demand| demand.rule == rule);
-        demand.map(|demand| demand.rate)
+        self.facts.demand(id, rule).map(|demand| demand.rate)
     }
 
     fn judge(

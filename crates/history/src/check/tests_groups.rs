@@ -8,7 +8,7 @@ use super::*;
 
 const RULE: i64 = 7;
 
-fn demand(group: u8, cost: u16) -> Demand {
+pub(super) fn demand(group: u8, cost: u16) -> Demand {
     Demand {
         rule: RULE,
         group: GroupKey([group; 16]),
@@ -21,7 +21,7 @@ fn demand(group: u8, cost: u16) -> Demand {
 
 impl World {
     /// Makes the action one whose executions demand what `of` says, by their number.
-    fn group(&mut self, group_limit: Option<u32>, of: impl Fn(usize) -> Demand) {
+    pub(super) fn group(&mut self, group_limit: Option<u32>, of: impl Fn(usize) -> Demand) {
         let mut known: Vec<ExecutionId> = Vec::new();
         for record in &mut self.records {
             match record {
@@ -193,6 +193,74 @@ fn i6_a_group_with_room_is_not_served() {
         0,
         "the second runs still, and is in its group"
     );
+}
+
+/// Programs of one group run at once, as they say themselves, though all grants came one after the other; they
+/// were granted under an earlier rule, and grouped anew while they ran.
+#[test]
+fn i2_more_runs_of_a_group_than_its_limit_after_another_rule() {
+    for is_anew in [false, true] {
+        let mut world = six();
+        world.group(Some(2), |_| demand(1, 1));
+        assert_clean(&world);
+        let mut ids = Vec::new();
+        for record in &mut world.records {
+            if let Record::Accepted {
+                execution_id,
+                demand: told,
+                ..
+            } = record
+            {
+                ids.push(*execution_id);
+                if is_anew {
+                    *told = Some(Demand {
+                        rule: RULE - 1,
+                        ..demand(u8::try_from(ids.len()).unwrap(), 1)
+                    });
+                }
+            }
+        }
+        if is_anew {
+            // Before anybody is granted a slot under the rule in force.
+            let at = world
+                .records
+                .iter()
+                .position(|record| matches!(record, Record::Granted { .. }))
+                .unwrap();
+            let grouped = ids.iter().map(|id| {
+                Record::Grouped(attune_record::GroupedExecution {
+                    execution_id: *id,
+                    action_id: super::world::ACTION,
+                    demand: demand(1, 1),
+                    epoch: attune_core::Epoch(1),
+                    round: 0,
+                    t_ns: 0,
+                })
+            });
+            world.records.splice(at..at, grouped);
+        }
+        assert_clean(&world);
+        // The first to end does so only when all are over.
+        let until = world.now();
+        for record in &mut world.records {
+            if let Record::ProgramEnd {
+                execution_id, t_ns, ..
+            } = record
+                && *execution_id == ids[0]
+            {
+                *t_ns = until;
+            }
+        }
+        let broken = &super::tests::findings(&world)[0];
+        assert!(
+            broken
+                .violations
+                .iter()
+                .any(|it| it.what.contains("runs of group")),
+            "{is_anew}: {:?}",
+            broken.violations
+        );
+    }
 }
 
 /// By the first rule all are in one group; from then on each is in its own.

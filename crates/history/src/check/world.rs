@@ -323,6 +323,7 @@ impl World {
                 demands: None,
                 rate: None,
                 interval_ms: None,
+                weights: None,
                 at: None,
                 epoch,
                 round: 0,

@@ -176,8 +176,17 @@ impl Policy {
         self.overflow.add_to(&mut policy);
         let may_share = policy["concurrency"]["on_limit"].is_null()
             && policy["queue"]["ordering"] != json!("fifo");
-        if self.grouping == Grouping::ByUserAndLabel && may_share {
-            policy["fairness"] = json!({"by": ["user", "labels.k"], "weights": {"labels.k:k1": 3}});
+        if may_share {
+            match self.grouping {
+                Grouping::ByUserAndLabel => {
+                    policy["fairness"] =
+                        json!({"by": ["user", "labels.k"], "weights": {"labels.k:k1": 3}});
+                }
+                Grouping::ByCost => {
+                    policy["fairness"] = json!({"by": ["labels.k"], "default_weight": 2});
+                }
+                Grouping::None | Grouping::ByLabel => {}
+            }
         }
         policy
     }

@@ -15,7 +15,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use attune_core::policy::Weights;
+use attune_core::policy::{FlowWeights, Weights};
 use attune_core::{Bug, Demand, Flow, GroupKey, Priority, Seq};
 
 use super::{Group, Groups, Member, Share, are_both};
@@ -197,7 +197,7 @@ impl Groups {
     }
 
     /// A class is served, while its first waits still.
-    pub(crate) fn serve(&mut self, group: Group, cost: u16) {
+    pub(super) fn serve(&mut self, group: Group, cost: u16) {
         let Some(fair) = &mut self.fair else { return };
         let flow = fair.of[group.0 as usize].flow;
         fair.flows.serve(&fair.weights, flow, cost.into());
@@ -397,6 +397,13 @@ impl Groups {
         let fair = self.fair.as_ref();
         let standing = fair.and_then(|fair| fair.of.get(group.0 as usize));
         standing.is_some_and(|standing| standing.head.is_some() && !standing.is_named)
+    }
+
+    /// What the flow of a class is worth.
+    pub(crate) fn flow_weights(&self, group: Group) -> Option<FlowWeights> {
+        let fair = self.fair.as_ref()?;
+        let standing = fair.of.get(group.0 as usize)?;
+        Some(fair.weights.of_flow(standing.flow))
     }
 
     /// What the flow of a class holds, and what the one holds whose turn it is in its lane, where they
