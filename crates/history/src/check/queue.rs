@@ -33,6 +33,7 @@
 
 mod gone;
 mod keeping;
+mod length;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -45,6 +46,7 @@ use super::decision::{Bounds, Counts, What};
 use super::facts::{Facts, Key};
 use super::{Promise, Violation, violation};
 use gone::Expected;
+use length::Length;
 
 /// An owner that granted so many in one step goes on in the next round.
 pub(super) const STEP: u32 = 1000;
@@ -111,6 +113,8 @@ struct Replay<'a> {
     latest: i64,
     /// The limits in force, once this epoch's records have named them.
     bounds: Option<Bounds>,
+    /// How many may wait, and who came.
+    length: Length,
     /// What freed a slot last.
     freed: Option<u32>,
     /// Grants in this round.
@@ -144,6 +148,7 @@ impl<'a> Replay<'a> {
             is_contradictory: false,
             latest: i64::MIN,
             bounds: None,
+            length: Length::default(),
             freed: None,
             granted: 0,
             is_stuck: false,
@@ -169,6 +174,7 @@ impl<'a> Replay<'a> {
         self.is_contradictory = false;
         self.latest = i64::MIN;
         self.bounds = None;
+        self.length = Length::default();
         self.freed = None;
         self.granted = 0;
         self.counts = None;
@@ -244,10 +250,12 @@ impl<'a> Replay<'a> {
             }
             What::Revoked(key, not_before) => {
                 self.release(record, key);
+                self.length.is_put_back();
                 self.put_back(record, key, not_before);
             }
-            What::Bounds(bounds) => {
+            What::Bounds(bounds, max_length) => {
                 self.set_rule(bounds.demands);
+                self.length.set(max_length);
                 self.bounds = Some(bounds);
                 self.freed = Some(record);
             }
@@ -257,6 +265,7 @@ impl<'a> Replay<'a> {
                 goes_on,
             } => {
                 self.judge_expected();
+                self.judge_length(record, &counts, held_up || goes_on);
                 self.end_round(record, *counts, held_up || goes_on);
             }
         }
@@ -267,6 +276,7 @@ impl<'a> Replay<'a> {
             return;
         }
         self.added.enqueued += 1;
+        self.length.comes(id);
         let known = self.facts.execution(id);
         if let Some(at) = known.and_then(|known| known.at) {
             self.is_contradictory |= at < self.latest;
@@ -348,6 +358,7 @@ impl<'a> Replay<'a> {
     /// Says whether it waited.
     fn leave(&mut self, id: ExecutionId) -> bool {
         self.tried.remove(&id);
+        self.length.leaves(id);
         let (group, lane) = (self.group(id), self.lane(id));
         let lanes = self.waiting.get_mut(&group);
         let lane = lanes.and_then(|lanes| lanes.get_mut(&lane?));
