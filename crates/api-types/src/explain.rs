@@ -54,6 +54,11 @@ pub struct ExplainView {
     /// Why that cannot be told.
     #[schema(value_type = Option<words::NoEstimate>)]
     pub no_estimate: Option<NoEstimate>,
+    /// The version of the policy documents by which its owner decides; 0 before the first, `null` when it has
+    /// ended, or its owner is of a release that does not say it.
+    pub policy_version: Option<i64>,
+    /// Whose limit holds it back: `action`. `null` when none does.
+    pub limit_scope: Option<String>,
 }
 
 /// Where an execution stands for its queue.

@@ -36,8 +36,8 @@ pub use operations::{
 };
 pub use pauses::{PauseApplied, PauseList, PauseRequest, PauseView};
 pub use policies::{
-    PolicyApplied, PolicyList, PolicyProgress, PolicyRequest, PolicyShown, PolicyVersions,
-    PolicyView,
+    PolicyApplied, PolicyDifference, PolicyField, PolicyList, PolicyProgress, PolicyRequest,
+    PolicyResult, PolicyShown, PolicyVersions, PolicyView,
 };
 pub use queues::{HealthState, QueueHealth, QueueList, QueueView};
 pub use worker::{ClaimItem, ClaimRequest, ClaimedItem, Claims, RetireRequest};

@@ -1,6 +1,7 @@
 //! Policy documents.
 
-use attune_core::PolicyDocument;
+use attune_core::policy::differences;
+use attune_core::{PolicyDocument, PolicyTarget};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -79,6 +80,9 @@ pub struct PolicyApplied {
     /// What has changed, in the order of the request; what was so already is left out. With `dry_run`
     /// nothing is stored, and it is empty.
     pub changed: Vec<PolicyView>,
+    /// What that changes, document by document; with `dry_run` what it would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<PolicyDifference>,
     /// How many documents were so already, or would be stored with `dry_run`.
     pub others: usize,
     /// Whether it is in force in every partition.
@@ -88,6 +92,71 @@ pub struct PolicyApplied {
     /// Why it is not in force everywhere yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending_reason: Option<String>,
+}
+
+/// What a change makes of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyResult {
+    /// There was none.
+    Created,
+    /// It says something else.
+    Changed,
+    /// It is taken back.
+    Removed,
+    /// Something that a later release knows.
+    #[serde(other)]
+    Other,
+}
+
+/// What two documents about one target say differently.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyDifference {
+    /// `global`, `pack`, `action` or `user`.
+    pub scope: String,
+    /// The pack, the action's ref or the user; `null` for `global`.
+    pub target: Option<String>,
+    /// What becomes of the document.
+    pub result: PolicyResult,
+    /// The fields that differ, by path; none of a document that says nothing.
+    pub fields: Vec<PolicyField>,
+}
+
+/// A field that two documents say differently.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyField {
+    /// Its path, as in `action_defaults.queue.max_length`.
+    pub field: String,
+    /// What was said; `null` where nothing was.
+    #[schema(value_type = Object, nullable)]
+    pub before: Option<Value>,
+    /// What is said from then on; `null` where nothing is.
+    #[schema(value_type = Object, nullable)]
+    pub after: Option<Value>,
+}
+
+impl PolicyDifference {
+    /// What two documents about `target` say differently, as they are stored; `None` is no document.
+    #[must_use]
+    pub fn between(target: &PolicyTarget, before: Option<&Value>, after: Option<&Value>) -> Self {
+        let fields = differences(before, after).into_iter();
+        Self {
+            scope: target.scope().as_str().to_owned(),
+            target: Some(target.name().to_owned()).filter(|name| !name.is_empty()),
+            result: match (before, after) {
+                (None, _) => PolicyResult::Created,
+                (Some(_), None) => PolicyResult::Removed,
+                (Some(_), Some(_)) => PolicyResult::Changed,
+            },
+            fields: fields
+                .map(|it| PolicyField {
+                    field: it.field,
+                    before: it.before,
+                    after: it.after,
+                })
+                .collect(),
+        }
+    }
 }
 
 /// A page of the documents in force, but for those of actions.

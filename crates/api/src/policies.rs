@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use attune_api_types::PolicyDifference;
 use attune_core::policy::Content;
 use attune_core::{
     ActionPolicy, ActionRef, ActionSpec, PolicySet, PolicyTarget, Reject, RequestId,
@@ -12,6 +13,7 @@ use attune_store::{
     PolicyVersion, StoredPolicies,
 };
 use axum::http::StatusCode;
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::ports::Ports;
@@ -72,6 +74,8 @@ pub(crate) enum IfVersion {
 pub(crate) struct Stored {
     pub(crate) set_version: i64,
     pub(crate) versions: Vec<PolicyVersion>,
+    /// What that changes.
+    pub(crate) differences: Vec<PolicyDifference>,
     /// How many documents were so already.
     pub(crate) unchanged: usize,
 }
@@ -79,15 +83,19 @@ pub(crate) struct Stored {
 /// A change that was checked.
 struct Plan {
     changes: PolicyChanges,
+    /// What it changes, in the same order.
+    differences: Vec<PolicyDifference>,
     unchanged: usize,
 }
 
-/// Checks a change, and says what would be changed.
-pub(crate) async fn check(ports: &Ports, asked: &Asked) -> Result<(i64, usize), ApiError> {
+/// Checks a change; the version of the set, and what would be changed.
+pub(crate) async fn check(
+    ports: &Ports,
+    asked: &Asked,
+) -> Result<(i64, Vec<PolicyDifference>), ApiError> {
     for _ in 0..TRIES {
         if let Some(plan) = plan(ports, asked).await? {
-            let many = plan.changes.documents.len();
-            return Ok((plan.changes.mark.set_version, many));
+            return Ok((plan.changes.mark.set_version, plan.differences));
         }
     }
     Err(too_busy())
@@ -100,13 +108,19 @@ pub(crate) async fn store(
     mut before: impl FnMut(&PolicyChanges),
 ) -> Result<Stored, ApiError> {
     for _ in 0..TRIES {
-        let Some(Plan { changes, unchanged }) = plan(ports, asked).await? else {
+        let Some(plan) = plan(ports, asked).await? else {
             continue;
         };
+        let Plan {
+            changes,
+            differences,
+            unchanged,
+        } = plan;
         if changes.documents.is_empty() {
             return Ok(Stored {
                 set_version: changes.mark.set_version,
                 versions: Vec::new(),
+                differences,
                 unchanged,
             });
         }
@@ -119,6 +133,7 @@ pub(crate) async fn store(
             return Ok(Stored {
                 set_version,
                 versions,
+                differences,
                 unchanged,
             });
         }
@@ -143,13 +158,17 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
     }
     let (mut set, _) = stored.set();
     let (mut documents, mut specs) = (Vec::new(), BTreeMap::new());
+    let mut differences = Vec::new();
     for (target, content) in &asked.documents {
         let change = match (target, content) {
             (PolicyTarget::Action(action_ref), content) => {
-                let spec = changed_action(ports, action_ref, content.as_ref()).await?;
-                spec.map(|spec| {
+                let changed = changed_action(ports, action_ref, content.as_ref()).await?;
+                changed.map(|(before, spec)| {
+                    let (before, after) = (document_of(&before), document_of(&spec));
                     specs.insert(action_ref.clone(), spec.clone());
-                    DocumentChange::Action(Box::new(spec))
+                    let change = DocumentChange::Action(Box::new(spec));
+                    let difference = PolicyDifference::between(target, Some(&before), Some(&after));
+                    (change, difference)
                 })
             }
             (_, content) => {
@@ -157,7 +176,10 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
                 changed_document(&stored, target, content.as_ref())
             }
         };
-        documents.extend(change.map(|change| (target.clone(), change)));
+        if let Some((change, difference)) = change {
+            documents.push((target.clone(), change));
+            differences.push(difference);
+        }
     }
     check_bounds(&stored, &documents)?;
     check_actions(ports, &set, &asked.documents, &specs).await?;
@@ -169,7 +191,11 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
         mark,
         documents,
     };
-    Ok(Some(Plan { changes, unchanged }))
+    Ok(Some(Plan {
+        changes,
+        differences,
+        unchanged,
+    }))
 }
 
 async fn check_version(
@@ -209,21 +235,32 @@ fn changed_document(
     stored: &StoredPolicies,
     target: &PolicyTarget,
     content: Option<&Content>,
-) -> Option<DocumentChange> {
+) -> Option<(DocumentChange, PolicyDifference)> {
     let now = stored.find(target).and_then(|it| it.document.as_ref());
-    match content.map(Content::stored) {
-        None => now.map(|_| DocumentChange::Removed),
-        Some(document) if now == Some(&document) => None,
-        Some(document) => Some(DocumentChange::Document(document)),
+    let document = content.map(Content::stored);
+    if now == document.as_ref() {
+        return None;
     }
+    let difference = PolicyDifference::between(target, now, document.as_ref());
+    let change = document.map_or(DocumentChange::Removed, DocumentChange::Document);
+    Some((change, difference))
 }
 
-/// An action with another policy, unless it is so already.
+/// What of an action a document about it says, and what else changes with that.
+fn document_of(spec: &ActionSpec) -> Value {
+    json!({
+        "policy": spec.policy,
+        "max_attempts": spec.max_attempts,
+        "on_worker_lost": spec.on_worker_lost,
+    })
+}
+
+/// An action as it is and with another policy, unless it is so already.
 async fn changed_action(
     ports: &Ports,
     action_ref: &ActionRef,
     content: Option<&Content>,
-) -> Result<Option<ActionSpec>, ApiError> {
+) -> Result<Option<(ActionSpec, ActionSpec)>, ApiError> {
     let Some(action) = ports.actions.find_action(action_ref).await? else {
         let words = format!(
             "`target`: there is no action `{action_ref}`: apply it first (`attune action list` shows all)"
@@ -242,7 +279,7 @@ async fn changed_action(
     spec.policy = policy;
     spec.check()?;
     let spec = spec.settled();
-    Ok((spec != action.spec).then_some(spec))
+    Ok((spec != action.spec).then_some((action.spec, spec)))
 }
 
 /// Owners read the whole set, and keep it in memory.

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use attune_api::Addresses;
 use attune_config::Settings;
 use attune_core::{ActionSpec, millis};
-use attune_record::{ProcessPhase, Record, Recorder, now_ns};
+use attune_record::{ProcessPhase, Record, Recorder, TimeBounds, now_ns};
 use attune_runtime::{
     Health, Metrics, Shutdown, TaskOutcome, descriptors, ops_server, systemd, telemetry,
 };
@@ -403,13 +403,13 @@ fn recorder(settings: &Settings, role: Role) -> anyhow::Result<Option<Recorder>>
 
 /// The times by which the history is judged.
 fn bounds(settings: &Settings) -> Record {
-    Record::Bounds {
+    Record::Bounds(TimeBounds {
         partitions: settings.cluster.partitions,
         lease_ttl_ms: millis(settings.executor.lease.ttl()),
         worker_ttl_ms: millis(settings.worker.lease.ttl()),
         worker_grace_ms: millis(settings.worker.lease.grace()),
         t_ns: now_ns(),
-    }
+    })
 }
 
 /// Lets readiness say what a running service cannot do at the moment, until it has ended; `words`

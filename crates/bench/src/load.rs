@@ -91,6 +91,7 @@ impl Load {
                     .asker(submitted.index)
                     .map_or(Priority::Normal, |asker| asker.priority),
                 delayed: false,
+                requested_by: None,
                 t_ns: submitted.invoked_ns,
             };
             let t_ns = submitted.answered_ns;

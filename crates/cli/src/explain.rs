@@ -60,6 +60,12 @@ fn text(view: &ExplainView) -> String {
         ("position", position),
         ("order", order),
         ("starts", view.starts.clone()),
+        ("limit of", view.limit_scope.clone()),
+        (
+            "policies",
+            view.policy_version
+                .map(|it| format!("version {it} of the set")),
+        ),
         ("as of", Some(time(view.at))),
     ];
     let mut text = String::new();
@@ -149,6 +155,8 @@ mod tests {
             starts: Some("in about 2.0s".to_owned()),
             estimate: None,
             no_estimate: None,
+            policy_version: Some(3),
+            limit_scope: Some("action".to_owned()),
         };
         let expected = "execution    7\n\
                         action       core.echo\n\
@@ -157,6 +165,8 @@ mod tests {
                         position     1 stands before it\n\
                         order        key 2, sequence 9, priority normal\n\
                         starts       in about 2.0s\n\
+                        limit of     action\n\
+                        policies     version 3 of the set\n\
                         as of        2027-01-15T08:00:00.000Z\n\n\
                         who holds the slots of the action:\n\
                         execution  attempt  takes  held for\n        \

@@ -21,6 +21,7 @@ mod lines;
 mod operations;
 mod pauses;
 mod policies;
+mod policy_diff;
 mod probe;
 mod queues;
 mod render;

@@ -1,4 +1,4 @@
-//! `attune policy apply | check | show | list | history | remove`.
+//! `attune policy apply | check | diff | show | list | history | remove`.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::action_file::{self, Place};
 use super::http::Http;
 use super::render::{Column, duration, one_line, or_dash, table};
-use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded};
+use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded, policy_diff};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -48,6 +48,20 @@ enum PolicyCommand {
         /// Files or folders, as for `apply`.
         #[arg(required = true, value_name = "FILE|DIR")]
         paths: Vec<PathBuf>,
+    },
+    /// Say what applying files would change of what is in force, field by field; or what two versions of a
+    /// document say differently.
+    #[command(after_help = policy_diff::EXIT_CODES)]
+    Diff {
+        /// Files or folders, as for `apply`; with --from a scope and a target.
+        #[arg(required = true, value_name = "FILE|DIR")]
+        paths: Vec<PathBuf>,
+        /// Compare this version of a document: `attune policy diff --from 1 --to 3 pack core`.
+        #[arg(long, value_name = "N")]
+        from: Option<i64>,
+        /// With that version of it; the newest unless given.
+        #[arg(long, value_name = "N", requires = "from")]
+        to: Option<i64>,
     },
     /// Show a document as a file that could be applied, and whether it is in force.
     #[command(after_help = EXIT_CODES)]
@@ -97,7 +111,7 @@ impl Named {
 }
 
 /// The path of a document; a user may have any name.
-fn path_of(target: &PolicyTarget) -> String {
+pub(super) fn path_of(target: &PolicyTarget) -> String {
     let mut name = String::new();
     for byte in target.name().bytes() {
         match byte {
@@ -127,13 +141,7 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
             Ok(output(&applied, json))
         }
         PolicyCommand::Check { paths } => {
-            let by = By {
-                reason: None,
-                who: String::new(),
-            };
-            let request = request(read(&paths)?, by);
-            let checked: PolicyApplied = post(http, &request, true).await?;
-            let many = request.documents.len();
+            let (checked, many) = checked(http, &paths).await?;
             Ok(match json {
                 true => Output::json(&checked),
                 false => Output::text(format!(
@@ -142,6 +150,12 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
                 )),
             })
         }
+        PolicyCommand::Diff {
+            paths,
+            from: Some(from),
+            to,
+        } => policy_diff::versions(http, &paths, from, to, json).await,
+        PolicyCommand::Diff { paths, .. } => policy_diff::files(http, &paths, json).await,
         PolicyCommand::Show(of) => show(http, &of.target()?, json).await,
         PolicyCommand::List => list(http, json).await,
         PolicyCommand::History(of) => history(http, &of.target()?, json).await,
@@ -163,6 +177,20 @@ fn request(documents: Vec<PolicyDocument>, by: By) -> PolicyRequest {
     }
 }
 
+/// What the server says of the documents of files without storing them, and how many there are.
+pub(super) async fn checked(
+    http: &Http,
+    paths: &[PathBuf],
+) -> Result<(PolicyApplied, usize), Failure> {
+    let by = By {
+        reason: None,
+        who: String::new(),
+    };
+    let request = request(read(paths)?, by);
+    let checked = post(http, &request, true).await?;
+    Ok((checked, request.documents.len()))
+}
+
 async fn post(
     http: &Http,
     request: &PolicyRequest,
@@ -178,7 +206,7 @@ async fn post(
 
 /// Reads every file before anything is applied: a mistake in the last one must not leave the
 /// first ones applied.
-fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
+pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
     let (mut documents, mut problems) = (Vec::new(), Vec::new());
     let mut seen: HashMap<PolicyTarget, Place> = HashMap::new();
     for path in paths {
@@ -233,13 +261,8 @@ fn document(value: &Value) -> Result<(PolicyTarget, PolicyDocument), String> {
     Ok((target, document))
 }
 
-async fn apply_again(
-    http: &Http,
-    words: &[PathBuf],
-    version: i64,
-    by: By,
-    json: bool,
-) -> Result<Output, Failure> {
+/// The document that words in the place of files name.
+pub(super) fn named(words: &[PathBuf], usage: &str) -> Result<PolicyTarget, Failure> {
     let words: Vec<String> = words
         .iter()
         .map(|word| word.display().to_string())
@@ -248,26 +271,44 @@ async fn apply_again(
         [scope] => (scope, ""),
         [scope, target] => (scope, target.as_str()),
         _ => {
-            let usage =
-                "with --version name one document: attune policy apply --version N SCOPE TARGET";
-            return Err(Failure::usage(usage));
+            let words = format!("with a version name one document: {usage}");
+            return Err(Failure::usage(words));
         }
     };
     let scope: PolicyScope = scope.parse().map_err(Failure::usage)?;
-    let target = PolicyTarget::of(scope, target).map_err(|it| Failure::usage(it.message))?;
+    PolicyTarget::of(scope, target).map_err(|it| Failure::usage(it.message))
+}
+
+/// A version of a document; a scope and a target that have none of that number are wrong usage.
+pub(super) async fn version_of(
+    http: &Http,
+    target: &PolicyTarget,
+    version: i64,
+) -> Result<PolicyView, Failure> {
     let query = [
         ("before", Some((version.saturating_add(1)).to_string())),
         ("limit", Some("1".to_owned())),
     ];
-    let path = format!("{}/versions", path_of(&target));
+    let path = format!("{}/versions", path_of(target));
     let page: PolicyVersions = http.get(&path, &query).await?;
     let found = page.versions.into_iter().find(|it| it.version == version);
-    let found = found.ok_or_else(|| {
+    found.ok_or_else(|| {
         Failure::usage(format!(
             "there is no version {version} of {target} (`attune policy history` lists them; old ones are \
              forgotten)"
         ))
-    })?;
+    })
+}
+
+async fn apply_again(
+    http: &Http,
+    words: &[PathBuf],
+    version: i64,
+    by: By,
+    json: bool,
+) -> Result<Output, Failure> {
+    let target = named(words, "attune policy apply --version N SCOPE TARGET")?;
+    let found = version_of(http, &target, version).await?;
     let document = found.document.ok_or_else(|| {
         let words = format!(
             "with version {version} {target} was taken back: `attune policy remove` does that"
@@ -321,7 +362,13 @@ fn said(applied: &PolicyApplied) -> String {
         Column::Figures("version"),
     ];
     let table = table(&columns, rows.collect());
-    format!("{}\n{}", table.trim_end(), in_force(&applied.in_force))
+    let mut text = format!("{}\n", table.trim_end());
+    if !applied.differences.is_empty() {
+        let fields = policy_diff::fields_table(&applied.differences);
+        text.push_str(&format!("{}\n", fields.trim_end()));
+    }
+    text.push_str(&in_force(&applied.in_force));
+    text
 }
 
 fn in_force(progress: &PolicyProgress) -> String {

@@ -89,6 +89,8 @@ fn explained_as(change: impl FnOnce(&mut ExplainView)) -> Option<Result<ExplainV
         starts: None,
         estimate: None,
         no_estimate: None,
+        policy_version: None,
+        limit_scope: None,
     };
     change(&mut view);
     Some(Ok(view))

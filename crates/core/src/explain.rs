@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Attempt, ExecutionId, Seq};
 use crate::pause::PauseMode;
+use crate::policy::PolicyScope;
 use crate::priority::Priority;
 use crate::span;
 
@@ -45,6 +46,9 @@ pub struct Explanation {
     /// Why there is no estimate, of what waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_estimate: Option<NoEstimate>,
+    /// The version of the policy documents by which its owner decides; 0 before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_version: Option<i64>,
 }
 
 /// Where an execution stands for the owner of its queue.
@@ -237,6 +241,12 @@ impl Explanation {
         reasons.join("; ")
     }
 
+    /// Whose limit holds it back: of the first of its reasons that is one.
+    #[must_use]
+    pub fn limit_scope(&self) -> Option<PolicyScope> {
+        self.waits_for.iter().find_map(Reason::scope)
+    }
+
     /// When it is given a slot, in words; nothing of what waits for none.
     #[must_use]
     pub fn estimate_words(&self) -> Option<String> {
@@ -249,6 +259,23 @@ impl Explanation {
 }
 
 impl Reason {
+    /// Whose limit holds it back; nothing where it is none that somebody set.
+    #[must_use]
+    pub fn scope(&self) -> Option<PolicyScope> {
+        match self {
+            Self::Limit(_) | Self::GroupLimit(_) | Self::Rate { .. } | Self::Turn { .. } => {
+                Some(PolicyScope::Action)
+            }
+            Self::Delayed { .. }
+            | Self::Backoff { .. }
+            | Self::Paused { .. }
+            | Self::Regrouping { .. }
+            | Self::PoolClosed { .. }
+            | Self::NextRound
+            | Self::Other => None,
+        }
+    }
+
     /// What is waited for, in words that follow on "it waits"; `now` is when it is so.
     #[must_use]
     pub fn words(&self, now: DateTime<Utc>) -> String {

@@ -1,6 +1,7 @@
 //! Policies: under which limits, and in which order, executions may start.
 
 mod demand;
+mod difference;
 mod document;
 mod events;
 mod fairness;
@@ -22,6 +23,7 @@ use crate::reject::Reject;
 use path::InSchema;
 
 pub use demand::{Demand, DemandRule, GroupKey};
+pub use difference::{FieldDifference, differences};
 pub use document::{
     ActionDefaults, ConcurrencyDefaults, Content, MAX_DOCUMENT_BYTES, PolicyDocument, PolicyScope,
     PolicyTarget, RetryDefaults, UserPolicy,

@@ -91,6 +91,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             limit: limits.max_concurrent,
             group_limit: limits.group_limit(),
             demands: limits.demands(),
+            max_length: Some(limits.max_length),
             epoch,
             round,
             t_ns,

@@ -2,6 +2,7 @@
 
 use attune_core::{Epoch, PartitionId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 /// An owner decides under a version of the policy set from now on.
@@ -30,6 +31,10 @@ pub enum PolicyChange {
         policy_id: Uuid,
         /// About whom: `global`, or `pack`, `action` or `user` and a name.
         targets: Vec<String>,
+        /// What is said of each from then on, as it is stored; nothing where it is taken back. Empty when that
+        /// is not recorded.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        says: Vec<Option<Value>>,
         /// When.
         t_ns: i64,
     },

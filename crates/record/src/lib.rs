@@ -24,6 +24,7 @@ pub use now::now_ns;
 pub use operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 pub use phase::{
     FaultPhase, Gone, GoneBy, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+    TimeBounds,
 };
 pub use read::{ReadError, Records, read_dir};
 pub use record::Record;

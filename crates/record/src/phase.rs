@@ -17,6 +17,21 @@ pub enum ProcessPhase {
     Ended,
 }
 
+/// The times within which promises are kept, as an executor was configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeBounds {
+    /// How many partitions there are.
+    pub partitions: u16,
+    /// How long a partition stays with an owner that is gone.
+    pub lease_ttl_ms: u64,
+    /// How long the slots of a worker stay with it when it is gone,
+    pub worker_ttl_ms: u64,
+    /// and how long beyond that they are not given to others.
+    pub worker_grace_ms: u64,
+    /// When.
+    pub t_ns: i64,
+}
+
 /// Where a fault stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -11,6 +11,7 @@ use crate::document::{PolicyChange, PolicyInForce};
 use crate::operation::{MovedExecution, Operated, OperationAsked, OperationTold};
 use crate::phase::{
     FaultPhase, Gone, GroupedExecution, ProcessPhase, QuotaInForce, RateInForce, Retried,
+    TimeBounds,
 };
 
 /// One thing that happened; `t_ns` is [`now_ns`](crate::now_ns) at that moment. On disk it is one JSON object
@@ -62,6 +63,9 @@ pub enum Record {
         /// Whether it is not to start before a time of its own.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         delayed: bool,
+        /// For whom; empty when it names nobody, absent when that is not recorded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        requested_by: Option<String>,
         /// When.
         t_ns: i64,
     },
@@ -88,6 +92,9 @@ pub enum Record {
         /// Whether its policy decides which priorities executions have.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         sets_priorities: bool,
+        /// Whether it leaves it to policy documents how many may wait; false when that is not recorded.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        inherits_length: bool,
         /// When.
         t_ns: i64,
     },
@@ -357,6 +364,9 @@ pub enum Record {
         /// The rule by which executions demand different things of the limits.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         demands: Option<i64>,
+        /// How many may wait.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        max_length: Option<u32>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -521,18 +531,7 @@ pub enum Record {
         t_ns: i64,
     },
     /// The times within which promises are kept, as an executor was configured.
-    Bounds {
-        /// How many partitions there are.
-        partitions: u16,
-        /// How long a partition stays with an owner that is gone.
-        lease_ttl_ms: u64,
-        /// How long the slots of a worker stay with it when it is gone,
-        worker_ttl_ms: u64,
-        /// and how long beyond that they are not given to others.
-        worker_grace_ms: u64,
-        /// When.
-        t_ns: i64,
-    },
+    Bounds(TimeBounds),
     /// A fault was made, or made good.
     Fault {
         /// What was done.

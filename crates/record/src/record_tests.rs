@@ -83,6 +83,7 @@ fn the_form_of_submissions_is_fixed() {
         action_ref: "core.noop".to_owned(),
         priority: Priority::High,
         delayed: false,
+        requested_by: None,
         t_ns: 1,
     };
     check(
@@ -94,11 +95,12 @@ fn the_form_of_submissions_is_fixed() {
         action_ref: "core.noop".to_owned(),
         priority: Priority::High,
         delayed: true,
+        requested_by: Some("ann".to_owned()),
         t_ns: 1,
     };
     check(
         &delayed,
-        r#"{"kind":"submit_invoke","request_id":"NIL","action_ref":"core.noop","priority":"high","delayed":true,"t_ns":1}"#,
+        r#"{"kind":"submit_invoke","request_id":"NIL","action_ref":"core.noop","priority":"high","delayed":true,"requested_by":"ann","t_ns":1}"#,
     );
     let confirmed = Record::Confirmed {
         request_id,
@@ -146,6 +148,7 @@ fn files_from_before_priorities_and_codes_are_still_read() {
         action_ref: "core.noop".to_owned(),
         priority: Priority::Normal,
         delayed: false,
+        requested_by: None,
         t_ns: 1,
     };
     assert_eq!(serde_json::from_str::<Record>(&old).unwrap(), expected);
@@ -311,13 +314,14 @@ fn the_form_of_decisions_is_fixed() {
         limit: Some(1),
         group_limit: None,
         demands: None,
+        max_length: Some(5),
         epoch,
         round,
         t_ns,
     };
     check(
         &limit,
-        r#"{"kind":"limit","action_id":7,"limit":1,"epoch":4,"round":8,"t_ns":9}"#,
+        r#"{"kind":"limit","action_id":7,"limit":1,"max_length":5,"epoch":4,"round":8,"t_ns":9}"#,
     );
     let totals = Record::Totals {
         action_id,
@@ -451,13 +455,13 @@ fn the_form_of_what_other_processes_see_is_fixed() {
         r#"{"kind":"process","role":"api","pid":9,"phase":"stopping","t_ns":1}"#,
     );
     check(
-        &Record::Bounds {
+        &Record::Bounds(TimeBounds {
             partitions: 8,
             lease_ttl_ms: 1,
             worker_ttl_ms: 2,
             worker_grace_ms: 3,
             t_ns,
-        },
+        }),
         r#"{"kind":"bounds","partitions":8,"lease_ttl_ms":1,"worker_ttl_ms":2,"worker_grace_ms":3,"t_ns":1}"#,
     );
 }
@@ -469,6 +473,7 @@ fn a_commit_gives_its_round_and_time() {
         limit: None,
         group_limit: None,
         demands: None,
+        max_length: None,
         epoch: EPOCH,
         round,
         t_ns,
@@ -484,6 +489,7 @@ fn the_form_of_changes_is_fixed() {
         limit: Some(3),
         order,
         sets_priorities: false,
+        inherits_length: false,
         t_ns: 1,
     };
     check(

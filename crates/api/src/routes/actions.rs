@@ -125,6 +125,7 @@ async fn store_and_tell(
         limit: spec.policy.concurrency.limit,
         order: spec.policy.order(),
         sets_priorities: spec.policy.priority.sets_any(),
+        inherits_length: spec.policy.queue.max_length.is_none(),
         t_ns: now_ns(),
     });
     let applied = policies::apply_action(&app.ports, &spec, partitions, &who).await?;

@@ -132,6 +132,8 @@ fn blank(record: &ExecutionRecord, state: ExplainState) -> ExplainView {
         starts: None,
         estimate: None,
         no_estimate: None,
+        policy_version: None,
+        limit_scope: None,
     }
 }
 
@@ -161,6 +163,8 @@ async fn view(
         at: said.at,
         waits,
         starts: said.estimate_words(),
+        policy_version: said.policy_version,
+        limit_scope: said.limit_scope().map(|scope| scope.as_str().to_owned()),
         waits_for: said.waits_for,
         pauses,
         next_time: said.next_time,

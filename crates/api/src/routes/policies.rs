@@ -7,7 +7,6 @@ use attune_api_types::{
 };
 use attune_core::input::{check_required_text, check_text};
 use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
-use attune_store::PolicyVersion;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -49,40 +48,51 @@ fn target_of(path: Named) -> Result<PolicyTarget, ApiError> {
 )]
 pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
-    let after = params.take("after")?;
+    let after = params.take("after")?.as_deref().map(place).transpose()?;
     let limit = params.limit(app.options.max_page_size)? as usize;
     params.end("after, limit")?;
     let memory = app.memory.reserve(app.options.page_bytes).await?;
     let _turn = app.memory.turn().await?;
-    let stored = app
+    let mut stored = app
         .ports
         .partitions
         .policies(None)
         .await?
         .unwrap_or_default();
+    // However a store sorts them: the document after which a page begins may be gone by now.
+    stored
+        .documents
+        .sort_by(|one, other| one.target.cmp(&other.target));
     let mut budget = PageBudget::new(app.options.page_bytes);
     let mut page = PolicyList {
         in_force: progress(&app, stored.version).await?,
         policies: Vec::new(),
         next: None,
     };
-    // By scope and target, as they are in the set.
-    let place = |version: &PolicyVersion| version.target.to_string();
-    let shown = stored.documents.iter().skip_while(|it| {
-        let after = after.as_deref();
-        after.is_some_and(|after| place(it) != after)
-    });
+    let shown = stored.documents.iter();
+    let shown = shown.skip_while(|it| after.as_ref().is_some_and(|after| it.target <= *after));
     let mut last = None;
-    for version in shown.skip(usize::from(after.is_some())) {
+    for version in shown {
         let view = view(version);
         if page.policies.len() == limit || !budget.takes(&view) {
             page.next = last;
             break;
         }
-        last = Some(place(version));
+        last = Some(version.target.to_string());
         page.policies.push(view);
     }
     Ok(memory.json(&page))
+}
+
+/// The document after which a page begins, as `next` names it.
+fn place(text: &str) -> Result<PolicyTarget, ApiError> {
+    let (scope, name) = text.split_once(' ').unwrap_or((text, ""));
+    let scope: Result<PolicyScope, String> = scope.parse();
+    let target = scope.ok().map(|scope| PolicyTarget::of(scope, name));
+    target.and_then(Result::ok).ok_or_else(|| {
+        let words = "`after` takes the `next` of the page before, like \"pack core\"";
+        ApiError::field("after", words)
+    })
 }
 
 /// One document.

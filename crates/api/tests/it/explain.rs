@@ -60,6 +60,7 @@ fn said(state: QueueState, waits_for: Vec<Reason>) -> Explanation {
         }),
         estimate: None,
         no_estimate: None,
+        policy_version: Some(3),
     }
 }
 
@@ -124,6 +125,10 @@ async fn what_the_owner_says_is_told_with_words_and_pauses() {
     assert_eq!(
         body["waits"],
         "for a slot: 2 of 2 are taken, 1 waits before it"
+    );
+    assert_eq!(
+        (&body["policy_version"], &body["limit_scope"]),
+        (&json!(3), &json!("action"))
     );
     let lack = &body["waits_for"][0];
     assert_eq!((&lack["kind"], &lack["used"]), (&json!("limit"), &json!(2)));

@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) probe: Option<String>,
     /// Owners take no submissions and no news of actions before this is notified.
     pub(crate) hold: Option<Arc<Notify>>,
+    /// Owners answer no news of actions before the deadline.
+    pub(crate) silent: bool,
     /// How many executions each action's queue takes.
     pub(crate) room: Option<usize>,
     pub(crate) letters: Vec<(DeadLetter, Vec<u8>)>,
@@ -313,8 +315,15 @@ impl Commands for Fake {
     async fn action_changed(
         &self,
         action_ref: &str,
-        _deadline: Duration,
+        deadline: Duration,
     ) -> Result<Accepted, ClientError> {
+        if self.with(|state| state.silent) {
+            tokio::time::sleep(deadline).await;
+            return Err(ClientError::NotConfirmed {
+                request_id: RequestId::fresh(),
+                reason: "silence".to_owned(),
+            });
+        }
         let hold = self.with(|state| state.hold.clone());
         if let Some(hold) = hold {
             hold.notified().await;

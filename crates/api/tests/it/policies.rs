@@ -26,6 +26,8 @@ pub(crate) struct Kept {
     pub(crate) late: u16,
     /// Somebody else stores something each time before a change is stored.
     pub(crate) races: u32,
+    /// The store goes away when a change is stored.
+    pub(crate) fails_after_change: bool,
 }
 
 impl Kept {
@@ -107,6 +109,7 @@ impl PolicyStore for Fake {
                 state.policies.versions.push(version.clone());
                 versions.push(version);
             }
+            state.store_down |= state.policies.fails_after_change;
             PolicyOutcome::Stored {
                 set_version,
                 versions,
@@ -391,4 +394,119 @@ async fn what_a_path_or_a_body_names_wrongly_is_refused_with_its_field() {
         .post("/api/v1/policies", json!({"documents": []}).to_string())
         .await;
     assert_eq!(none.body["error"]["field"], "documents");
+}
+
+#[tokio::test]
+async fn what_a_change_changes_is_told_field_by_field_before_and_after() {
+    let api = Api::new();
+    api.fake
+        .add_action("core.echo", |spec| spec.policy.concurrency.limit = Some(2));
+    let five = defaults(&json!({"queue": {"max_length": 5}}));
+    assert_eq!(
+        api.put("/api/v1/policies/pack/core", &five).await.status,
+        200
+    );
+    let documents = json!({"documents": [
+        {"scope": "pack", "target": "core", "action_defaults": {"queue": {"max_length": 6, "on_full": "reject"}}},
+        {"scope": "action", "target": "core.echo", "policy": {"concurrency": {"limit": 3}}},
+        {"scope": "user", "target": "bob"},
+    ]});
+    let expected = json!([
+        {"scope": "pack", "target": "core", "result": "changed", "fields": [
+            {"field": "action_defaults.queue.max_length", "before": 5, "after": 6},
+            {"field": "action_defaults.queue.on_full", "before": null, "after": "reject"},
+        ]},
+        {"scope": "action", "target": "core.echo", "result": "changed", "fields": [
+            {"field": "policy.concurrency.limit", "before": 2, "after": 3},
+        ]},
+        {"scope": "user", "target": "bob", "result": "created", "fields": []},
+    ]);
+    for path in ["/api/v1/policies?dry_run=true", "/api/v1/policies"] {
+        let answer = api.post(path, documents.to_string()).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        assert_eq!(answer.body["differences"], expected, "{path}");
+    }
+    let again = api
+        .post("/api/v1/policies?dry_run=true", documents.to_string())
+        .await;
+    assert_eq!(
+        (&again.body["differences"], &again.body["others"]),
+        (&json!(null), &json!(0))
+    );
+    let removed = send(
+        &api,
+        "DELETE",
+        "/api/v1/policies/pack/core",
+        None,
+        &json!(null),
+    )
+    .await;
+    let of_it = &removed.body["differences"][0];
+    assert_eq!(of_it["result"], "removed", "{of_it}");
+    assert_eq!(
+        of_it["fields"][0],
+        json!({"field": "action_defaults.queue.max_length", "before": 6, "after": null})
+    );
+}
+
+#[tokio::test]
+async fn a_page_goes_on_where_a_document_was_that_is_gone() {
+    let api = Api::new();
+    for user in ["a%2F..%2F%C3%BC", "b%20c", "d"] {
+        let path = format!("/api/v1/policies/user/{user}");
+        let applied = api.put(&path, &json!({"tier": "gold"})).await;
+        assert_eq!(applied.status, 200, "{:?}", applied.body);
+    }
+    let first = api.get("/api/v1/policies?limit=2").await;
+    assert_eq!(first.body["policies"][0]["target"], "a/../ü");
+    assert_eq!(first.body["next"], "user b c");
+    let path = "/api/v1/policies/user/b%20c";
+    assert_eq!(
+        send(&api, "DELETE", path, None, &json!(null)).await.status,
+        200
+    );
+    let rest = api.get("/api/v1/policies?after=user%20b%20c").await;
+    let rest = rest.body["policies"].as_array().unwrap();
+    assert_eq!((rest.len(), &rest[0]["target"]), (1, &json!("d")));
+    for wrong in ["team%20x", "nonsense", "pack%20a.b"] {
+        let refused = api.get(&format!("/api/v1/policies?after={wrong}")).await;
+        assert_eq!(refused.status, 422, "{wrong}: {:?}", refused.body);
+        assert_eq!(refused.body["error"]["field"], "after");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_of_many_actions_that_are_gone_are_waited_for_once() {
+    let api = Api::new();
+    let names: Vec<String> = (0..40).map(|number| format!("core.a{number}")).collect();
+    let mut documents = Vec::new();
+    for name in &names {
+        api.fake.add_action(name, |_| ());
+        documents.push(
+            json!({"scope": "action", "target": name, "policy": {"concurrency": {"limit": 3}}}),
+        );
+    }
+    // Nobody answers before its deadline.
+    api.fake.with(|state| state.silent = true);
+    let asked = json!({"documents": documents});
+    let began = tokio::time::Instant::now();
+    let applied = api.post("/api/v1/policies", asked.to_string()).await;
+    assert_eq!(applied.status, 202, "{:?}", applied.body);
+    assert!(applied.body["pending_reason"].is_string());
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(6), "{took:?}");
+}
+
+#[tokio::test]
+async fn what_is_stored_is_not_said_to_have_failed_when_the_store_goes_away() {
+    let api = Api::new();
+    api.fake
+        .with(|state| state.policies.fails_after_change = true);
+    let applied = api
+        .put("/api/v1/policies/user/ann", &json!({"tier": "gold"}))
+        .await;
+    assert_eq!(applied.status, 202, "{:?}", applied.body);
+    assert_eq!(applied.body["changed"][0]["version"], 1);
+    let why = applied.body["pending_reason"].as_str().unwrap();
+    assert!(why.contains("cannot be read"), "{why}");
 }

@@ -62,6 +62,12 @@ async fn inherited(system: &System) -> anyhow::Result<()> {
          scope: user\ntarget: ann\ntier: gold\n---\n\
          scope: user\ntarget: '*'\npolicy: {priority: {max: normal}}\n",
     )?;
+    let diff = ["policy", "diff", &documents];
+    let differs = attune(system, 1, &diff).await?;
+    ensure!(
+        differs.contains("action_defaults.queue.max_length") && differs.contains("user"),
+        "{differs}"
+    );
     policy(
         system,
         &[
@@ -74,6 +80,8 @@ async fn inherited(system: &System) -> anyhow::Result<()> {
         ],
     )
     .await?;
+    let same = attune(system, 0, &diff).await?;
+    ensure!(same.contains("nothing to change: 3 of 3"), "{same}");
     let given = [
         priority_of(system, "ann", &[]).await?,
         priority_of(system, "bob", &["--priority", "critical"]).await?,
@@ -102,10 +110,23 @@ async fn inherited(system: &System) -> anyhow::Result<()> {
     );
 
     policy(system, &["remove", "pack", "doc"]).await?;
+    let between = ["policy", "diff", "--from", "1", "pack", "doc", "--json"];
+    let between: Value = serde_json::from_str(&attune(system, 1, &between).await?)?;
+    ensure!(
+        between["differences"][0]["result"] == "removed",
+        "{between}"
+    );
+    let bad = ["policy", "diff", "--from", "1", "--to", "9", "pack", "doc"];
+    let bad = attune(system, 2, &bad).await?;
+    ensure!(bad.contains("no version 9"), "{bad}");
     let last = priority_of(system, "ann", &[]).await?;
     ensure!(last == "normal", "{last}");
     let history = attune(system, 0, &["policy", "history", "pack", "doc"]).await?;
     ensure!(history.contains("removed"), "{history}");
+    let waiting = api.executions(REF).await?;
+    let id = waiting[0]["id"].to_string();
+    let why: Value = serde_json::from_str(&attune(system, 0, &["explain", &id, "--json"]).await?)?;
+    ensure!(why["policy_version"] == 2, "{why}");
     attune(system, 0, &["queues", "resume", REF]).await?;
     let executions = api.until_idle(REF).await?;
     promises_are_kept(system, &executions).await?;

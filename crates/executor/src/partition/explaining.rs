@@ -63,6 +63,10 @@ impl Partition {
             let explain = |queue: &mut ActionQueue| queue.explain(now, execution_id, pool, times);
             self.queues.with_existing(action.id, explain).flatten()
         });
+        let explained = explained.map(|said| Explanation {
+            policy_version: Some(self.policies.version),
+            ..said
+        });
         explained.ok_or_else(|| {
             let words = format!("execution {execution_id} neither waits nor runs");
             Reject::new(RejectCode::AlreadyEnded, words)

@@ -333,6 +333,7 @@ fn explained(
         order_key: None,
         estimate: None,
         no_estimate: None,
+        policy_version: None,
     }
 }
 

@@ -64,6 +64,7 @@ impl Asked {
                 order,
                 sets_priorities,
                 t_ns,
+                ..
             } => {
                 if *sets_priorities {
                     self.priorities_set.insert(action_ref.clone());
@@ -199,9 +200,7 @@ fn completed(facts: &Facts) -> HashSet<ActionId> {
 }
 
 fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
-    if facts.policies.says_of_users() {
-        return;
-    }
+    let names = facts.names();
     let completed = completed(facts);
     let mut entries: Vec<(ExecutionId, u32, &Request)> = facts
         .requests
@@ -218,6 +217,10 @@ fn judge_entries(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>
         let (Some(queue), Some(known)) = (&request.queue, facts.execution(id)) else {
             continue;
         };
+        let user = request.user.and_then(|user| names.get(&user).copied());
+        if facts.policies.may_lower(user) {
+            continue;
+        }
         if known.action.is_some_and(|action| {
             facts.asked.sets_priorities(action) || completed.contains(&action)
         }) {

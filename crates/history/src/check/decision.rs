@@ -32,7 +32,8 @@ pub(super) enum What {
     Revoked(Key, Option<i64>),
     /// Its try has ended, and it keeps its slot until this time.
     Kept(Key, i64),
-    Bounds(Bounds),
+    /// With how many may wait, if that is recorded.
+    Bounds(Bounds, Option<u32>),
     Totals {
         counts: Box<Counts>,
         /// Whether nothing could be granted for want of room in the pool, because operators hold it, or

@@ -12,6 +12,7 @@ use attune_core::{
 
 use super::asked::Asked;
 use super::decision::{Bounds, Counts, Decision, What};
+use super::documents::Inheriting;
 use super::operations::Operations;
 use super::pauses::Pauses;
 use super::policies::Policies;
@@ -92,6 +93,7 @@ pub(super) struct Facts {
     pub(super) pauses: Pauses,
     pub(super) operations: Operations,
     pub(super) policies: Policies,
+    pub(super) inheriting: Inheriting,
     pub(super) rates: Rates,
     /// The partition of each action.
     partitions: HashMap<ActionId, PartitionId>,
@@ -166,6 +168,14 @@ impl Facts {
         )
     }
 
+    /// The names of users in whose favour something was asked for.
+    pub(super) fn names(&self) -> HashMap<u32, &str> {
+        let names = self.refs.iter();
+        names
+            .map(|(name, number)| (*number, name.as_str()))
+            .collect()
+    }
+
     fn intern(&mut self, action_ref: &str) -> u32 {
         if let Some(number) = self.refs.get(action_ref) {
             return *number;
@@ -216,6 +226,7 @@ impl Facts {
         self.pauses.add(number, record);
         self.operations.add(number, record);
         self.policies.add(number, record);
+        self.inheriting.add(record);
         let broken = self.witnesses.add(number, record);
         self.violations.extend(broken);
         match record {
@@ -246,17 +257,21 @@ impl Facts {
                 action_ref,
                 priority,
                 delayed,
+                requested_by,
                 t_ns,
             } => {
+                let user = requested_by.as_deref().map(|name| self.intern(name));
                 let action_ref = self.intern(action_ref);
                 let request = self.requests.entry(*request_id).or_default();
                 request.invokes += 1;
                 request.last_invoked = request.last_invoked.max(Some(*t_ns));
                 let queue = (action_ref, *priority);
                 request.differs |= request.queue.is_some_and(|first| first != queue)
+                    || (request.invokes > 1 && request.user != user)
                     || (request.invokes > 1 && request.delayed != *delayed);
                 request.delayed = *delayed;
                 request.queue = Some(queue);
+                request.user = user;
                 let first = request.invoked.get_or_insert((*t_ns, number));
                 *first = (*first).min((*t_ns, number));
             }
@@ -466,6 +481,7 @@ impl Facts {
                 limit,
                 group_limit,
                 demands,
+                max_length,
                 epoch,
                 t_ns,
                 ..
@@ -475,7 +491,7 @@ impl Facts {
                     group_limit: *group_limit,
                     demands: *demands,
                 };
-                (action_id, epoch, t_ns, What::Bounds(bounds))
+                (action_id, epoch, t_ns, What::Bounds(bounds, *max_length))
             }
             Record::Totals {
                 action_id,

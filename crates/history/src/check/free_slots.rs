@@ -33,7 +33,7 @@ pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violati
     for (action_id, decisions) in &facts.decisions {
         // Who waits may lack room in the limit of its group, and then nobody's slot is free for it.
         let is_grouped = |decision: &Decision| match &decision.what {
-            What::Bounds(bounds) | What::Granted(_, bounds, ..) => bounds.demands.is_some(),
+            What::Bounds(bounds, _) | What::Granted(_, bounds, ..) => bounds.demands.is_some(),
             _ => false,
         };
         if decisions.iter().any(is_grouped) {
@@ -145,7 +145,7 @@ impl Slots<'_> {
                     self.wait(*id);
                 }
             }
-            What::Bounds(bounds) => self.limit = Some(bounds.limit),
+            What::Bounds(bounds, _) => self.limit = Some(bounds.limit),
             What::Totals { held_up, .. } => self.held_up = *held_up,
             // Of what is grouped nothing is judged here, and who keeps a slot holds it.
             What::Moved(..) | What::Grouped(..) | What::Kept(..) => {}

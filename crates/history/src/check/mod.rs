@@ -11,11 +11,12 @@
 //! (I2, I3, I4, I6, I7, I10 as the owner decided), `programs` (I2, I3, I5 as programs saw it
 //! themselves), `outcomes` (I4 and I5 as the store has it), `witnesses` (I5 and I7 as listeners
 //! and the stats persister saw it), `times` (I4: how long things took), `asked` (I1, I2, I3 by
-//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11), `policies` (I12),
+//! what clients and the API said), `pauses` (I2: what operators hold), `rates` (I8), `operations` (I11), `policies` and `documents` (I12),
 //! `rounds` (I6: owners that do nothing).
 
 mod asked;
 mod decision;
+mod documents;
 mod facts;
 mod free_slots;
 mod operations;
@@ -152,6 +153,8 @@ pub struct Judged {
     pub operations: u64,
     /// Versions of the policy set under which partitions decided.
     pub policies: u64,
+    /// Acceptances and grants held against what documents say in such a version.
+    pub documents: u64,
     /// Starts held against a rate or an interval, and acceptances against a quota.
     pub rates: u64,
     /// Grants held against the turns of others who waited.

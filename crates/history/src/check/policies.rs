@@ -4,16 +4,18 @@
 //! said that all partitions decide under a version, whoever takes one over decides under no older one.
 //!
 //! An owner writes the version down with the decisions of a round, in their order: all that follow were
-//! made under it.
+//! made under it. What is said in a version is known where the API recorded every change up to it since the one
+//! that is asked about; what of that owners did is judged by `documents`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use attune_core::{ActionRef, Epoch, PartitionId, PolicyTarget};
 use attune_record::{PolicyChange, Record};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::facts::Facts;
-use super::{Judged, Promise, Violation, violation};
+use super::{Judged, Promise, Violation, documents, violation};
 
 /// A version under which an owner decides from then on.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +39,32 @@ pub(super) struct Policies {
     in_force: BTreeMap<PartitionId, Vec<InForce>>,
     /// When each partition was taken.
     acquired: HashMap<(PartitionId, Epoch), i64>,
-    asked: HashMap<Uuid, Vec<PolicyTarget>>,
+    asked: HashMap<Uuid, Vec<(PolicyTarget, Said)>>,
+    /// With which changes each version was told.
+    stored: BTreeMap<i64, Vec<Uuid>>,
     told: Vec<Told>,
+}
+
+/// What a change says of a target.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Said {
+    /// It is not recorded.
+    Unknown,
+    /// Nothing: there is no document.
+    Nothing,
+    /// This, as it is stored.
+    This(Value),
+}
+
+impl Said {
+    /// Whether it may say something at a path.
+    fn may_say(&self, pointer: &str) -> bool {
+        match self {
+            Self::Unknown => true,
+            Self::Nothing => false,
+            Self::This(value) => value.pointer(pointer).is_some_and(|it| !it.is_null()),
+        }
+    }
 }
 
 impl Policies {
@@ -62,43 +88,119 @@ impl Policies {
                 self.acquired.entry((*partition, *epoch)).or_insert(*t_ns);
             }
             Record::Policies(PolicyChange::Asked {
-                policy_id, targets, ..
+                policy_id,
+                targets,
+                says,
+                ..
             }) => {
-                let targets = targets.iter().filter_map(|target| {
+                let targets = targets.iter().enumerate().filter_map(|(at, target)| {
                     let (scope, name) = target.split_once(' ').unwrap_or((target, ""));
-                    PolicyTarget::of(scope.parse().ok()?, name).ok()
+                    let said = match says.get(at) {
+                        None => Said::Unknown,
+                        Some(None) => Said::Nothing,
+                        Some(Some(value)) => Said::This(value.clone()),
+                    };
+                    Some((PolicyTarget::of(scope.parse().ok()?, name).ok()?, said))
                 });
                 self.asked.insert(*policy_id, targets.collect());
             }
             Record::Policies(PolicyChange::Told {
+                policy_id,
                 set_version,
-                in_force: true,
+                in_force,
                 t_ns,
-                ..
-            }) => self.told.push(Told {
-                set_version: *set_version,
-                t_ns: *t_ns,
-                record: number,
-            }),
+            }) => {
+                let stored = self.stored.entry(*set_version).or_default();
+                stored.push(*policy_id);
+                self.told.extend(in_force.then_some(Told {
+                    set_version: *set_version,
+                    t_ns: *t_ns,
+                    record: number,
+                }));
+            }
             _ => {}
         }
     }
 
-    /// Whether an action may have inherited something at some time.
+    /// Whether an action may have inherited an order or priorities at some time. What was said of an action
+    /// itself was asked for as a change of it.
     pub(super) fn may_complete(&self, action_ref: &ActionRef) -> bool {
-        let mut targets = self.asked.values().flatten();
-        targets.any(|target| target.covers(action_ref))
+        let mut said = self.asked.values().flatten();
+        said.any(|(target, said)| {
+            let inherits = matches!(target, PolicyTarget::Global | PolicyTarget::Pack(_));
+            inherits
+                && target.covers(action_ref)
+                && (said.may_say("/action_defaults/priority")
+                    || said.may_say("/action_defaults/queue/ordering"))
+        })
     }
 
-    /// Whether something was said of users at some time.
-    pub(super) fn says_of_users(&self) -> bool {
-        let mut targets = self.asked.values().flatten();
-        targets.any(|target| matches!(target, PolicyTarget::User(_)))
+    /// Whether the priorities of a user may have been lowered at some time; of somebody, where it is not
+    /// known for whom something was asked for.
+    pub(super) fn may_lower(&self, user: Option<&str>) -> bool {
+        let mut said = self.asked.values().flatten();
+        said.any(|(target, said)| {
+            let PolicyTarget::User(name) = target else {
+                return false;
+            };
+            let is_meant = match user {
+                None => true,
+                Some("") => false,
+                Some(user) => name == user || name == PolicyTarget::EVERY_USER,
+            };
+            is_meant && said.may_say("/policy/priority/max")
+        })
     }
+
+    /// Whether any document was recorded with what it says.
+    pub(super) fn are_known(&self) -> bool {
+        let mut said = self.asked.values().flatten();
+        said.any(|(_, said)| *said != Said::Unknown)
+    }
+
+    /// What is said of a target in a version of the set: nothing known where a version between the newest
+    /// change of it that was told and this one was not told, since that may have changed it.
+    pub(super) fn said(&self, target: &PolicyTarget, version: i64) -> Said {
+        let mut expected = version;
+        for (stored, changes) in self.stored.range(..=version).rev() {
+            if *stored != expected {
+                return Said::Unknown;
+            }
+            let mut changes = changes.iter().filter_map(|id| self.asked.get(id)).flatten();
+            if let Some((_, said)) = changes.find(|(of, _)| of == target) {
+                return said.clone();
+            }
+            // One that was told of what was so already tells nothing of what has made it so.
+            if changes_nothing(self, *stored) {
+                return Said::Unknown;
+            }
+            expected -= 1;
+        }
+        match expected {
+            0 => Said::Nothing,
+            _ => Said::Unknown,
+        }
+    }
+
+    /// The version of the set under which an owner decided at a record, and whether it is known.
+    pub(super) fn version_at(&self, partition: PartitionId, epoch: Epoch, record: u32) -> i64 {
+        let versions = self.in_force.get(&partition).into_iter().flatten();
+        let before = versions.filter(|it| it.epoch == epoch && it.record < record);
+        before
+            .max_by_key(|it| it.record)
+            .map_or(0, |it| it.set_version)
+    }
+}
+
+/// Whether none of the changes that were told with a version is recorded.
+fn changes_nothing(policies: &Policies, version: i64) -> bool {
+    let told = policies.stored.get(&version).into_iter().flatten();
+    !told.into_iter().any(|id| policies.asked.contains_key(id))
 }
 
 pub(super) fn judge(facts: &Facts, judged: &mut Judged, broken: &mut Vec<Violation>) {
     let policies = &facts.policies;
+    documents::judge(facts, judged, broken);
     for (partition, versions) in &policies.in_force {
         let mut versions = versions.clone();
         versions.sort_by_key(|it| (it.epoch, it.record));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use attune_core::{Epoch, ExecutionId, PartitionId, WorkerId};
 
 use super::facts::Key;
-use attune_record::{FaultPhase, ProcessPhase, Record};
+use attune_record::{FaultPhase, ProcessPhase, Record, TimeBounds};
 
 /// What a process that is killed recorded this long before may be lost, in nanoseconds.
 const LAST_MOMENTS: i64 = 1_000_000_000;
@@ -92,13 +92,13 @@ impl Processes {
             Record::ProcessExit { pid, t_ns, .. } => {
                 self.exits.entry(*pid).or_default().push(*t_ns);
             }
-            Record::Bounds {
+            Record::Bounds(TimeBounds {
                 partitions,
                 lease_ttl_ms,
                 worker_ttl_ms,
                 worker_grace_ms,
                 ..
-            } => {
+            }) => {
                 let nanos = |ms: u64| {
                     i64::try_from(ms).map_or(i64::MAX / 8, |ms| ms.saturating_mul(1_000_000))
                 };

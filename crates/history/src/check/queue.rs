@@ -33,6 +33,7 @@
 
 mod gone;
 mod keeping;
+mod length;
 mod order;
 mod room;
 mod shares;
@@ -47,6 +48,7 @@ use super::decision::{Bounds, Counts, What};
 use super::facts::{Facts, Key};
 use super::{Judged, Promise, Violation, violation};
 use gone::Expected;
+use length::Length;
 use shares::Shares;
 
 /// An owner that granted so many in one step goes on in the next round.
@@ -119,6 +121,8 @@ struct Replay<'a> {
     latest: i64,
     /// The limits in force, once this epoch's records have named them.
     bounds: Option<Bounds>,
+    /// How many may wait, and who came.
+    length: Length,
     /// What freed a slot last.
     freed: Option<u32>,
     /// Grants in this round.
@@ -162,6 +166,7 @@ impl<'a> Replay<'a> {
             is_contradictory: false,
             latest: i64::MIN,
             bounds: None,
+            length: Length::default(),
             freed: None,
             granted: 0,
             is_stuck: false,
@@ -190,6 +195,7 @@ impl<'a> Replay<'a> {
         self.is_contradictory = false;
         self.latest = i64::MIN;
         self.bounds = None;
+        self.length = Length::default();
         self.freed = None;
         self.granted = 0;
         self.counts = None;
@@ -265,10 +271,12 @@ impl<'a> Replay<'a> {
             }
             What::Revoked(key, not_before) => {
                 self.release(record, key);
+                self.length.is_put_back();
                 self.put_back(record, key, not_before);
             }
-            What::Bounds(bounds) => {
+            What::Bounds(bounds, max_length) => {
                 self.set_rule(bounds.demands);
+                self.length.set(max_length);
                 self.bounds = Some(bounds);
                 self.freed = Some(record);
             }
@@ -278,6 +286,7 @@ impl<'a> Replay<'a> {
                 goes_on,
             } => {
                 self.judge_expected();
+                self.judge_length(record, &counts, held_up || goes_on);
                 self.end_round(record, *counts, held_up || goes_on);
             }
         }
@@ -288,6 +297,7 @@ impl<'a> Replay<'a> {
             return;
         }
         self.added.enqueued += 1;
+        self.length.comes(id);
         let known = self.facts.execution(id);
         if let Some(at) = known.and_then(|known| known.at) {
             self.is_contradictory |= at < self.latest;
@@ -372,6 +382,7 @@ impl<'a> Replay<'a> {
     /// Says whether it waited.
     fn leave(&mut self, id: ExecutionId) -> bool {
         self.tried.remove(&id);
+        self.length.leaves(id);
         let (group, lane) = (self.group(id), self.lane(id));
         let lanes = self.waiting.get_mut(&group);
         let lane = lanes.and_then(|lanes| lanes.get_mut(&lane?));

@@ -26,6 +26,9 @@ pub(super) struct Request {
     /// The API's last answer: when, and whether an owner had no room for it.
     pub(super) last_answered: Option<(i64, bool)>,
     pub(super) queue: Option<(u32, Priority)>,
+    /// For whom it was made, if that is recorded: a name of [`names`](super::facts::Facts::names), the empty
+    /// one of whoever names nobody.
+    pub(super) user: Option<u32>,
     /// Whether it was made to be held up.
     pub(super) delayed: bool,
     /// Whether it was not the same each time that it was made.

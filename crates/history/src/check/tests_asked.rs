@@ -19,6 +19,7 @@ impl World {
             limit,
             order,
             sets_priorities: false,
+            inherits_length: false,
             t_ns,
         });
     }
@@ -183,6 +184,7 @@ fn i1_a_confirm_for_an_action_that_there_is_not_binds_nobody() {
         action_ref: "core.unknown".to_owned(),
         priority: NORMAL,
         delayed: false,
+        requested_by: None,
         t_ns,
     });
     world.push(|t_ns| Record::Confirmed {

@@ -64,6 +64,7 @@ impl World {
             limit: Some(limit),
             group_limit: None,
             demands: None,
+            max_length: None,
             epoch,
             round: 0,
             t_ns: 0,

@@ -406,9 +406,7 @@ fn i4_a_slot_that_stays_with_a_dead_worker() {
     assert_breaks(&slow, Promise::I4);
     // Without the bounds, nothing is too slow.
     let mut unbounded = slow;
-    forget(&mut unbounded, |record| {
-        matches!(record, Record::Bounds { .. })
-    });
+    forget(&mut unbounded, |record| matches!(record, Record::Bounds(_)));
     assert_clean(&unbounded);
     // A worker that says itself that it lost its lease is as dead.
     let mut lost = death(9);

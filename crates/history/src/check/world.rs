@@ -9,7 +9,7 @@ use attune_core::{
 use uuid::Uuid;
 
 use super::{FinalLine, FinalRow};
-use attune_record::{ProcessPhase, Record};
+use attune_record::{ProcessPhase, Record, TimeBounds};
 
 pub(super) const ACTION: ActionId = ActionId(7);
 pub(super) const PARTITION: PartitionId = PartitionId(0);
@@ -74,12 +74,14 @@ impl World {
             t: 0,
             counts: [0; 4],
         };
-        world.push(|t_ns| Record::Bounds {
-            partitions: 1,
-            lease_ttl_ms: 1000,
-            worker_ttl_ms: 2000,
-            worker_grace_ms: 1000,
-            t_ns,
+        world.push(|t_ns| {
+            Record::Bounds(TimeBounds {
+                partitions: 1,
+                lease_ttl_ms: 1000,
+                worker_ttl_ms: 2000,
+                worker_grace_ms: 1000,
+                t_ns,
+            })
         });
         for (role, pid) in DAEMONS {
             world.phase(role, pid, ProcessPhase::Began);
@@ -248,6 +250,7 @@ impl World {
             action_ref: ACTION_REF.to_owned(),
             priority,
             delayed: false,
+            requested_by: None,
             t_ns,
         });
     }

@@ -23,6 +23,12 @@ pub(crate) const DELAYED: &str = "chaos.delayed";
 const WAIT_SECONDS: u32 = 3600;
 /// Some of each label may start in any two seconds.
 const RATED: &str = "chaos.rated";
+/// The actions of this pack leave it to policy documents how many may wait.
+pub(crate) const BOUND_PACK: &str = "bound";
+/// How many there are.
+const BOUND_COUNT: u64 = 4;
+/// Users of whom documents say something.
+pub(crate) const USERS: [&str; 2] = ["user0", "user1"];
 /// Kills the worker that runs it.
 pub(crate) const POISON: &str = "chaos.poison";
 
@@ -261,7 +267,13 @@ impl Action {
             kind,
             weight,
         });
-        let special = ordinary.chain(special);
+        let bound = (0..BOUND_COUNT).map(|number| Self {
+            action_ref: format!("{BOUND_PACK}.a{number}"),
+            policy: Policy::plain(Some(2)),
+            kind: Kind::Sleep,
+            weight: 24,
+        });
+        let special = ordinary.chain(special).chain(bound);
         let lasting = [
             (LONELY.to_owned(), Kind::Noop, None),
             (LARGE.to_owned(), Kind::Large, Some(5)),
@@ -282,6 +294,11 @@ impl Action {
     /// Whether it only shows that the rest goes on.
     pub(crate) fn is_probe(&self) -> bool {
         self.kind == Kind::Probe
+    }
+
+    /// Whether it leaves it to policy documents how many may wait.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.action_ref.starts_with(BOUND_PACK)
     }
 
     /// The action as the API takes it. `program` is this very program, `history` the folder of
@@ -316,6 +333,11 @@ impl Action {
                 "max_executions": 6, "window_seconds": 2, "by": ["labels.k"],
             });
             spec["policy"]["min_interval_ms"] = json!(20);
+        }
+        if self.is_bound()
+            && let Some(queue) = spec["policy"]["queue"].as_object_mut()
+        {
+            queue.remove("max_length");
         }
         if self.kind == Kind::Large {
             spec["env"] = json!({"PAD": "x".repeat(20_000)});

@@ -141,6 +141,14 @@ pub(crate) async fn check(
         let words = format!("{pauses} faults `pauses`, and check-history judged no pause");
         findings.lines.push(words);
     }
+    let changes = faults_by_kind(rig).get("documents").copied().unwrap_or(0);
+    let judged_documents = by_checker
+        .as_ref()
+        .and_then(|(line, _)| line["judged"]["documents"].as_u64());
+    if changes >= MANY_PAUSES && judged_documents == Some(0) {
+        let words = format!("{changes} faults `documents`, and check-history judged no document");
+        findings.lines.push(words);
+    }
     // Of no promise's own: a daemon that ends badly is a finding all the same.
     findings.lines.extend(problems);
     let rooms = std::fs::read_dir(folder.join("work"))?.count();

@@ -59,6 +59,7 @@ impl Ledger {
         let fields = json!({
             "request_id": submission["request_id"], "action_ref": submission["action_ref"],
             "priority": submission["priority"], "delayed": !submission["not_before"].is_null(),
+            "requested_by": submission["requested_by"].as_str().unwrap_or_default(),
         });
         self.notes.add("submit_invoke", fields)
     }

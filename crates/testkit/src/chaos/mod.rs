@@ -8,6 +8,7 @@ mod actions;
 mod amqp;
 mod check;
 mod daemon_faults;
+mod document_faults;
 mod fleet;
 mod http;
 mod lasting_faults;

@@ -17,7 +17,9 @@ use super::lasting_faults::Clocks;
 use super::notes::Notes;
 use super::servers::Servers;
 use super::stranger::Stranger;
-use super::{Say, daemon_faults, lasting_faults, message_faults, room_faults, server_faults};
+use super::{
+    Say, daemon_faults, document_faults, lasting_faults, message_faults, room_faults, server_faults,
+};
 
 /// How long healing is tried again, when somebody disturbs just then.
 pub(crate) const INSIST: Duration = Duration::from_secs(60);
@@ -70,6 +72,7 @@ pub(crate) struct Fault {
 pub(crate) fn faults() -> impl Iterator<Item = &'static Fault> {
     [
         daemon_faults::FAULTS,
+        document_faults::FAULTS,
         lasting_faults::FAULTS,
         message_faults::FAULTS,
         room_faults::FAULTS,

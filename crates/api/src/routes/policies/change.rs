@@ -9,6 +9,9 @@ use attune_store::{DocumentChange, PolicyChanges, PolicyVersion};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Value, json};
+use tokio::time::Instant;
 use tracing::warn;
 use uuid::Uuid;
 
@@ -19,13 +22,16 @@ use crate::routes::{App, lost_task};
 
 /// How long it is waited for a change to be in force everywhere.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The owners of how many actions are told at once that these have changed.
+const TOLD_AT_ONCE: usize = 16;
 
 pub(super) async fn change(app: App, asked: Asked, dry_run: bool) -> Result<Response, ApiError> {
     if dry_run {
-        let (set_version, others) = policies::check(&app.ports, &asked).await?;
+        let (set_version, differences) = policies::check(&app.ports, &asked).await?;
         let answer = PolicyApplied {
             changed: Vec::new(),
-            others,
+            others: differences.len(),
+            differences,
             applied: InForce::Pending,
             in_force: progress(&app, set_version).await?,
             pending_reason: Some("nothing was stored: it was only checked".to_owned()),
@@ -48,8 +54,23 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
     let mut applies = Vec::new();
     let before = |changes: &PolicyChanges| applies = about_to_store(&app, policy_id, changes);
     let stored = policies::store(&app.ports, &asked, before).await?;
-    let pending_reason = tell(&app, &asked, &stored).await;
-    let in_force = progress(&app, stored.set_version).await?;
+    let mut pending_reason = tell(&app, &asked, &stored).await;
+    // It is stored whatever comes from here on, and an answer that says otherwise would be wrong.
+    let in_force = match progress(&app, stored.set_version).await {
+        Ok(in_force) => in_force,
+        Err(error) => {
+            let words = format!(
+                "in how many partitions it is in force cannot be read: {}",
+                error.detail.message
+            );
+            pending_reason.get_or_insert(words);
+            PolicyProgress {
+                set_version: stored.set_version,
+                in_force_in: 0,
+                partitions: app.options.partitions,
+            }
+        }
+    };
     let is_in_force = pending_reason.is_none() && in_force.in_force_in >= in_force.partitions;
     record(&app, || {
         Record::Policies(PolicyChange::Told {
@@ -60,8 +81,9 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
         })
     });
     for (apply_id, action_ref) in applies {
-        let action = app.ports.actions.find_action(&action_ref).await?;
-        if let Some(action) = action {
+        // Whoever submits an action that is not at hand asks the store again.
+        let action = app.ports.actions.find_action(&action_ref).await;
+        if let Ok(Some(action)) = action {
             record(&app, || Record::ApplyOk {
                 apply_id,
                 action_id: action.id,
@@ -70,7 +92,6 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
             });
             let learnt = app.catalog.learn(action, app.check_deadline()).await;
             if let Err(error) = learnt {
-                // Whoever submits it asks the store again.
                 warn!(action.r#ref = %action_ref, error.message = %error.detail.message, "a changed action is not at hand yet");
             }
         }
@@ -88,6 +109,7 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
     }
     Ok(PolicyApplied {
         changed: stored.versions.iter().map(view).collect(),
+        differences: stored.differences,
         others: stored.unchanged,
         applied: match is_in_force {
             true => InForce::Now,
@@ -105,6 +127,7 @@ fn about_to_store(app: &App, policy_id: Uuid, changes: &PolicyChanges) -> Vec<(U
         Record::Policies(PolicyChange::Asked {
             policy_id,
             targets: targets.map(|(target, _)| target.to_string()).collect(),
+            says: changes.documents.iter().map(|(_, it)| said(it)).collect(),
             t_ns: now_ns(),
         })
     });
@@ -118,6 +141,7 @@ fn about_to_store(app: &App, policy_id: Uuid, changes: &PolicyChanges) -> Vec<(U
                 limit: spec.policy.concurrency.limit,
                 order: spec.policy.order(),
                 sets_priorities: spec.policy.priority.sets_any(),
+                inherits_length: spec.policy.queue.max_length.is_none(),
                 t_ns: now_ns(),
             });
             applies.push((apply_id, spec.action_ref.clone()));
@@ -126,14 +150,40 @@ fn about_to_store(app: &App, policy_id: Uuid, changes: &PolicyChanges) -> Vec<(U
     applies
 }
 
+/// What a change says of its target from then on.
+fn said(change: &DocumentChange) -> Option<Value> {
+    match change {
+        DocumentChange::Document(document) => Some(document.clone()),
+        DocumentChange::Action(spec) => Some(json!(spec.policy)),
+        DocumentChange::Removed => None,
+    }
+}
+
 /// Tells all owners, and those of the actions that were changed; why some do not go by it yet. Also when
 /// nothing changed: an owner may have missed the change before.
 async fn tell(app: &App, asked: &Asked, stored: &Stored) -> Option<String> {
-    let deadline = app.options.submit_timeout.min(PATIENCE);
+    let patience = app.options.submit_timeout.min(PATIENCE);
+    let until = Instant::now() + patience;
     let partitions: Vec<PartitionId> = (0..app.options.partitions).map(PartitionId).collect();
     let commands = &app.ports.commands;
-    let told = commands.policies_changed(stored.set_version, &partitions, deadline);
-    let failed: Vec<_> = told.await.into_iter().filter_map(Result::err).collect();
+    let told = commands.policies_changed(stored.set_version, &partitions, patience);
+    // All within the same time: a thousand actions of an owner that is gone must not take a thousand times
+    // as long as one.
+    let mut actions: Vec<ActionRef> = Vec::new();
+    for (target, _) in &asked.documents {
+        if let PolicyTarget::Action(action_ref) = target {
+            actions.push(action_ref.clone());
+        }
+    }
+    let actions = stream::iter(actions).map(|action_ref| async move {
+        let left = until.saturating_duration_since(Instant::now());
+        let told = commands.action_changed(action_ref.as_str(), left).await;
+        told.err()
+            .map(|error| format!("{action_ref}: {}", why_pending(error)))
+    });
+    let actions = actions.buffered(TOLD_AT_ONCE).collect::<Vec<_>>();
+    let (told, actions) = tokio::join!(told, actions);
+    let failed: Vec<_> = told.into_iter().filter_map(Result::err).collect();
     let mut reasons = Vec::new();
     let many = failed.len();
     if let Some(error) = failed.into_iter().next() {
@@ -143,15 +193,7 @@ async fn tell(app: &App, asked: &Asked, stored: &Stored) -> Option<String> {
             "{many} of {all} partitions have not said that they go by it: {why}"
         ));
     }
-    for (target, _) in &asked.documents {
-        if let PolicyTarget::Action(action_ref) = target {
-            let told = commands.action_changed(action_ref.as_str(), deadline).await;
-            reasons.extend(
-                told.err()
-                    .map(|error| format!("{action_ref}: {}", why_pending(error))),
-            );
-        }
-    }
+    reasons.extend(actions.into_iter().flatten());
     reasons.into_iter().next()
 }
 
