@@ -57,6 +57,11 @@ impl ActionQueue {
         opens
     }
 
+    /// When anybody may start as far as starts of all together are counted; `None` when that is now.
+    pub(crate) fn starts_are_free_at(&self) -> Option<Millis> {
+        self.meters.as_ref()?.until(&self.limits)
+    }
+
     /// Whether somebody who demands this could start now as far as starts are counted.
     pub(super) fn may_start(&self, demand: Option<&Demand>) -> bool {
         let key = demand.map_or(GroupKey::default(), |demand| demand.rate);
