@@ -52,6 +52,8 @@ pub enum OperationName {
     Reprioritise,
     /// Lets what waits go before all others of its action, in the order of acceptance.
     MoveToFront,
+    /// Something that this release does not know. It is only told, and cannot be asked for.
+    Unknown,
 }
 
 /// An operator asks for a bulk operation.
@@ -101,8 +103,11 @@ pub struct OperationView {
     pub id: OperationId,
     /// What it does.
     pub kind: OperationName,
-    /// To which executions.
+    /// To which executions; empty where its kind is `unknown`.
     pub filter: OperationFilter,
+    /// Why its kind is `unknown`: what is stored of it and is of a later release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
     /// The priority that it gives, if it does.
     #[schema(value_type = Option<words::Priority>)]
     pub priority: Option<Priority>,

@@ -304,6 +304,7 @@ fn said(operation: &OperationView) -> String {
         OperationName::Clear | OperationName::Cancel => "cancelled",
         OperationName::Reprioritise => "reprioritised",
         OperationName::MoveToFront => "moved to the front",
+        OperationName::Unknown => "done",
     };
     let mut text = format!(
         "operation {}: {} of {} {done}",

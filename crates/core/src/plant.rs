@@ -33,6 +33,8 @@ pub enum Bug {
     NoClaim,
     /// An owner that was overtaken still writes.
     NoFence,
+    /// A queue that waits for its rate is looked at every ten seconds, and not when there is room again.
+    NoWake,
     /// A page of a bulk operation is carried out twice.
     PageTwice,
     /// Whoever takes a partition over does not know what operators hold.
@@ -69,7 +71,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -83,6 +85,7 @@ impl Bug {
         Self::NoAgeing,
         Self::NoClaim,
         Self::NoFence,
+        Self::NoWake,
         Self::PageTwice,
         Self::PauseForgotten,
         Self::PoliciesLate,
@@ -117,6 +120,7 @@ impl Bug {
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",
             Self::NoFence => "no-fence",
+            Self::NoWake => "no-wake",
             Self::PageTwice => "page-twice",
             Self::PauseForgotten => "pause-forgotten",
             Self::PoliciesLate => "policies-late",

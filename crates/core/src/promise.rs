@@ -16,6 +16,7 @@ pub enum Promise {
     I6,
     I7,
     I8,
+    I9,
     I10,
     I11,
     I12,
@@ -23,7 +24,7 @@ pub enum Promise {
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::I1,
         Self::I2,
         Self::I3,
@@ -32,6 +33,7 @@ impl Promise {
         Self::I6,
         Self::I7,
         Self::I8,
+        Self::I9,
         Self::I10,
         Self::I11,
         Self::I12,
@@ -48,6 +50,7 @@ impl Promise {
             Self::I6 => "I6",
             Self::I7 => "I7",
             Self::I8 => "I8",
+            Self::I9 => "I9",
             Self::I10 => "I10",
             Self::I11 => "I11",
             Self::I12 => "I12",
@@ -65,6 +68,7 @@ impl Promise {
             Self::I6 => "a freed slot is granted at once",
             Self::I7 => "the counts add up",
             Self::I8 => "no rate and no quota is exceeded",
+            Self::I9 => "nobody waits beside room, and who waits holds nothing",
             Self::I10 => "nobody overtakes out of turn",
             Self::I11 => "an operation is done once to each, and counted",
             Self::I12 => "each round is decided under one version of the policy set",

@@ -11,6 +11,7 @@ use attune_executor::owner::{Call, Reply};
 use attune_executor::stored::Batch;
 
 use crate::groups::{Group, Grouping, Words};
+use crate::idle::Idle;
 use crate::oracle::{Key, Rule, Violation};
 use crate::plan::Time;
 use crate::world::{Ev, StoreCall, WALL, World};
@@ -48,6 +49,8 @@ pub(crate) struct Flow {
     busy: BTreeMap<usize, Time>,
     /// How often an owner did not learn what came of a call that changes something, or the time.
     unknown: BTreeMap<OwnerId, u64>,
+    /// Who waits beside room.
+    pub(crate) idle: Idle,
     /// How often an owner has taken a partition from itself.
     taken_again: BTreeMap<(OwnerId, PartitionId), u64>,
 }
@@ -104,6 +107,8 @@ impl World {
             let partition = self.store.actions[number].partition;
             let is_unread = self.lasting.is_unread(partition, self.now);
             self.watch_policies(partition, excused || is_unread || !self.is_served(number));
+            let is_calm = !excused && !self.is_held(number) && self.is_served(number);
+            self.watch_idle(number, is_calm);
             let waiting = self.could_be_granted(number).filter(|_| !excused);
             let waiting = waiting.filter(|_| !self.is_held(number));
             let Some(id) = waiting.filter(|_| self.is_served(number)) else {
@@ -198,6 +203,7 @@ impl World {
         for id in ids {
             if let Some(row) = self.store.active.get(&id) {
                 self.flow.since.remove(&row.action);
+                self.flow.idle.granted(row.action);
             }
         }
     }

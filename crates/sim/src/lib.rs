@@ -21,6 +21,7 @@ mod flow;
 mod groups;
 mod happened;
 mod holds;
+mod idle;
 mod lasting;
 mod operations;
 mod oracle;

@@ -116,6 +116,37 @@ impl Rates {
     }
 }
 
+impl Rates {
+    /// Whether the rate and the interval of an action surely let somebody start: of those that were given a slot
+    /// since `calm` each counts from its commit, or `late` after it, and all others from then.
+    pub(crate) fn is_surely_open(
+        &self,
+        action: ActionId,
+        limits: &Starts,
+        words: Words,
+        now: Time,
+        (calm, late): (Time, Time),
+    ) -> bool {
+        let starts = self.starts.get(&action).into_iter().flatten();
+        let counts = |window: Time, of: Option<Option<u8>>| {
+            // A large limit counts by slices, of which there are 64 in a window.
+            let longest = window + window / 64 + 1;
+            let starts = starts.clone().filter(move |start| {
+                start.at.max(calm) + late + longest > now && of.is_none_or(|of| of == start.user)
+            });
+            starts.count()
+        };
+        let by_rate = limits.rate.is_none_or(|(max, seconds)| {
+            let of = limits.by_user.then(|| words.user());
+            counts(Time::from(seconds) * 1000, of) < max as usize
+        });
+        by_rate
+            && limits
+                .interval
+                .is_none_or(|it| counts(it.into(), None) == 0)
+    }
+}
+
 impl World {
     /// By how much the clock of an owner is ahead of the right one.
     pub(crate) fn ahead(&self, o: usize) -> Time {

@@ -4,6 +4,7 @@
 //! same events, and looks through everything each time.
 
 mod arriving;
+mod idle;
 mod keeping;
 mod settling;
 mod turns;

@@ -162,6 +162,7 @@ cases! { ($)
     retries::who_keeps_its_slot_holds_it_and_cannot_be_claimed,
     retries::a_repeated_or_fenced_retry_changes_nothing,
     operations::an_operation_is_stored_once_and_comes_back,
+    operations::no_more_operations_are_open_than_may_be,
     operations::progress_is_written_under_the_fence_as_it_is,
     operations::who_is_moved_stands_there_for_whoever_loads_it,
     operations::what_would_be_meant_is_counted,

@@ -8,7 +8,8 @@ use attune_core::{
 };
 use attune_store::audit::what;
 use attune_store::{
-    Batch, CommitError, MovedExecution, NewExecution, NewOperation, OperationRecord, Store,
+    Batch, CommitError, MAX_OPEN_OPERATIONS, MovedExecution, NewExecution, NewOperation,
+    OperationRecord, Store,
 };
 
 use serde_json::value::RawValue;
@@ -40,6 +41,10 @@ fn all() -> OperationFilter {
 async fn open(store: &Arc<dyn Store>, partitions: &[u16]) -> Vec<PartOfOperation> {
     let partitions: Vec<_> = partitions.iter().copied().map(PartitionId).collect();
     store.open_operations(&partitions).await.unwrap()
+}
+
+async fn begin(store: &Arc<dyn Store>, new: &NewOperation) -> OperationRecord {
+    store.begin_operation(new).await.unwrap().unwrap()
 }
 
 async fn found(store: &Arc<dyn Store>, id: OperationId) -> OperationRecord {
@@ -77,14 +82,14 @@ pub async fn an_operation_is_stored_once_and_comes_back(store: Arc<dyn Store>) {
     let mut ids = Vec::new();
     for (kind, filter) in kinds {
         let asked = new(kind, filter, &[1, 3]);
-        let stored = store.begin_operation(&asked).await.unwrap();
-        assert_eq!((stored.kind, &stored.filter), (kind, &asked.filter));
+        let stored = begin(&store, &asked).await;
+        assert_eq!(stored.what, Ok((kind, asked.filter.clone())));
         assert_eq!((stored.partitions, stored.finished), (2, 0));
         assert_eq!(
             (stored.who.as_str(), &stored.reason),
             ("ann", &asked.reason)
         );
-        let again = store.begin_operation(&asked).await.unwrap();
+        let again = begin(&store, &asked).await;
         assert_eq!(again, stored);
         assert_eq!(found(&store, stored.id).await, stored);
         ids.push(stored.id);
@@ -106,11 +111,35 @@ pub async fn an_operation_is_stored_once_and_comes_back(store: Arc<dyn Store>) {
             .all(|entry| entry.what == what::OPERATION && entry.who == "ann")
     );
     // One that nobody can be meant by is over at once.
-    let nobody = store
-        .begin_operation(&new(CANCEL, all(), &[]))
-        .await
-        .unwrap();
+    let nobody = begin(&store, &new(CANCEL, all(), &[])).await;
     assert!(nobody.is_finished());
+}
+
+/// As many are open at once as may be; one that is known, and one when another is over, are another matter.
+pub async fn no_more_operations_are_open_than_may_be(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let first = new(CANCEL, all(), &[1]);
+    let stored = begin(&store, &first).await;
+    for _ in 1..MAX_OPEN_OPERATIONS {
+        begin(&store, &new(CANCEL, all(), &[1, 2])).await;
+    }
+    let late = new(CANCEL, all(), &[3]);
+    assert_eq!(store.begin_operation(&late).await.unwrap(), None);
+    let log = store.audit_log(None, 1).await.unwrap();
+    assert!(log.iter().all(|entry| entry.request_id != late.request_id));
+    assert_eq!(begin(&store, &first).await, stored, "it is known");
+    let progress = OperationProgress {
+        upto: Some(attune_core::Seq(1)),
+        cursor: Some(attune_core::Seq(1)),
+        finished: true,
+        ..OperationProgress::default()
+    };
+    let batch = Batch {
+        progress: vec![(PartitionId(1), stored.id, progress)],
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    assert!(!begin(&store, &late).await.is_finished());
 }
 
 /// Progress is what the last commit says, in the partitions of their owners, and is written only where
@@ -119,14 +148,8 @@ pub async fn progress_is_written_under_the_fence_as_it_is(store: Arc<dyn Store>)
     let world = World::new(Arc::clone(&store)).await;
     let action = world.action(1, "a").await;
     let id = world.insert(vec![world.queued(&action)]).await[0];
-    let operation = store
-        .begin_operation(&new(CANCEL, all(), &[1, 2]))
-        .await
-        .unwrap();
-    let other = store
-        .begin_operation(&new(CANCEL, all(), &[2]))
-        .await
-        .unwrap();
+    let operation = begin(&store, &new(CANCEL, all(), &[1, 2])).await;
+    let other = begin(&store, &new(CANCEL, all(), &[2])).await;
     let parts = open(&store, &[0, 1, 2]).await;
     let shown: Vec<_> = parts
         .iter()

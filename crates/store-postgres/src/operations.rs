@@ -8,8 +8,9 @@ use attune_core::{
     PartitionId, RequestId,
 };
 use attune_store::{
-    Batch, Depth, ExecutionLabels, NewOperation, OperationRecord, OperationRow, OperationStore,
-    StoreError, read_part, read_record, stored_kind, stored_labels, stored_place, stored_state,
+    Batch, Depth, ExecutionLabels, MAX_OPEN_OPERATIONS, NewOperation, OperationRecord,
+    OperationRow, OperationStore, StoreError, read_part, read_record, stored_kind, stored_labels,
+    stored_place, stored_state,
 };
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
@@ -25,7 +26,10 @@ use crate::{PostgresStore, audit, sql, text, time};
 
 #[async_trait]
 impl OperationStore for PostgresStore {
-    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError> {
+    async fn begin_operation(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<OperationRecord>, StoreError> {
         let mut new = new.clone();
         new.who = text::text(&new.who).into_owned();
         new.reason = text::optional(new.reason.as_ref()).map(String::from);
@@ -83,7 +87,7 @@ impl OperationStore for PostgresStore {
     }
 }
 
-async fn begin(pool: &PgPool, new: &NewOperation) -> Result<OperationRecord, Failure> {
+async fn begin(pool: &PgPool, new: &NewOperation) -> Result<Option<OperationRecord>, Failure> {
     let mut transaction = pool.begin().await?;
     let (kind, args) = stored_kind(new.kind);
     let id: Option<i64> = sqlx::query_scalar(sql::ADD_OPERATION)
@@ -93,6 +97,7 @@ async fn begin(pool: &PgPool, new: &NewOperation) -> Result<OperationRecord, Fai
         .bind(args.to_string())
         .bind(&new.who)
         .bind(new.reason.as_deref())
+        .bind(i64::from(MAX_OPEN_OPERATIONS))
         .fetch_optional(&mut *transaction)
         .await?;
     if let Some(id) = id {
@@ -108,19 +113,23 @@ async fn begin(pool: &PgPool, new: &NewOperation) -> Result<OperationRecord, Fai
             .execute(&mut *transaction)
             .await?;
     }
-    let id = match id {
-        Some(id) => id,
+    let id: Option<i64> = match id {
+        Some(id) => Some(id),
         None => {
             sqlx::query_scalar(sql::OPERATION_OF_REQUEST)
                 .bind(new.request_id.0)
-                .fetch_one(&mut *transaction)
+                .fetch_optional(&mut *transaction)
                 .await?
         }
+    };
+    let Some(id) = id else {
+        transaction.rollback().await?;
+        return Ok(None);
     };
     let stored = listed(&mut *transaction, id..=id, 1).await?.pop();
     let stored = stored.ok_or(sqlx::Error::RowNotFound)?;
     transaction.commit().await?;
-    Ok(stored)
+    Ok(Some(stored))
 }
 
 /// Those with numbers in a range, the newest first.

@@ -9,8 +9,8 @@ use attune_core::{
     PartitionId, RequestId,
 };
 use attune_store::{
-    Depth, ExecutionLabels, NewOperation, OperationRecord, OperationRow, OperationStore,
-    StoreError, read_part, read_record, stored_kind, stored_labels,
+    Depth, ExecutionLabels, MAX_OPEN_OPERATIONS, NewOperation, OperationRecord, OperationRow,
+    OperationStore, StoreError, read_part, read_record, stored_kind, stored_labels,
 };
 use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
@@ -24,7 +24,10 @@ use crate::{batch, sql};
 
 #[async_trait]
 impl OperationStore for SqliteStore {
-    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError> {
+    async fn begin_operation(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<OperationRecord>, StoreError> {
         let new = new.clone();
         self.task(async move |inner: Arc<Inner>| {
             inner
@@ -94,7 +97,7 @@ impl OperationStore for SqliteStore {
 async fn begin(
     connection: &mut SqliteConnection,
     new: &NewOperation,
-) -> Result<OperationRecord, Failure> {
+) -> Result<Option<OperationRecord>, Failure> {
     let (kind, args) = stored_kind(new.kind);
     let id: Option<(i64,)> = sqlx::query_as(sql::ADD_OPERATION)
         .bind(new.request_id.to_string())
@@ -103,6 +106,7 @@ async fn begin(
         .bind(args.to_string())
         .bind(new.who.clone())
         .bind(new.reason.clone())
+        .bind(MAX_OPEN_OPERATIONS)
         .fetch_optional(&mut *connection)
         .await?;
     if let Some((id,)) = id {
@@ -117,17 +121,18 @@ async fn begin(
             .execute(&mut *connection)
             .await?;
     }
-    let (id,): (i64,) = match id {
-        Some(id) => id,
+    let id: Option<(i64,)> = match id {
+        Some(id) => Some(id),
         None => {
             sqlx::query_as(sql::OPERATION_OF_REQUEST)
                 .bind(new.request_id.to_string())
-                .fetch_one(&mut *connection)
+                .fetch_optional(&mut *connection)
                 .await?
         }
     };
+    let Some((id,)) = id else { return Ok(None) };
     let mut stored = listed(connection, id..=id, 1).await?;
-    Ok(stored.pop().ok_or(sqlx::Error::RowNotFound)?)
+    Ok(Some(stored.pop().ok_or(sqlx::Error::RowNotFound)?))
 }
 
 /// Those with numbers in a range, the newest first.

@@ -100,6 +100,7 @@ statements! {
     PRUNE_EXECUTORS = "prune_executors",
     PRUNE_HISTORY = "prune_history",
     PRUNE_METERS = "prune_meters",
+    PRUNE_METERS_TO = "prune_meters_to",
     PRUNE_OPERATIONS = "prune_operations",
     PRUNE_POLICIES = "prune_policies",
     PRUNE_REQUESTS = "prune_requests",

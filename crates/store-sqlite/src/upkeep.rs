@@ -40,16 +40,47 @@ pub(crate) async fn maintain(inner: &Inner, keep: HistoryRetention) -> Result<()
         ("queue stats", sql::PRUNE_STATS_HISTORY, keep.records.stats),
         ("audit log", sql::PRUNE_AUDIT, keep.records.audit),
         ("policies", sql::PRUNE_POLICIES, keep.records.audit),
-        ("meters", sql::PRUNE_METERS, OVER_KEPT),
         ("operations", sql::PRUNE_OPERATIONS, keep.records.audit),
         ("workers", sql::PRUNE_WORKERS, DEAD_KEPT),
         ("executors", sql::PRUNE_EXECUTORS, DEAD_KEPT),
     ] {
         note(step, prune(inner, statement, age).await);
     }
+    note("meters", prune_meters(inner).await);
     let letters = dead_letters::prune(inner, keep.records.letters).await;
     note("dead letters", letters.map(|_removed| ()));
     failed.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Removes what was counted and says nothing any more: along the key, a chunk of rows at a time.
+async fn prune_meters(inner: &Inner) -> Result<(), Failure> {
+    let mut from = (-1_i64, String::new(), String::new());
+    loop {
+        let (partition, limit, key) = from.clone();
+        let next = sqlx::query_as(sql::PRUNE_METERS_TO)
+            .bind(partition)
+            .bind(limit)
+            .bind(key)
+            .bind(PRUNE_CHUNK);
+        let next: Option<(i64, String, String)> =
+            next.fetch_optional(&mut *inner.reader().await?).await?;
+        let Some(to) = next else { return Ok(()) };
+        let (from_partition, from_limit, from_key) = std::mem::replace(&mut from, to.clone());
+        let query = sqlx::query(sql::PRUNE_METERS)
+            .bind(OVER_KEPT.as_secs_f64())
+            .bind(from_partition)
+            .bind(from_limit)
+            .bind(from_key)
+            .bind(to.0)
+            .bind(to.1)
+            .bind(to.2);
+        inner
+            .writer
+            .run(move |connection| {
+                Box::pin(async move { Ok(query.execute(connection).await?.rows_affected()) })
+            })
+            .await?;
+    }
 }
 
 /// Removes what is older than `age`, in chunks.

@@ -14,6 +14,11 @@ use serde_json::{Value, json};
 use crate::audit::{NewAudit, what};
 use crate::error::StoreError;
 
+/// How many operations may be open at once, over all partitions. Every owner reads those that are open and
+/// carries them out one after the other, so more of them would only wait longer, and make everybody read
+/// more; a system that carries them out has a handful.
+pub const MAX_OPEN_OPERATIONS: u32 = 1_000;
+
 /// What an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewOperation {
@@ -53,10 +58,9 @@ pub struct OperationRecord {
     pub id: OperationId,
     /// Names the request.
     pub request_id: RequestId,
-    /// What it does.
-    pub kind: OperationKind,
-    /// To which executions.
-    pub filter: OperationFilter,
+    /// What it does, and to which executions; or in words what is stored, where this program does not know
+    /// it: it is of a later release, or written by hand.
+    pub what: Result<(OperationKind, OperationFilter), String>,
     /// Who asked.
     pub who: String,
     /// Why.
@@ -107,11 +111,15 @@ pub struct Depth {
 #[async_trait]
 pub trait OperationStore: Send + Sync {
     /// Stores an operation with an entry of the audit log, in one transaction. Where one of the same
-    /// request is stored, nothing is written, and that one is returned.
+    /// request is stored, nothing is written, and that one is returned. `None`, and nothing is written, where
+    /// [`MAX_OPEN_OPERATIONS`] are open; those that begin at the same time may be a few more.
     ///
     /// # Errors
     /// When the store fails.
-    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError>;
+    async fn begin_operation(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<OperationRecord>, StoreError>;
 
     /// One operation.
     ///
@@ -192,14 +200,12 @@ pub trait OperationRow {
 /// Reads an operation, with the counts of all of its parts.
 ///
 /// # Errors
-/// When a column cannot be read, or this program knows no such operation.
+/// When a column cannot be read. What this program does not know hides nothing: the record says so.
 pub fn read_record<R: OperationRow>(row: &R) -> Result<OperationRecord, R::Error> {
-    let Operation { id, kind, filter } = read_operation(row, "id")?;
     Ok(OperationRecord {
-        id,
+        id: OperationId(needed(row, "id")?),
         request_id: row.request_id()?,
-        kind,
-        filter,
+        what: read_what(row)?,
         who: needed_text(row, "who")?.to_owned(),
         reason: row.text("reason")?.map(str::to_owned),
         created: row.created()?,
@@ -214,7 +220,7 @@ pub fn read_record<R: OperationRow>(row: &R) -> Result<OperationRecord, R::Error
 /// Reads a part of an operation that is open.
 ///
 /// # Errors
-/// As [`read_record`].
+/// When a column cannot be read, or this program knows no such operation.
 pub fn read_part<R: OperationRow>(row: &R) -> Result<PartOfOperation, R::Error> {
     let place = |column: &str| {
         let id = row.number(column)?;
@@ -235,14 +241,25 @@ pub fn read_part<R: OperationRow>(row: &R) -> Result<PartOfOperation, R::Error> 
 }
 
 fn read_operation<R: OperationRow>(row: &R, id: &str) -> Result<Operation, R::Error> {
-    let filter = needed_text(row, "filter")?;
-    let kind = read_kind(needed_text(row, "kind")?, needed_text(row, "args")?);
+    let (kind, filter) = read_what(row)?.map_err(|words| row.unreadable(words))?;
     Ok(Operation {
         id: OperationId(needed(row, id)?),
-        kind: kind.map_err(|words| row.unreadable(words))?,
-        filter: serde_json::from_str(filter)
-            .map_err(|error| row.unreadable(format!("its filter: {error}")))?,
+        kind,
+        filter,
     })
+}
+
+/// What an operation does and to what; in words what is wrong with that, where this program does not know it.
+fn read_what<R: OperationRow>(
+    row: &R,
+) -> Result<Result<(OperationKind, OperationFilter), String>, R::Error> {
+    let kind = read_kind(needed_text(row, "kind")?, needed_text(row, "args")?);
+    let filter = needed_text(row, "filter")?;
+    let filter = serde_json::from_str(filter);
+    Ok(kind.and_then(|kind| {
+        let filter = filter.map_err(|error| format!("its filter is not known: {error}"))?;
+        Ok((kind, filter))
+    }))
 }
 
 fn needed_text<'a, R: OperationRow>(row: &'a R, column: &str) -> Result<&'a str, R::Error> {

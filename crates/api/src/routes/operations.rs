@@ -10,7 +10,7 @@ use attune_api_types::{
 use attune_core::input::{check_required_text, check_text};
 use attune_core::{ActionRef, OperationId, OperationKind, RequestId};
 use attune_record::{OperationAsked, OperationTold, Record, now_ns};
-use attune_store::{NewOperation, OperationRecord};
+use attune_store::{MAX_OPEN_OPERATIONS, NewOperation, OperationRecord};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two looks at how far it is; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// How many actions are read at once to see which packs there are, and how many packs an error names.
+const ACTIONS_AT_ONCE: u32 = 500;
+const PACKS_NAMED: usize = 10;
 
 /// Begins an operation, and waits a little for its end.
 #[utoipa::path(
@@ -39,6 +42,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
         (status = 200, description = "It is over; its counts are final.", body = OperationView),
         (status = 202, description = "It is stored, and goes on by itself: `GET /operations/{id}` says how far it is.", body = OperationView),
         (status = 409, description = "`CONFLICT`: the request id was used for another operation.", body = ErrorBody),
+        (status = 503, description = "`TOO_MANY_OPERATIONS`: 1,000 are open, and nothing is stored; try again when some are over. `STORE_UNAVAILABLE` likewise.", body = ErrorBody),
     )
 )]
 pub(crate) async fn begin(
@@ -128,6 +132,7 @@ async fn asked(app: &App, request: Request) -> Result<NewOperation, ApiError> {
     let kind = kind_of(&asked)?;
     let filter = filter_of(asked.filter)?;
     filter.check(kind)?;
+    check_known(app, &filter).await?;
     Ok(NewOperation {
         request_id: asked.request_id.unwrap_or_else(RequestId::fresh),
         kind,
@@ -154,6 +159,10 @@ fn kind_of(asked: &OperationRequest) -> Result<OperationKind, ApiError> {
         (OperationName::Clear, None) => OperationKind::Clear,
         (OperationName::Cancel, None) => OperationKind::Cancel { include_running },
         (OperationName::MoveToFront, None) => OperationKind::MoveToFront,
+        (OperationName::Unknown, None) => {
+            let words = "it is one of clear, cancel, reprioritise and move_to_front";
+            return Err(ApiError::field("kind", words));
+        }
     };
     if include_running && !kind.includes_running() {
         let words = "only `cancel` asks what runs to end: leave it out";
@@ -177,6 +186,45 @@ fn filter_of(asked: OperationFilter) -> Result<attune_core::OperationFilter, Api
         ids,
         all: asked.all,
     })
+}
+
+/// Refuses a filter that names an action or a pack that there is none of: whoever mistypes it would be told that
+/// nothing was to be done.
+async fn check_known(app: &App, filter: &attune_core::OperationFilter) -> Result<(), ApiError> {
+    let actions = &app.ports.actions;
+    if let Some(action_ref) = &filter.action
+        && actions.find_action(action_ref).await?.is_none()
+    {
+        let words = format!(
+            "there is no action `{action_ref}`: `attune action list` or `GET /api/v1/actions` shows all"
+        );
+        return Err(ApiError::field("filter.action", words));
+    }
+    let Some(pack) = &filter.pack else {
+        return Ok(());
+    };
+    let (mut packs, mut after) = (BTreeSet::new(), None);
+    loop {
+        let page = actions
+            .list_actions(after.as_ref(), ACTIONS_AT_ONCE)
+            .await?;
+        let refs = page.iter().map(|action| action.spec.action_ref.pack());
+        packs.extend(refs.map(str::to_owned));
+        if packs.contains(pack) {
+            return Ok(());
+        }
+        let Some(last) = page.last() else { break };
+        after = Some(last.spec.action_ref.clone());
+    }
+    let many = packs.len();
+    let named: Vec<String> = packs.into_iter().take(PACKS_NAMED).collect();
+    let words = format!(
+        "there is no pack `{pack}`: a pack is what stands before the first dot of an action's ref, and there \
+         are {many}: {}{}",
+        named.join(", "),
+        if many > named.len() { ", ..." } else { "" }
+    );
+    Err(ApiError::field("filter.pack", words))
 }
 
 /// Stores an operation, tells the owners that it concerns, and waits a little for its end.
@@ -222,7 +270,15 @@ pub(super) async fn begun(app: &App, new: NewOperation) -> Result<OperationRecor
 
 async fn store_and_tell(app: App, new: NewOperation) -> Result<OperationRecord, ApiError> {
     let stored = app.ports.operations.begin_operation(&new).await?;
-    if (stored.kind, &stored.filter) != (new.kind, &new.filter) {
+    let stored = stored.ok_or_else(|| {
+        let words = format!(
+            "{MAX_OPEN_OPERATIONS} operations are open, and more may not be: nothing is stored; try again \
+             when some are over (`GET /api/v1/operations`), and name many executions in one operation"
+        );
+        ApiError::unavailable("TOO_MANY_OPERATIONS", words)
+    })?;
+    let same = stored.what.as_ref();
+    if !same.is_ok_and(|(kind, filter)| (*kind, filter) == (new.kind, &new.filter)) {
         let words = format!(
             "request id {} was used before for another operation, {}",
             new.request_id, stored.id
@@ -256,13 +312,21 @@ fn answer(stored: &OperationRecord) -> (StatusCode, Json<OperationView>) {
 }
 
 fn view(record: &OperationRecord) -> OperationView {
-    let (kind, priority) = match record.kind {
-        OperationKind::Clear => (OperationName::Clear, None),
-        OperationKind::Cancel { .. } => (OperationName::Cancel, None),
-        OperationKind::Reprioritise { priority } => (OperationName::Reprioritise, Some(priority)),
-        OperationKind::MoveToFront => (OperationName::MoveToFront, None),
+    let (known, unknown) = match record.what.clone() {
+        Ok(known) => (Some(known), None),
+        Err(words) => (None, Some(words)),
     };
-    let filter = record.filter.clone();
+    let (known, filter) = known.unzip();
+    let (kind, priority) = match known {
+        Some(OperationKind::Clear) => (OperationName::Clear, None),
+        Some(OperationKind::Cancel { .. }) => (OperationName::Cancel, None),
+        Some(OperationKind::Reprioritise { priority }) => {
+            (OperationName::Reprioritise, Some(priority))
+        }
+        Some(OperationKind::MoveToFront) => (OperationName::MoveToFront, None),
+        None => (OperationName::Unknown, None),
+    };
+    let filter = filter.unwrap_or_default();
     OperationView {
         id: record.id,
         kind,
@@ -275,8 +339,9 @@ fn view(record: &OperationRecord) -> OperationView {
             ids: filter.ids.into_iter().collect(),
             all: filter.all,
         },
+        unknown,
         priority,
-        include_running: record.kind.includes_running(),
+        include_running: known.is_some_and(OperationKind::includes_running),
         who: record.who.clone(),
         reason: record.reason.clone(),
         created: record.created,

@@ -7,7 +7,9 @@ use attune_core::{
 };
 use attune_messages::v1::Accepted;
 use attune_record::{Record, Recorder, read_dir};
-use attune_store::{Depth, NewOperation, OperationRecord, OperationStore, StoreError};
+use attune_store::{
+    Depth, MAX_OPEN_OPERATIONS, NewOperation, OperationRecord, OperationStore, StoreError,
+};
 use chrono::Utc;
 use serde_json::{Value, json};
 
@@ -16,20 +18,26 @@ use crate::harness::Api;
 
 #[async_trait]
 impl OperationStore for Fake {
-    async fn begin_operation(&self, new: &NewOperation) -> Result<OperationRecord, StoreError> {
+    async fn begin_operation(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<OperationRecord>, StoreError> {
         self.store(|state| {
             let known = state
                 .operations
                 .iter()
                 .find(|it| it.request_id == new.request_id);
             if let Some(known) = known {
-                return known.clone();
+                return Some(known.clone());
+            }
+            let open = state.operations.iter().filter(|it| !it.is_finished());
+            if open.count() >= MAX_OPEN_OPERATIONS as usize {
+                return None;
             }
             let record = OperationRecord {
                 id: OperationId(state.operations.len() as i64 + 1),
                 request_id: new.request_id,
-                kind: new.kind,
-                filter: new.filter.clone(),
+                what: Ok((new.kind, new.filter.clone())),
                 who: new.who.clone(),
                 reason: new.reason.clone(),
                 created: Utc::now(),
@@ -40,7 +48,7 @@ impl OperationStore for Fake {
                 skipped: 0,
             };
             state.operations.push(record.clone());
-            record
+            Some(record)
         })
     }
 
@@ -98,11 +106,14 @@ impl State {
         }
         let mut operations = std::mem::take(&mut self.operations);
         for record in operations.iter_mut().filter(|it| !it.is_finished()) {
-            let meant = self.meant(&record.filter);
+            let Ok((kind, filter)) = record.what.clone() else {
+                continue;
+            };
+            let meant = self.meant(&filter);
             record.matched = meant.len() as u64;
             for id in meant {
                 let execution = self.executions.get_mut(&id).unwrap();
-                let is_done = match record.kind {
+                let is_done = match kind {
                     OperationKind::Reprioritise { priority } => {
                         std::mem::replace(&mut execution.priority, priority) != priority
                     }
@@ -185,6 +196,7 @@ async fn a_request_id_names_one_operation() {
     let api = Api::new();
     let id = "0198c1f0-5a00-7000-8000-000000000007";
     let asked = json!({"kind": "clear", "filter": {"all": true}, "request_id": id});
+    api.fake.add_action("core.echo", |_| {});
     let first = post(&api, OPERATIONS, &asked).await;
     let again = post(&api, OPERATIONS, &asked).await;
     assert_eq!(first.body["id"], again.body["id"]);
@@ -239,6 +251,15 @@ async fn bad_input_is_refused_with_its_field_and_nothing_is_stored() {
             "filter.pack",
         ),
         (
+            json!({"kind": "cancel", "filter": {"action": "core.nobody"}}),
+            "filter.action",
+        ),
+        (
+            json!({"kind": "cancel", "filter": {"pack": "nobody"}}),
+            "filter.pack",
+        ),
+        (json!({"kind": "unknown", "filter": {"all": true}}), "kind"),
+        (
             json!({"kind": "cancel", "filter": {"user": ""}}),
             "filter.user",
         ),
@@ -281,6 +302,80 @@ async fn bad_input_is_refused_with_its_field_and_nothing_is_stored() {
         assert_eq!(post(&api, OPERATIONS, &body).await.status, 422, "{body}");
     }
     assert!(api.fake.with(|state| state.operations.is_empty()));
+}
+
+#[tokio::test]
+async fn an_action_and_a_pack_that_there_is_none_of_are_named_with_what_there_is() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| {});
+    api.fake.add_action("shop.greet", |_| {});
+    let words = |answer: crate::harness::Answer| {
+        let message = answer.body["error"]["message"].as_str();
+        message.unwrap_or_default().to_owned()
+    };
+    let asked = json!({"kind": "clear", "filter": {"pack": "shp"}});
+    let said = words(post(&api, OPERATIONS, &asked).await);
+    assert!(
+        said.contains("`shp`") && said.contains("core, shop"),
+        "{said}"
+    );
+    let asked = json!({"kind": "clear", "filter": {"action": "shop.gret"}});
+    let said = words(post(&api, OPERATIONS, &asked).await);
+    assert!(said.contains("`shop.gret`"), "{said}");
+    for filter in [json!({"pack": "shop"}), json!({"action": "shop.greet"})] {
+        let asked = json!({"kind": "clear", "filter": filter});
+        assert_eq!(post(&api, OPERATIONS, &asked).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_not_known_is_shown_as_unknown_beside_the_others() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| {});
+    let asked = json!({"kind": "clear", "filter": {"all": true}});
+    for _ in 0..2 {
+        post(&api, OPERATIONS, &asked).await;
+    }
+    api.fake.with(|state| {
+        state.operations[0].what = Err("an operation `rewind` is not known".to_owned());
+    });
+    let list = api.get("/api/v1/operations").await;
+    let kinds = [
+        &list.body["operations"][0]["kind"],
+        &list.body["operations"][1]["kind"],
+    ];
+    assert_eq!(kinds, [&json!("clear"), &json!("unknown")]);
+    let said = &list.body["operations"][1]["unknown"];
+    assert_eq!(said, &json!("an operation `rewind` is not known"));
+    assert_eq!(
+        api.get("/api/v1/operations/1").await.body["kind"],
+        "unknown"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_may_be_open_are_refused_until_some_are_over() {
+    let api = Api::new();
+    let asked = json!({"kind": "clear", "filter": {"all": true}});
+    post(&api, OPERATIONS, &asked).await;
+    api.fake.with(|state| {
+        let mut open = state.operations[0].clone();
+        open.finished = 0;
+        let many = 0..i64::from(MAX_OPEN_OPERATIONS);
+        state.operations = many
+            .map(|id| OperationRecord {
+                id: OperationId(id),
+                ..open.clone()
+            })
+            .collect();
+        state.no_owner = true;
+    });
+    let refused = post(&api, OPERATIONS, &asked).await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert_eq!(refused.body["error"]["code"], "TOO_MANY_OPERATIONS");
+    assert_eq!(refused.body["error"]["retry_after_seconds"], 1);
+    api.fake.with(|state| state.operations[7].finished = 1);
+    assert_eq!(post(&api, OPERATIONS, &asked).await.status, 202);
 }
 
 #[tokio::test]

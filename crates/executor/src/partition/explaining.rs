@@ -6,7 +6,7 @@ use attune_core::{Action, ActionId, ExecutionId, Explanation, Reject, RejectCode
 
 use super::{Accepted, Answer, Effect, Partition};
 use crate::policy::RunTimes;
-use crate::queue::{ActionQueue, Holder, Millis};
+use crate::queue::{ActionQueue, Blocked, Holder, Millis};
 
 /// The longest that whoever finds a queue full is told to wait, in seconds.
 const LONGEST_RETRY_AFTER: f64 = 300.0;
@@ -81,17 +81,28 @@ impl Partition {
         }
     }
 
-    /// When a place comes free in a full queue, in seconds: with the next slot that does.
-    pub(super) fn place_comes_free(&self, action: &Action) -> u32 {
+    /// When a place comes free in a full queue, in seconds: when the next of those that wait starts, because a
+    /// slot comes free, its rate has room again, or its time has come.
+    pub(super) fn place_comes_free(&self, now: Millis, action: &Action) -> u32 {
         if self.is_paused(action.id) {
             return Reject::HELD_RETRY_AFTER;
         }
-        let times = self.run_times.get(&action.id);
-        let limit = action.spec.policy.concurrency.limit;
-        let seconds = times
-            .zip(limit)
-            .map_or(1.0, |(times, limit)| next_end(times, limit) / 1_000.0);
-        seconds.ceil().clamp(1.0, LONGEST_RETRY_AFTER) as u32
+        let opens = |queue: &mut ActionQueue| (queue.blocked(), queue.starts_are_free_at());
+        let opens = self.queues.with_existing(action.id, opens);
+        let (blocked, rate_until) = opens.unwrap_or_default();
+        let until = match blocked {
+            // No slot is wanted.
+            Some(Blocked::Rate { until } | Blocked::Delayed { until }) => until.saturating_sub(now),
+            _ => {
+                let times = self.run_times.get(&action.id);
+                let limit = action.spec.policy.concurrency.limit;
+                let times = times.zip(limit);
+                let slot = times.map_or(0.0, |(times, limit)| next_end(times, limit)) as Millis;
+                slot.max(rate_until.map_or(0, |until| until.saturating_sub(now)))
+            }
+        };
+        let seconds = (until as f64 / 1_000.0).ceil();
+        seconds.clamp(1.0, LONGEST_RETRY_AFTER) as u32
     }
 }
 

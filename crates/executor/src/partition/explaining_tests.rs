@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use attune_core::explain::NoEstimate;
-use attune_core::policy::{Path, Priorities};
+use attune_core::policy::{OnRate, Path, Priorities, RateLimit};
 use attune_core::{Outcome, Priority, RejectCode, Submission};
+use chrono::DateTime;
 
-use super::test_world::{ACTION, CLUSTER, PARTITION, World, action};
+use super::test_world::{ACTION, CLUSTER, PARTITION, World, action, submitted};
 use super::*;
 use crate::queue::QueueConfig;
 
@@ -403,6 +404,48 @@ fn a_full_queue_says_when_a_place_comes_free() {
         world.submit(3);
     }
     assert_eq!(refused(&mut world), Some(10), "two slots for 20 s each");
+}
+
+#[test]
+fn a_full_queue_that_waits_for_its_rate_or_for_a_time_says_so() {
+    let after = |world: &mut World| {
+        world.submit(1);
+        world
+            .refused()
+            .and_then(|reject| reject.retry_after_seconds)
+    };
+    let mut world = World::new(None, 2);
+    let mut rated = action(None);
+    rated.version = 2;
+    rated.spec.policy.rate_limit = Some(RateLimit {
+        max_executions: 1,
+        window_seconds: 90,
+        by: vec![],
+        on_limit: OnRate::Wait,
+    });
+    world.round(vec![Event::ActionKnown(Box::new(rated.clone()))]);
+    world.submit(3);
+    world.now += 20_000;
+    assert_eq!(after(&mut world), Some(70), "one may start every 90 s");
+
+    // With a limit that is reached as well, whichever comes later.
+    rated.version = 3;
+    rated.spec.policy.concurrency.limit = Some(1);
+    world.round(vec![Event::ActionKnown(Box::new(rated))]);
+    assert_eq!(after(&mut world), Some(70));
+
+    let mut world = World::new(Some(1), 2);
+    world.submit(1);
+    for _ in 0..2 {
+        let mut submission = Submission::new("core.noop");
+        submission.not_before = DateTime::from_timestamp_millis(40_000);
+        world.round(vec![submitted(
+            RequestId::fresh(),
+            submission,
+            OnReject::Answer,
+        )]);
+    }
+    assert_eq!(after(&mut world), Some(40), "both wait for their time");
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 
-use attune_core::policy::{Backoff, Factor, Retry};
-use attune_core::{Attempt, PauseMode, PauseTarget, Pauses, RequestId, Status};
+use attune_core::policy::{Backoff, Factor, OnLimit, Retry};
+use attune_core::{Attempt, PauseMode, PauseTarget, Pauses, Priority, RequestId, Status};
 
-use super::super::test_world::{ACTION, World, action, cancel, completion};
+use super::super::test_world::{
+    ACTION, PARTITION, World, action, cancel, completion, reconcile, submit_event,
+};
 use super::super::{Event, ForceRelease};
 use super::*;
 
@@ -220,4 +222,84 @@ fn a_lowered_limit_takes_no_slot_that_is_kept() {
     assert_eq!(world.holders(), [ids[1]]);
     world.complete(ids[1], 2);
     assert_eq!(world.holders(), [ids[2]]);
+}
+
+#[test]
+fn a_newcomer_that_ends_who_keeps_the_slot_has_it_in_the_same_commit() {
+    let mut world = World::new(Some(1), 9);
+    let mut action = keeps(1, 2);
+    action.spec.policy.concurrency.on_limit = Some(OnLimit::CancelRunning);
+    world.round(vec![Event::ActionKnown(Box::new(action))]);
+    let kept = world.submit(1)[0];
+    world.round(vec![failed(kept, 1)]);
+    assert_eq!(world.holders(), [kept]);
+    let answered = world.stored.answers.len();
+    world.step(submit_event(RequestId::fresh(), Priority::Normal));
+    let newcomer = world.accepted(answered);
+    assert_eq!(world.stored.history[&kept], Status::Cancelled);
+    assert_eq!(world.holders(), newcomer);
+    world.wait(1_000);
+    assert_eq!(world.holders(), newcomer);
+}
+
+#[test]
+fn who_is_cancelled_while_its_queue_is_held_ends_and_its_slot_waits_for_the_resume() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    let pauses = |version, held: Vec<(PauseTarget, PauseMode)>| {
+        Event::Pauses(Arc::new(Pauses {
+            version,
+            held: held.into_iter().collect(),
+            ..Pauses::default()
+        }))
+    };
+    world.round(vec![pauses(1, vec![(PauseTarget::All, PauseMode::Drain)])]);
+    world.round(vec![cancel(ids[0])]);
+    assert_eq!(world.stored.history[&ids[0]], Status::Cancelled);
+    assert_eq!(world.holders(), []);
+    world.wait(500);
+    assert_eq!(world.holders(), []);
+    world.round(vec![pauses(2, vec![])]);
+    assert_eq!(world.holders(), [ids[1]]);
+}
+
+#[test]
+fn a_kept_slot_that_the_store_does_not_know_is_released_and_nobody_begins_in_it() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    world.tampered = true;
+    world.stored.active.remove(&ids[0]);
+    world.stored.totals.completed += 1;
+    let mut draft = crate::round::Draft::default();
+    for event in [reconcile(vec![]), Event::Tick] {
+        draft.add(PARTITION, world.partition.step(world.now, event));
+    }
+    world.commit(draft);
+    assert_eq!(world.count(Counter::SlotLeakMended), 1);
+    assert_eq!(world.holders(), [ids[1]]);
+    world.wait(1_000);
+    assert_eq!(world.holders(), [ids[1]]);
+    assert_eq!(world.partition.kept_until(ACTION, ids[0]), None);
+}
+
+#[test]
+fn a_step_of_the_clock_and_another_owner_neither_lose_a_kept_slot_nor_begin_twice_in_it() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.now = 10_000;
+    world.round(vec![failed(ids[0], 1)]);
+    // The next owner believes that it is earlier, and the one after it that it is much later.
+    world.now = 4_000;
+    let mut world = world.take_over(Some(1));
+    world.round(vec![Event::ActionKnown(Box::new(keeps(1, 2)))]);
+    assert_eq!((world.holders(), world.attempt(ids[0])), (vec![ids[0]], 1));
+    world.now = 900_000;
+    let world = world.take_over(Some(1));
+    assert_eq!((world.holders(), world.attempt(ids[0])), (vec![ids[0]], 2));
+    let mut world = world.take_over(Some(1));
+    assert_eq!((world.holders(), world.attempt(ids[0])), (vec![ids[0]], 2));
+    world.complete(ids[0], 2);
+    assert_eq!(world.stored.history[&ids[0]], Status::Succeeded);
 }

@@ -54,7 +54,8 @@ impl Partition {
             }
         }
         let may_move = out.len() != ended || self.unserved.contains(&action.id);
-        if matches!(arrived, Some(Err(Refused::Full(_)))) && may_move {
+        let is_served = matches!(arrived, Some(Err(Refused::Full(_)))) && may_move;
+        if is_served {
             // Whoever waits may have slots that nobody was given yet.
             self.serve(now, action.id, out);
             arrived = queues.with_existing(action.id, arrive);
@@ -66,14 +67,14 @@ impl Partition {
                 Ok(before)
             }
             Some(Err(refused)) => {
-                if out.len() != ended {
+                if out.len() != ended && !is_served {
                     self.serve(now, action.id, out);
                 }
                 let reject = reject(submission, refused);
                 // A place comes free with the next slot, and so does one under a limit.
                 let retry_after_seconds = match refused {
                     Refused::User { .. } => reject.retry_after_seconds,
-                    _ => Some(self.place_comes_free(action)),
+                    _ => Some(self.place_comes_free(now, action)),
                 };
                 Err(Reject {
                     retry_after_seconds,

@@ -162,3 +162,47 @@ fn a_round_replaces_so_many_and_those_that_come_later_the_others() {
     assert_eq!(replaced, [1_016, 1_016, 2_506 - 2 * 1_016 + 2]);
     assert_eq!(world.partition.stats(ACTION).unwrap().queue_length, 1);
 }
+
+#[test]
+fn a_queue_that_was_just_taken_over_gives_its_slots_before_it_refuses_anybody() {
+    let mut world = World::new(Some(1), 2);
+    let ids = world.submit(3);
+    world.submit(1);
+    let code = world.refused().map(|reject| reject.code);
+    assert_eq!(code, Some(RejectCode::QueueFull), "as many wait as may");
+    let mut world = world.load(Some(2));
+    assert_eq!(
+        world.holders(),
+        ids[..1],
+        "nobody was given the second slot yet"
+    );
+    world.step(submit_event(RequestId::fresh(), Priority::Normal));
+    assert_eq!(world.refused(), None);
+    assert_eq!(world.holders(), ids[..2]);
+    assert_eq!(world.partition.stats(ACTION).unwrap().queue_length, 2);
+}
+
+#[test]
+fn a_queue_is_served_once_for_somebody_who_is_refused_all_the_same() {
+    let shorter = |version, max_length| {
+        let mut action = action(Some(1));
+        action.version = version;
+        action.spec.policy.queue.max_length = Some(max_length);
+        Event::ActionKnown(Box::new(action))
+    };
+    let mut world = World::new(Some(1), 9);
+    let old = world.submit(2)[1];
+    world.now += 30_000;
+    world.submit(2);
+    world.round(vec![shorter(2, 1)]);
+    world.now += 30_001;
+    // One of those that wait has waited too long, and those who are left are more than may wait.
+    let effects = world.step(submit_event(RequestId::fresh(), Priority::Normal));
+    let code = world.refused().map(|reject| reject.code);
+    assert_eq!(code, Some(RejectCode::QueueFull));
+    assert_eq!(world.stored.history[&old], Status::Expired);
+    let served = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Touched(_)));
+    assert_eq!(served.count(), 1);
+}

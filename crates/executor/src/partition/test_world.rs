@@ -301,6 +301,13 @@ impl World {
 
     /// A new owner in the next epoch, loaded from what is stored.
     pub(super) fn take_over(self, limit: Option<u32>) -> Self {
+        let mut world = self.load(limit);
+        world.round(vec![]);
+        world
+    }
+
+    /// The same, before it has served anybody.
+    pub(super) fn load(self, limit: Option<u32>) -> Self {
         let epoch = Epoch(self.partition.epoch().0 + 1);
         let totals = vec![(ACTION, self.stored.totals)];
         let config = self.partition.queues.config();
@@ -313,7 +320,7 @@ impl World {
             partition: recovered(epoch, config, limit, totals, sets),
             ..self
         };
-        world.round(vec![Event::RecoverRows(rows), Event::Tick]);
+        world.step(Event::RecoverRows(rows));
         world
     }
 

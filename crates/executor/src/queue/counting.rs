@@ -1,10 +1,13 @@
 //! What a queue counts of its starts, where its policy bounds how often they may be.
 
-use attune_core::{Demand, GroupKey};
+use attune_core::{Bug, Demand, GroupKey};
 
 use super::action_queue::ActionQueue;
 use super::entry::Millis;
 use crate::policy::{Counted, Meters, StartLimit};
+
+/// How often a poll would come, in milliseconds.
+const LOOK_EVERY: Millis = 10_000;
 
 impl ActionQueue {
     /// Says what time it is, before anybody is granted a slot. A time before the last is as good as that.
@@ -47,7 +50,16 @@ impl ActionQueue {
         let groups = load.groups.as_ref();
         let aside = groups.and_then(|groups| groups.aside_until());
         let until = meters.until(&self.limits);
-        aside.into_iter().chain(until).min()
+        let opens = aside.into_iter().chain(until).min();
+        if Bug::NoWake.is_planted() {
+            return opens.map(|time| (time / LOOK_EVERY + 1) * LOOK_EVERY);
+        }
+        opens
+    }
+
+    /// When anybody may start as far as starts of all together are counted; `None` when that is now.
+    pub(crate) fn starts_are_free_at(&self) -> Option<Millis> {
+        self.meters.as_ref()?.until(&self.limits)
     }
 
     /// Whether somebody who demands this could start now as far as starts are counted.

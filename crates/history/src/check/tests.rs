@@ -88,7 +88,7 @@ fn the_summary_is_what_programs_read() {
     let expected = serde_json::json!({
         "faults": 0, "executions": 6, "takeovers": 1, "fence_rejections": 0, "duplicates_dropped": 0,
         "violations": {"I1": 0, "I2": 0, "I3": 0, "I4": 0, "I5": 0, "I6": 0, "I7": 0, "I8": 0,
-            "I10": 0, "I11": 0, "I12": 0},
+            "I9": 0, "I10": 0, "I11": 0, "I12": 0},
         "slots_freed_ms": {"count": 0, "p50": null, "p99": null, "max": null},
         "unowned_ms": {"count": 1, "p50": 0, "p99": 0, "max": 0},
         "judged": {"answers": 6, "refusals": 0, "completions": 6, "stats": 0, "deaths": 0,

@@ -318,6 +318,7 @@ impl World {
                     self.judge_results(batch);
                     self.judge_refusals(batch);
                     self.granted_now(batch);
+                    self.judge_waiting();
                 }
                 let granted = batch.changes.iter();
                 let granted = granted.filter(|change| change.grant_no.is_some());
