@@ -14,6 +14,8 @@
 //! - [`leases`]: who is to own which partition.
 //! - `detector`: watches the grants and believes nothing that gives them.
 
+#[cfg(test)]
+mod case_tests;
 pub mod counters;
 mod detector;
 pub mod fact;
@@ -43,12 +45,5 @@ pub use notice::Notice;
 pub use owner::{Input, Output, Owner, OwnerOptions};
 pub use queue::{Admission, ExecutionQueueManager, QueueConfig, QueueError, QueuesView};
 
-/// How a property of a policy is tried: 10,000 random cases, unless `PROPTEST_CASES` says otherwise.
 #[cfg(test)]
-pub(crate) fn thorough() -> proptest::prelude::ProptestConfig {
-    let mut config = proptest::prelude::ProptestConfig::default();
-    if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = 10_000;
-    }
-    config
-}
+pub(crate) use case_tests::thorough;

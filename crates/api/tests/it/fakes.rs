@@ -318,7 +318,8 @@ impl Commands for Fake {
         deadline: Duration,
     ) -> Result<Accepted, ClientError> {
         if self.with(|state| state.silent) {
-            tokio::time::sleep(deadline).await;
+            let never = std::future::pending::<()>();
+            tokio::time::timeout(deadline, never).await.unwrap_err();
             return Err(ClientError::NotConfirmed {
                 request_id: RequestId::fresh(),
                 reason: "silence".to_owned(),

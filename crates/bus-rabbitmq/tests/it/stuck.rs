@@ -84,7 +84,7 @@ async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
     process(&vhost, "attune.requested.default", "suspend").await;
     let mut lost = 0;
     let lives = async {
-        while lost < LIVES {
+        loop {
             let answer = bus.publish(vec![numbered(stuck.clone(), 0)]).await;
             assert!(
                 matches!(answer, Err(PublishError::Unconfirmed(_))),
@@ -93,11 +93,16 @@ async fn the_broker_is_reached_beside_a_stuck_queue(queue_type: QueueType) {
             // The connection that has waited in vain may still be ending.
             until_reached(&*bus).await;
             lost += 1;
+            // On a busy machine a connection may last for so long that those before it are forgiven, or
+            // the doubt is over before this looks.
+            let trouble = bus.check().await.err().map(|trouble| trouble.to_string());
+            let is_doubted = trouble.is_some_and(|trouble| trouble.contains("times in a row"));
+            if lost >= LIVES && is_doubted {
+                break;
+            }
         }
     };
     within("the calls", lives).await;
-    let trouble = bus.check().await.unwrap_err().to_string();
-    assert!(trouble.contains("times in a row"), "{trouble}");
     process(&vhost, "attune.requested.default", "resume").await;
     publish_until_confirmed(&*bus, vec![numbered(stuck, 0)]).await;
     bus.close().await;

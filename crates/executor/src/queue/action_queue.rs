@@ -173,8 +173,9 @@ impl ActionQueue {
     /// What the flow of a holder is worth, where slots are shared.
     pub(crate) fn flow_weights(&self, execution_id: ExecutionId) -> Option<FlowWeights> {
         let load = self.load.as_ref()?;
-        let group = load.active.get(&execution_id)?.share.group;
-        load.groups.as_ref()?.flow_weights(group)
+        // Most queues have no groups, and are asked for each grant.
+        let groups = load.groups.as_ref()?;
+        groups.flow_weights(load.active.get(&execution_id)?.share.group)
     }
 
     /// Whether nobody waits or holds a slot.

@@ -93,7 +93,8 @@ fn the_summary_is_what_programs_read() {
         "unowned_ms": {"count": 1, "p50": 0, "p99": 0, "max": 0},
         "judged": {"answers": 6, "refusals": 0, "completions": 6, "stats": 0, "deaths": 0,
             "partitions": 0, "pauses": 0, "confirms": 6, "priorities": 6, "rates": 0, "limits": 0, "orders": 0,
-            "retries": 0, "rounds": 0, "waits": 0, "calms": 0, "operations": 0, "policies": 0, "shares": 0},
+            "retries": 0, "rounds": 0, "waits": 0, "calms": 0, "operations": 0, "policies": 0, "shares": 0,
+            "documents": 0},
     });
     assert_eq!(summary, expected);
 }

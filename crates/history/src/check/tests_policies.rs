@@ -142,6 +142,12 @@ fn bound(change: impl FnOnce(&mut World)) -> World {
     let apply_id = Uuid::new_v4();
     world.ask_limit(apply_id, Some(2));
     world.limit_is_stored(apply_id, true);
+    change(&mut world);
+    for _ in 0..3 {
+        world.submit(NORMAL);
+    }
+    world.drain();
+    world.stop();
     for record in &mut world.records {
         if let Record::ApplyInvoke {
             inherits_length, ..
@@ -150,12 +156,6 @@ fn bound(change: impl FnOnce(&mut World)) -> World {
             *inherits_length = true;
         }
     }
-    change(&mut world);
-    for _ in 0..3 {
-        world.submit(NORMAL);
-    }
-    world.drain();
-    world.stop();
     world
 }
 
