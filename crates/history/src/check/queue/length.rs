@@ -64,6 +64,16 @@ impl Replay<'_> {
         if goes_on || counts.waiting <= u64::from(most) + ended.put_back {
             return;
         }
+        // Where they demand different things somebody starts beside others who wait: whoever has room when it
+        // comes is taken into a queue that is too long, and a later one may have its slot in the end.
+        let mut came = ended.came.iter();
+        if came.any(|id| {
+            self.facts
+                .execution(*id)
+                .is_some_and(|it| it.demand.is_some())
+        }) {
+            return;
+        }
         let what = format!(
             "execution {last} of action {} was taken in although {most} may wait; {} do",
             self.action_id, counts.waiting
