@@ -26,7 +26,7 @@
 //! granted as many as one step may goes on in the next, and so does one whose owner says so, because the
 //! step did as much for other queues; `free_slots` sees one who says so for ever. Where executions are
 //! grouped, there must be room for whoever waits first in a group, and for the dearest of those that do in
-//! the limit of the action.
+//! the limit of the action; while more wait than it is known of, for the dearest that ever came.
 //!
 //! *I7.* At the end of such a round the counts of the queue add up, they have risen by what the
 //! round decided, and as many hold a slot as the records show.
@@ -137,6 +137,8 @@ struct Replay<'a> {
     put_back: u64,
     /// Whether somebody may wait of whom it is not known.
     is_unsure: bool,
+    /// The most that anybody has demanded.
+    most_demanded: u64,
     /// How many grants were held against the turns of others.
     turns: u64,
 }
@@ -174,6 +176,7 @@ impl<'a> Replay<'a> {
             added: Counts::default(),
             put_back: 0,
             is_unsure: false,
+            most_demanded: 1,
             turns: 0,
         }
     }
@@ -258,6 +261,7 @@ impl<'a> Replay<'a> {
             }
             What::Ended(key, status, gone) => {
                 if let Some(gone) = gone {
+                    self.length.makes_room_for(gone.newcomer);
                     self.judge_gone(record, key, gone);
                 }
                 self.leave(key.0);
@@ -299,6 +303,9 @@ impl<'a> Replay<'a> {
         self.added.enqueued += 1;
         self.length.comes(id);
         let known = self.facts.execution(id);
+        if let Some(demand) = known.and_then(|known| known.demand) {
+            self.most_demanded = self.most_demanded.max(u64::from(demand.cost));
+        }
         if let Some(at) = known.and_then(|known| known.at) {
             self.is_contradictory |= at < self.latest;
             self.latest = at.max(self.latest);
@@ -341,6 +348,7 @@ impl<'a> Replay<'a> {
 
     fn regroup(&mut self, id: ExecutionId, demand: Demand) {
         let waited = self.leave(id);
+        self.most_demanded = self.most_demanded.max(u64::from(demand.cost));
         self.regrouped.insert(id, demand);
         if waited {
             self.wait(id);
@@ -433,28 +441,13 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whoever surely waits with room in all its limits.
-    fn with_room(&self, bounds: Bounds) -> Option<ExecutionId> {
-        let (used, _) = self.used(None);
-        let waiting = self.waiting.values();
-        let dearest = waiting.map(|lanes| self.dearest(lanes)).max().unwrap_or(1);
-        let fits = |limit: u32| used + dearest <= u64::from(limit);
-        if !bounds.limit.is_none_or(fits) {
-            return None;
-        }
-        let mut groups = self.waiting.iter().filter(|(group, lanes)| {
-            bounds.demands.is_none() || (group.is_some() && self.has_room(bounds, **group, lanes))
-        });
-        groups.find_map(|(_, lanes)| lanes.values().find_map(BTreeSet::first).copied())
-    }
-
     fn end_round(&mut self, record: u32, counts: Counts, held_up: bool) {
         self.judge_counts(record, counts);
         self.counts = Some((counts, record));
         self.added = Counts::default();
         let granted = std::mem::take(&mut self.granted);
         let bounds = self.bounds.filter(|_| !held_up && granted < STEP);
-        let waiter = bounds.and_then(|bounds| self.with_room(bounds));
+        let waiter = bounds.and_then(|bounds| self.with_room(bounds, counts.waiting));
         let was_stuck = std::mem::replace(&mut self.is_stuck, waiter.is_some());
         if let Some(id) = waiter
             && !was_stuck

@@ -70,6 +70,27 @@ fn who_is_dropped_is_the_oldest_of_the_lowest_priority() {
     assert_breaks(&world(OrderRule::Fifo, 2, high), Promise::I3);
 }
 
+/// A queue that was made shorter stays as long as it is while each takes the place of another.
+#[test]
+fn who_takes_the_place_of_another_does_not_lengthen_the_queue() {
+    let world = |is_replacing: bool| {
+        let mut world = World::new(1);
+        world.allow(0, 5);
+        let ids = [Priority::Normal; 5].map(|priority| world.submit(priority));
+        world.allow(0, 2);
+        if is_replacing {
+            world.submit_for(ids[1], GoneBy::Dropped, Priority::Normal);
+        } else {
+            world.submit(Priority::Normal);
+        }
+        let mut world = ends(world);
+        world.stop();
+        world
+    };
+    assert_clean(&world(true));
+    assert_breaks(&world(false), Promise::I2);
+}
+
 #[test]
 fn nobody_ends_for_one_who_does_not_come() {
     let mut world = World::new(1);

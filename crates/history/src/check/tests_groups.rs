@@ -195,6 +195,36 @@ fn i6_a_group_with_room_is_not_served() {
     );
 }
 
+/// One of whom it is not known that it waits stands first and is too dear for what is free.
+#[test]
+fn i6_who_waits_behind_an_unknown_one_may_lack_room() {
+    let count = |costs: [u16; 3], is_known: bool| {
+        let mut world = World::new(1);
+        for _ in costs {
+            world.submit(NORMAL);
+        }
+        world.drain();
+        world.group(None, |number| demand(0, costs[number]));
+        let mut number = 0;
+        for record in &mut world.records {
+            match record {
+                Record::Granted { limit, .. } | Record::Limit { limit, .. } => *limit = Some(3),
+                Record::SubmitInvoke { delayed, .. } => *delayed = number == 1 && !is_known,
+                Record::Accepted { delayed, .. } => {
+                    *delayed = number == 1 && !is_known;
+                    number += 1;
+                }
+                _ => {}
+            }
+        }
+        super::tests::findings(&world)[0].count(Promise::I6)
+    };
+    for is_known in [true, false] {
+        assert_eq!(count([2, 3, 1], is_known), 0, "{is_known}");
+        assert!(count([2, 1, 1], is_known) > 0, "{is_known}");
+    }
+}
+
 /// Programs of one group run at once, as they say themselves, though all grants came one after the other; they
 /// were granted under an earlier rule, and grouped anew while they ran.
 #[test]

@@ -33,7 +33,7 @@ impl World {
     }
 
     /// An owner goes by a version, and by so many that may wait.
-    fn allow(&mut self, set_version: i64, max_length: u32) {
+    pub(super) fn allow(&mut self, set_version: i64, max_length: u32) {
         self.round += 1;
         self.go_by(set_version);
         let limit = Some(self.limit);

@@ -1,6 +1,6 @@
 //! Whether more wait than may: whoever comes to a full queue and cannot start is refused, or another one goes
 //! for it. A bound that was lowered takes nobody out, and who is put back waits whatever the bound, so that
-//! only rounds are judged in which somebody came who waits at their end.
+//! only rounds are judged in which somebody came, in nobody's place, who waits at their end.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,10 @@ pub(super) struct Length {
     now: Option<u32>,
     /// The highest that was in force in this round; `None` when one was not recorded.
     most: Option<u32>,
-    /// Who has come in this round and waits.
+    /// Who has come in this round and waits, but not those who took the place of another.
     came: BTreeSet<ExecutionId>,
+    /// In whose place another one has ended.
+    replacing: Option<ExecutionId>,
     /// How many were put back in this round.
     put_back: u64,
 }
@@ -32,8 +34,15 @@ impl Length {
         self.now = max_length;
     }
 
+    /// Another one has ended in the place of this one, which comes next.
+    pub(super) fn makes_room_for(&mut self, newcomer: ExecutionId) {
+        self.replacing = Some(newcomer);
+    }
+
     pub(super) fn comes(&mut self, id: ExecutionId) {
-        self.came.insert(id);
+        if self.replacing.take() != Some(id) {
+            self.came.insert(id);
+        }
     }
 
     pub(super) fn leaves(&mut self, id: ExecutionId) {
@@ -62,16 +71,6 @@ impl Replay<'_> {
             return;
         };
         if goes_on || counts.waiting <= u64::from(most) + ended.put_back {
-            return;
-        }
-        // Where they demand different things somebody starts beside others who wait: whoever has room when it
-        // comes is taken into a queue that is too long, and a later one may have its slot in the end.
-        let mut came = ended.came.iter();
-        if came.any(|id| {
-            self.facts
-                .execution(*id)
-                .is_some_and(|it| it.demand.is_some())
-        }) {
             return;
         }
         let what = format!(

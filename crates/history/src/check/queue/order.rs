@@ -14,7 +14,12 @@ impl Replay<'_> {
         // Others may have used up their rate, and then it is not for their group to say who is first; and
         // where slots are shared it is another one's turn.
         let is_apart = own.is_some_and(|(_, rate, flow)| !rate.is_zero() || !flow.is_none());
-        let has_room = |group, lanes| !is_apart && self.has_room(bounds, group, lanes);
+        let unknown = if self.is_unsure {
+            self.most_demanded
+        } else {
+            1
+        };
+        let has_room = |group, lanes| !is_apart && self.has_room(bounds, group, lanes, unknown);
         let mut groups = self.waiting.iter().filter(|(group, lanes)| {
             bounds.demands.is_none()
                 || (group.is_some() && (**group == own || has_room(**group, *lanes)))

@@ -20,8 +20,38 @@ impl Replay<'_> {
         used
     }
 
-    /// Whether a group surely has room for whoever is first in it.
-    pub(super) fn has_room(&self, bounds: Bounds, group: Option<Class>, lanes: &Lanes) -> bool {
+    /// Whoever surely waits with room in all its limits, when so many wait.
+    pub(super) fn with_room(&self, bounds: Bounds, waiting: u64) -> Option<ExecutionId> {
+        let (used, _) = self.used(None);
+        let lanes = self.waiting.values();
+        let known: usize = lanes.flat_map(BTreeMap::values).map(BTreeSet::len).sum();
+        // One of whom it is not known that it waits may be the first, and lack room.
+        let unknown = match waiting > known as u64 {
+            true => self.most_demanded,
+            false => 1,
+        };
+        let lanes = self.waiting.values();
+        let dearest = lanes.map(|lanes| self.dearest(lanes)).max().unwrap_or(1);
+        let fits = |limit: u32| used + dearest.max(unknown) <= u64::from(limit);
+        if !bounds.limit.is_none_or(fits) {
+            return None;
+        }
+        let mut groups = self.waiting.iter().filter(|(group, lanes)| {
+            bounds.demands.is_none()
+                || (group.is_some() && self.has_room(bounds, **group, lanes, unknown))
+        });
+        groups.find_map(|(_, lanes)| lanes.values().find_map(BTreeSet::first).copied())
+    }
+
+    /// Whether a group surely has room for whoever is first in it: one that is known, or one that demands no
+    /// more than `unknown`.
+    pub(super) fn has_room(
+        &self,
+        bounds: Bounds,
+        group: Option<Class>,
+        lanes: &Lanes,
+        unknown: u64,
+    ) -> bool {
         let is_sure = || self.holders.keys().all(|id| self.demand(*id).is_some());
         let (_, used) = self.used(group);
         // Of the flows of a group the dearest may be the first.
@@ -31,7 +61,10 @@ impl Replay<'_> {
             .iter()
             .filter(|(other, _)| other.is_some_and(|other| Some(other.0) == of_group));
         let dearest = others.map(|(_, lanes)| self.dearest(lanes)).max();
-        let dearest = dearest.unwrap_or(0).max(self.dearest(lanes));
+        let dearest = dearest
+            .unwrap_or(unknown)
+            .max(self.dearest(lanes))
+            .max(unknown);
         let fits = |limit: u32| used + dearest <= u64::from(limit);
         bounds.group_limit.is_none_or(fits) && is_sure()
     }
