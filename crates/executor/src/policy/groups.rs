@@ -9,8 +9,8 @@
 //! Who is first in a group does not let others pass that demand less: a dear one waits for its room.
 //!
 //! Where starts are counted for each key, those with the same group and the same key are a class. One whose
-//! key has used up its rate is set aside until a time and holds up nobody else. Where both are told apart,
-//! the classes of a group share its limit (`Together`), and those of a rate come and go together.
+//! key has used up its rate is set aside until a time and holds up nobody else (`aside`). Where both are told
+//! apart, the classes of a group share its limit (`Together`).
 //!
 //! Where slots are shared among flows, those with the same flow are a class, and `fair.rs` says which of
 //! those that have room is next.
@@ -20,13 +20,15 @@ use std::collections::{BTreeSet, HashMap};
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
-use super::{Meters, QueueLimits, Users};
+use super::{QueueLimits, Users};
 use crate::queue::Millis;
 
+mod aside;
 mod fair;
 mod line;
 mod looks;
 
+use aside::Aside;
 use fair::{Fair, Shared};
 use line::{Line, Standing};
 
@@ -86,17 +88,21 @@ struct Class {
     key: GroupKey,
     /// For whom its starts are counted.
     rate: GroupKey,
-    /// Until when it is set aside, because its rate is used up.
-    waits: Option<Millis>,
+    /// Whether it is set aside, because its rate is used up.
+    is_aside: bool,
     /// Who waits, is delayed or holds a slot. Without anybody the class is given up.
     members: u32,
     /// What those who hold a slot take of the limit.
     used: u32,
     line: Line,
     /// Where it stands among those that have room; absent when it has none, or nobody waits. Of one that
-    /// shares its limit with others, where it stands among these.
+    /// shares its limit with others, where it stands among these; of one that is set aside, among those of
+    /// its rate.
     place: Option<(i64, Seq)>,
 }
+
+/// Where a class stands among others, by the order key of its first.
+type Place = (i64, Seq, Group);
 
 /// Classes of one group that share its limit.
 #[derive(Debug, Clone, Default)]
@@ -104,9 +110,11 @@ struct Together {
     /// What the holders of all of them take.
     used: u32,
     /// Those of which somebody waits and whose rate is not used up.
-    waiting: BTreeSet<(i64, Seq, Group)>,
+    waiting: BTreeSet<Place>,
     /// Who of them stands among those that have room.
-    place: Option<(i64, Seq, Group)>,
+    place: Option<Place>,
+    /// Who is first of them, where it takes more than the room that is left.
+    dear: Option<Group>,
     /// How they share it, where slots are shared.
     fair: Option<Box<Shared>>,
 }
@@ -118,7 +126,7 @@ pub(crate) struct Groups {
     classes: Vec<Class>,
     free: Vec<Group>,
     /// Those with room for their first.
-    ready: BTreeSet<(i64, Seq, Group)>,
+    ready: BTreeSet<Place>,
     /// What all who hold a slot take of the limit of the action.
     used: u64,
     /// Whose group is not known yet. While there are any nobody is granted a slot: never are there two
@@ -126,12 +134,8 @@ pub(crate) struct Groups {
     unknown: BTreeSet<ExecutionId>,
     /// Whose executions are here.
     users: Users,
-    /// Classes whose rate is used up, by the time until which they are set aside.
-    aside: BTreeSet<(Millis, Group)>,
-    /// Classes of which it must be seen whether their rate is used up, before anybody is granted a slot.
-    unsure: Vec<Group>,
-    /// The classes of each rate, where those of several groups share one.
-    of_rate: BTreeSet<(GroupKey, Group)>,
+    /// Those whose rate is used up.
+    aside: Aside,
     /// The groups of which some executions are told apart; unused where none are.
     together: HashMap<GroupKey, Together>,
     /// There where slots are shared.
@@ -159,7 +163,7 @@ fn open(
     let class = Class {
         key,
         rate,
-        waits: None,
+        is_aside: false,
         members: 0,
         used: 0,
         line: Line::Empty,
@@ -247,11 +251,7 @@ impl Groups {
             match self.by_key.entry((key, rate)) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(new) => {
-                    let group = open(&mut self.classes, &mut self.free, (key, rate));
-                    if !key.is_zero() && !rate.is_zero() {
-                        self.of_rate.insert((rate, group));
-                    }
-                    *new.insert(group)
+                    *new.insert(open(&mut self.classes, &mut self.free, (key, rate)))
                 }
             }
         };
@@ -271,14 +271,10 @@ impl Groups {
         class.members = class.members.saturating_sub(1);
         if class.members == 0 {
             let key = (class.key, class.rate);
-            if let Some(until) = class.waits.take() {
-                self.aside.remove(&(until, group));
-            }
             match &mut self.fair {
                 None => drop(self.by_key.remove(&key)),
                 Some(fair) => fair.close(key, group),
             }
-            self.of_rate.remove(&(key.1, group));
             self.free.push(group);
         }
     }
@@ -358,36 +354,63 @@ impl Groups {
         let Some(class) = self.classes.get_mut(group.0 as usize) else {
             return;
         };
-        let are_both = are_both(limits);
-        let limit = limits.group_limit().filter(|_| !are_both);
         let first = class.line.first(limits.order);
-        let first = first.filter(|first| {
-            class.waits.is_none() && fits(u64::from(class.used), first.cost, limit)
-        });
+        if class.is_aside {
+            return self.place_aside(group, first.map(|first| first.key(limits.order)));
+        }
+        let limit = limits.group_limit().filter(|_| !are_both(limits));
+        let used = class.used.into();
+        self.stand(
+            limits,
+            group,
+            first.filter(|first| fits(used, first.cost, limit)),
+        );
+    }
+
+    /// Puts a class among those with room by its first that could have a slot as far as the class goes.
+    fn stand(&mut self, limits: &QueueLimits, group: Group, first: Option<Member>) {
+        let Some(class) = self.classes.get_mut(group.0 as usize) else {
+            return;
+        };
         let place = first.map(|first| first.key(limits.order));
         if class.place == place {
             return;
         }
-        let key = class.key;
+        let (key, rate) = (class.key, class.rate);
         let earlier = std::mem::replace(&mut class.place, place);
         if place.is_some() && limits.keyed_rate().is_some() {
-            self.unsure.push(group);
+            self.aside.look_at(group);
         }
+        let of = |(key, seq): (i64, Seq)| (key, seq, group);
         if self.fair.is_some() {
+            if !rate.is_zero() {
+                self.stands_by_rate(rate, earlier.map(of), place.map(of));
+            }
             return self.place_fairly(limits, group, earlier, first);
         }
-        let set = match are_both {
-            false => &mut self.ready,
-            true => &mut self.together.entry(key).or_default().waiting,
-        };
-        if let Some((key, seq)) = earlier {
-            set.remove(&(key, seq, group));
+        if are_both(limits) {
+            let waiting = &mut self.together.entry(key).or_default().waiting;
+            if let Some(earlier) = earlier {
+                waiting.remove(&of(earlier));
+            }
+            waiting.extend(place.map(of));
+            return self.place_together(limits, key);
         }
-        if let Some((key, seq)) = place {
-            set.insert((key, seq, group));
+        if let Some(earlier) = earlier {
+            self.ready.remove(&of(earlier));
         }
-        if are_both {
-            self.place_together(limits, key);
+        self.ready.extend(place.map(of));
+        if !rate.is_zero() && !key.is_zero() {
+            self.stands_by_rate(rate, earlier.map(of), place.map(of));
+        }
+    }
+
+    /// A class stands elsewhere among those with room.
+    fn stands_by_rate(&mut self, rate: GroupKey, earlier: Option<Place>, place: Option<Place>) {
+        for (place, is_there) in [(earlier, false), (place, true)] {
+            if let Some(place) = place {
+                self.aside.stand(rate, place, is_there);
+            }
         }
     }
 
@@ -400,86 +423,55 @@ impl Groups {
             return;
         };
         let first = together.waiting.first().copied();
+        let used = u64::from(together.used);
+        let limit = limits.group_limit();
         let place = first.filter(|(.., group)| {
             let class = self.classes.get(group.0 as usize);
             let head = class.and_then(|class| class.line.first(limits.order));
-            let used = u64::from(together.used);
-            head.is_some_and(|head| fits(used, head.cost, limits.group_limit()))
+            head.is_some_and(|head| fits(used, head.cost, limit))
         });
         let earlier = std::mem::replace(&mut together.place, place);
+        let has_some = place.is_none() && fits(used, 1, limit);
+        let dear = first.map(|(.., group)| group).filter(|_| has_some);
+        let was_dear = std::mem::replace(&mut together.dear, dear);
         if together.used == 0 && together.waiting.is_empty() {
             self.together.remove(&key);
         }
+        if was_dear != dear {
+            if let Some(group) = was_dear {
+                self.aside.is_dear_no_more(self.rate_of(group), group);
+            }
+            if let Some(group) = dear {
+                self.aside.is_dear(self.rate_of(group), group);
+            }
+        }
         if earlier != place {
-            if let Some(earlier) = earlier {
-                self.ready.remove(&earlier);
-            }
-            self.ready.extend(place);
-        }
-    }
-
-    /// Sets those aside whose rate is used up, and lets those come back whose time has come.
-    pub(crate) fn settle(&mut self, limits: &QueueLimits, meters: &Meters) {
-        while let Some((until, group)) = self.aside.first().copied()
-            && until <= meters.now()
-        {
-            self.come_back(limits, group);
-        }
-        while let Some(group) = self.unsure.pop() {
-            if let Some(class) = self.classes.get_mut(group.0 as usize)
-                && class.place.is_some()
-                && class.waits.is_none()
-                && let Some(until) = meters.rate_until(limits, class.rate)
-            {
-                class.waits = Some(until);
-                self.aside.insert((until, group));
-                self.place(limits, group);
+            for (place, is_there) in [(earlier, false), (place, true)] {
+                let Some(place) = place else { continue };
+                match is_there {
+                    true => self.ready.insert(place),
+                    false => self.ready.remove(&place),
+                };
+                self.aside.stand(self.rate_of(place.2), place, is_there);
             }
         }
-    }
-
-    /// Somebody has started, and its rate is used up.
-    pub(crate) fn use_up(&mut self, rate: GroupKey) {
-        let of_rate = (rate, Group(0))..=(rate, Group::NONE);
-        let classes = self.of_rate.range(of_rate).map(|(_, group)| *group);
-        self.unsure.extend(classes);
-    }
-
-    /// Somebody of a class has started who did not wait in it: whether its rate is used up is looked at.
-    pub(crate) fn has_started(&mut self, group: Group) {
-        self.unsure.push(group);
-    }
-
-    fn come_back(&mut self, limits: &QueueLimits, group: Group) {
-        let waits = self.class(group).and_then(|class| class.waits.take());
-        if let Some(until) = waits {
-            self.aside.remove(&(until, group));
-            self.place(limits, group);
-        }
-    }
-
-    /// Until when those are set aside whose rate is used up and who come back first.
-    pub(crate) fn aside_until(&self) -> Option<Millis> {
-        self.aside.first().map(|(until, _)| *until)
-    }
-
-    /// For whom the starts of a member count.
-    pub(crate) fn rate_of(&self, group: Group) -> GroupKey {
-        let class = self.classes.get(group.0 as usize);
-        class.map_or(GroupKey::default(), |class| class.rate)
     }
 
     /// The order, the limit of the groups, the rate or what shares are worth is another one from now on.
     pub(crate) fn rearrange(&mut self, limits: &QueueLimits) {
+        self.aside = Aside::default();
+        self.ready.clear();
+        for class in &mut self.classes {
+            (class.is_aside, class.place) = (false, None);
+        }
+        for together in self.together.values_mut() {
+            together.waiting.clear();
+            (together.place, together.dear) = (None, None);
+        }
         self.begin_anew(limits);
         for index in 0..self.classes.len() {
             let group = Group(u32::try_from(index).unwrap_or(u32::MAX));
-            self.come_back(limits, group);
             self.place(limits, group);
-            // A lowered rate may be used up by what has started before.
-            if limits.keyed_rate().is_some() {
-                self.unsure.push(group);
-            }
         }
         let keys: Vec<GroupKey> = self.together.keys().copied().collect();
         for key in keys {

@@ -407,5 +407,9 @@ mod group_tests;
 mod fair_tests;
 
 #[cfg(test)]
+#[path = "aside_tests.rs"]
+mod aside_tests;
+
+#[cfg(test)]
 #[path = "rate_tests.rs"]
 mod rate_tests;

@@ -37,6 +37,13 @@ impl ActionQueue {
         }
     }
 
+    /// How many groups stand among those with room for their first.
+    #[cfg(test)]
+    pub(super) fn groups_with_room(&self) -> usize {
+        let groups = self.load.as_ref().and_then(|load| load.groups.as_ref());
+        groups.map_or(0, |groups| groups.with_room())
+    }
+
     /// When somebody may start whose rate is used up; of a queue that stands idle, when nothing of what
     /// was counted counts any more.
     pub(super) fn deadline_of_meters(&self) -> Option<Millis> {

@@ -166,9 +166,6 @@ impl Groups {
         if let Some(fair) = &mut self.fair {
             fair.open((key, rate, demand.flow), group);
         }
-        if !rate.is_zero() {
-            self.of_rate.insert((rate, group));
-        }
         group
     }
 
@@ -343,11 +340,9 @@ impl Groups {
         for standing in &mut fair.of {
             (standing.head, standing.is_named) = (None, false);
         }
-        self.ready.clear();
         self.together.clear();
         for index in 0..self.classes.len() {
-            let class = &mut self.classes[index];
-            class.place = None;
+            let class = &self.classes[index];
             let (key, used) = (class.key, class.used);
             if used == 0 {
                 continue;

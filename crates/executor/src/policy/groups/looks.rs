@@ -121,6 +121,12 @@ impl Groups {
         before.filter(|(_, _, group)| *group != but).count() as u64
     }
 
+    /// How many groups stand among those with room for their first.
+    #[cfg(test)]
+    pub(crate) fn with_room(&self) -> usize {
+        self.ready.len()
+    }
+
     /// The first of a group.
     pub(crate) fn first_of(&self, limits: &QueueLimits, group: Group) -> Option<Member> {
         let class = self.classes.get(group.0 as usize)?;
