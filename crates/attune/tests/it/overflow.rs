@@ -86,22 +86,45 @@ async fn refused(system: &System) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of each host the latest waits, and what is said twice replaces nobody.
+/// Of each host the latest waits, and what is said twice replaces nobody. Whose turn it is and for whom
+/// starts are counted makes no difference.
 async fn replaced(system: &System) -> anyhow::Result<()> {
-    const REF: &str = "it.replaced";
+    let nothing = json!({});
+    replaced_beside(system, "it.replaced", &nothing).await?;
+    let users = json!({
+        "fairness": {"by": ["user"]},
+        "rate_limit": {"max_executions": 1_000, "window_seconds": 1, "by": ["user"]},
+    });
+    replaced_beside(system, "it.replaced-beside-shares", &users).await
+}
+
+async fn replaced_beside(
+    system: &System,
+    action_ref: &str,
+    policies: &Value,
+) -> anyhow::Result<()> {
     let api = &system.api;
     let mut gate = Gate::open().await?;
     let concurrency = json!({"limit": 1, "group_by": ["parameters.host"], "group_limit": 1,
         "on_limit": "replace_waiting"});
-    let spec = spec(REF, &gate, |policy| policy["concurrency"] = concurrency);
+    let spec = spec(action_ref, &gate, |policy| {
+        policy["concurrency"] = concurrency;
+        for (field, value) in policies.as_object().into_iter().flatten() {
+            policy[field] = value.clone();
+        }
+    });
     api.apply(&spec).await?;
     let mut ids = Vec::new();
-    for host in ["a", "a", "b", "a"] {
-        ids.push(api.submit(REF, json!({"host": host})).await?.id);
+    for (host, user) in [("a", "ann"), ("a", "bob"), ("b", "cid"), ("a", "dan")] {
+        let body = json!({"action_ref": action_ref, "parameters": {"host": host},
+            "requested_by": user});
+        let accepted = api.try_submit(&body).await?.expect(201)?;
+        ids.push(accepted["id"].as_i64().context("an id")?);
     }
     must_be(system, ids[1], "cancelled", Some("REPLACED")).await?;
-    let key = [("idempotency-key", "the same")];
-    let body = serde_json::to_vec(&json!({"action_ref": REF, "parameters": {"host": "b"}}))?;
+    let key = [("idempotency-key", action_ref)];
+    let body = json!({"action_ref": action_ref, "parameters": {"host": "b"}});
+    let body = serde_json::to_vec(&body)?;
     let mut again = Vec::new();
     for _ in 0..2 {
         let path = "/api/v1/executions";

@@ -51,13 +51,6 @@ impl Fairness {
                  they came; leave one of the two out"
             ));
         }
-        let on_limit = policy.concurrency.on_limit.unwrap_or_default();
-        if on_limit.replaces() {
-            return wrong(format!(
-                "`{field}` is not supported yet together with `policy.concurrency.on_limit: \
-                 cancel_running` or `replace_waiting`; leave one of the two out"
-            ));
-        }
         self.check_levels(policy, parameters)?;
         check_weight(
             "policy.fairness.default_weight",
@@ -338,6 +331,7 @@ mod tests {
     fn what_cannot_be_meant_names_its_field() {
         for right in [
             r#"{"fairness": {"by": ["user"]}}"#,
+            r#"{"fairness": {"by": ["user"]}, "concurrency": {"limit": 1, "on_limit": "cancel_running"}}"#,
             r#"{"fairness": {"by": ["labels.tenant", "user", "parameters.host"], "default_weight": 1000,
                 "weights": {"user:ann": 4, "labels.tenant:a:b": 1, "parameters.host:3": 1}}}"#,
             r#"{"concurrency": {"group_by": ["user"], "group_limit": 1, "limit": 2, "on_limit": "reject"},
@@ -388,10 +382,6 @@ mod tests {
             ),
             (
                 r#"{"fairness": {"by": ["user"]}, "queue": {"ordering": "fifo"}}"#,
-                "",
-            ),
-            (
-                r#"{"fairness": {"by": ["user"]}, "concurrency": {"limit": 1, "on_limit": "cancel_running"}}"#,
                 "",
             ),
         ] {

@@ -55,15 +55,6 @@ impl ActionPolicy {
             );
             return Err(Reject::field(field, words));
         }
-        let counts_apart = self.rate_limit.as_ref().is_some_and(|it| !it.by.is_empty());
-        if on_limit.replaces() && counts_apart {
-            let field = "policy.rate_limit.by";
-            let words = format!(
-                "`{field}` is not supported yet together with `policy.concurrency.on_limit: \
-                 cancel_running` or `replace_waiting`; leave one of the two out"
-            );
-            return Err(Reject::field(field, words));
-        }
         let on_full = self.queue.on_full.unwrap_or_default();
         if on_full == OnFull::DropOldest && on_limit.replaces() {
             let field = "policy.queue.on_full";
@@ -96,6 +87,8 @@ mod tests {
             r#"{"concurrency": {"limit": 2, "on_limit": "reject"}, "queue": {"on_full": "drop_oldest"}}"#,
             r#"{"concurrency": {"group_by": ["user"], "group_limit": 1, "on_limit": "cancel_running"}}"#,
             r#"{"concurrency": {"limit": 1, "on_limit": "replace_waiting"}, "queue": {"on_full": "reject"}}"#,
+            r#"{"concurrency": {"limit": 1, "on_limit": "cancel_running"},
+                "rate_limit": {"max_executions": 1, "window_seconds": 1, "by": ["user"]}}"#,
             r#"{"concurrency": {"on_limit": "wait"}, "per_user_limit": 100}"#,
         ] {
             assert_eq!(field(right), None, "{right}");
@@ -112,11 +105,6 @@ mod tests {
             (
                 r#"{"concurrency": {"limit": 1, "on_limit": "cancel_running"}, "queue": {"on_full": "drop_oldest"}}"#,
                 "policy.queue.on_full",
-            ),
-            (
-                r#"{"concurrency": {"limit": 1, "on_limit": "cancel_running"},
-                    "rate_limit": {"max_executions": 1, "window_seconds": 1, "by": ["user"]}}"#,
-                "policy.rate_limit.by",
             ),
             (r#"{"per_user_limit": 0}"#, "policy.per_user_limit"),
         ] {

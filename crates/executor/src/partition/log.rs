@@ -24,8 +24,14 @@ impl Partition {
             epoch: self.epoch,
             number: self.logged,
             facts,
-            goes_on: !self.unserved.is_empty(),
+            goes_on: !self.unserved.is_empty() || self.is_any_due(),
         })
+    }
+
+    /// Whether more queues had something to do by now than the step has come to.
+    fn is_any_due(&self) -> bool {
+        let first = self.deadlines.first();
+        first.is_some_and(|(time, _)| *time <= self.now)
     }
 
     pub(super) fn note(&mut self, fact: impl FnOnce() -> Fact) {
@@ -52,7 +58,9 @@ impl Partition {
             let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
             let paused = self.is_paused(action_id);
             let regrouping = self.regrouping.contains(&action_id);
-            let goes_on = self.unserved.contains(&action_id);
+            let scheduled = self.scheduled.get(&action_id);
+            let is_due = scheduled.is_some_and(|time| *time <= self.now);
+            let goes_on = is_due || self.unserved.contains(&action_id);
             let rate_until = match self.blocked(action_id) {
                 Some(Blocked::Rate { until }) => Some(until),
                 _ => None,

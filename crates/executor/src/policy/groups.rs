@@ -461,12 +461,12 @@ impl Groups {
     pub(crate) fn rearrange(&mut self, limits: &QueueLimits) {
         self.aside = Aside::default();
         self.ready.clear();
+        self.together.clear();
         for class in &mut self.classes {
             (class.is_aside, class.place) = (false, None);
-        }
-        for together in self.together.values_mut() {
-            together.waiting.clear();
-            (together.place, together.dear) = (None, None);
+            if are_both(limits) && class.used > 0 {
+                self.together.entry(class.key).or_default().used += class.used;
+            }
         }
         self.begin_anew(limits);
         for index in 0..self.classes.len() {

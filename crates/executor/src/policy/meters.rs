@@ -50,6 +50,21 @@ pub(crate) struct Meters {
     fresh: Vec<GroupKey>,
     /// When the last has started.
     last: Millis,
+    /// What another owner has written down as of the future, while it may turn out that the clock was behind.
+    ahead: Vec<Ahead>,
+}
+
+/// Starts that another owner has written down as of the future.
+#[derive(Debug, Clone)]
+struct Ahead {
+    limit: StartLimit,
+    key: GroupKey,
+    /// As of when they count.
+    as_of: Millis,
+    /// From when on they count no more, if the clock has not come to their time by then.
+    over_at: Millis,
+    /// When they were, by the clock of the store.
+    times: Vec<(Millis, u32)>,
 }
 
 impl Meters {
@@ -62,12 +77,46 @@ impl Meters {
             over: BinaryHeap::new(),
             fresh: Vec::new(),
             last: Millis::MIN,
+            ahead: Vec::new(),
         }
     }
 
     /// It is this time, or later.
     pub(crate) fn pass(&mut self, now: Millis) {
         self.now = self.now.max(now);
+        if !self.ahead.is_empty() {
+            self.catch_up();
+        }
+    }
+
+    /// Puts right what was written down as of a time that has come since.
+    fn catch_up(&mut self) {
+        let now = self.now;
+        for it in std::mem::take(&mut self.ahead) {
+            let has_come = it.times.first().is_some_and(|(time, _)| *time <= now);
+            if !has_come {
+                if now < it.over_at {
+                    self.ahead.push(it);
+                }
+                continue;
+            }
+            let window = self.window(it.limit, it.key, it.over_at);
+            window.put_right(it.as_of, &it.times);
+            let last = it.times.last().map_or(now, |(time, _)| *time);
+            self.last = self.last.max(last);
+        }
+    }
+
+    /// What has started for a limit and a key, which may be over at that time.
+    fn window(&mut self, limit: StartLimit, key: GroupKey, over_at: Millis) -> &mut Window {
+        match limit {
+            StartLimit::Interval => &mut self.paced,
+            StartLimit::Rate(0) => &mut self.shared,
+            StartLimit::Rate(_) => self.keyed.entry(key).or_insert_with(|| {
+                self.over.push(Reverse((over_at, key)));
+                Window::default()
+            }),
+        }
     }
 
     /// The time.
@@ -205,8 +254,20 @@ impl Meters {
         let Some(bound) = bound else {
             return;
         };
-        let read = Window::from_bytes(state, written_at, self.now);
-        let window = read.unwrap_or_else(|| Window::used_up(bound, written_at.min(self.now)));
+        let read = Window::from_bytes(state, written_at);
+        let mut window = read.unwrap_or_else(|| Window::used_up(bound, written_at));
+        let times = window.as_of(self.now);
+        if !times.is_empty() {
+            let as_of = self.now;
+            let over_at = as_of.saturating_add(bound.window);
+            self.ahead.push(Ahead {
+                limit,
+                key,
+                as_of,
+                over_at,
+                times,
+            });
+        }
         let over_at = window.over_at(bound);
         if over_at <= self.now {
             return;
@@ -228,12 +289,14 @@ impl Meters {
         let mark = |limits: &QueueLimits| limits.rate().map(|rate| rate.mark);
         if mark(earlier) != mark(limits) {
             self.shared = Window::default();
+            self.ahead.retain(|it| it.limit == StartLimit::Interval);
             self.keyed.clear();
             self.over.clear();
             self.fresh.clear();
         }
         if limits.interval().is_none() {
             self.paced = Window::default();
+            self.ahead.retain(|it| it.limit != StartLimit::Interval);
         }
     }
 

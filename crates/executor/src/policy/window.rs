@@ -142,8 +142,8 @@ impl Window {
     /// Reads what another owner has written at `written_at` by the clock of the store; `None` where that
     /// cannot be read. How long ago each start was follows from when it was written: the clock of that
     /// owner may have been behind, and its round may have been written late. What is written down as of
-    /// the future counts as of now: it is past by every clock.
-    pub(crate) fn from_bytes(bytes: &[u8], written_at: Millis, now: Millis) -> Option<Self> {
+    /// the future is another matter: see [`as_of`](Self::as_of).
+    pub(crate) fn from_bytes(bytes: &[u8], written_at: Millis) -> Option<Self> {
         let (form, rest) = bytes.split_first()?;
         let (fresh, rest) = rest.split_first_chunk()?;
         let (round, mut rest) = rest.split_first_chunk()?;
@@ -156,15 +156,44 @@ impl Window {
             let (before, after) = rest.split_first_chunk()?;
             let (count, after) = after.split_first_chunk()?;
             let before = Millis::from(u32::from_be_bytes(*before)) - TO_COME;
-            let time = round.saturating_sub(before).min(now);
-            window.mark(time, u32::from_be_bytes(*count));
+            window.mark(round.saturating_sub(before), u32::from_be_bytes(*count));
             rest = after;
         }
         let fresh = u32::from_be_bytes(*fresh);
         if fresh > 0 {
-            window.mark(round.min(now), fresh);
+            window.mark(round, fresh);
         }
         Some(window)
+    }
+}
+
+impl Window {
+    /// Counts as of now what is written down as of the future, because it is past by every clock; tells what
+    /// that is. Of two clocks that differ nobody knows which is right.
+    pub(crate) fn as_of(&mut self, now: Millis) -> Vec<(Millis, u32)> {
+        let past = self.marks.partition_point(|(time, _)| *time <= now);
+        let ahead: Vec<_> = self.marks.split_off(past).into();
+        for (_, count) in &ahead {
+            self.mark(now, *count);
+        }
+        ahead
+    }
+
+    /// The clock has come to the time of what was counted as of `as_of`: it was behind then, and that counts
+    /// as of when it was written down.
+    pub(crate) fn put_right(&mut self, as_of: Millis, ahead: &[(Millis, u32)]) {
+        let moved = ahead.iter().map(|(_, count)| count).sum();
+        if let Some(index) = self.marks.iter().position(|(time, _)| *time == as_of) {
+            let count = &mut self.marks[index].1;
+            *count = count.saturating_sub(moved);
+            if *count == 0 {
+                self.marks.remove(index);
+            }
+        }
+        for mark in ahead {
+            let index = self.marks.partition_point(|(time, _)| *time <= mark.0);
+            self.marks.insert(index, *mark);
+        }
     }
 }
 

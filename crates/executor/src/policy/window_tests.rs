@@ -36,6 +36,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// What was written at a time, as somebody reads it by whose clock it is `now`.
+fn read_as_of(bytes: &[u8], written_at: Millis, now: Millis) -> Option<Window> {
+    let mut window = Window::from_bytes(bytes, written_at)?;
+    window.as_of(now);
+    Some(window)
+}
+
 /// A window, the true times of all its starts, and whether those are what the limits allow.
 struct World {
     rate: Rate,
@@ -81,7 +88,7 @@ impl World {
     }
 
     fn load(&mut self) {
-        self.window = Window::from_bytes(&self.bytes, self.written_at, self.clock()).unwrap();
+        self.window = read_as_of(&self.bytes, self.written_at, self.clock()).unwrap();
     }
 
     fn judge(&self) {
@@ -175,7 +182,7 @@ proptest! {
             }
             window.settle(rate, now);
         }
-        let read = Window::from_bytes(&window.to_bytes(0), 0, Millis::MAX).unwrap();
+        let read = read_as_of(&window.to_bytes(0), 0, Millis::MAX).unwrap();
         prop_assert!(read.marks.len() <= window.marks.len());
         prop_assert_eq!(read.over_at(rate), window.over_at(rate));
         for _ in 0..fresh {
@@ -183,7 +190,7 @@ proptest! {
         }
         let bytes = window.to_bytes(0);
         prop_assert!(bytes.len() <= 13 + 8 * MOST_MARKS);
-        let read = Window::from_bytes(&bytes, now + 70, Millis::MAX).unwrap();
+        let read = read_as_of(&bytes, now + 70, Millis::MAX).unwrap();
         let total = |window: &Window| window.marks.iter().map(|(_, count)| count).sum::<u32>();
         prop_assert_eq!(total(&read), total(&window) + fresh);
         if fresh > 0 {
@@ -244,7 +251,7 @@ fn what_is_of_the_future_counts_as_of_now() {
     let mut window = Window::default();
     window.start(rate, 3_600_000);
     window.settle(rate, 3_600_000);
-    let read = Window::from_bytes(&window.to_bytes(0), 3_600_000, 5_000).unwrap();
+    let read = read_as_of(&window.to_bytes(0), 3_600_000, 5_000).unwrap();
     assert_eq!(read.next_time(rate), 6_000, "by the clock of who goes on");
 }
 
@@ -259,14 +266,41 @@ fn what_lies_far_ahead_of_its_round_is_not_taken_for_old() {
     window.start(rate, 0);
     window.settle(rate, 3 * TO_COME);
     window.start(rate, 10);
-    let read = Window::from_bytes(&window.to_bytes(0), 10, 500).unwrap();
+    let read = read_as_of(&window.to_bytes(0), 10, 500).unwrap();
     assert_eq!(read.next_time(rate), 1_500);
+}
+
+#[test]
+fn what_was_ahead_is_put_right() {
+    let marks = [(1_000, 1), (5_000, 2), (6_000, 1)];
+    let mut window = Window {
+        marks: marks.into(),
+        ..Window::default()
+    };
+    let whole = window.clone();
+    let ahead = window.as_of(2_000);
+    assert_eq!(ahead, &marks[1..]);
+    assert_eq!(window.marks, [(1_000, 1), (2_000, 3)]);
+    // Somebody has started since.
+    let rate = Rate {
+        max: 9,
+        window: 10_000,
+    };
+    window.start(rate, 2_500);
+    window.settle(rate, 2_500);
+    window.put_right(2_000, &ahead);
+    assert_eq!(
+        window.marks,
+        [(1_000, 1), (2_500, 1), (5_000, 2), (6_000, 1)]
+    );
+    window.marks.remove(1);
+    assert_eq!(window.marks, whole.marks);
 }
 
 #[test]
 fn what_is_no_window_is_not_read() {
     let right = Window::default().to_bytes(0);
-    assert_eq!(Window::from_bytes(&right, 0, 0), Some(Window::default()));
+    assert_eq!(read_as_of(&right, 0, 0), Some(Window::default()));
     let mut other = right.clone();
     other[0] = 2;
     for wrong in [
@@ -275,6 +309,6 @@ fn what_is_no_window_is_not_read() {
         &[&right[..], &[1, 2, 3]].concat(),
         &other,
     ] {
-        assert_eq!(Window::from_bytes(wrong, 0, 0), None);
+        assert_eq!(read_as_of(wrong, 0, 0), None);
     }
 }

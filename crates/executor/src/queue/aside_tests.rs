@@ -1,4 +1,4 @@
-//! How much is looked at where many groups wait for one rate.
+//! How much is looked at where many groups wait for one rate, and rates over owners whose clocks differ.
 
 use attune_core::{
     ActionId, Attempt, Demand, ExecutionId, Flow, GroupKey, OrderRule, PartitionId, Priority,
@@ -83,4 +83,91 @@ fn queue_of_many_groups(groups: i64, max: u32) -> ActionQueue {
         entered.unwrap();
     }
     queue
+}
+
+/// What a start costs beside how many groups wait for the same rate:
+/// `cargo nextest run --release -p attune-executor --run-ignored only -E 'test(measured_starts)' --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn measured_starts_of_many_groups() {
+    for groups in [1_000, 10_000, 100_000] {
+        let mut queue = queue_of_many_groups(groups, 2);
+        let mut now = BEGIN;
+        let mut times = Vec::new();
+        let mut started = 0;
+        // The first time sets all of them aside.
+        for round in 0..200 {
+            let began = std::time::Instant::now();
+            queue.pass(now);
+            started += std::iter::from_fn(|| queue.grant_next(now).granted()).count();
+            if round > 0 {
+                times.push(began.elapsed());
+            }
+            queue.settle_counted(now);
+            now = queue.next_deadline().unwrap();
+        }
+        times.sort_unstable();
+        println!(
+            "{groups} groups wait for one rate: {started} starts, each time it has room {:?} (p50), {:?} (max)",
+            times[times.len() / 2],
+            times[times.len() - 1],
+        );
+    }
+}
+
+/// Two may start in two seconds.
+fn paced() -> QueueLimits {
+    QueueLimits {
+        max_concurrent: None,
+        max_length: 100,
+        timeout_seconds: 86_400,
+        order: OrderRule::Priority,
+        extra: Extra {
+            rate: Some(RateBound {
+                rate: Rate {
+                    max: 2,
+                    window: 2_000,
+                },
+                mark: 0,
+                rejects: false,
+            }),
+            ..Extra::default()
+        }
+        .boxed(),
+    }
+}
+
+/// An owner that stood still for seconds takes over with the time at which that began, and then sees what
+/// time it is. What started meanwhile is not older than it is.
+#[test]
+fn an_owner_whose_clock_was_behind_counts_what_was_ahead_of_it() {
+    let mut before = ActionQueue::new(ActionId(1), paced(), QueueTotals::default());
+    for n in 1..=2 {
+        before.enter(Priority::Normal, waiting(n), None).unwrap();
+    }
+    let began = BEGIN + 10_000;
+    before.pass(began);
+    while before.grant_next(began).granted().is_some() {}
+    let counted = before.counted(began);
+    let again = || {
+        let mut queue = ActionQueue::new(ActionId(1), paced(), QueueTotals::default());
+        queue.enter(Priority::Normal, waiting(3), None).unwrap();
+        for it in &counted {
+            queue.restore_counted(BEGIN, (it.limit, it.key), (&it.state, began + 5));
+        }
+        queue.pass(BEGIN);
+        let until = BEGIN + 2_000;
+        assert_eq!(queue.blocked(), Some(Blocked::Rate { until }));
+        queue
+    };
+    let mut queue = again();
+    queue.pass(began + 1_500);
+    let until = began + 2_005;
+    assert_eq!(queue.blocked(), Some(Blocked::Rate { until }));
+    queue.pass(until);
+    assert!(queue.grant_next(until).granted().is_some());
+    // Where it was the clock of the store that was ahead, nobody waits for its time.
+    let mut queue = again();
+    queue.pass(BEGIN + 2_000);
+    assert!(queue.grant_next(BEGIN + 2_000).granted().is_some());
 }

@@ -56,17 +56,11 @@ impl ActionQueue {
         };
         let share = groups.share(execution_id, Some(demand), limits.demands());
         let seq = execution_id.seq();
-        if let Some(rivals) = &mut load.rivals {
-            rivals.assign(seq, share.group);
-        }
-        if let Some(holder) = load.active.get_mut(&execution_id) {
-            if let Some(rivals) = &mut load.rivals {
-                rivals.give_back(execution_id, holder);
-            }
-            holder.share = share;
-            if let Some(rivals) = &mut load.rivals {
-                rivals.hold(execution_id, holder);
-            }
+        load.assign(execution_id, share);
+        let Some(groups) = &mut load.groups else {
+            return false;
+        };
+        if load.active.contains_key(&execution_id) {
             groups.take(limits, share);
         } else if let Some((priority, waiting)) = load.order.set_share(seq, share) {
             let member = Member {

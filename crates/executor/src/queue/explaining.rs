@@ -267,10 +267,13 @@ impl ActionQueue {
             .order
             .first_before(rule, (place.priority, &place.waiting), WEIGHED);
         let beyond = place.position.saturating_sub(before.len() as u64);
-        let mut numbers: HashMap<Group, usize> = HashMap::new();
+        // Those of one group share its limit, for whomever their starts count.
+        let groups = load.groups.as_ref();
+        let mut numbers: HashMap<Option<GroupKey>, usize> = HashMap::new();
         let mut number = |group: Group| {
+            let key = groups.and_then(|groups| groups.key_of(group));
             let next = numbers.len();
-            *numbers.entry(group).or_insert(next)
+            *numbers.entry(key).or_insert(next)
         };
         let line = before.iter().chain([&place.waiting]);
         let line = line.map(|waiting| Waiter {

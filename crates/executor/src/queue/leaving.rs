@@ -28,16 +28,7 @@ impl ActionQueue {
                 load.let_go(limits, (priority, waiting));
                 waiting
             }
-            None => {
-                let waiting = load.delayed.remove(seq)?;
-                if let Some(rivals) = &mut load.rivals {
-                    rivals.stop_waiting(waiting.share.group, seq);
-                }
-                if let Some(groups) = &mut load.groups {
-                    groups.leave(waiting.execution_id, waiting.share.group);
-                }
-                waiting
-            }
+            None => load.take_delayed(seq)?,
         };
         self.shrink();
         Some(waiting)

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{Attempt, Demand, ExecutionId, Priority};
+use attune_core::{Attempt, Demand, ExecutionId, Priority, Seq};
 
 use super::delayed::Delayed;
 use super::entry::{Holder, Millis, Waiting};
 use super::keeping::Kept;
-use super::rivals::Rivals;
-use crate::policy::{Group, Groups, Member, Order, QueueLimits, Share, Users};
+use super::rivals::{Rivalry, Rivals};
+use crate::policy::{Groups, Member, Order, QueueLimits, Share, Users};
 
 /// Who waits and who holds a slot.
 #[derive(Debug, Clone, Default)]
@@ -22,6 +22,11 @@ pub(super) struct Load {
     pub(super) rivals: Option<Box<Rivals>>,
     /// There while somebody keeps its slot between two tries.
     pub(super) kept: Option<Box<Kept>>,
+}
+
+/// Of whose rivals somebody is who takes this.
+fn rivalry(groups: &Option<Box<Groups>>, share: Share) -> Rivalry {
+    groups.as_ref()?.key_of(share.group)
 }
 
 impl Load {
@@ -52,7 +57,7 @@ impl Load {
     pub(super) fn wait(&mut self, limits: &QueueLimits, priority: Priority, waiting: Waiting) {
         let enqueued_at = self.order.insert(priority, waiting);
         if let Some(rivals) = &mut self.rivals {
-            rivals.wait(waiting.share.group, waiting.seq);
+            rivals.wait(rivalry(&self.groups, waiting.share), waiting.seq);
         }
         if let Some(groups) = &mut self.groups {
             let member = Member {
@@ -75,7 +80,7 @@ impl Load {
             .as_mut()
             .filter(|_| waiting.attempt > Attempt(0))
         {
-            rivals.wait(waiting.share.group, waiting.seq);
+            rivals.wait(rivalry(&self.groups, waiting.share), waiting.seq);
         }
     }
 
@@ -86,13 +91,25 @@ impl Load {
         (priority, waiting): (Priority, Waiting),
     ) {
         if let Some(rivals) = &mut self.rivals {
-            rivals.stop_waiting(waiting.share.group, waiting.seq);
+            rivals.stop_waiting(rivalry(&self.groups, waiting.share), waiting.seq);
         }
         if let Some(groups) = &mut self.groups {
             let group = waiting.share.group;
             groups.stop_waiting(limits, group, (waiting.lane(priority), waiting.seq));
             groups.leave(waiting.execution_id, group);
         }
+    }
+
+    /// Takes out somebody who waits for a time.
+    pub(super) fn take_delayed(&mut self, seq: Seq) -> Option<Waiting> {
+        let waiting = self.delayed.remove(seq)?;
+        if let Some(rivals) = &mut self.rivals {
+            rivals.stop_waiting(rivalry(&self.groups, waiting.share), seq);
+        }
+        if let Some(groups) = &mut self.groups {
+            groups.leave(waiting.execution_id, waiting.share.group);
+        }
+        Some(waiting)
     }
 
     /// Somebody who stood in a lane, and does no longer, is granted a slot.
@@ -104,7 +121,7 @@ impl Load {
     ) {
         self.active.insert(id, holder);
         if let Some(rivals) = &mut self.rivals {
-            rivals.hold(id, &holder);
+            rivals.hold(rivalry(&self.groups, holder.share), id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.grant(limits, holder.share, (lane, holder.seq));
@@ -115,7 +132,7 @@ impl Load {
     pub(super) fn hold(&mut self, limits: &QueueLimits, id: ExecutionId, holder: Holder) {
         self.active.insert(id, holder);
         if let Some(rivals) = &mut self.rivals {
-            rivals.hold(id, &holder);
+            rivals.hold(rivalry(&self.groups, holder.share), id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.take(limits, holder.share);
@@ -130,7 +147,7 @@ impl Load {
             self.kept.take_if(|kept| kept.is_empty());
         }
         if let Some(rivals) = &mut self.rivals {
-            rivals.give_back(id, &holder);
+            rivals.give_back(rivalry(&self.groups, holder.share), id, &holder);
         }
         if let Some(groups) = &mut self.groups {
             groups.give_back(limits, holder.share);
@@ -144,7 +161,7 @@ impl Load {
         if !std::mem::replace(&mut holder.cancel_requested, true)
             && let Some(rivals) = &mut self.rivals
         {
-            rivals.ask(id, holder);
+            rivals.ask(rivalry(&self.groups, holder.share), id, holder);
         }
         Some(holder.attempt)
     }
@@ -158,13 +175,30 @@ impl Load {
         Some(holder)
     }
 
-    /// The group in which somebody would be who demands this; `None` when nobody of it is there, or it is
-    /// not known who is.
-    pub(super) fn group_of(&self, demand: Option<&Demand>) -> Option<Group> {
+    /// Of whose rivals somebody would be who demands this; `None` while it is not known who is.
+    pub(super) fn rivalry_of(&self, demand: Option<&Demand>) -> Option<Rivalry> {
         match &self.groups {
-            None => Some(Group::NONE),
-            Some(groups) if groups.unknown().is_empty() => groups.of_demand(demand?),
-            Some(_) => None,
+            None => Some(None),
+            Some(groups) => {
+                let is_known = groups.unknown().is_empty();
+                demand.filter(|_| is_known).map(|it| Some(it.group))
+            }
+        }
+    }
+
+    /// Somebody's group is known from now on.
+    pub(super) fn assign(&mut self, id: ExecutionId, share: Share) {
+        let rivalry = rivalry(&self.groups, share);
+        if let Some(rivals) = &mut self.rivals {
+            rivals.assign(id.seq(), rivalry);
+        }
+        let Some(holder) = self.active.get_mut(&id) else {
+            return;
+        };
+        holder.share = share;
+        if let Some(rivals) = &mut self.rivals {
+            rivals.give_back(None, id, holder);
+            rivals.hold(rivalry, id, holder);
         }
     }
 
@@ -175,10 +209,10 @@ impl Load {
             let tried = |waiting: &Waiting| waiting.attempt > Attempt(0);
             let waiting = self.order.iter().chain(self.delayed.iter().filter(tried));
             for waiting in waiting {
-                rivals.wait(waiting.share.group, waiting.seq);
+                rivals.wait(rivalry(&self.groups, waiting.share), waiting.seq);
             }
             for (id, holder) in &self.active {
-                rivals.hold(*id, holder);
+                rivals.hold(rivalry(&self.groups, holder.share), *id, holder);
             }
             Box::new(rivals)
         });

@@ -7,7 +7,6 @@ use attune_core::{Attempt, Bug, Demand, EndCode, ExecutionId, Priority, Seq};
 use super::action_queue::ActionQueue;
 use super::entry::{Blocked, Millis, QueueFull, Waiting};
 use super::load::Load;
-use crate::policy::Group;
 
 /// Somebody new, of whom it is not known yet whether it comes in.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +121,7 @@ impl ActionQueue {
         let replaces = on_limit == OnLimit::CancelRunning || !starts;
         if let Some(load) = self.load.as_ref().filter(|_| is_due && replaces)
             && let Some(rivals) = &load.rivals
-            && let Some(group) = load.group_of(demand)
+            && let Some(group) = load.rivalry_of(demand)
         {
             let rivals = rivals.waiting(group).take(newcomer.most_replaced);
             gone.extend(rivals.map(|seq| (seq, EndCode::Replaced)));
@@ -218,14 +217,13 @@ impl ActionQueue {
         let Some((load, rivals)) = load else {
             return Vec::new();
         };
-        let Some(group) = load.group_of(newcomer.demand) else {
+        let Some(group) = load.rivalry_of(newcomer.demand) else {
             return Vec::new();
         };
-        let cost = newcomer.demand.map_or(1, |demand| demand.cost);
         let mut freed = rivals.ending(group);
         let mut asked = Vec::new();
         for id in rivals.holding(group) {
-            if self.would_fit(load, group, freed, cost) {
+            if self.would_fit(load, newcomer.demand, freed) {
                 break;
             }
             let Some(holder) = load.active.get(&id) else {
@@ -237,11 +235,11 @@ impl ActionQueue {
         asked
     }
 
-    /// Whether there is room for somebody of a group once others of it have freed so much.
-    fn would_fit(&self, load: &Load, group: Group, freed: u64, cost: u16) -> bool {
-        match &load.groups {
-            Some(groups) => groups.would_fit(&self.limits, group, freed, cost),
-            None => {
+    /// Whether there is room for somebody once others of its group have freed so much.
+    fn would_fit(&self, load: &Load, demand: Option<&Demand>, freed: u64) -> bool {
+        match (&load.groups, demand) {
+            (Some(groups), Some(demand)) => groups.would_fit(&self.limits, demand, freed),
+            _ => {
                 let left = (load.active.len() as u64).saturating_sub(freed);
                 let limit = self.limits.max_concurrent;
                 limit.is_none_or(|limit| left < u64::from(limit))

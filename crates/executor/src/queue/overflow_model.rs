@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::tests::{RULE, id, limits, waiting};
 use super::*;
-use crate::policy::{Extra, QueueLimits, Share};
+use crate::policy::{Extra, QueueLimits, Rate, RateBound, Share};
 
 /// What happens to a queue.
 #[derive(Debug, Clone)]
@@ -31,7 +31,8 @@ enum Op {
     Restore,
 }
 
-fn extra() -> impl Strategy<Value = Extra> {
+/// Starts are counted for each key, or not at all: that is part of the rule by which executions demand.
+fn extra(is_counted: bool) -> impl Strategy<Value = Extra> {
     let on_limit = prop_oneof![
         Just(OnLimit::Wait),
         Just(OnLimit::Reject),
@@ -40,9 +41,21 @@ fn extra() -> impl Strategy<Value = Extra> {
     ];
     let on_full = prop_oneof![Just(OnFull::Reject), Just(OnFull::DropOldest)];
     let limit = || prop::option::of(1..4_u32);
+    // So many start for each key that it binds nobody; classes are told apart by it all the same.
+    let rate = move |demands: bool| {
+        (demands && is_counted).then_some(RateBound {
+            rate: Rate {
+                max: 1_000_000,
+                window: 1_000,
+            },
+            mark: 9,
+            rejects: false,
+        })
+    };
     (any::<bool>(), on_limit, on_full, limit(), limit()).prop_map(
-        |(demands, on_limit, on_full, group_limit, per_user)| Extra {
+        move |(demands, on_limit, on_full, group_limit, per_user)| Extra {
             demands: demands.then_some(RULE),
+            rate: rate(demands),
             group_limit: group_limit.filter(|_| demands),
             per_user: per_user.filter(|_| demands),
             on_limit,
@@ -56,7 +69,7 @@ fn extra() -> impl Strategy<Value = Extra> {
     )
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops(is_counted: bool) -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         12 => (0..5_u8, 0..3_u8, 1..3_u16, prop::option::of(0..3_u8), prop::option::weighted(0.2, 1..100_i64))
             .prop_map(|(rank, group, cost, user, wait)| Op::Arrive { rank, group, cost, user, wait }),
@@ -66,7 +79,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..9_usize, 0..5_u8, any::<bool>())
             .prop_map(|(n, rank, front)| Op::Move(n, rank, front)),
         3 => (1..60_i64).prop_map(Op::Wake),
-        2 => extra().prop_map(Op::Policy),
+        2 => extra(is_counted).prop_map(Op::Policy),
         1 => (1..4_u32).prop_map(Op::Limit),
         1 => any::<bool>().prop_map(Op::Stop),
         1 => Just(Op::Restore),
@@ -100,6 +113,8 @@ struct Model {
     limits: QueueLimits,
     stopped: bool,
     now: Millis,
+    /// Whether starts are counted for each user.
+    is_counted: bool,
 }
 
 /// What a newcomer leads to.
@@ -112,6 +127,14 @@ struct Expected {
 impl Model {
     fn is_grouped(&self) -> bool {
         self.limits.demands().is_some()
+    }
+
+    /// For whom starts are counted, where they are.
+    fn rate_of(&self, user: Option<u8>) -> GroupKey {
+        match self.is_counted {
+            true => GroupKey([1 + user.unwrap_or(9); 16]),
+            false => GroupKey::default(),
+        }
     }
 
     fn cost(&self, known: &Known) -> u64 {
@@ -312,13 +335,16 @@ proptest! {
 
     #[test]
     fn every_newcomer_leads_to_what_a_plain_list_says(
-        (first, order, ops) in (extra(), order(), ops())
+        (is_counted, first, order, ops) in any::<bool>().prop_flat_map(|is_counted| {
+            (Just(is_counted), extra(is_counted), order(), ops(is_counted))
+        })
     ) {
         let mut model = Model {
             known: BTreeMap::new(),
             limits: QueueLimits { order, ..limits(first) },
             stopped: false,
             now: 0,
+            is_counted,
         };
         let mut queue = ActionQueue::new(ActionId(1), model.limits.clone(), QueueTotals::default());
         let holders = |model: &Model| -> Vec<i64> {
@@ -337,7 +363,7 @@ proptest! {
                             group: GroupKey([group; 16]),
                             cost,
                             user: user.map(|user| GroupKey([user; 16])),
-                            rate: GroupKey::default(),
+                            rate: model.rate_of(user),
                             flow: Flow::default(),
                         },
                         enqueued_at: model.now,

@@ -1,10 +1,13 @@
 //! Who ends so that another one can wait.
 
-use attune_core::{Attempt, Epoch, ExecutionId, OrderRule, Priority, Seq, Status};
+use attune_core::{
+    Attempt, Demand, Epoch, ExecutionId, Flow, GroupKey, OrderRule, Priority, Seq, Status,
+};
 use attune_record::{Gone, GoneBy, Record};
 
 use super::Promise;
 use super::tests::{assert_breaks, assert_clean};
+use super::tests_groups::demand;
 use super::world::{ACTION, PARTITION, World};
 
 impl World {
@@ -119,6 +122,26 @@ fn who_takes_the_place_of_one_takes_that_of_all_of_its_group() {
     assert_eq!(world.rows[&first].attempt, Attempt(1));
     world.leave_for(first, GoneBy::Replaced, first);
     assert_breaks(&world, Promise::I1);
+}
+
+/// Of whom slots are shared between, and for whom starts are counted, makes nobody another one's rival less.
+#[test]
+fn those_of_other_flows_are_rivals() {
+    let world = |before: usize| {
+        let mut world = World::new(1);
+        let ids: Vec<_> = (0..=before)
+            .map(|_| world.submit(Priority::Normal))
+            .collect();
+        world.submit_for(ids[1], GoneBy::Replaced, Priority::Normal);
+        let mut world = ends(world);
+        world.group(Some(2), |number| Demand {
+            flow: Flow::of(&[GroupKey([u8::try_from(number).unwrap(); 16])]).unwrap(),
+            ..demand(1, 1)
+        });
+        world
+    };
+    assert_clean(&world(1));
+    assert_breaks(&world(2), Promise::I1);
 }
 
 /// A thousand end in one round, and not all who wait for the same newcomer need to be among them.

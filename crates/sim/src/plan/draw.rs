@@ -217,25 +217,16 @@ impl Plan {
             return;
         }
         self.says_words = true;
-        for (number, action) in self.actions.iter_mut().enumerate() {
+        for action in &mut self.actions {
             action.starts = Starts::draw(rng);
-            // Nobody may say both: who is replaced could have another rate than who replaces it.
-            let changes = |op: &Planned<Op>| {
-                matches!(op.what, Op::Overflow { action, overflow }
-                    if action == number && overflow.on_limit.replaces())
-            };
-            let replaces = action.overflow.on_limit.replaces() || self.ops.iter().any(changes);
-            action.starts.by_user &= !replaces;
         }
     }
 
-    /// By what slots are shared, likewise. Policies do not have it beside newcomers that replace others.
+    /// By what slots are shared, likewise.
     fn add_shares(&mut self) {
         let mut rng = Rng::new(self.seed ^ 0x5a4e_5a4e_5a4e_5a4e);
         let rng = &mut rng;
-        let replaces = |action: &ActionShape| action.overflow.on_limit.replaces();
-        let changes = |op: &Planned<Op>| matches!(op.what, Op::Overflow { .. });
-        if rng.chance(500) || self.actions.iter().any(replaces) || self.ops.iter().any(changes) {
+        if rng.chance(500) {
             return;
         }
         self.says_words = true;

@@ -102,6 +102,8 @@ impl World {
             && self.owners[owner].is_in(life)
             && std::mem::take(&mut self.owners[owner].break_commit)
         {
+            // It may have waited long for its commit, while others were refused.
+            self.flow.excuse(self.now);
             return self.fail(&call, true);
         }
         if commits && self.left_open.remove(&party) {

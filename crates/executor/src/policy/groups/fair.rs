@@ -340,15 +340,11 @@ impl Groups {
         for standing in &mut fair.of {
             (standing.head, standing.is_named) = (None, false);
         }
-        self.together.clear();
         for index in 0..self.classes.len() {
             let class = &self.classes[index];
             let (key, used) = (class.key, class.used);
             if used == 0 {
                 continue;
-            }
-            if are_both(limits) {
-                self.together.entry(key).or_default().used += used;
             }
             let Some(fair) = &mut self.fair else { return };
             let flow = fair.of[index].flow;

@@ -1,6 +1,6 @@
 //! What can be seen of groups, for whoever comes and for whoever asks why something waits.
 
-use attune_core::{Demand, Priority, Seq};
+use attune_core::{Demand, GroupKey, Priority, Seq};
 
 use super::line::{Line, member};
 use super::{Class, Group, Groups, Member, Share, fits};
@@ -31,30 +31,40 @@ impl Groups {
 
     /// Whether the limit of its group has room for somebody, beside those who hold a slot.
     pub(crate) fn group_has_room(&self, limits: &QueueLimits, demand: &Demand) -> bool {
+        fits(self.used_beside(demand), demand.cost, limits.group_limit())
+    }
+
+    /// What those take who hold a slot in the group of somebody who demands this.
+    fn used_beside(&self, demand: &Demand) -> u64 {
         let together = self.together.get(&demand.group);
         let used = together.map(|together| together.used);
         let used = used.or(self.class_of(demand).map(|class| class.used));
-        fits(used.unwrap_or(0).into(), demand.cost, limits.group_limit())
+        used.unwrap_or(0).into()
     }
 
-    /// Whether somebody waits of the group in which one would be who demands this.
+    /// Whether somebody waits of the group in which one would be who demands this, and is not held up by its
+    /// rate alone.
     pub(crate) fn has_line(&self, demand: &Demand) -> bool {
+        let together = self.together.get(&demand.group);
         let class = self.class_of(demand);
-        class.is_some_and(|class| !matches!(class.line, Line::Empty))
+        together.is_some_and(|together| !together.waiting.is_empty())
+            || class.is_some_and(|class| !matches!(class.line, Line::Empty))
     }
 
-    /// Whether somebody of a group has room in both limits once others of it have freed so much.
-    pub(crate) fn would_fit(
-        &self,
-        limits: &QueueLimits,
-        group: Group,
-        freed: u64,
-        cost: u16,
-    ) -> bool {
-        let (used, of_group) = self.used(group);
+    /// Whether somebody who demands this has room in both limits once others of its group have freed so
+    /// much.
+    pub(crate) fn would_fit(&self, limits: &QueueLimits, demand: &Demand, freed: u64) -> bool {
         let left = |used: u64| used.saturating_sub(freed);
-        fits(left(of_group), cost, limits.group_limit())
-            && fits(left(used), cost, limits.max_concurrent)
+        fits(
+            left(self.used_beside(demand)),
+            demand.cost,
+            limits.group_limit(),
+        ) && fits(left(self.used), demand.cost, limits.max_concurrent)
+    }
+
+    /// The group that a class is of; `None` of no class.
+    pub(crate) fn key_of(&self, group: Group) -> Option<GroupKey> {
+        self.classes.get(group.0 as usize).map(|class| class.key)
     }
 
     /// What those who hold a slot take of the limits: of the action's, and of that of a group.

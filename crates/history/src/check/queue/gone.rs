@@ -48,7 +48,7 @@ impl Replay<'_> {
         let accepted = self.facts.execution(newcomer);
         let is_late = accepted.is_some_and(|known| known.delayed);
         let groups = (self.group(id), self.group(newcomer));
-        let is_other = matches!(groups, (Some(one), Some(other)) if one != other);
+        let is_other = matches!(groups, (Some(one), Some(other)) if one.0 != other.0);
         let problem = if self.holders.contains_key(&id) {
             Some("which held a slot")
         } else if gone.by == GoneBy::Replaced && is_other {
@@ -126,8 +126,10 @@ impl Replay<'_> {
         if expected.by != GoneBy::Replaced || is_unknown || is_cut {
             return;
         }
-        let lanes = self.waiting.get(&group);
-        let mut left = lanes.into_iter().flat_map(|lanes| lanes.values().flatten());
+        // All of one group are rivals, whosever turn it is and for whom their starts count.
+        let is_rival = |other: &Option<Class>| other.map(|it| it.0) == group.map(|it| it.0);
+        let lanes = self.waiting.iter().filter(|(other, _)| is_rival(other));
+        let mut left = lanes.flat_map(|(_, lanes)| lanes.values().flatten());
         if let Some(left) = left.find(|other| **other != id).copied() {
             let what = format!("execution {left} waits still, though {id} took its place");
             self.break_promise(Promise::I1, what, [expected.record]);
