@@ -123,6 +123,7 @@ cases! { ($)
     commits::many_large_bodies_come_in_several_answers,
     meters::meters_are_written_and_loaded_in_pages,
     meters::a_stale_owner_counts_nothing,
+    meters::the_upkeep_removes_what_counts_no_more_and_nothing_else,
     commits::nothing_asked_is_nothing_done,
     ends::an_end_moves_into_the_history,
     ends::an_instant_end_goes_straight_to_the_history,

@@ -1,9 +1,10 @@
 //! What is counted for limits: written with a round, under its fence, and loaded in pages.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use attune_core::PartitionId;
-use attune_store::{Batch, Meter, MeterPlace, MeterRow, Store};
+use attune_store::{Batch, HistoryRetention, Meter, MeterPlace, MeterRow, RecordRetention, Store};
 use chrono::{TimeDelta, Utc};
 
 use super::support::{World, fenced, partitions};
@@ -99,5 +100,49 @@ pub async fn a_stale_owner_counts_nothing(store: Arc<dyn Store>) {
     assert_eq!(fenced(store.commit(&count(2)).await), [1]);
     for partition in partitions() {
         assert_eq!(load(&*store, partition.0, 10).await[0].state, [1]);
+    }
+}
+
+/// More than a few chunks of an upkeep, and every third of them counts still.
+pub async fn the_upkeep_removes_what_counts_no_more_and_nothing_else(store: Arc<dyn Store>) {
+    const COUNT: u32 = 2_600;
+    let world = World::new(Arc::clone(&store)).await;
+    let counts = |number: u32| number.is_multiple_of(3);
+    let meters = (0..COUNT).map(|number| {
+        let over_since = if counts(number) { -1 } else { 2 };
+        let mut key = [0; 16];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        Meter {
+            partition: PartitionId(u16::try_from(number % 2 + 1).unwrap_or(1)),
+            place: MeterPlace {
+                limit_id: "a".to_owned(),
+                key,
+            },
+            state: number.to_be_bytes().to_vec(),
+            expires_at: Utc::now() - TimeDelta::hours(over_since),
+        }
+    });
+    let batch = Batch {
+        meters: meters.collect(),
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    let day = Duration::from_secs(24 * 3600);
+    let keep = HistoryRetention {
+        history: day,
+        requests: day,
+        records: RecordRetention::USUAL,
+    };
+    for _ in 0..2 {
+        store.maintain_history(keep).await.unwrap();
+        let mut left = Vec::new();
+        for partition in [1, 2] {
+            let rows = load(&*store, partition, 1_000).await;
+            left.extend(rows.into_iter().map(|row| row.state));
+        }
+        left.sort_unstable();
+        let expected = (0..COUNT).filter(|number| counts(*number));
+        let expected: Vec<_> = expected.map(|it| it.to_be_bytes().to_vec()).collect();
+        assert_eq!(left, expected);
     }
 }
