@@ -115,6 +115,7 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<Strin
     // By way of JSON, so that a file and an HTTP request mean the same and fail the same.
     let mut value = to_json(document, "").map_err(|problem| vec![problem])?;
     let mut problems = Vec::new();
+    let mut taken_out: Vec<String> = Vec::new();
     loop {
         let wrong = match judge(&value) {
             Ok(spec) if problems.is_empty() => return Ok(Some(spec)),
@@ -125,11 +126,21 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<Strin
         if problems.contains(&wrong.problem) {
             return Err(problems);
         }
-        problems.push(wrong.problem);
+        let is_new = !taken_out.iter().any(|place| wrong.misses(place));
+        if is_new {
+            problems.push(wrong.problem);
+        }
         // With the mistake out of the way, the next one is found.
-        if problems.len() > PROBLEMS_TOLD || !mend(&mut value, &wrong.place) {
+        let is_enough = problems.len() > PROBLEMS_TOLD || taken_out.len() > 2 * PROBLEMS_TOLD;
+        // What cannot be without what was taken out goes, too.
+        let inside = wrong
+            .place
+            .rsplit_once('.')
+            .map_or("", |(inside, _)| inside);
+        if is_enough || !(mend(&mut value, &wrong.place) || (!is_new && mend(&mut value, inside))) {
             return Err(problems);
         }
+        taken_out.push(wrong.place);
     }
 }
 
@@ -140,6 +151,17 @@ const PROBLEMS_TOLD: usize = 20;
 struct Wrong {
     place: String,
     problem: String,
+}
+
+impl Wrong {
+    /// Whether it is wrong only because this place was taken out, for what was wrong there.
+    fn misses(&self, place: &str) -> bool {
+        let (inside, member) = place.rsplit_once('.').unwrap_or(("", place));
+        let lacks = self.problem.contains(&format!("missing field `{member}`"));
+        self.place == place
+            || self.problem.contains(&format!("`{place}`"))
+            || (lacks && self.place == inside)
+    }
 }
 
 fn judge(value: &Value) -> Result<ActionSpec, Wrong> {
@@ -359,6 +381,43 @@ mod tests {
                     .is_some_and(|it| it.starts_with(field))
             });
             assert!(is_told, "{field}: {problems:#?}");
+        }
+    }
+
+    /// What was wrong is taken out to find the next mistake, and is not missed then.
+    #[test]
+    fn nothing_is_said_to_be_missing_that_was_wrong() {
+        for (policy, field) in [
+            (
+                "{rate_limit: {max_executions: 0, window_seconds: 60}}",
+                "policy.rate_limit.max_executions",
+            ),
+            (
+                "{concurrency: {limit: 3, cost: {path: labels.g, max: 4}}}",
+                "policy.concurrency.cost.max",
+            ),
+            (
+                "{concurrency: {limit: 3, group_by: [user], group_limit: 4}}",
+                "policy.concurrency.group_limit",
+            ),
+            (
+                "{concurrency: {group_by: [user, user], group_limit: 1}}",
+                "policy.concurrency.group_by",
+            ),
+            ("{fairness: {by: [group]}}", "policy.fairness.by"),
+        ] {
+            let text =
+                format!("ref: a.b\nrun: {{builtin: noop}}\npolicy: {policy}\nmax_attempts: 0\n");
+            let (_, problems) = parsed(&text);
+            assert_eq!(problems.len(), 2, "{policy}: {problems:#?}");
+            assert!(
+                problems[0].contains(field) || problems[1].contains(field),
+                "{problems:#?}"
+            );
+            assert!(
+                problems.iter().any(|it| it.contains("max_attempts")),
+                "{problems:#?}"
+            );
         }
     }
 

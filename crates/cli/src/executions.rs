@@ -140,14 +140,18 @@ pub(super) async fn execute(
         }
         ExecutionsCommand::Release(release) => holders::release(http, release, json).await,
         ExecutionsCommand::Cancel(of) => match (of.ids.is_empty(), of.which.is_empty()) {
+            // What is to be counted, or to be in the audit log, is an operation.
+            (false, true) if of.how.says_something() => {
+                operations::cancel(http, (&of.which, &of.ids), true, &of.how, json).await
+            }
             (false, true) => cancel(http, &of.ids, json).await,
             (false, false) => {
                 let words = "name executions by their numbers or by options, not both";
                 Err(Failure::usage(words))
             }
-            // Without a word about which, the server says what is missing.
             (true, _) => {
-                operations::cancel(http, &of.which, of.include_running, &of.how, json).await
+                let running = of.include_running;
+                operations::cancel(http, (&of.which, &[]), running, &of.how, json).await
             }
         },
         ExecutionsCommand::Resubmit(of) => resubmit::execute(http, of, json).await,

@@ -18,6 +18,8 @@ use super::{EXIT_CODES, Exit, Failure, NOBODY, Output};
 
 /// How often it is asked how far an operation is.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// After so many looks it is said that it goes on by itself.
+const LOOKS_BEFORE_WORDS: u32 = 15;
 /// How often an answer that got lost is asked for again.
 const TRIES: usize = 5;
 /// How wide the bar is.
@@ -35,6 +37,18 @@ pub(super) struct How {
     /// Who does it, for the audit log.
     #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
     who: String,
+}
+
+impl How {
+    /// Whether it is more than doing it at once, in nobody's name.
+    pub(super) fn says_something(&self) -> bool {
+        self.dry_run || self.reason.is_some() || self.who != usual()
+    }
+}
+
+/// Whose name stands there without a word about it.
+fn usual() -> String {
+    std::env::var("USER").unwrap_or_else(|_| NOBODY.to_owned())
 }
 
 /// Which executions are meant: those that all of this applies to.
@@ -189,12 +203,12 @@ pub(super) async fn clear(http: &Http, of: ClearArguments, json: bool) -> Result
 /// Ends what the options name.
 pub(super) async fn cancel(
     http: &Http,
-    which: &Which,
+    (which, ids): (&Which, &[ExecutionId]),
     include_running: bool,
     how: &How,
     json: bool,
 ) -> Result<Output, Failure> {
-    let mut request = request(OperationName::Cancel, which.filter(&[]), how.clone());
+    let mut request = request(OperationName::Cancel, which.filter(ids), how.clone());
     request.include_running = include_running;
     run(http, request, how, json).await
 }
@@ -239,6 +253,11 @@ async fn run(
     how: &How,
     json: bool,
 ) -> Result<Output, Failure> {
+    if request.filter == OperationFilter::default() {
+        let words = "say which executions: by their numbers, by --action, --pack, --user, --label and \
+                     --priority, or --all for every one";
+        return Err(Failure::usage(words));
+    }
     let preview = http
         .request(Method::POST, "/operations/preview")
         .json(&request);
@@ -256,9 +275,16 @@ async fn run(
         false => 0,
     };
     let mut now = begin(http, &request).await?;
+    let mut looks = 0;
     while now.state == OperationState::Running {
         bar.show(&now, expected);
         tokio::time::sleep(LOOK_EVERY).await;
+        looks += 1;
+        if looks == LOOKS_BEFORE_WORDS {
+            bar.end();
+            // Nobody is harmed when it is not read.
+            drop(writeln!(io::stderr(), "{}", goes_on(&now)));
+        }
         match http.get(&format!("/operations/{}", now.id), &[]).await {
             Ok(later) => now = later,
             Err(error @ CallError::Refused(_)) => return Err(error.into()),
@@ -279,6 +305,21 @@ async fn run(
     } else {
         Output::text(said(&now))
     })
+}
+
+/// What whoever waits for it should know.
+fn goes_on(operation: &OperationView) -> String {
+    let mut words = format!(
+        "operation {} goes on by itself, whether this command waits or not; \
+         GET /api/v1/operations/{} says how far it is",
+        operation.id, operation.id
+    );
+    if operation.matched == 0 {
+        words.push_str(
+            "; nothing is found yet: it waits for an executor where a partition has none (`attune cluster`)",
+        );
+    }
+    words
 }
 
 /// Asks for it, again under the same request id where the answer got lost.

@@ -59,7 +59,10 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
             worker: None,
         },
         Status::Requested => Remarks {
-            waits: Some(requested(record, &around(http, record).await)),
+            waits: Some(match kept(http, record).await {
+                Some(words) => words,
+                None => requested(record, &around(http, record).await),
+            }),
             worker: None,
         },
         Status::Running => {
@@ -90,6 +93,14 @@ fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
     Some(format!(
         "for its next try, {wait} from now; it keeps its slot"
     ))
+}
+
+/// For what an execution waits that keeps its slot and whose next try is due: its executor knows.
+async fn kept(http: &Http, record: &Execution) -> Option<String> {
+    record.last_error.as_ref()?;
+    let path = format!("/executions/{}/explain", record.id);
+    let view: ExplainView = http.get(&path, &[]).await.ok()?;
+    (!view.waits_for.is_empty()).then(|| explained(&view))
 }
 
 async fn around(http: &Http, record: &Execution) -> Around {

@@ -79,6 +79,13 @@ impl Settings {
             ));
         }
         self.check_networks(&mut problems);
+        if has_late_at(self.database.url.expose()) {
+            problems.push(problem(
+                "database.url",
+                "an `@` stands behind a `/` or a `#`, so that a part of a password could be taken for the                  host; write in a password %2F for /, %23 for #, %3F for ? and %40 for @"
+                    .to_owned(),
+            ));
+        }
         if is_remote_guest(self.broker.url.expose()) {
             problems.push(problem(
                 "broker.url",
@@ -152,6 +159,21 @@ fn is_remote_guest(url: &str) -> bool {
     matches!(user, "" | "guest") && !Network::Loopback.is_named_by(host_of(rest))
 }
 
+/// Whether an `@` stands in the path or the fragment of a URL: more likely than not it ends a password that
+/// has a `/` or a `#`.
+fn has_late_at(url: &str) -> bool {
+    let Some((_, rest)) = url.split_once("://") else {
+        return false;
+    };
+    let behind = &rest[authority_of(rest).len()..];
+    // In the value of a parameter it may stand as it is.
+    let place = match behind.split_once('?') {
+        Some((path, query)) if query.contains('=') => path,
+        _ => behind,
+    };
+    place.contains('@')
+}
+
 /// What the client takes for `USER:PASSWORD@HOST:PORT`, of what follows `scheme://`.
 fn authority_of(rest: &str) -> &str {
     rest.split(['/', '?', '#']).next().unwrap_or_default()
@@ -171,6 +193,24 @@ fn host_of(rest: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_that_is_cut_off_is_no_host() {
+        for (url, is_late) in [
+            ("postgres://u:pw@127.0.0.1:1/db", false),
+            (
+                "postgres://u:p%40w@127.0.0.1/db?application_name=a@b",
+                false,
+            ),
+            ("postgres://127.0.0.1/db", false),
+            ("postgres://u:SEK@RET#x@127.0.0.1:1/db", true),
+            ("postgres://u:SEK@RET/x@127.0.0.1:1/db", true),
+            ("postgres://u:SEK/RET@127.0.0.1:1/db", true),
+            ("postgres://u:SEK@RET?x@127.0.0.1:1/db", true),
+        ] {
+            assert_eq!(has_late_at(url), is_late, "{url}");
+        }
+    }
 
     #[test]
     fn guest_is_for_loopback() {

@@ -234,7 +234,13 @@ impl Explanation {
         if self.state == QueueState::HoldsSlot {
             return match self.waits_for.first() {
                 None => "for no slot: it holds one".to_owned(),
-                Some(reason) => format!("{}; it keeps its slot", reason.words(self.at)),
+                Some(_) => {
+                    let reasons = self.waits_for.iter().map(|it| it.words(self.at));
+                    format!(
+                        "{}; it keeps its slot",
+                        reasons.collect::<Vec<_>>().join("; ")
+                    )
+                }
             };
         }
         let reasons: Vec<String> = self.waits_for.iter().map(|it| it.words(self.at)).collect();

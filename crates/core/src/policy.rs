@@ -18,6 +18,7 @@ use serde_json::Value;
 
 pub use retry::{Backoff, Factor, Retry, RetryRule, TryEnd, TryEnds};
 
+use crate::input;
 use crate::priority::Priority;
 use crate::reject::Reject;
 use path::InSchema;
@@ -107,6 +108,9 @@ pub struct QueueBounds {
     pub on_full: Option<OnFull>,
 }
 
+/// How many bytes the policy of an action may have, as JSON: as much as a document about it has room for.
+const MAX_POLICY_BYTES: usize = MAX_DOCUMENT_BYTES - 1024;
+
 /// The policy of one action.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -162,12 +166,27 @@ impl ActionPolicy {
         }
     }
 
+    /// Checks that it can be stored, and applied again as one of its versions.
+    fn check_stored(&self) -> Result<(), Reject> {
+        let text = serde_json::to_string(self)
+            .map_err(|error| Reject::field("policy", format!("`policy`: {error}")))?;
+        if text.len() > MAX_POLICY_BYTES {
+            let words = format!(
+                "`policy` takes {} bytes as JSON; {MAX_POLICY_BYTES} are allowed: say less in it",
+                text.len()
+            );
+            return Err(Reject::field("policy", words));
+        }
+        input::check_json("policy", &text)
+    }
+
     /// Checks what the types alone do not; `parameters` is the schema of the action's parameters.
     ///
     /// # Errors
     /// A [`Reject`] that names the field, its problem and what would be right.
     pub fn check(&self, parameters: Option<&Value>) -> Result<(), Reject> {
         let settings = "that of the executor's settings";
+        self.check_stored()?;
         self.concurrency.check(parameters)?;
         check_count("policy.queue.max_length", self.queue.max_length, settings)?;
         check_count(
@@ -376,6 +395,38 @@ impl OrderRule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_stored_or_applied_again_names_its_field() {
+        for (text, place) in [
+            (
+                r#"{"fairness": {"by": ["user"], "weights": {"user:a\u0000b": 2}}}"#,
+                "policy.fairness.weights",
+            ),
+            (
+                r#"{"concurrency": {"group_by": ["labels.a\u0000"], "group_limit": 1}}"#,
+                "policy.concurrency.group_by.0",
+            ),
+            (
+                r#"{"priority": {"rules": [{"when": {"user": "a\u0000"}, "then": "high"}]}}"#,
+                "policy.priority.rules.0.when.user",
+            ),
+        ] {
+            let policy: ActionPolicy = serde_json::from_str(text).unwrap();
+            let field = policy.check(None).unwrap_err().field;
+            assert_eq!(field.as_deref(), Some(place));
+        }
+        let weights = (0..900).map(|number| (format!("user:{number:0100}"), 1));
+        let mut policy: ActionPolicy =
+            serde_json::from_str(r#"{"fairness": {"by": ["user"]}}"#).unwrap();
+        policy.fairness.as_mut().unwrap().weights = weights.collect();
+        let field = policy.check(None).unwrap_err().field;
+        assert_eq!(field.as_deref(), Some("policy"));
+        for target in [".", ".."] {
+            let refused = PolicyTarget::of(PolicyScope::User, target).unwrap_err();
+            assert_eq!(refused.field.as_deref(), Some("target"));
+        }
+    }
 
     #[test]
     fn what_does_not_go_together_names_its_field() {

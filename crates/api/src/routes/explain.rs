@@ -149,6 +149,8 @@ async fn view(
         QueueState::Other => ExplainState::Other,
     };
     let waits = match (said.state, record.status) {
+        // It keeps its slot until its next try, and no worker can take it up before.
+        (QueueState::HoldsSlot, Status::Requested) if !said.waits_for.is_empty() => said.words(),
         (QueueState::HoldsSlot, Status::Requested) => {
             "for a worker of its pool to take it up: it holds a slot".to_owned()
         }

@@ -198,7 +198,10 @@ async fn cleared(system: &System) -> anyhow::Result<()> {
     drop((running, second));
     // What says nothing, or too much, is refused.
     let text = attune(system, 2, &["executions", "cancel"]).await?;
-    ensure!(text.contains("it names nothing"), "{text}");
+    ensure!(
+        text.contains("--action") && text.contains("--all"),
+        "{text}"
+    );
     let text = attune(
         system,
         2,

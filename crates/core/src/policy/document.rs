@@ -95,6 +95,12 @@ impl PolicyTarget {
             PolicyScope::Action => target.parse().map(Self::Action).map_err(wrong),
             PolicyScope::User => {
                 input::check_required_text("target", target)?;
+                // Programs that read a path take these for steps up and down, and there is no other way to
+                // it than `/api/v1/policies/user/{target}`.
+                if matches!(target, "." | "..") {
+                    let problem = format!("no user of a document may be called {target:?}");
+                    return Err(wrong(problem));
+                }
                 Ok(Self::User(target.to_owned()))
             }
         }
@@ -346,12 +352,23 @@ impl PolicyDocument {
     /// A [`Reject`] that names the field, its problem and what would be right.
     pub fn read(&self) -> Result<(PolicyTarget, Content), Reject> {
         let target = PolicyTarget::of(self.scope, &self.target)?;
-        let bytes = serde_json::to_vec(self).map_or(usize::MAX, |text| text.len());
+        let text = serde_json::to_string(self)
+            .map_err(|error| Reject::field(self.largest(), error.to_string()))?;
+        let bytes = text.len();
         if bytes > MAX_DOCUMENT_BYTES {
             let words = format!(
                 "the document takes {bytes} bytes as JSON; {MAX_DOCUMENT_BYTES} are allowed: say less in it"
             );
             return Err(Reject::field(self.largest(), words));
+        }
+        let parts = [
+            ("policy", &self.policy),
+            ("action_defaults", &self.action_defaults),
+        ];
+        for (field, part) in parts {
+            if let Some(part) = part {
+                input::check_json(field, &part.to_string())?;
+            }
         }
         if self.weight.is_some() {
             return Err(not_yet("weight", "leave it out"));

@@ -60,8 +60,9 @@ impl std::str::FromStr for Path {
         }
         let shown: String = text.chars().take(64).collect();
         Err(format!(
-            "{shown:?} is no place in a submission; use user, user.tier, source, group, labels.NAME or \
-             parameters.NAME, a parameter's parts with dots between them, {MAX_PARTS} at most"
+            "{shown:?} is no place in a submission; use user, group, labels.NAME or parameters.NAME, a \
+             parameter's parts with dots between them, {MAX_PARTS} at most (some fields take source or \
+             user.tier, too)"
         ))
     }
 }

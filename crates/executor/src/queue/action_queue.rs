@@ -211,7 +211,7 @@ impl ActionQueue {
     }
 
     /// The same, as far as it is not a matter of who holds slots.
-    fn without_rate(&self) -> Option<Blocked> {
+    pub(super) fn without_rate(&self) -> Option<Blocked> {
         let meters = self.meters.as_ref();
         match meters.and_then(|meters| meters.until(&self.limits)) {
             Some(until) => Some(Blocked::Rate { until }),

@@ -5,8 +5,12 @@ use attune_core::{
     QueueTotals, Seq,
 };
 
+use attune_core::explain::Reason;
+use attune_core::policy::OnLimit;
+
 use super::*;
 use crate::policy::{Extra, QueueLimits, Rate, RateBound, Share};
+use crate::queue::overflow::{Newcomer, Refused};
 
 const RULE: i64 = 5;
 const BEGIN: Millis = 1_000_000;
@@ -170,4 +174,68 @@ fn an_owner_whose_clock_was_behind_counts_what_was_ahead_of_it() {
     let mut queue = again();
     queue.pass(BEGIN + 2_000);
     assert!(queue.grant_next(BEGIN + 2_000).granted().is_some());
+}
+
+/// Nobody lacks a slot who waits for the rate of all alone.
+#[test]
+fn a_limit_that_rejects_lets_those_wait_whom_their_rate_holds_up() {
+    let mut limits = QueueLimits {
+        max_concurrent: Some(3),
+        ..paced()
+    };
+    limits.extra.as_mut().unwrap().on_limit = OnLimit::Reject;
+    let mut queue = ActionQueue::new(ActionId(1), limits, QueueTotals::default());
+    let arrive = |queue: &mut ActionQueue, n: i64| {
+        queue.arrive(&Newcomer {
+            priority: Priority::Normal,
+            waiting: waiting(n),
+            demand: None,
+            not_before: None,
+            most_replaced: 1,
+        })
+    };
+    for n in 1..=6 {
+        assert!(arrive(&mut queue, n).is_ok(), "{n}");
+        queue.pass(BEGIN);
+        while queue.grant_next(BEGIN).granted().is_some() {}
+    }
+    assert_eq!((queue.active_count(), queue.len()), (2, 4));
+    queue.settle_counted(BEGIN);
+    // One more holds the last slot, and then it is a limit that the next would wait for.
+    queue.pass(BEGIN + 2_000);
+    assert!(queue.grant_next(BEGIN + 2_000).granted().is_some());
+    assert_eq!(queue.active_count(), 3);
+    assert_eq!(
+        arrive(&mut queue, 7).err(),
+        Some(Refused::Limit { limit: 3 })
+    );
+}
+
+/// Of one group those are before it who wait in other classes of it, too.
+#[test]
+fn who_waits_before_it_in_its_group_is_counted_whoever_its_rate_is_for() {
+    let mut queue = queue_of_many_groups(0, 9);
+    for n in 0..3 {
+        let demand = Demand {
+            rule: RULE,
+            group: GroupKey([1; 16]),
+            cost: 1,
+            user: None,
+            rate: GroupKey([u8::try_from(n + 1).unwrap(); 16]),
+            flow: Flow::default(),
+        };
+        let entered = queue.enter(Priority::Normal, waiting(n), Some(&demand));
+        entered.unwrap();
+    }
+    queue.pass(BEGIN);
+    assert!(queue.grant_next(BEGIN).granted().is_some());
+    for (n, before) in [(1, 0), (2, 1)] {
+        let id = ExecutionId::new(PartitionId(0), Seq(n));
+        let said = queue.explain(BEGIN, id, "default", None).unwrap();
+        assert!(
+            matches!(&said.waits_for[..], [Reason::GroupLimit(lack)] if lack.ahead == before),
+            "{:?}",
+            said.waits_for
+        );
+    }
 }

@@ -50,10 +50,14 @@ impl ActionQueue {
                     groups.rate_of(holder.share.group)
                 });
                 let opens = self.rate_opens(rate).filter(|_| until <= now);
-                said.waits_for.push(Reason::Backoff { until: time(until) });
+                let backoff = (until > now).then(|| Reason::Backoff { until: time(until) });
+                said.waits_for.extend(backoff);
                 let opens = opens.map(|until| Reason::Rate { until: time(until) });
                 said.waits_for
                     .extend(opens.into_iter().chain(self.held_by()));
+                if said.waits_for.is_empty() {
+                    said.waits_for.push(Reason::NextRound);
+                }
                 said.next_time = Some(time(until));
             }
             return Some(said);

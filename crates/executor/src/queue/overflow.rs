@@ -157,8 +157,12 @@ impl ActionQueue {
         };
         let of_action = |limit| Err(Refused::Limit { limit });
         let Some(groups) = &load.groups else {
-            // Who waits will have a slot before it.
-            let taken = load.active.len() + load.order.len();
+            // Who waits will have a slot before it, unless it is its rate that it waits for.
+            let waiting = match self.without_rate() {
+                Some(Blocked::Rate { .. }) => 0,
+                _ => load.order.len(),
+            };
+            let taken = load.active.len() + waiting;
             let limit = self.limits.max_concurrent;
             return match limit.filter(|limit| taken >= *limit as usize) {
                 Some(limit) => of_action(limit),

@@ -135,7 +135,7 @@ fn those_of_other_flows_are_rivals() {
         world.submit_for(ids[1], GoneBy::Replaced, Priority::Normal);
         let mut world = ends(world);
         world.group(Some(2), |number| Demand {
-            flow: Flow::of(&[GroupKey([u8::try_from(number).unwrap(); 16])]).unwrap(),
+            flow: Flow::of(&[GroupKey([u8::try_from(number + 1).unwrap(); 16])]).unwrap(),
             ..demand(1, 1)
         });
         world

@@ -51,6 +51,20 @@ impl Line {
         }
     }
 
+    /// Those of one lane, in their order.
+    pub(super) fn in_lane(&self, lane: Option<Priority>) -> impl Iterator<Item = Member> + '_ {
+        let (one, many) = match self {
+            Self::Empty => (None, None),
+            Self::One(member) => (Some(*member), None),
+            Self::Many(members) => (None, Some(members)),
+        };
+        let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
+        let range = (lane, lowest)..=(lane, highest);
+        let many = many.into_iter().flat_map(move |it| it.range(range.clone()));
+        let one = one.into_iter().filter(move |it| it.lane == lane);
+        one.chain(many.map(member))
+    }
+
     /// The first by the rule of the action.
     pub(super) fn first(&self, rule: OrderRule) -> Option<Member> {
         let members = match self {
@@ -69,7 +83,7 @@ impl Line {
     }
 }
 
-pub(super) fn member(entry: (&Standing, &(Millis, u16))) -> Member {
+fn member(entry: (&Standing, &(Millis, u16))) -> Member {
     let (&(lane, seq), &(enqueued_at, cost)) = entry;
     Member {
         lane,

@@ -2,7 +2,7 @@
 
 use attune_core::{Demand, GroupKey, Priority, Seq};
 
-use super::line::{Line, member};
+use super::line::Line;
 use super::{Class, Group, Groups, Member, Share, fits};
 use crate::policy::QueueLimits;
 
@@ -90,7 +90,9 @@ impl Groups {
         fits(used + others, share.cost, limits.group_limit())
     }
 
-    /// How many wait in a group before somebody, and what they take; up to `max` are looked at.
+    /// How many wait in a group before somebody, and what they take; up to `max` are looked at in each lane of
+    /// each of up to `max` classes. Of those who share slots its own class alone counts: of the others it is not
+    /// known who goes before.
     pub(crate) fn before_in(
         &self,
         limits: &QueueLimits,
@@ -98,21 +100,24 @@ impl Groups {
         me: &Member,
         max: usize,
     ) -> (u64, u64) {
-        let Some(class) = self.classes.get(group.0 as usize) else {
-            return (0, 0);
-        };
-        let Line::Many(members) = &class.line else {
-            return (0, 0);
-        };
+        let together = self.key_of(group).and_then(|key| self.together.get(&key));
+        let together = together.filter(|_| self.fair.is_none());
+        let others = together.iter().flat_map(|it| &it.waiting);
+        let others = others.map(|(.., other)| *other);
+        let others = others.filter(|other| *other != group).take(max);
         let key = me.key(limits.order);
         let (mut many, mut cost) = (0, 0);
-        for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
-            let (lowest, highest) = (Seq(i64::MIN), Seq(i64::MAX));
-            let lane = members.range((lane, lowest)..=(lane, highest));
-            let before = lane.map(member).take_while(|it| it.key(limits.order) < key);
-            for member in before.take(max) {
-                many += 1;
-                cost += u64::from(member.cost);
+        for group in others.chain([group]) {
+            let Some(class) = self.classes.get(group.0 as usize) else {
+                continue;
+            };
+            for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
+                let lane = class.line.in_lane(lane);
+                let before = lane.take_while(|it| it.key(limits.order) < key);
+                for member in before.take(max) {
+                    many += 1;
+                    cost += u64::from(member.cost);
+                }
             }
         }
         (many, cost)
