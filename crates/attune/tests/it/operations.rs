@@ -185,6 +185,11 @@ async fn cleared(system: &System) -> anyhow::Result<()> {
     ensure!(text.contains("is 2 (it was 1)"), "{text}");
     let second = gate.next().await?;
     ensure!(second.execution_id == kept, "{second:?}");
+    // Counted by its number, and not ended.
+    let number = kept.to_string();
+    let count = ["executions", "cancel", &number, "--dry-run"];
+    let text = attune(system, 0, &count).await?;
+    ensure!(text.contains("1 executions would be touched"), "{text}");
     let text = attune(
         system,
         0,
