@@ -82,7 +82,8 @@ impl Settings {
         if has_late_at(self.database.url.expose()) {
             problems.push(problem(
                 "database.url",
-                "an `@` stands behind a `/` or a `#`, so that a part of a password could be taken for the                  host; write in a password %2F for /, %23 for #, %3F for ? and %40 for @"
+                "an `@` stands behind a `/` or a `#`, so that a part of a password could be taken for the \
+                 host; write in a password %2F for /, %23 for #, %3F for ? and %40 for @"
                     .to_owned(),
             ));
         }
