@@ -36,10 +36,21 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
         ));
     }
     let holds = said.state == QueueState::HoldsSlot;
-    let keeps = matches!(said.waits_for.first(), Some(Reason::Backoff { .. }));
+    // Who holds a slot waits only where it keeps it until its next try: for its time, its rate or somebody
+    // who paused it, never for a slot.
+    let keeps = holds && said.next_time.is_some();
     let waits = !said.waits_for.is_empty();
-    if (holds == waits && !(holds && keeps)) || (holds && said.attempt == Attempt(0)) {
+    if (waits != (keeps || !holds)) || (holds && said.attempt == Attempt(0)) {
         return of(format!("{id} waits and holds a slot, or neither: {said:?}"));
+    }
+    if keeps && said.waits_for.iter().any(is_of_a_slot) {
+        return of(format!("{id} keeps its slot and waits for one: {said:?}"));
+    }
+    let row = store.active.get(&id);
+    if keeps && row.is_some_and(|row| row.attempt == said.attempt && row.kept_until.is_none()) {
+        return of(format!(
+            "{id} is said to keep its slot, which is not stored: {said:?}"
+        ));
     }
     for lack in said.waits_for.iter().filter_map(lack) {
         let mut holders = lack.holders.iter();
@@ -52,6 +63,15 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
         }
     }
     None
+}
+
+/// Whether only those wait for this who have no slot.
+fn is_of_a_slot(reason: &Reason) -> bool {
+    match reason {
+        Reason::Backoff { .. } | Reason::Rate { .. } | Reason::Paused { .. } => false,
+        Reason::NextRound => false,
+        _ => true,
+    }
 }
 
 fn lack(reason: &Reason) -> Option<&Lack> {
