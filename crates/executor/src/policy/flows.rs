@@ -18,10 +18,13 @@
 //! log n)`. A flow that neither waits nor holds anything is given up when its tag has been reached by the
 //! virtual time, and no more of them are kept than there are others: for the oldest the time goes on.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use attune_core::policy::{MAX_LEVELS, Weights};
 use attune_core::{Flow, GroupKey, Priority, Seq};
+
+use super::few::Few;
+use crate::ByKey;
 
 /// Units of a tag in one unit of cost, as a power of two.
 const UNIT: u32 = 20;
@@ -71,7 +74,7 @@ struct Node {
     time: u128,
     /// The largest tag of its children that was served: nobody is served by an earlier one.
     served: u128,
-    line: BTreeSet<Due>,
+    line: Few<Due>,
     children: usize,
     /// Children of which nobody waits or holds anything, by where their last service has taken them.
     lapsed: BTreeSet<(u128, u32)>,
@@ -88,14 +91,14 @@ impl Node {
             finish: 0,
             time: 0,
             served: 0,
-            line: BTreeSet::new(),
+            line: Few::default(),
             children: 0,
             lapsed: BTreeSet::new(),
         }
     }
 
     fn first(&self, lane: Priority) -> Option<Due> {
-        let first = self.line.range(Due::first_in(lane)..).next();
+        let first = self.line.first_from(&Due::first_in(lane));
         first.copied().filter(|first| first.lane == lane)
     }
 
@@ -151,7 +154,7 @@ pub(crate) struct Holds {
 pub(super) struct Flows {
     nodes: Vec<Node>,
     free: Vec<u32>,
-    by_key: HashMap<(u32, GroupKey), u32>,
+    by_key: ByKey<(u32, GroupKey), u32>,
 }
 
 impl Default for Flows {
@@ -159,7 +162,7 @@ impl Default for Flows {
         Self {
             nodes: vec![Node::new(ROOT, GroupKey::default(), 1)],
             free: Vec::new(),
-            by_key: HashMap::new(),
+            by_key: ByKey::default(),
         }
     }
 }

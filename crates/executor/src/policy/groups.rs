@@ -15,21 +15,26 @@
 //! Where slots are shared among flows, those with the same flow are a class, and `fair.rs` says which of
 //! those that have room is next.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use attune_core::{Bug, Demand, ExecutionId, GroupKey, OrderRule, Priority, Seq};
 
+use super::few::Few;
 use super::{QueueLimits, Users};
+use crate::ByKey;
 use crate::queue::Millis;
 
 mod aside;
 mod fair;
+mod known;
 mod line;
 mod looks;
 
 use aside::Aside;
-use fair::{Fair, Shared};
+#[cfg(test)]
+pub(crate) use fair::IS_ALONE;
+use fair::{Alone, Fair, Shared};
+use known::Known;
 use line::{Line, Standing};
 
 /// A group of a queue, as the queue knows it.
@@ -110,19 +115,22 @@ struct Together {
     /// What the holders of all of them take.
     used: u32,
     /// Those of which somebody waits and whose rate is not used up.
-    waiting: BTreeSet<Place>,
+    waiting: Few<Place>,
     /// Who of them stands among those that have room.
     place: Option<Place>,
     /// Who is first of them, where it takes more than the room that is left.
     dear: Option<Group>,
-    /// How they share it, where slots are shared.
+    /// How they share it, where slots are shared and there has been more than one.
     fair: Option<Box<Shared>>,
+    /// The only one that there has been, where slots are shared.
+    alone: Option<Alone>,
 }
 
 /// The groups of one queue.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Groups {
-    by_key: HashMap<(GroupKey, GroupKey), Group>,
+    /// Those classes by group and rate; unused where slots are shared.
+    known: Known,
     classes: Vec<Class>,
     free: Vec<Group>,
     /// Those with room for their first.
@@ -137,7 +145,7 @@ pub(crate) struct Groups {
     /// Those whose rate is used up.
     aside: Aside,
     /// The groups of which some executions are told apart; unused where none are.
-    together: HashMap<GroupKey, Together>,
+    together: ByKey<GroupKey, Together>,
     /// There where slots are shared.
     fair: Option<Box<Fair>>,
 }
@@ -152,6 +160,14 @@ fn are_both(limits: &QueueLimits) -> bool {
 /// there is runs alone, instead of waiting for ever: the limit was higher when it was accepted.
 fn fits(used: u64, cost: u16, limit: Option<u32>) -> bool {
     limit.is_none_or(|limit| used + u64::from(cost).min(u64::from(limit)) <= u64::from(limit))
+}
+
+/// By what classes are told apart where slots are not shared.
+fn keys(classes: &[Class]) -> impl Fn(Group) -> (GroupKey, GroupKey) {
+    |group| {
+        let class = &classes[group.0 as usize];
+        (class.key, class.rate)
+    }
 }
 
 /// The first of a class comes.
@@ -202,8 +218,10 @@ impl Groups {
     /// The group of somebody who demands this, if another of it is here.
     pub(crate) fn of_demand(&self, demand: &Demand) -> Option<Group> {
         match &self.fair {
-            None => self.by_key.get(&(demand.group, demand.rate)).copied(),
-            Some(fair) => fair.of_demand(demand),
+            None => self
+                .known
+                .get(&(demand.group, demand.rate), keys(&self.classes)),
+            Some(fair) => fair.of_demand(&self.classes, demand),
         }
     }
 
@@ -245,16 +263,14 @@ impl Groups {
     /// Somebody joins a group, to wait, to be delayed or to hold a slot.
     fn join(&mut self, demand: &Demand) -> Group {
         let (key, rate) = (demand.group, demand.rate);
-        let group = if self.fair.is_some() {
-            self.join_fairly(demand)
-        } else {
-            match self.by_key.entry((key, rate)) {
-                Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(new) => {
-                    *new.insert(open(&mut self.classes, &mut self.free, (key, rate)))
-                }
+        let group = self.of_demand(demand).unwrap_or_else(|| {
+            let group = open(&mut self.classes, &mut self.free, (key, rate));
+            match &mut self.fair {
+                None => self.known.insert(group, keys(&self.classes)),
+                Some(fair) => fair.open(&self.classes, demand.flow, group),
             }
-        };
+            group
+        });
         if let Some(class) = self.class(group) {
             class.members += 1;
         }
@@ -270,10 +286,9 @@ impl Groups {
         };
         class.members = class.members.saturating_sub(1);
         if class.members == 0 {
-            let key = (class.key, class.rate);
             match &mut self.fair {
-                None => drop(self.by_key.remove(&key)),
-                Some(fair) => fair.close(key, group),
+                None => self.known.remove(group, keys(&self.classes)),
+                Some(fair) => fair.close(&self.classes, group),
             }
             self.free.push(group);
         }
@@ -310,7 +325,7 @@ impl Groups {
     /// A member that waits is granted a slot. It holds that before it leaves its line: a group in which
     /// nobody else waits is then not taken for one in which nobody is.
     pub(crate) fn grant(&mut self, limits: &QueueLimits, share: Share, standing: Standing) {
-        self.serve(share.group, share.cost);
+        self.serve(limits, share.group, share.cost);
         self.hold(limits, share);
         self.stop_waiting(limits, share.group, standing);
     }

@@ -2,6 +2,7 @@
 //! tells when somebody may.
 
 pub(crate) mod estimate;
+mod few;
 mod flows;
 mod front;
 mod groups;
@@ -13,6 +14,8 @@ mod run_times;
 mod users;
 mod window;
 
+#[cfg(test)]
+pub(crate) use groups::IS_ALONE;
 pub use groups::{Group, Share};
 pub(crate) use groups::{Groups, Member, key_in};
 pub use limits::{Extra, QueueLimits, RateBound, limits_of};

@@ -1,14 +1,14 @@
 //! How many executions each user has, where a user may have so many only.
 
-use std::collections::HashMap;
-
 use attune_core::{ExecutionId, GroupKey};
+
+use crate::{ById, ByKey};
 
 /// The executions that wait, are delayed or hold a slot, by their users.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Users {
-    of: HashMap<ExecutionId, GroupKey>,
-    counts: HashMap<GroupKey, u32>,
+    of: ById<ExecutionId, GroupKey>,
+    counts: ByKey<GroupKey, u32>,
 }
 
 impl Users {

@@ -4,6 +4,7 @@ use attune_core::policy::MAX_LEVELS;
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::IS_ALONE;
 
 /// What happens to a queue.
 #[derive(Debug, Clone)]
@@ -75,6 +76,8 @@ struct Model {
     known: BTreeMap<i64, Known>,
     limits: QueueLimits,
     own: u16,
+    /// Who was granted a slot, in this order.
+    granted: Vec<i64>,
 }
 
 impl Model {
@@ -338,9 +341,27 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, op: Op, n: i64) -> Result<(
         model.judge(n)?;
         let known = model.known.get_mut(&n).unwrap();
         (known.holds, known.attempt) = (true, known.attempt.next());
+        model.granted.push(n);
     }
     prop_assert_eq!(queue.len(), model.eligible().count());
     model.judge_blocked()
+}
+
+/// A queue to which all of this has happened.
+fn played(shape: Shape, ops: Vec<Op>) -> Result<(ActionQueue, Model), TestCaseError> {
+    let mut model = Model {
+        shape,
+        known: BTreeMap::new(),
+        limits: limits(Some(4), None, Weights::new(1, [])),
+        own: 2,
+        granted: Vec::new(),
+    };
+    model.limits = model.limits(Some(4), shape.grouped.then_some(3));
+    let mut queue = queue(model.limits.clone());
+    for (n, op) in (1..).zip(ops) {
+        apply(&mut queue, &mut model, op, n)?;
+    }
+    Ok((queue, model))
 }
 
 proptest! {
@@ -352,13 +373,7 @@ proptest! {
         ops in ops(),
     ) {
         let shape = Shape { levels, grouped, costs };
-        let limits = limits(Some(4), None, Weights::new(1, []));
-        let mut model = Model { shape, known: BTreeMap::new(), limits, own: 2 };
-        model.limits = model.limits(Some(4), grouped.then_some(3));
-        let mut queue = queue(model.limits.clone());
-        for (n, op) in (1..).zip(ops) {
-            apply(&mut queue, &mut model, op, n)?;
-        }
+        let (mut queue, model) = played(shape, ops)?;
         for (n, known) in &model.known {
             if known.holds {
                 prop_assert!(queue.finish(id(*n), known.attempt, false));
@@ -367,5 +382,22 @@ proptest! {
             }
         }
         prop_assert!(queue.is_idle(), "whoever is gone leaves nothing behind");
+    }
+
+    /// While a class is the only one of its group its turns there are not kept; when another comes, it stands
+    /// as if they had been.
+    #[test]
+    fn who_was_alone_in_its_group_stands_as_if_it_had_not_been(
+        (levels, costs) in (1..4_usize, any::<bool>()),
+        ops in ops(),
+    ) {
+        let shape = Shape { levels, grouped: true, costs };
+        let granted = |alone: bool| {
+            IS_ALONE.set(alone);
+            let played = played(shape, ops.clone());
+            IS_ALONE.set(true);
+            played.map(|(_, model)| model.granted)
+        };
+        prop_assert_eq!(granted(true)?, granted(false)?);
     }
 }

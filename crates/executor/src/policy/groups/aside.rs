@@ -5,18 +5,19 @@
 //! to see who is next, however many wait for the same rate. Where slots are shared it is not by order whose
 //! turn it is, and all classes of a rate come back together.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use attune_core::{GroupKey, Seq};
 
 use super::{Group, Groups, Place};
+use crate::ByKey;
 use crate::policy::{Meters, QueueLimits};
 use crate::queue::Millis;
 
 /// What is set aside, and what has to be looked at before anybody is granted a slot.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Aside {
-    of_rate: HashMap<GroupKey, OfRate>,
+    of_rate: ByKey<GroupKey, OfRate>,
     /// The rates that are used up, by the time until which nobody of them may start.
     until: BTreeSet<(Millis, GroupKey)>,
     /// Classes of which it must be seen whether their rate is used up.

@@ -12,18 +12,16 @@
 //! Where whoever is first in the first lane of a group takes more than is left, nobody of the group is named: a
 //! dear one is not passed.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use attune_core::policy::{FlowWeights, Weights};
 use attune_core::{Bug, Demand, Flow, GroupKey, Priority, Seq};
 
-use super::{Group, Groups, Member, Share, are_both};
+use super::known::Known;
+use super::{Class, Group, Groups, Member, Place, Share, Together, are_both, fits};
 use crate::policy::QueueLimits;
 use crate::policy::flows::{Flows, Head, Holds};
-
-/// By what a class is told from others: its group, for whom its starts count, and its flow.
-type ClassKey = (GroupKey, GroupKey, Flow);
 
 /// How a class stands among others.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,7 +37,7 @@ struct Standing {
 #[derive(Debug, Clone)]
 pub(super) struct Fair {
     weights: Arc<Weights>,
-    by_key: HashMap<ClassKey, Group>,
+    known: Known,
     /// Of each class.
     of: Vec<Standing>,
     /// Those that have room.
@@ -66,7 +64,84 @@ pub(super) struct Shared {
     taking: [u64; LANES],
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Whether turns are not kept in a group of one class; a test tries both.
+    pub(crate) static IS_ALONE: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
+}
+
+/// The only class of a group that has waited or held anything so far: it needs no turns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Alone {
+    class: Group,
+    /// What its last service took; 0 before the first.
+    served: u16,
+}
+
+impl Alone {
+    /// How it stands among others of its group, now that there are some: as if there had been from the begin.
+    /// Tags count from its last service, for nobody else has one.
+    fn shared(self, limits: &QueueLimits, fair: &Fair, used: u32) -> Box<Shared> {
+        let mut shared = Box::<Shared>::default();
+        let Standing {
+            flow,
+            head,
+            is_named,
+        } = fair.of[self.class.0 as usize];
+        if used > 0 && !Bug::FairByStarts.is_planted() {
+            shared.flows.take(&fair.weights, flow, used.into());
+        }
+        if self.served > 0 {
+            let cost = self.served.into();
+            shared.flows.serve(&fair.weights, flow, cost);
+        }
+        match head.filter(|_| is_named) {
+            Some(head) => shared.name(limits, &head, self.class),
+            None => shared.replace(&fair.weights, flow, (None, head), self.class),
+        }
+        shared
+    }
+}
+
+impl Together {
+    /// How the classes of a group share its limit, once another than `group` is or was there.
+    fn shared(
+        &mut self,
+        limits: &QueueLimits,
+        fair: &Fair,
+        classes: &[Class],
+        group: Group,
+    ) -> Option<&mut Shared> {
+        #[cfg(test)]
+        if !IS_ALONE.get() {
+            self.fair.get_or_insert_default();
+        }
+        if self.fair.is_none() {
+            let alone = self.alone.get_or_insert(Alone {
+                class: group,
+                served: 0,
+            });
+            if alone.class == group {
+                return None;
+            }
+            let used = classes[alone.class.0 as usize].used;
+            self.fair = Some(alone.shared(limits, fair, used));
+        }
+        self.fair.as_deref_mut()
+    }
+}
+
 impl Shared {
+    fn name(&mut self, limits: &QueueLimits, head: &Member, of: Group) {
+        self.named.insert((head.lane, head.seq, of));
+        self.taking[lane_number(head.lane)] += taken(head, limits);
+    }
+
+    fn unname(&mut self, limits: &QueueLimits, head: &Member, of: Group) {
+        self.named.remove(&(head.lane, head.seq, of));
+        self.taking[lane_number(head.lane)] -= taken(head, limits);
+    }
+
     fn replace(
         &mut self,
         weights: &Weights,
@@ -116,59 +191,53 @@ impl Member {
     }
 }
 
+/// By what classes are told apart: their group, for whom their starts count, and their flow.
+fn keys(classes: &[Class], of: &[Standing]) -> impl Fn(Group) -> (GroupKey, GroupKey, Flow) {
+    |group| {
+        let class = &classes[group.0 as usize];
+        (class.key, class.rate, of[group.0 as usize].flow)
+    }
+}
+
 impl Fair {
     pub(super) fn boxed(weights: &Arc<Weights>) -> Box<Self> {
         Box::new(Self {
             weights: Arc::clone(weights),
-            by_key: HashMap::new(),
+            known: Known::default(),
             of: Vec::new(),
             flows: Flows::default(),
         })
     }
 
-    pub(super) fn of_demand(&self, demand: &Demand) -> Option<Group> {
+    pub(super) fn of_demand(&self, classes: &[Class], demand: &Demand) -> Option<Group> {
         let key = (demand.group, demand.rate, demand.flow);
-        self.by_key.get(&key).copied()
+        self.known.get(&key, keys(classes, &self.of))
     }
 
     /// A class comes.
-    fn open(&mut self, key: ClassKey, group: Group) {
+    pub(super) fn open(&mut self, classes: &[Class], flow: Flow, group: Group) {
         let index = group.0 as usize;
         if self.of.len() <= index {
             self.of.resize(index + 1, Standing::default());
         }
-        self.of[index].flow = key.2;
-        self.by_key.insert(key, group);
+        self.of[index].flow = flow;
+        self.known.insert(group, keys(classes, &self.of));
     }
 
     /// A class is given up.
-    pub(super) fn close(&mut self, (key, rate): (GroupKey, GroupKey), group: Group) {
-        if let Some(standing) = self.of.get_mut(group.0 as usize) {
-            let flow = std::mem::take(standing).flow;
-            self.by_key.remove(&(key, rate, flow));
-        }
+    pub(super) fn close(&mut self, classes: &[Class], group: Group) {
+        self.known.remove(group, keys(classes, &self.of));
+        self.of[group.0 as usize] = Standing::default();
     }
 }
 
-/// What somebody takes of a limit: never more than there is.
-fn taken(head: &Member, limit: u32) -> u64 {
+/// What somebody takes of the limit of its group: never more than there is.
+fn taken(head: &Member, limits: &QueueLimits) -> u64 {
+    let limit = limits.group_limit().unwrap_or(u32::MAX);
     u64::from(head.cost).min(u64::from(limit))
 }
 
 impl Groups {
-    /// The class of somebody who comes.
-    pub(super) fn join_fairly(&mut self, demand: &Demand) -> Group {
-        if let Some(known) = self.of_demand(demand) {
-            return known;
-        }
-        let (key, rate) = (demand.group, demand.rate);
-        let group = super::open(&mut self.classes, &mut self.free, (key, rate));
-        if let Some(fair) = &mut self.fair {
-            fair.open((key, rate, demand.flow), group);
-        }
-        group
-    }
-
     /// A slot is held from now on, or no longer.
     pub(super) fn hold_fairly(&mut self, limits: &QueueLimits, share: Share, is_held: bool) {
         let Some(fair) = &mut self.fair else { return };
@@ -178,7 +247,8 @@ impl Groups {
         let of_group = match are_both(limits) {
             true => {
                 let together = self.together.entry(key).or_default();
-                Some(&mut together.fair.get_or_insert_default().flows)
+                let shared = together.shared(limits, fair, &self.classes, share.group);
+                shared.map(|shared| &mut shared.flows)
             }
             false => None,
         };
@@ -194,14 +264,22 @@ impl Groups {
     }
 
     /// A class is served, while its first waits still.
-    pub(super) fn serve(&mut self, group: Group, cost: u16) {
+    pub(super) fn serve(&mut self, limits: &QueueLimits, group: Group, cost: u16) {
         let Some(fair) = &mut self.fair else { return };
         let flow = fair.of[group.0 as usize].flow;
         fair.flows.serve(&fair.weights, flow, cost.into());
         let key = self.classes[group.0 as usize].key;
-        let together = self.together.get_mut(&key);
-        if let Some(shared) = together.and_then(|together| together.fair.as_mut()) {
-            shared.flows.serve(&fair.weights, flow, cost.into());
+        let Some(together) = self.together.get_mut(&key) else {
+            return;
+        };
+        match together.shared(limits, fair, &self.classes, group) {
+            Some(shared) => shared.flows.serve(&fair.weights, flow, cost.into()),
+            None => {
+                together.alone = Some(Alone {
+                    class: group,
+                    served: cost,
+                })
+            }
         }
     }
 
@@ -238,20 +316,22 @@ impl Groups {
             together.waiting.remove(&place(earlier));
         }
         together.waiting.extend(now.map(place));
-        let shared = together.fair.get_or_insert_default();
+        let mut shared = together.shared(limits, fair, &self.classes, group);
         let mut unnamed = before;
         if let (true, Some(before)) = (was_named, before) {
             unnamed = None;
-            shared.named.remove(&(before.lane, before.seq, group));
-            let limit = limits.group_limit().unwrap_or(u32::MAX);
-            shared.taking[lane_number(before.lane)] -= taken(&before, limit);
+            if let Some(shared) = &mut shared {
+                shared.unname(limits, &before, group);
+            }
             if let Some(earlier) = earlier {
                 self.ready.remove(&place(earlier));
             }
             let in_lane = before.in_lane(group);
             fair.flows.replace(&fair.weights, flow, (in_lane, None));
         }
-        shared.replace(&fair.weights, flow, (unnamed, head), group);
+        if let Some(shared) = shared {
+            shared.replace(&fair.weights, flow, (unnamed, head), group);
+        }
         self.share_out(limits, key);
     }
 
@@ -260,12 +340,17 @@ impl Groups {
         let Some(together) = self.together.get(&key) else {
             return;
         };
-        let Some((.., first)) = together.waiting.first() else {
+        let Some(first) = together.waiting.first().copied() else {
             if together.used == 0 {
                 self.together.remove(&key);
             }
             return;
         };
+        if together.fair.is_none() {
+            let used = together.used.into();
+            return self.name_alone(limits, first, used);
+        }
+        let (.., first) = first;
         let heads = self.fair.iter().map(|fair| fair.of[first.0 as usize].head);
         let first_lane = heads.flatten().next().and_then(|head| head.lane);
         self.share_out_in(limits, key, first_lane, true);
@@ -279,7 +364,29 @@ impl Groups {
         }
     }
 
-    /// The same in one lane; nobody is named where it is closed.
+    /// Names the only class of a group if its limit has room for it, of which so much is taken.
+    fn name_alone(&mut self, limits: &QueueLimits, place: Place, used: u64) {
+        let Some(fair) = &mut self.fair else { return };
+        let (.., group) = place;
+        let standing = &mut fair.of[group.0 as usize];
+        let Some(head) = standing.head else { return };
+        let has_room = fits(used, head.cost, limits.group_limit());
+        if has_room == standing.is_named {
+            return;
+        }
+        standing.is_named = has_room;
+        let (flow, in_lane) = (standing.flow, head.in_lane(group));
+        let heads = if has_room {
+            self.ready.insert(place);
+            (None, in_lane)
+        } else {
+            self.ready.remove(&place);
+            (in_lane, None)
+        };
+        fair.flows.replace(&fair.weights, flow, heads);
+    }
+
+    /// Names those whose turn it is in one lane; nobody where it is closed.
     fn share_out_in(
         &mut self,
         limits: &QueueLimits,
@@ -306,24 +413,21 @@ impl Groups {
             let (flow, Some(head)) = (standing.flow, standing.head) else {
                 return;
             };
-            let cost = taken(&head, limit);
+            let cost = taken(&head, limits);
             if !is_over && shared.taking[number] + cost > room {
                 return;
             }
             standing.is_named = !is_over;
-            let place = (lane, head.seq, group);
             let (order, seq) = head.key(limits.order);
             let in_lane = head.in_lane(group);
             if is_over {
-                shared.named.remove(&place);
-                shared.taking[number] -= cost;
+                shared.unname(limits, &head, group);
                 shared.replace(&fair.weights, flow, (None, Some(head)), group);
                 self.ready.remove(&(order, seq, group));
                 fair.flows.replace(&fair.weights, flow, (in_lane, None));
             } else {
                 shared.replace(&fair.weights, flow, (Some(head), None), group);
-                shared.named.insert(place);
-                shared.taking[number] += cost;
+                shared.name(limits, &head, group);
                 self.ready.insert((order, seq, group));
                 fair.flows.replace(&fair.weights, flow, (None, in_lane));
             }
@@ -349,9 +453,10 @@ impl Groups {
             let Some(fair) = &mut self.fair else { return };
             let flow = fair.of[index].flow;
             fair.flows.take(&fair.weights, flow, used.into());
+            let group = Group(u32::try_from(index).unwrap_or(u32::MAX));
             let together = self.together.get_mut(&key);
-            if let Some(together) = together {
-                let shared = together.fair.get_or_insert_default();
+            let shared = together.and_then(|it| it.shared(limits, fair, &self.classes, group));
+            if let Some(shared) = shared {
                 shared.flows.take(&fair.weights, flow, used.into());
             }
         }

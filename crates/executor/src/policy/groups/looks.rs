@@ -102,7 +102,7 @@ impl Groups {
     ) -> (u64, u64) {
         let together = self.key_of(group).and_then(|key| self.together.get(&key));
         let together = together.filter(|_| self.fair.is_none());
-        let others = together.iter().flat_map(|it| &it.waiting);
+        let others = together.iter().flat_map(|it| it.waiting.iter());
         let others = others.map(|(.., other)| *other);
         let others = others.filter(|other| *other != group).take(max);
         let key = me.key(limits.order);
