@@ -1,13 +1,15 @@
 //! How long a takeover takes. Not a test of speed: run it on purpose with
 //! `cargo nextest run -p attune-executor-service --release --run-ignored only takeover --no-capture`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use attune_bus::MemoryBus;
+use attune_core::policy::{ActionPolicy, Fairness, OnRate, RateLimit, Retry};
 use attune_core::{
-    ActionSpec, Attempt, Builtin, ExecutionId, OwnerId, PartitionId, RequestId, Run, Seq, Status,
-    Submission,
+    ActionSpec, Attempt, Builtin, DemandRule, ExecutionId, OwnerId, PartitionId, Priority,
+    RequestId, Run, Seq, Status, Submission,
 };
 use attune_executor::QueueConfig;
 use attune_executor_service::{ExecutorOptions, start};
@@ -23,6 +25,13 @@ const ACTIONS: usize = 1_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures, does not test"]
 async fn takeover_of_a_million() {
+    for policies in [false, true] {
+        takeover(policies).await;
+    }
+}
+
+async fn takeover(policies: bool) {
+    println!("policies: {policies}");
     let server = std::env::var("ATTUNE_TEST_POSTGRES_URL").unwrap();
     let name = format!("attune_test_{}", Uuid::now_v7().simple());
     let database = TemporaryDatabase::create(&server, &name).await.unwrap();
@@ -30,7 +39,7 @@ async fn takeover_of_a_million() {
         .await
         .unwrap();
     store.migrate().await.unwrap();
-    fill(&store).await;
+    fill(&store, policies).await;
 
     // Everything at once, then what one of three executors has.
     for (what, kept) in [("all 16 partitions", 0), ("5 of 16 partitions", 11)] {
@@ -87,7 +96,26 @@ async fn takeover_of_a_million() {
     database.remove().await.unwrap();
 }
 
-async fn fill(store: &PostgresStore) {
+/// Every policy of an action, as the scenario `policies` of `attune bench` has them.
+fn add_policies(policy: &mut ActionPolicy) {
+    policy.concurrency.group_by = vec!["labels.key".parse().unwrap()];
+    policy.concurrency.group_limit = Some(1);
+    policy.priority.ageing_seconds = Some(300);
+    policy.rate_limit = Some(RateLimit {
+        max_executions: 1_000_000,
+        window_seconds: 60,
+        by: Vec::new(),
+        on_limit: OnRate::Wait,
+    });
+    policy.retry = Some(Retry::default());
+    policy.fairness = Some(Fairness {
+        by: vec!["user".parse().unwrap()],
+        weights: BTreeMap::new(),
+        default_weight: None,
+    });
+}
+
+async fn fill(store: &PostgresStore, policies: bool) {
     store.ensure_partitions(PARTITIONS).await.unwrap();
     let owner = OwnerId::fresh();
     let all: Vec<_> = (0..PARTITIONS).map(PartitionId).collect();
@@ -98,6 +126,9 @@ async fn fill(store: &PostgresStore) {
         let action_ref = format!("load.action-{number}").parse().unwrap();
         let mut spec = ActionSpec::new(action_ref, Run::Builtin(Builtin::Noop));
         spec.policy.concurrency.limit = Some(1);
+        if policies {
+            add_policies(&mut spec.policy);
+        }
         actions.push(
             store
                 .apply_action(&spec, PARTITIONS, "test")
@@ -114,12 +145,22 @@ async fn fill(store: &PostgresStore) {
                 let action = &actions[number as usize % ACTIONS];
                 let (_, epoch) = held[usize::from(action.partition.0)];
                 let first = (number as usize) <= ACTIONS;
+                let mut submission = Submission::new(action.spec.action_ref.as_str());
+                if policies {
+                    let turn = number as usize / ACTIONS;
+                    submission.requested_by = Some(format!("user-{:02}", turn / 2 % 100));
+                    let key = format!("key-{:03}", turn % 1000);
+                    submission.labels.insert("key".to_owned(), key);
+                    submission.priority = Some(Priority::ALL[turn % Priority::ALL.len()]);
+                }
+                let rule = DemandRule::of(&action.spec);
+                let demand = rule.map(|rule| rule.demand(&submission.words()).unwrap());
                 NewExecution {
                     id: ExecutionId::new(action.partition, Seq::new(epoch, number)),
                     action_id: action.id,
                     request_id: RequestId::fresh(),
                     digest: 0,
-                    submission: Arc::new(Submission::new(action.spec.action_ref.as_str())),
+                    submission: Arc::new(submission),
                     status: if first {
                         Status::Requested
                     } else {
@@ -127,7 +168,7 @@ async fn fill(store: &PostgresStore) {
                     },
                     attempt: Attempt(i32::from(first)),
                     grant_no: first.then_some(1),
-                    demand: None,
+                    demand,
                     cancel_requested: false,
                 }
             })

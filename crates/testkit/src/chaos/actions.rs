@@ -180,9 +180,7 @@ impl Policy {
         let most = self.limit.unwrap_or(2);
         self.grouping.add_to(&mut policy["concurrency"], most);
         self.overflow.add_to(&mut policy);
-        let may_share = policy["concurrency"]["on_limit"].is_null()
-            && policy["queue"]["ordering"] != json!("fifo");
-        if may_share {
+        if policy["queue"]["ordering"] != json!("fifo") {
             match self.grouping {
                 Grouping::ByUserAndLabel => {
                     policy["fairness"] =
