@@ -29,6 +29,8 @@ pub mod task;
 pub mod time;
 pub(crate) use shuttle::thread;
 
+pub(crate) type ById<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+pub(crate) type ByKey<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 pub(crate) type SharedById<K, V> = dashmap::DashMap<K, V>;
 pub use task::spawn;
 

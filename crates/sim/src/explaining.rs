@@ -67,11 +67,10 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
 
 /// Whether only those wait for this who have no slot.
 fn is_of_a_slot(reason: &Reason) -> bool {
-    match reason {
-        Reason::Backoff { .. } | Reason::Rate { .. } | Reason::Paused { .. } => false,
-        Reason::NextRound => false,
-        _ => true,
-    }
+    !matches!(
+        reason,
+        Reason::Backoff { .. } | Reason::Rate { .. } | Reason::Paused { .. } | Reason::NextRound
+    )
 }
 
 fn lack(reason: &Reason) -> Option<&Lack> {
