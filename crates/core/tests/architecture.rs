@@ -182,6 +182,7 @@ fn the_crates_that_decide_need_nothing_but_themselves() {
                 "chrono",
                 "dashmap",
                 "foldhash",
+                "hashbrown",
                 "thiserror",
                 "tokio",
             ],
