@@ -244,11 +244,14 @@ impl Shadow {
     /// Executions of an action that its owner must ask for before it grants anything: it has accepted
     /// them by another rule than the one in force.
     fn unknown(&self, action: ActionId) -> impl Iterator<Item = (ExecutionId, &Seen)> {
-        let rule = self.demands(action);
-        let rows = self.rows.iter().filter(move |(_, seen)| {
-            seen.action == action && rule.is_some() && seen.demand.map(|demand| demand.rule) != rule
-        });
-        rows.map(|(id, seen)| (*id, seen))
+        let rows = self.rows.iter().map(|(id, seen)| (*id, seen));
+        rows.filter(move |(_, seen)| seen.action == action && self.is_unknown(seen))
+    }
+
+    /// Whether an execution was accepted by another rule than the one in force.
+    fn is_unknown(&self, seen: &Seen) -> bool {
+        let rule = self.demands(seen.action);
+        rule.is_some() && seen.demand.map(|demand| demand.rule) != rule
     }
 
     /// Whether an owner knows by what everything of an action is grouped.

@@ -109,7 +109,12 @@ impl Shadow {
         };
         let mut say = |promise: Promise, words: String| out.push(Violation::of(promise, words));
         let is_due = newcomer.not_before.is_none_or(|time| time <= now);
-        let is_known = self.is_grouped(newcomer.action);
+        // Whoever leaves for it was there when the owner looked for room.
+        let gone_unknown = leaving
+            .gone
+            .iter()
+            .any(|(_, seen, _)| self.is_unknown(seen));
+        let is_known = self.is_grouped(newcomer.action) && !gone_unknown;
         let starts = facts
             .iter()
             .any(|fact| matches!(fact, Fact::Granted { execution_id, .. } if *execution_id == id));
