@@ -31,8 +31,8 @@ pub mod stored;
 
 /// A map by ids that the store or an owner makes. Nobody outside chooses them, so a quick hash is safe.
 pub(crate) type ById<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
-/// A map by keys of groups, rates, users and flows: cut SHA-256 hashes, which nobody can make look as a
-/// seeded quick hash would have to see them to collide.
+/// A map by keys of groups, rates, users and flows. Their values are chosen outside, but the keys are cut SHA-256
+/// hashes of these: nobody can choose keys that collide under a quick hash with a seed.
 pub(crate) type ByKey<K, V> = std::collections::HashMap<K, V, foldhash::quality::RandomState>;
 /// [`ById`], shared by threads.
 pub(crate) type SharedById<K, V> = dashmap::DashMap<K, V, foldhash::fast::RandomState>;
