@@ -131,11 +131,11 @@ pub struct Submission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub requested_by: Option<String>,
-    /// A key to list it by.
+    /// A key that policies can group by, and by which it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 256)]
     pub group: Option<String>,
-    /// Free-form marks that are shown with it; at most 32.
+    /// Labels, by which policies can group, count and rank; at most 32.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// It does not start before this time.

@@ -214,13 +214,15 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
             // It says so as well where one of several words is expected and a number stands.
             Category::Syntax if is_json(text) => {
                 let problem = error.inner().to_string();
-                wrong_form(
-                    &path,
-                    match problem.starts_with("number out of range") {
-                        true => "the number is out of range",
-                        false => "a text, or an object with one member, is expected here",
-                    },
-                )
+                let words = if problem.starts_with("number out of range") {
+                    "the number is out of range"
+                } else if problem.contains("surrogate") || problem.contains("hex escape") {
+                    "the text has half of a surrogate pair (`\\ud800` to `\\udfff`); write both halves, or the \
+                     character itself"
+                } else {
+                    "a text, or an object with one member, is expected here"
+                };
+                wrong_form(&path, words)
             }
             _ => explain(&path, error.inner()),
         }

@@ -2,6 +2,7 @@
 //! while that is so.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use attune_api_types::PolicyDifference;
 use attune_core::policy::Content;
@@ -22,6 +23,36 @@ use crate::ports::Ports;
 const ACTIONS_AT_ONCE: u32 = 64;
 /// How often a change is checked anew because something else was stored meanwhile.
 const TRIES: u32 = 10;
+
+/// What the documents say, as it was read last: it is read again only where it has changed.
+#[derive(Default)]
+pub(crate) struct KnownPolicies(Mutex<Arc<PolicySet>>);
+
+impl KnownPolicies {
+    /// What is stored now.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub(crate) async fn read(&self, ports: &Ports) -> Result<Arc<PolicySet>, ApiError> {
+        let known = self.set(|known| Arc::clone(known));
+        let newer = ports.partitions.policies(Some(known.version)).await?;
+        let Some(newer) = newer else {
+            return Ok(known);
+        };
+        let newer = Arc::new(newer.set().0);
+        self.set(|known| {
+            // Two that read at once may come in either order.
+            if known.version < newer.version {
+                *known = Arc::clone(&newer);
+            }
+        });
+        Ok(newer)
+    }
+
+    fn set<T>(&self, look: impl FnOnce(&mut Arc<PolicySet>) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// Checks an action with what it would inherit; the version of the set under which it is so.
 pub(crate) async fn check_action(ports: &Ports, spec: &ActionSpec) -> Result<i64, ApiError> {

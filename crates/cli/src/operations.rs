@@ -34,21 +34,23 @@ pub(super) struct How {
     /// Why, for the audit log.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Who does it, for the audit log.
-    #[arg(long, env = "USER", value_name = "NAME", default_value = NOBODY)]
-    who: String,
+    /// Who does it, for the audit log; `$USER` unless given.
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
 }
 
 impl How {
     /// Whether it is more than doing it at once, in nobody's name.
     pub(super) fn says_something(&self) -> bool {
-        self.dry_run || self.reason.is_some() || self.who != usual()
+        self.dry_run || self.reason.is_some() || self.who.is_some()
     }
-}
 
-/// Whose name stands there without a word about it.
-fn usual() -> String {
-    std::env::var("USER").unwrap_or_else(|_| NOBODY.to_owned())
+    /// Who does it.
+    fn who(&self) -> String {
+        let user = || std::env::var("USER").ok();
+        let name = self.who.clone().or_else(user);
+        super::who(name.as_deref().unwrap_or_default()).to_owned()
+    }
 }
 
 /// Which executions are meant: those that all of this applies to.
@@ -241,8 +243,8 @@ fn request(kind: OperationName, filter: OperationFilter, how: How) -> OperationR
         filter,
         priority: None,
         include_running: false,
+        who: Some(how.who()),
         reason: how.reason,
-        who: Some(super::who(&how.who).to_owned()),
         request_id: Some(RequestId::fresh()),
     }
 }

@@ -45,7 +45,8 @@ enum QueuesCommand {
     Drain(pauses::PauseArguments),
     /// Lets queues go on. What is also held with its pack or with all stays held.
     Resume(pauses::PauseArguments),
-    /// Ends everything that waits in queues, delayed starts and retries too. What runs goes on.
+    /// Ends everything that waits in queues, delayed starts and retries too. What runs, or keeps its slot until
+    /// its next try, goes on.
     Clear(operations::ClearArguments),
     /// Changes how many executions of an action may hold a slot at once.
     Limit(operations::LimitArguments),

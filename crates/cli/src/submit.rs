@@ -61,10 +61,10 @@ pub struct SubmitArguments {
     /// priority by that.
     #[arg(long, conflicts_with = "file")]
     source: Option<Source>,
-    /// A key to list it by.
+    /// A key that policies can group by, and by which it is listed.
     #[arg(long, conflicts_with = "file")]
     group: Option<String>,
-    /// A mark that is shown with it; may be given several times.
+    /// A label, by which policies can group, count and rank; may be given several times.
     #[arg(long, value_name = "KEY=VALUE", conflicts_with = "file")]
     label: Vec<String>,
     /// Start it no sooner than in so many seconds, which are whole.

@@ -295,7 +295,7 @@ impl Reason {
                 "for operators to resume its queue, which is {}",
                 match mode {
                     PauseMode::Pause => "paused",
-                    PauseMode::Drain => "drained",
+                    PauseMode::Drain => "draining",
                 }
             ),
             Self::Regrouping { unknown } => format!(
@@ -436,7 +436,7 @@ mod tests {
                 Reason::Paused {
                     mode: PauseMode::Drain,
                 },
-                "for operators to resume its queue, which is drained",
+                "for operators to resume its queue, which is draining",
             ),
             (
                 Reason::Turn {

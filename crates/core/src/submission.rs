@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, Datelike as _, Utc};
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -40,10 +40,10 @@ pub struct Submission {
     /// The user for whom it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
-    /// A key to list it by.
+    /// A key that policies can group by, and by which it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Free-form marks that are shown with it.
+    /// Labels, by which policies can group, count and rank.
     #[serde(
         default,
         deserialize_with = "labels_or_null",
@@ -204,6 +204,17 @@ impl Submission {
             input::check_label_key(key)?;
             input::check_text(&format!("labels.{key}"), value)?;
         }
+        if let Some(not_before) = self.not_before
+            && !(1..=9999).contains(&not_before.year())
+        {
+            return Err(Reject::field(
+                "not_before",
+                format!(
+                    "`not_before` is in the year {}; it must be from 0001 to 9999",
+                    not_before.year()
+                ),
+            ));
+        }
         if let Some(seconds) = self.timeout_seconds {
             input::check_run_timeout(seconds)?;
         }
@@ -301,6 +312,14 @@ mod tests {
                 "timeout_seconds",
             ),
             (r#"{"action_ref":"core.echo","requeue_of":0}"#, "requeue_of"),
+            (
+                r#"{"action_ref":"core.echo","not_before":"+10000-01-01T00:00:00Z"}"#,
+                "not_before",
+            ),
+            (
+                r#"{"action_ref":"core.echo","not_before":"-0001-12-31T00:00:00Z"}"#,
+                "not_before",
+            ),
         ] {
             assert_eq!(
                 parse(text).check().unwrap_err().field.as_deref(),

@@ -50,6 +50,8 @@ const PORTION: usize = 256 * 1024;
 ///
 /// Recording costs a push onto a list; a thread writes the list out at least every 20 ms. A
 /// process that is killed loses what it recorded since, and may leave half a line at the end.
+/// When the file takes no more (its disk is full), nothing is written from then on, that is said in the log,
+/// and the end of the role is not recorded: its process counts as killed.
 /// Clones write to the same file; dropping the last one writes out what is left.
 #[derive(Debug, Clone)]
 pub struct Recorder {
@@ -237,7 +239,8 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         // A panic may have kept the rest from being recorded.
-        if !thread::panicking() {
+        let is_whole = self.shared.lock().problem.is_none();
+        if is_whole && !thread::panicking() {
             self.record_phase(ProcessPhase::Ended);
         }
         self.shared.lock().closed = true;
@@ -252,6 +255,8 @@ impl Drop for Inner {
 /// The writer: until the last recorder is gone, waits for an interval or a reason to hurry and
 /// writes out what has gathered.
 fn write_out(shared: &Shared, mut file: File) {
+    // Up to where the file has whole records, in bytes, and what has gone wrong.
+    let (mut whole, mut problem) = (0, None);
     loop {
         let mut state = shared.lock();
         while !state.hurry && !state.closed && state.waiting.len() < MANY {
@@ -268,12 +273,24 @@ fn write_out(shared: &Shared, mut file: File) {
         let last = state.closed;
         let records = mem::take(&mut state.waiting);
         drop(state);
-        let outcome = append(&mut file, &records);
+        // What comes after a hole proves nothing: the file ends as if its process had been killed.
+        let outcome = match &problem {
+            None => append(&mut file, &records, &mut whole),
+            Some(_) => Ok(()),
+        };
+        if let Err(error) = outcome {
+            let cut = file.set_len(whole);
+            tracing::error!(
+                %error,
+                file = %shared.path.display(),
+                is_cut = cut.is_ok(),
+                "records cannot be written; none is from now on, and the history is not complete"
+            );
+            problem = Some(error.to_string());
+        }
         let mut state = shared.lock();
         state.written += records.len() as u64;
-        if let Err(error) = outcome {
-            state.problem.get_or_insert_with(|| error.to_string());
-        }
+        state.problem.clone_from(&problem);
         shared.done.notify_all();
         if last {
             return;
@@ -281,17 +298,24 @@ fn write_out(shared: &Shared, mut file: File) {
     }
 }
 
-fn append(file: &mut File, records: &[Record]) -> io::Result<()> {
+/// Appends records, and says up to where whole ones are in the file.
+fn append(file: &mut File, records: &[Record], whole: &mut u64) -> io::Result<()> {
     let mut text = Vec::with_capacity(PORTION.min(records.len() * 128));
     for record in records {
         serde_json::to_writer(&mut text, record)?;
         text.push(b'\n');
         if text.len() >= PORTION {
-            file.write_all(&text)?;
-            text.clear();
+            write(file, &mut text, whole)?;
         }
     }
-    file.write_all(&text)
+    write(file, &mut text, whole)
+}
+
+fn write(file: &mut File, text: &mut Vec<u8>, whole: &mut u64) -> io::Result<()> {
+    file.write_all(text)?;
+    *whole += text.len() as u64;
+    text.clear();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -335,6 +359,36 @@ mod tests {
         assert_eq!(phases(), lives);
         drop(other);
         assert_eq!(phases()[3..], [Some(ProcessPhase::Ended)]);
+    }
+
+    #[test]
+    fn a_file_that_takes_no_more_ends_with_a_whole_record_and_no_end_of_its_role() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api-1-a.jsonl");
+        let shared = Shared {
+            path: path.clone(),
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        };
+        let mut whole = 0;
+        let mut file = File::create(&path).unwrap();
+        append(&mut file, &[start(1)], &mut whole).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), whole);
+        // Opened for reading, it takes nothing, as a full disk does.
+        let file = File::open(&path).unwrap();
+        shared.add([start(2)]);
+        shared.lock().closed = true;
+        write_out(&shared, file);
+        assert!(shared.lock().problem.is_some());
+        let inner = Inner {
+            shared: Arc::new(shared),
+            writer: None,
+            role: Some("api".to_owned()),
+        };
+        let shared = Arc::clone(&inner.shared);
+        drop(inner);
+        assert_eq!(shared.lock().waiting.len(), 0, "no end is recorded");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::bus::{Body, Name, Party};
 use crate::plan::{Fault, Time};
 use crate::trace::Note;
-use crate::world::{Ev, Word, World};
+use crate::world::{Ev, WALL, Word, World};
 use std::sync::Arc;
 
 /// How long the broker waits for the heartbeats of a party.
@@ -34,6 +34,7 @@ impl World {
             }
             Fault::BlindOwner { owner, blind } => {
                 self.owners[owner].blind = Some((now, now + blind));
+                self.holds.clock_stands(WALL + now + blind, blind);
                 self.flow.excuse(now + blind);
             }
             Fault::HandOver { owner } if self.owners[owner].is_alive() => {

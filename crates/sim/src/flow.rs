@@ -223,6 +223,8 @@ impl World {
         let owner = lease.owner.filter(|_| lease.is_live(self.now));
         let owner = owner.and_then(|id| self.owner_of(id));
         let owner = owner.filter(|owner| self.could_have_bus(*owner, partition));
+        // It lets the partition go, and cannot say so: its lease has to run out.
+        let owner = owner.filter(|owner| !self.lasting.without_store(*owner, self.now));
         let owner = owner.map(|owner| &self.owners[owner]);
         // Who cannot know the time starts what is delayed late rather than early.
         owner.is_some_and(|owner| owner.is_alive() && !self.lasting.is_in_doubt(owner.id()))

@@ -40,9 +40,23 @@ pub(crate) struct Holds {
     asked: BTreeMap<PauseTarget, Asked>,
     /// The last of each.
     resumed: BTreeMap<PauseTarget, Resumed>,
+    /// Until when an owner's clock stood still, and for how long.
+    stood: Vec<(i64, i64)>,
 }
 
 impl Holds {
+    /// The clock of an owner stands still until then: when it learns meanwhile of what was resumed, it
+    /// counts from when its clock stopped.
+    pub(crate) fn clock_stands(&mut self, until: i64, span: i64) {
+        self.stood.push((until, span));
+    }
+
+    /// By how much an owner may be wrong about when something was resumed.
+    fn doubt(&self, since: i64) -> i64 {
+        let stood = self.stood.iter().filter(|(until, _)| *until >= since);
+        CLOCKS_DIFFER + stood.map(|(_, span)| span).sum::<i64>()
+    }
+
     /// Somebody is about to store this.
     fn asked(
         &mut self,
@@ -141,8 +155,8 @@ impl Holds {
             let timeout = 1_000 * i64::from(timeout.unwrap_or(QUEUE_TIMEOUT_SECONDS));
             // The owner goes by its own time, which may be behind the right one or before it.
             let since = self.resumed_at(action_ref, partition);
-            let waited = since.map(|since| now.max(batch.at) - since);
-            if let Some(waited) = waited.filter(|waited| waited + CLOCKS_DIFFER < timeout) {
+            let waited = since.map(|since| (now.max(batch.at) - since, self.doubt(since)));
+            if let Some((waited, _)) = waited.filter(|(waited, doubt)| waited + doubt < timeout) {
                 let words = format!(
                     "{id} expires {waited} ms after {action_ref} was resumed, where one may wait {timeout}"
                 );

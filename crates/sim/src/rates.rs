@@ -12,7 +12,7 @@ use crate::groups::Words;
 use crate::oracle::Violation;
 use crate::plan::Time;
 use crate::rng::Rng;
-use crate::world::{World, Written};
+use crate::world::{WALL, World, Written};
 
 /// For how long after its rate is used up somebody may wait because an owner does not know better: by
 /// how much its time may be wrong, and a takeover.
@@ -150,7 +150,7 @@ impl Rates {
 impl World {
     /// By how much the clock of an owner is ahead of the right one.
     pub(crate) fn ahead(&self, o: usize) -> Time {
-        self.owners[o].wall(self.now) - (crate::world::WALL + self.now)
+        self.owners[o].wall(self.now) - (WALL + self.now)
     }
 
     /// A round was stored: no rate and no quota was exceeded with it.
@@ -164,6 +164,9 @@ impl World {
             0
         };
         let behind = written.ahead.min(store_ahead).min(written.ahead - late);
+        // A clock that has stopped since shows a time at which this was not stored yet.
+        let owner = self.owner_of(written.commit.batch.owner);
+        let behind = owner.map_or(behind, |owner| behind.min(self.ahead(owner)));
         for starts in self.rates.starts.values_mut() {
             let starts = starts.iter_mut();
             starts.for_each(|start| start.behind = start.behind.min(behind));
@@ -191,7 +194,12 @@ impl World {
                     action_id: Some(action_id),
                     request_id,
                     code,
-                } => self.judge_used_up((action_id, request_id), code, written.decided),
+                } => {
+                    // What is written again for minutes was decided before that.
+                    let decided = written.decided.min(written.commit.batch.at - WALL);
+                    let by = (decided, written.ahead.min(0));
+                    self.judge_used_up((action_id, request_id), code, by)
+                }
                 _ => None,
             };
             if let Some(words) = violation {
@@ -281,12 +289,13 @@ impl World {
     }
 
     /// Whoever is refused because something is used up would have been one too many, or could have been as
-    /// far as an owner can know. It was refused when that was `decided`, which may have been stored much later.
+    /// far as an owner can know. It was refused when that was `decided`, which may have been stored much later,
+    /// by a clock that was `behind` by this much.
     fn judge_used_up(
         &self,
         (action, request): (ActionId, RequestId),
         code: RejectCode,
-        decided: Time,
+        (decided, behind): (Time, Time),
     ) -> Option<String> {
         let number = usize::try_from(action.0 - 1).unwrap_or(0);
         let limits = self.plan.actions[number].starts;
@@ -304,7 +313,7 @@ impl World {
             }),
             RejectCode::QuotaExceeded => limits.quota.is_some_and(|(max, by_user)| {
                 let user = said.filter(|_| by_user);
-                let lasts = crate::world::WALL + decided - PATIENT;
+                let lasts = WALL + decided + behind - PATIENT;
                 let mut counts = self.rates.accepted.iter();
                 counts.any(|((of, window, whose), count)| {
                     let is_it = (*of, *whose) == (action, user) && *window + HOUR > lasts;

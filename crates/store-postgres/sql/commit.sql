@@ -27,9 +27,9 @@
 -- unique violation then, and nothing is written.
 --
 -- Most rounds accept nothing, and preparing and ending each part costs as much as its work on one
--- row. So what stands between ACCEPTS and ACCEPTED is left out then, with its parameters. Where nothing
--- is counted for a limit, so is what stands between METERS and METERED, with its parameters, the last
--- ones.
+-- row. So what stands between ACCEPTS and ACCEPTED is left out then, with its parameters; likewise METERS to
+-- METERED where nothing is counted for a limit, and PROGRESS to PROGRESSED where no operation goes on. The
+-- parameters of what is left follow one another.
 --
 -- What is accepted, granted and ended has the owner's time, $4: this clock may have been set, and a
 -- row of a day that is not its own is dropped with that day, or not found.
@@ -136,6 +136,23 @@ metered AS (
     SET state = excluded.state, expires_at = excluded.expires_at, written_at = excluded.written_at
 ),
 -- METERED
+-- PROGRESS
+-- How far operations are, as it is then and not by how much it changed, so that a batch that is written
+-- twice counts once.
+progressed AS (
+    UPDATE attune.operation_progress p SET
+        upto = w.upto, cursor = w.cursor, matched = w.matched, done = w.done, skipped = w.skipped,
+        state = w.state
+    FROM (
+        SELECT
+            unnest($75::bigint[]) AS operation, unnest($76::integer[]) AS partition,
+            unnest($77::bigint[]) AS upto, unnest($78::bigint[]) AS cursor,
+            unnest($79::bigint[]) AS matched, unnest($80::bigint[]) AS done,
+            unnest($81::bigint[]) AS skipped, unnest($82::text[]) AS state
+    ) AS w
+    WHERE (SELECT fully FROM held) AND p.operation = w.operation AND p.partition = w.partition
+),
+-- PROGRESSED
 -- A grant applies to what waits or has a lower attempt. Where the attempt is the same and the
 -- slot is held, the grant was written before, and a worker may have claimed it since: nothing
 -- changes (and the caller loads the body). A row with a higher attempt is left alone. The

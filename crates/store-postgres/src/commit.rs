@@ -83,6 +83,7 @@ impl Db {
         let text = sql::commit(CommitOf {
             accepts: accepts(batch),
             meters: !batch.meters.is_empty(),
+            progress: !batch.progress.is_empty(),
             again: run == Run::Again,
         });
         let pool = self.commit.clone();
@@ -177,9 +178,6 @@ fn beside(batch: &Batch) -> Result<Vec<(&'static str, PgArguments)>, StoreError>
     }
     if let Some(moves) = operations::moves(batch)? {
         beside.push((sql::MOVE_EXECUTIONS, moves));
-    }
-    if let Some(progress) = operations::progress(batch)? {
-        beside.push((sql::WRITE_PROGRESS, progress));
     }
     if let Some(policies) = policies::progress(batch)? {
         beside.push((sql::WRITE_POLICY_PROGRESS, policies));
@@ -343,6 +341,9 @@ fn parameters(batch: &Batch) -> Result<PgArguments, StoreError> {
     }
     if !batch.meters.is_empty() {
         add_meters(&mut binds, &batch.meters);
+    }
+    if !batch.progress.is_empty() {
+        operations::add_progress(&mut binds, &batch.progress);
     }
     binds.finish()
 }

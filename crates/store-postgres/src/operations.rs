@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use async_trait::async_trait;
 use attune_core::{
-    ExecutionId, OperationFilter, OperationId, OperationKind, OperationWords, PartOfOperation,
-    PartitionId, RequestId,
+    ExecutionId, OperationFilter, OperationId, OperationKind, OperationProgress, OperationWords,
+    PartOfOperation, PartitionId, RequestId,
 };
 use attune_store::{
     Batch, Depth, ExecutionLabels, MAX_OPEN_OPERATIONS, NewOperation, OperationRecord,
@@ -264,14 +264,12 @@ pub(crate) async fn labels(
     .await
 }
 
-/// The parameters for how far operations are after a batch, if any is further.
-pub(crate) fn progress(batch: &Batch) -> Result<Option<PgArguments>, StoreError> {
-    let progress = &batch.progress;
-    if progress.is_empty() {
-        return Ok(None);
-    }
+/// The parameters for how far operations are after a batch.
+pub(crate) fn add_progress(
+    binds: &mut Binds,
+    progress: &[(PartitionId, OperationId, OperationProgress)],
+) {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let mut binds = Binds::default();
     binds.column(progress, |(_, operation, _)| operation.0);
     binds.column(progress, |(partition, ..)| i32::from(partition.0));
     binds.column(progress, |(of, _, it)| stored_place(*of, it.upto));
@@ -280,7 +278,6 @@ pub(crate) fn progress(batch: &Batch) -> Result<Option<PgArguments>, StoreError>
     binds.column(progress, |(.., it)| number(it.done));
     binds.column(progress, |(.., it)| number(it.skipped));
     binds.column(progress, |(.., it)| stored_state(it));
-    binds.finish().map(Some)
 }
 
 /// The parameters for where executions stand after a batch that were moved, if any was.

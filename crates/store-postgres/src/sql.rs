@@ -119,7 +119,6 @@ statements! {
     WORKER_ENDS = "worker_ends",
     WORKERS = "workers",
     WRITE_POLICY_PROGRESS = "write_policy_progress",
-    WRITE_PROGRESS = "write_progress",
 }
 
 /// Which parts of [`COMMIT`] a batch needs.
@@ -129,12 +128,26 @@ pub struct CommitOf {
     pub accepts: bool,
     /// Whether something is counted for a limit.
     pub meters: bool,
+    /// Whether an operation goes on.
+    pub progress: bool,
     /// Whether something of it may be there already.
     pub again: bool,
 }
 
+/// A part of [`COMMIT`] that not every batch needs: the marks around it, and how many parameters are its own.
+type Part = (&'static str, &'static str, usize);
+
+/// In the order of the text; their parameters are the last ones.
+const PARTS: [Part; 3] = [
+    ("ACCEPTS", "ACCEPTED", 43),
+    ("METERS", "METERED", 5),
+    ("PROGRESS", "PROGRESSED", 8),
+];
+/// The number of the first parameter that belongs to a part.
+const FIRST: usize = 27;
+
 /// The texts of [`COMMIT`] that are run, by [`CommitOf::place`].
-static COMMITS: LazyLock<[String; 8]> = LazyLock::new(|| std::array::from_fn(CommitOf::text));
+static COMMITS: LazyLock<[String; 16]> = LazyLock::new(|| std::array::from_fn(text));
 
 /// The commit for such a batch.
 pub fn commit(of: CommitOf) -> &'static str {
@@ -143,30 +156,33 @@ pub fn commit(of: CommitOf) -> &'static str {
 
 impl CommitOf {
     fn place(self) -> usize {
-        usize::from(self.accepts) << 2 | usize::from(self.meters) << 1 | usize::from(self.again)
+        let bits = [self.accepts, self.meters, self.progress, self.again];
+        bits.iter()
+            .rev()
+            .fold(0, |place, bit| place << 1 | usize::from(*bit))
     }
+}
 
-    fn text(place: usize) -> String {
-        let [accepts, meters, again] = [4, 2, 1].map(|bit| place & bit != 0);
-        let mut text = COMMIT.to_owned();
-        if !accepts {
-            text = without(&text, "ACCEPTS", "ACCEPTED");
-            // The parameters of what is left follow one another.
-            for number in 0..5 {
-                text = text.replace(
-                    &format!("${}::", 70 + number),
-                    &format!("${}::", 27 + number),
-                );
+/// The commit of the batches with this [`CommitOf::place`].
+fn text(place: usize) -> String {
+    let mut text = COMMIT.to_owned();
+    let (mut number, mut left_out) = (FIRST, 0);
+    for (at, (begin, end, parameters)) in PARTS.into_iter().enumerate() {
+        if place >> at & 1 == 0 {
+            text = without(&text, begin, end);
+            left_out += parameters;
+        } else {
+            for number in number..number + parameters {
+                let fewer = format!("${}::", number - left_out);
+                text = text.replace(&format!("${number}::"), &fewer);
             }
         }
-        if !meters {
-            text = without(&text, "METERS", "METERED");
-        }
-        if again {
-            text = text.replace("-- AGAIN: ", "");
-        }
-        bare(&text)
+        number += parameters;
     }
+    if place >> PARTS.len() & 1 == 1 {
+        text = text.replace("-- AGAIN: ", "");
+    }
+    bare(&text)
 }
 
 /// A text without what stands between two marks.
@@ -192,15 +208,20 @@ mod tests {
 
     #[test]
     fn what_a_batch_does_not_need_is_left_out_whole() {
-        for (accepts, meters, inserts, parameters) in [
-            (false, false, 2, 26),
-            (false, true, 3, 31),
-            (true, false, 5, 69),
-            (true, true, 6, 74),
+        for (accepts, meters, progress, inserts, parameters) in [
+            (false, false, false, 2, 26),
+            (false, true, false, 3, 31),
+            (false, false, true, 2, 34),
+            (false, true, true, 3, 39),
+            (true, false, false, 5, 69),
+            (true, true, false, 6, 74),
+            (true, false, true, 5, 77),
+            (true, true, true, 6, 82),
         ] {
             let of = CommitOf {
                 accepts,
                 meters,
+                progress,
                 again: true,
             };
             let text = commit(of);
@@ -208,10 +229,11 @@ mod tests {
             let conflicts = if accepts { 3 } else { 1 } + by_meters;
             assert_eq!(text.matches("INSERT INTO").count(), inserts, "{text}");
             assert_eq!(text.matches("ON CONFLICT").count(), conflicts, "{text}");
-            for number in 1..=75 {
+            for number in 1..=83 {
                 let is_there = text.contains(&format!("${number}::"));
                 assert_eq!(is_there, number <= parameters, "${number} in {text}");
             }
+            assert_eq!(text.contains("operation_progress"), progress, "{text}");
             let first = commit(CommitOf { again: false, ..of });
             assert_eq!(first.matches("ON CONFLICT").count(), by_meters, "{first}");
         }

@@ -41,6 +41,7 @@ use crate::error::ApiError;
 use crate::events::Events;
 use crate::layers;
 use crate::options::ApiOptions;
+use crate::policies::KnownPolicies;
 use crate::ports::Ports;
 use crate::reference;
 
@@ -51,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) options: ApiOptions,
     pub(crate) ports: Ports,
     pub(crate) catalog: Catalog,
+    pub(crate) policies: KnownPolicies,
     pub(crate) memory: AnswerMemory,
     pub(crate) aside: Arc<Aside>,
     /// The bytes of all bodies.
@@ -84,6 +86,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         options,
         ports,
         catalog,
+        policies: KnownPolicies::default(),
         memory: AnswerMemory::new(),
         aside,
         bodies: Budget::of_bodies(),

@@ -15,12 +15,14 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::actions::record;
 use super::holders::NOBODY;
 use super::{App, lost_task};
+use crate::answers::PageBudget;
 use crate::body;
 use crate::error::ApiError;
 use crate::query::Params;
@@ -32,6 +34,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// How many actions are read at once to see which packs there are, and how many packs an error names.
 const ACTIONS_AT_ONCE: u32 = 500;
+/// How many operations are read at once for a page.
+const AT_ONCE: u32 = 50;
 const PACKS_NAMED: usize = 10;
 
 /// Begins an operation, and waits a little for its end.
@@ -77,25 +81,38 @@ pub(crate) async fn preview(
         ("before" = Option<i64>, Query, description = "Only those before this one: the `next` of the page before."),
         ("limit" = Option<u32>, Query, minimum = 1, description = "How many to show: 50 unless given, at most `api.max_page_size`."),
     ),
-    responses((status = 200, description = "A page.", body = OperationList))
+    responses((status = 200, description = "A page; it ends early when it would be too large.", body = OperationList))
 )]
-pub(crate) async fn list(
-    State(app): State<App>,
-    uri: Uri,
-) -> Result<Json<OperationList>, ApiError> {
+pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, ApiError> {
     let mut params = Params::of(&uri)?;
     let before: Option<i64> = params.parse("before")?;
     let limit = params.limit(app.options.max_page_size)?;
     params.end("before, limit")?;
-    let operations = &app.ports.operations;
-    let found = operations
-        .list_operations(before.map(OperationId), limit)
-        .await?;
-    let last = found.last().map(|record| record.id);
-    Ok(Json(OperationList {
-        next: last.filter(|_| found.len() == limit as usize),
-        operations: found.iter().map(view).collect(),
-    }))
+    // A filter may name thousands of executions.
+    let memory = app.memory.reserve(app.options.page_bytes).await?;
+    let _turn = app.memory.turn().await?;
+    let stored = &app.ports.operations;
+    let (mut operations, mut next) = (Vec::new(), before.map(OperationId));
+    let mut budget = PageBudget::new(app.options.page_bytes);
+    let mut missing = limit;
+    let more = 'page: loop {
+        let asked = missing.min(AT_ONCE);
+        let found = stored.list_operations(next, asked).await?;
+        for record in &found {
+            let view = view(record);
+            if !budget.takes(&view) {
+                break 'page true;
+            }
+            next = Some(record.id);
+            operations.push(view);
+        }
+        missing -= asked;
+        if found.len() < asked as usize || missing == 0 {
+            break found.len() == asked as usize;
+        }
+    };
+    let next = next.filter(|_| more);
+    Ok(memory.json(&OperationList { operations, next }))
 }
 
 /// One operation.

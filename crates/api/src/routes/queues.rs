@@ -39,7 +39,9 @@ pub(crate) async fn show(
         return Err(ApiError::no_action(action_ref.as_str()));
     };
     let kind = Kind::of(&action.spec);
-    let limits = Limits::of(action.spec.policy.queue, kind, app.options.queue);
+    let policies = app.policies.read(&app.ports).await?;
+    let bounds = policies.bounds(&action_ref, action.spec.policy.queue);
+    let limits = Limits::of(bounds, kind, app.options.queue);
     let stored = app.ports.stats.find_by_action(action.id).await?;
     let refs = [action_ref.to_string()];
     let violations = app.ports.audit.violations(VIOLATION_SHOWN, &refs).await?;
@@ -122,6 +124,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
     let served = served_pools(&app).await?;
     let troubles = troubles(&app).await?;
     let held = pauses::held(&app).await?;
+    let policies = app.policies.read(&app.ports).await?;
     let total = page.total + unwritten.len() as u64;
     let written = page.rows.into_iter().filter_map(|row| {
         let id = row.stats.action_id;
@@ -141,7 +144,9 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
     });
     let mut queues: Vec<QueueView> = written
         .chain(unwritten)
-        .map(|(action_ref, pool, (bounds, kind), figures)| {
+        .map(|(action_ref, pool, (own, kind), figures)| {
+            let parsed = action_ref.parse().ok();
+            let bounds = parsed.map_or(own, |action_ref| policies.bounds(&action_ref, own));
             let limits = Limits {
                 unserved_pool: (!served.contains(&pool)).then_some(pool.as_str()),
                 trouble: troubles.get(&PartitionId::of(&action_ref, app.options.partitions)),
@@ -294,7 +299,7 @@ async fn violations(
     Ok(found)
 }
 
-/// The bounds that hold for a queue: its policy's own, else the executor's settings.
+/// The bounds that hold for a queue: those of its policy in force, else the executor's settings.
 #[derive(Clone, Copy)]
 struct Limits<'a> {
     max_length: u32,

@@ -280,6 +280,28 @@ async fn many_are_applied_all_or_none_and_can_be_checked_before() {
 }
 
 #[tokio::test]
+async fn what_is_in_force_everywhere_need_not_be_told_again() {
+    let api = Api::new();
+    let document = defaults(&json!({"queue": {"max_length": 5}}));
+    let applied = api.put("/api/v1/policies/global", &document).await;
+    assert_eq!(
+        (applied.status.as_u16(), &applied.body["applied"]),
+        (200, &json!("now"))
+    );
+    api.fake
+        .with(|state| state.commands_fail = Some(ClientError::Unroutable(PartitionId(0))));
+    let again = api.put("/api/v1/policies/global", &document).await;
+    assert_eq!(
+        (
+            again.status.as_u16(),
+            &again.body["applied"],
+            &again.body["pending_reason"]
+        ),
+        (200, &json!("now"), &Value::Null)
+    );
+}
+
+#[tokio::test]
 async fn what_an_action_would_inherit_is_judged_on_both_ways() {
     let api = Api::new();
     api.fake.add_action("core.fifo", |spec| {

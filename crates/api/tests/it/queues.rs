@@ -120,6 +120,42 @@ async fn all_queues_are_judged_by_their_own_bounds() {
     );
 }
 
+#[tokio::test]
+async fn a_queue_is_judged_by_what_it_inherits() {
+    let api = api();
+    api.fake.with(|state| {
+        state.stats[0].bounds.max_length = None;
+        let own = state
+            .actions
+            .get_mut(&"core.echo".parse().unwrap())
+            .unwrap();
+        own.spec.policy.queue.max_length = None;
+    });
+    let shown = async || {
+        let one = api.get("/api/v1/actions/core.echo/queue-stats").await.body;
+        let all = api.get("/api/v1/queue-stats").await.body["queues"][0].clone();
+        for field in ["max_length", "timeout_seconds", "health"] {
+            assert_eq!(one[field], all[field], "{field}");
+        }
+        one
+    };
+    assert_eq!(shown().await["max_length"], 10_000, "as executors are set");
+    for max_length in [9, 8] {
+        let queue = json!({"max_length": max_length, "timeout_seconds": 77});
+        let document = json!({"action_defaults": {"queue": queue}});
+        let applied = api.put("/api/v1/policies/pack/core", &document).await;
+        assert_eq!(applied.status, StatusCode::OK, "{applied:?}");
+        let queue = shown().await;
+        assert_eq!(
+            (&queue["max_length"], &queue["timeout_seconds"]),
+            (&json!(max_length), &json!(77))
+        );
+        let full = format!("the queue is full, 9 of {max_length}: what comes is refused");
+        let reasons = queue["health"]["reasons"].as_array().unwrap();
+        assert!(reasons.contains(&json!(full)), "{queue}");
+    }
+}
+
 /// A lease that is over is no worker: what has a slot waits for one.
 #[tokio::test]
 async fn a_queue_whose_pool_has_no_living_worker_says_so() {

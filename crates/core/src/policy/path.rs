@@ -1,12 +1,11 @@
 //! Places in a submission that a policy goes by.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -100,14 +99,22 @@ pub struct Words<'a> {
     said: Said<'a>,
     /// What the policy set says of its user, which no submission can say of itself.
     tier: Option<&'a str>,
-    /// What was found in the parameters so far. They may have a mebibyte, and many rules may name one
-    /// place: it is looked for once.
-    /// Nearly always nothing is, and then there is no map.
-    found: RefCell<Option<Box<Found>>>,
+    /// What was found in the parameters so far. Nearly always nothing is, and then there is no map.
+    found: RefCell<Option<Box<Found<'a>>>>,
 }
 
-/// What stands at places of the parameters.
-type Found = BTreeMap<Vec<String>, Option<Rc<Value>>>;
+/// What was found in parameters. They may have a mebibyte, and a policy may name dozens of places, all deep
+/// down in them: each object is gone through once, and each place looked for once.
+#[derive(Debug, Default)]
+struct Found<'a> {
+    /// What stands at places.
+    values: BTreeMap<Vec<String>, Option<Rc<Value>>>,
+    /// The members of what stands at places; none of what is no object.
+    members: BTreeMap<Vec<String>, Members<'a>>,
+}
+
+/// The members of a JSON object, unread.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
 
 /// The parts of a submission that policies can go by.
 #[derive(Debug, Clone, Copy)]
@@ -148,14 +155,31 @@ impl<'a> Words<'a> {
     }
 
     fn parameter(&self, parts: &[String]) -> Option<Rc<Value>> {
-        let mut before = self.found.borrow_mut();
-        let before = before.get_or_insert_default();
-        if let Some(found) = before.get(parts) {
-            return found.clone();
+        let mut found = self.found.borrow_mut();
+        let found = found.get_or_insert_default();
+        if let Some(known) = found.values.get(parts) {
+            return known.clone();
         }
-        let found = find(self.said.parameters, parts).map(Rc::new);
-        before.insert(parts.to_vec(), found.clone());
-        found
+        let unread = found.unread(self.said.parameters, parts);
+        let value = unread.and_then(|text| serde_json::from_str(text.get()).ok());
+        let value = value.map(Rc::new);
+        found.values.insert(parts.to_vec(), value.clone());
+        value
+    }
+}
+
+impl<'a> Found<'a> {
+    /// What stands at a place of the parameters.
+    fn unread(&mut self, parameters: &'a RawValue, parts: &[String]) -> Option<&'a RawValue> {
+        let mut place = parameters;
+        for (depth, part) in parts.iter().enumerate() {
+            let way = &parts[..depth];
+            if !self.members.contains_key(way) {
+                self.members.insert(way.to_vec(), members(place));
+            }
+            place = self.members.get(way)?.get(part.as_str())?;
+        }
+        Some(place)
     }
 }
 
@@ -242,45 +266,31 @@ pub(super) enum InSchema<'a> {
     Unknown,
 }
 
-/// What stands at a place of the parameters.
-fn find(parameters: &RawValue, parts: &[String]) -> Option<Value> {
-    let mut place = Cow::Borrowed(parameters);
-    for part in parts {
-        place = Cow::Owned(member(&place, part)?);
-    }
-    serde_json::from_str(place.get()).ok()
-}
+/// The members of a JSON object; none where it is no object. What is in them is passed over.
+fn members(object: &RawValue) -> Members<'_> {
+    struct All;
 
-/// One member of a JSON object, unread; `None` when it is no object or has no such member. The others
-/// are passed over: parameters may have a mebibyte.
-fn member(object: &RawValue, name: &str) -> Option<Box<RawValue>> {
-    struct Member<'a>(&'a str);
-
-    impl<'de> Visitor<'de> for Member<'_> {
-        type Value = Option<Box<RawValue>>;
+    impl<'de> Visitor<'de> for All {
+        type Value = Members<'de>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut found = None;
-            while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-                if key == self.0 {
-                    found = Some(map.next_value()?);
-                } else {
-                    map.next_value::<IgnoredAny>()?;
-                }
+            let mut members = Members::new();
+            while let Some((name, value)) = map.next_entry()? {
+                members.insert(name, value);
             }
-            Ok(found)
+            Ok(members)
         }
     }
 
     if !object.get().trim_start().starts_with('{') {
-        return None;
+        return Members::new();
     }
     let mut reader = serde_json::Deserializer::from_str(object.get());
-    reader.deserialize_map(Member(name)).ok().flatten()
+    reader.deserialize_map(All).unwrap_or_default()
 }
 
 /// Reads a list of places, which names the one that is wrong.
@@ -301,6 +311,38 @@ mod tests {
         let found = path.value(&words);
         assert_eq!(path.value(&words), found, "looked for once, told twice");
         found.as_deref().cloned()
+    }
+
+    #[test]
+    fn however_many_places_are_named_each_object_is_gone_through_once() {
+        let deep = r#"{"action_ref":"a.b","parameters":{"a":{"b":{"c1":1,"c2":[2],"c3":null,"c1":"twice"}},"d":5}}"#;
+        let submission: Submission = serde_json::from_str(deep).unwrap();
+        let words = submission.words();
+        let value = |path: &str| {
+            let path: Path = path.parse().unwrap();
+            path.value(&words).as_deref().cloned()
+        };
+        for (path, expected) in [
+            ("parameters.a.b.c2", Some(serde_json::json!([2]))),
+            ("parameters.a.b.c1", Some("twice".into())),
+            ("parameters.a.b.c3", Some(Value::Null)),
+            ("parameters.a.b.c4", None),
+            ("parameters.d", Some(5.into())),
+            ("parameters.d.e", None),
+            ("parameters.d.f", None),
+            ("parameters.none.of.it", None),
+        ] {
+            assert_eq!(value(path), expected, "{path}");
+        }
+        let found = words.found.borrow();
+        let gone_through: Vec<String> = found
+            .as_ref()
+            .unwrap()
+            .members
+            .keys()
+            .map(|it| it.join("."))
+            .collect();
+        assert_eq!(gone_through, ["", "a", "a.b", "d"]);
     }
 
     #[test]

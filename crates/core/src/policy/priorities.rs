@@ -1,6 +1,6 @@
 //! Which priority an execution has, and what that is worth.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -109,16 +109,57 @@ impl Test {
         let wrong = values.find(|value| !could(value));
         wrong.map(|value| (value, what))
     }
+}
 
-    /// Whether all that fits another test fits this one.
+/// Whom a rule is for. Each value has a number, the same wherever it stands: a hundred rules with thousands of
+/// values are compared with each other, for each action that inherits them.
+struct Reach<'a>(BTreeMap<&'a Path, Fits>);
+
+/// What fits a test.
+enum Fits {
+    /// Whatever stands there, or nothing.
+    Exists(bool),
+    /// One of these values, by rising numbers.
+    Values(Vec<usize>),
+}
+
+impl<'a> Reach<'a> {
+    fn of(rule: &'a PriorityRule, numbers: &mut HashMap<String, usize>) -> Self {
+        let tests = rule.when.iter().map(|(path, test)| match test {
+            Test::Exists(wanted) => (path, Fits::Exists(wanted.exists)),
+            _ => {
+                let values = test.values().iter();
+                let mut fitting: Vec<usize> = values
+                    .map(|value| {
+                        let next = numbers.len();
+                        *numbers.entry(value.to_string()).or_insert(next)
+                    })
+                    .collect();
+                fitting.sort_unstable();
+                fitting.dedup();
+                (path, Fits::Values(fitting))
+            }
+        });
+        Self(tests.collect())
+    }
+
+    /// Whether it has all that another has.
+    fn covers(&self, other: &Self) -> bool {
+        let mut tests = self.0.iter();
+        tests.all(|(path, fits)| other.0.get(path).is_some_and(|other| fits.covers(other)))
+    }
+}
+
+impl Fits {
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Exists(wanted), Self::Exists(other)) => wanted == other,
-            (Self::Exists(wanted), _) => wanted.exists,
-            (_, Self::Exists(_)) => false,
-            _ => {
-                let values = self.values();
-                other.values().iter().all(|value| values.contains(value))
+            (Self::Exists(wanted), Self::Values(_)) => *wanted,
+            (Self::Values(_), Self::Exists(_)) => false,
+            (Self::Values(all), Self::Values(some)) => {
+                let mut all = all.iter();
+                // Both rise, so what was passed is not looked for again.
+                some.iter().all(|value| all.any(|it| it == value))
             }
         }
     }
@@ -128,12 +169,6 @@ impl PriorityRule {
     fn is_for(&self, words: &Words<'_>) -> bool {
         let mut tests = self.when.iter();
         tests.all(|(path, test)| test.holds(path.value(words).as_deref()))
-    }
-
-    /// Whether all that another rule is for is this one's already.
-    fn covers(&self, other: &Self) -> bool {
-        let mut tests = self.when.iter();
-        tests.all(|(path, test)| other.when.get(path).is_some_and(|other| test.covers(other)))
     }
 }
 
@@ -201,8 +236,19 @@ impl Priorities {
             );
             return Err(Reject::field(field, words));
         }
+        let (mut reaches, mut numbers) = (Vec::new(), HashMap::new());
         for (number, rule) in self.rules.iter().enumerate() {
             self.check_rule(number, rule, parameters)?;
+            let reach = Reach::of(rule, &mut numbers);
+            if let Some(before) = reaches.iter().position(|it: &Reach| it.covers(&reach)) {
+                let field = format!("{field}.{number}");
+                let words = format!(
+                    "`{field}` is never reached: whatever it is for is rule {before}'s already; put it \
+                     before that one or leave it out"
+                );
+                return Err(Reject::field(format!("{field}.when"), words));
+            }
+            reaches.push(reach);
         }
         let places = self.rules.iter().flat_map(|rule| rule.when.keys());
         let places: BTreeSet<_> = places
@@ -267,14 +313,6 @@ impl Priorities {
                 rule.then
             );
             return wrong("then", words);
-        }
-        let earlier = self.rules[..number].iter();
-        if let Some(before) = earlier.clone().position(|earlier| earlier.covers(rule)) {
-            let words = format!(
-                "`{field}` is never reached: whatever it is for is rule {before}'s already; put it \
-                 before that one or leave it out"
-            );
-            return wrong("when", words);
         }
         Ok(())
     }

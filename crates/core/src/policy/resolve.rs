@@ -119,6 +119,16 @@ impl PolicySet {
         (whole != *own).then_some(whole)
     }
 
+    /// The bounds that are in force of the queue of an action that says these itself.
+    #[must_use]
+    pub fn bounds(&self, action_ref: &ActionRef, own: QueueBounds) -> QueueBounds {
+        let mut bounds = own;
+        for layer in self.defaults_of(action_ref) {
+            inherit_bounds(&mut bounds, layer);
+        }
+        bounds
+    }
+
     /// A spec with the policy that is in force of it.
     #[must_use]
     pub fn in_force(&self, spec: &ActionSpec) -> ActionSpec {
@@ -180,16 +190,7 @@ impl PolicySet {
 
 /// Completes what a policy does not say.
 fn inherit(policy: &mut ActionPolicy, from: &ActionDefaults) {
-    let QueueBounds {
-        max_length,
-        timeout_seconds,
-        ordering,
-        on_full,
-    } = &mut policy.queue;
-    *max_length = max_length.or(from.queue.max_length);
-    *timeout_seconds = timeout_seconds.or(from.queue.timeout_seconds);
-    *ordering = ordering.or(from.queue.ordering);
-    *on_full = on_full.or(from.queue.on_full);
+    inherit_bounds(&mut policy.queue, from);
     let on_limit = &mut policy.concurrency.on_limit;
     *on_limit = on_limit.or(from.concurrency.on_limit);
     let Priorities {
@@ -205,6 +206,19 @@ fn inherit(policy: &mut ActionPolicy, from: &ActionDefaults) {
     if rules.is_empty() {
         rules.clone_from(&from.priority.rules);
     }
+}
+
+fn inherit_bounds(queue: &mut QueueBounds, from: &ActionDefaults) {
+    let QueueBounds {
+        max_length,
+        timeout_seconds,
+        ordering,
+        on_full,
+    } = queue;
+    *max_length = max_length.or(from.queue.max_length);
+    *timeout_seconds = timeout_seconds.or(from.queue.timeout_seconds);
+    *ordering = ordering.or(from.queue.ordering);
+    *on_full = on_full.or(from.queue.on_full);
 }
 
 /// What is said of trying again, with the fields that were there before `policy.retry`. These are stored

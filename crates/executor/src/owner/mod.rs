@@ -33,6 +33,7 @@ mod loading;
 mod look_ups;
 mod looks;
 mod operating;
+mod pace;
 mod pools;
 mod port;
 mod renewing;

@@ -2,12 +2,15 @@
 //! there is one, when a partition is taken, and once in a while, so that a lost command costs one pass.
 //!
 //! At most one page of one operation is decided in a round, whatever partition it is about: others wait
-//! for a page, and never for an operation. What cannot be read holds up that operation alone, and is told.
+//! for a page, and never for an operation. While others have work, every second round has no page, and one
+//! that has takes no more than about twice as long (`pace.rs`). What cannot be read holds up that operation
+//! alone, and is told.
 
 use std::collections::BTreeMap;
 
 use attune_core::{Epoch, OperationId, PartitionId};
 
+use super::pace::Pace;
 use super::{Call, Owner, Purpose, Reply, Stage};
 use crate::partition::{Event, Page};
 use crate::queue::Millis;
@@ -33,6 +36,8 @@ pub(super) struct Operating {
     is_any: bool,
     /// What the executions of a page say is being read.
     is_reading: bool,
+    /// How many a page may have, for how long its round takes.
+    pub(super) pace: Pace,
     /// How many are read at once; fewer after a failure, until one is left alone.
     at_once: Option<usize>,
     /// The partition whose page came last: others have their turn.
@@ -170,12 +175,13 @@ impl Owner {
             self.operating.is_any = all.any(|it| it.open_operation(|_| false).is_some())
                 || self.pending.iter().any(|(_, event)| is_page(event));
             if self.operating.held_off.is_empty() {
+                self.operating.pace.forget_refusals();
                 self.failing
                     .over(Call::LoadOperationWords(Vec::new()).name());
             }
             return;
         };
-        let rows = self.options.operation_rows;
+        let rows = self.operating.pace.rows(self.options.operation_rows);
         let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
         let page = self.partition(id).and_then(|it| it.page(operation, max));
         let Some(page) = page else { return };
@@ -228,8 +234,11 @@ impl Owner {
         }
     }
 
-    /// A page cannot be written: its partition goes on without it, and it is tried again later.
+    /// A page cannot be written: its partition goes on without it, and it is tried again later, in parts.
     pub(super) fn hold_operations_off(&mut self, now: Millis, commit: &Commit) {
+        if !commit.batch.progress.is_empty() {
+            self.operating.pace.refused(self.options.operation_rows);
+        }
         for (partition, operation, _) in &commit.batch.progress {
             self.operating
                 .hold_off(*partition, *operation, now + HELD_OFF);

@@ -5,6 +5,7 @@ use attune_core::{
 };
 
 use super::*;
+use crate::round::Commit;
 use crate::stored::Batch;
 
 /// What the store keeps of a commit.
@@ -158,4 +159,53 @@ fn a_page_that_the_store_refuses_is_taken_back_and_tried_again_later() {
     world.pass(40_000, true);
     assert_eq!(world.operations, []);
     assert_eq!(epoch(&world), Epoch(before.0 + 1));
+}
+
+#[test]
+fn others_have_a_round_between_two_pages() {
+    let mut world = World::serving(64, WorkerId::fresh());
+    world.owner.options.operation_rows = 16;
+    let mut all = part(1, 0, CANCEL);
+    all.operation.filter = OperationFilter::default();
+    world.operations = vec![all];
+    world.holds_back = Some(|call| matches!(call, Call::Commit(_)));
+    world.deliver(1, 0, changed());
+    let is_page = |commit: &Arc<Commit>| {
+        let mut progress = commit.batch.progress.iter();
+        progress.any(|(.., it)| it.cursor.is_some())
+    };
+    let (mut pages, mut asked, mut beside_page) = (0, 1, 1);
+    while !world.operations.is_empty() {
+        // While this is being written somebody else wants something.
+        asked += 1;
+        world.deliver(asked, 0, super::look_ups::change("t.good"));
+        if world.owner.rounds.under_way().is_some_and(is_page) {
+            pages += 1;
+            assert!(world.is_acked(beside_page), "before page {pages}");
+            beside_page = asked;
+        }
+        let late = world.held_back.drain(..);
+        let late = late.map(|(id, reply)| Input::Answered(id, reply));
+        let late = late.collect();
+        world.give(late);
+    }
+    assert_eq!(pages, 3, "the fourth is under way");
+}
+
+#[test]
+fn a_page_that_is_too_much_for_the_store_comes_again_in_parts() {
+    let mut world = World::serving(64, WorkerId::fresh());
+    let mut all = part(1, 0, CANCEL);
+    all.operation.filter = OperationFilter::default();
+    world.operations = vec![all];
+    // As a statement that takes longer than it may.
+    world.refuses = Some(|call| {
+        let Call::Commit(commit) = call else {
+            return false;
+        };
+        commit.batch.changes.len() > 20
+    });
+    world.deliver(1, 0, changed());
+    world.pass(120_000, true);
+    assert_eq!(world.operations, [], "it has come to its end");
 }

@@ -194,7 +194,7 @@ impl Owner {
             draft.add(*id, partition.step(wall, Event::Tick));
         }
         self.bring_pauses(wall, &open, &mut draft);
-        self.decide_pending(wall, &mut draft);
+        self.decide_pending(wall, !work.is_empty(), &mut draft);
         self.compare(now, &open, &mut draft);
         for delivered in work {
             self.decide_on(wall, delivered, &known, &mut draft);
@@ -209,14 +209,20 @@ impl Owner {
         self.write(now, round);
     }
 
-    fn decide_pending(&mut self, wall: Millis, draft: &mut Draft) {
+    /// Decides on what was not delivered; `others` says whether something was.
+    fn decide_pending(&mut self, wall: Millis, others: bool, draft: &mut Draft) {
+        let takes_page = self.operating.pace.is_turn(others);
+        let mut has_page = false;
         for (id, event) in std::mem::take(&mut self.pending) {
-            if !self.is_open(id) {
+            let is_page = matches!(event, Event::Page(..));
+            if !self.is_open(id) || is_page && !takes_page {
                 self.pending.push_back((id, event));
             } else if let Some(partition) = self.partition_mut(id) {
                 draft.add(id, partition.step(wall, event));
+                has_page |= is_page;
             }
         }
+        self.operating.pace.decided(has_page);
     }
 
     fn decide_on(
@@ -342,7 +348,7 @@ impl Owner {
 
     /// The store has answered the round.
     pub(super) fn round_answered(&mut self, now: Millis, reply: Reply) {
-        self.slow.answered(now);
+        let took = self.slow.answered(now);
         match (std::mem::take(&mut self.rounds.step), reply) {
             (Step::LookingUp(work), Reply::Known { requests, actions }) => {
                 self.look_ups.answered(&work);
@@ -361,6 +367,9 @@ impl Owner {
                 }
             }
             (Step::Committing(round), Reply::Committed(bodies)) => {
+                let is_page = !round.commit.batch.progress.is_empty();
+                let most = self.options.operation_rows;
+                self.operating.pace.note(took, is_page, most);
                 self.tell(now, *round, bodies);
             }
             (Step::Committing(mut round), Reply::Fenced(lost)) => {

@@ -48,12 +48,17 @@ impl Slow {
         self.asked = now;
     }
 
-    /// The store has answered.
-    pub(super) fn answered(&mut self, now: Millis) {
+    /// The store has answered. Says how long it took.
+    pub(super) fn answered(&mut self, now: Millis) -> Millis {
         let took = now - self.asked;
-        if took < SLOW {
-            return;
+        if took >= SLOW {
+            self.note(now, took);
         }
+        took
+    }
+
+    /// An answer took long.
+    fn note(&mut self, now: Millis, took: Millis) {
         let mut seen = self.seen(now).unwrap_or(Seen {
             since: self.asked,
             last: now,

@@ -189,13 +189,26 @@ impl ActionQueue {
         let mut reasons = Vec::new();
         let (used, _) = groups.used(share.group);
         let (ahead, _) = groups.before_in(limits, share.group, me, LOOKED_AT);
+        let turn = groups.beside_first(share.group, me.lane);
+        let is_full = !groups.has_room_beside(limits, share.cost, taken_ahead);
+        // Whoever has the turn of an earlier lane may be too dear for the room that there is.
+        let others = match turn.is_none() && !is_full {
+            true => groups.ready_before(limits, share.group, me, LOOKED_AT),
+            false => 0,
+        };
         if let Some(capacity) = limits.max_concurrent
-            && !groups.has_room_beside(limits, share.cost, taken_ahead)
+            && (is_full || others > 0)
         {
-            let lack = lack(load, None, capacity, used, (share.cost.into(), ahead));
+            let lack = lack(
+                load,
+                None,
+                capacity,
+                used,
+                (share.cost.into(), ahead + others),
+            );
             reasons.push(Reason::Limit(lack));
         }
-        if let Some((own, next)) = groups.beside_first(share.group, me.lane) {
+        if let Some((own, next)) = turn {
             reasons.push(Reason::Turn {
                 holds: own.slots,
                 weight: own.weight.into(),

@@ -268,5 +268,32 @@ fn whose_turn_it_is_is_told() {
     );
 }
 
+/// Two of three units are taken; who needs two waits in an earlier lane, and keeps back who needs one.
+#[test]
+fn who_waits_behind_a_dear_one_of_another_lane_is_told_so() {
+    use attune_core::explain::Reason;
+
+    for is_front in [false, true] {
+        let mut queue = queue(limits(Some(3), None, Weights::new(1, [])));
+        let enter = |queue: &mut ActionQueue, n: i64, priority, user, cost| {
+            let demand = demand(&[user], 0, cost);
+            queue.enter(priority, waiting(n), Some(&demand)).unwrap();
+            if is_front {
+                queue.move_waiting(Seq(n), priority, true);
+            }
+        };
+        enter(&mut queue, 1, Priority::Normal, 1, 2);
+        assert_eq!(granted(&mut queue), [1]);
+        enter(&mut queue, 2, Priority::High, 2, 2);
+        enter(&mut queue, 3, Priority::Normal, 3, 1);
+        assert_eq!(granted(&mut queue), [0; 0]);
+        let said = queue.explain(9, id(3), "pool", None).unwrap();
+        assert!(
+            matches!(&said.waits_for[..], [Reason::Limit(lack)] if lack.ahead == 1),
+            "{said:?}"
+        );
+    }
+}
+
 #[path = "fair_model.rs"]
 mod model;

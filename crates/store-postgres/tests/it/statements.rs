@@ -13,11 +13,12 @@ async fn every_statement_is_prepared() {
         assert!(sql::ALL.len() > 30);
         let mut connection = db.sql.acquire().await.unwrap();
         let all = sql::ALL.iter().copied();
-        let commits = (0..8).map(|bits| {
-            let [accepts, meters, again] = [4, 2, 1].map(|bit| bits & bit != 0);
+        let commits = (0..16).map(|bits| {
+            let [accepts, meters, progress, again] = [8, 4, 2, 1].map(|bit| bits & bit != 0);
             let of = CommitOf {
                 accepts,
                 meters,
+                progress,
                 again,
             };
             ("a commit", sql::commit(of))

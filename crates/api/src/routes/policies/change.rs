@@ -71,7 +71,11 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
             }
         }
     };
-    let is_in_force = pending_reason.is_none() && in_force.in_force_in >= in_force.partitions;
+    let is_everywhere = in_force.in_force_in >= in_force.partitions;
+    // Partitions that go by it already need not be told, whether or not they can be.
+    let nothing_new = is_everywhere && stored.versions.is_empty();
+    pending_reason.take_if(|_| nothing_new);
+    let is_in_force = pending_reason.is_none() && is_everywhere;
     record(&app, || {
         Record::Policies(PolicyChange::Told {
             policy_id,
