@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The first pause between two looks at how far it is; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// How many actions are read at once to see which packs there are, and how many packs an error names.
-const ACTIONS_AT_ONCE: u32 = 500;
 /// How many operations are read at once for a page.
 const AT_ONCE: u32 = 50;
+/// How many actions are read at once to see which packs there are, and how many packs an error names.
+const ACTIONS_AT_ONCE: u32 = 500;
 const PACKS_NAMED: usize = 10;
 
 /// Begins an operation, and waits a little for its end.
