@@ -41,9 +41,9 @@ pub struct Execution {
     pub enforcement_id: Option<String>,
     /// The user for whom it runs.
     pub requested_by: Option<String>,
-    /// The key to list it by.
+    /// The key to list it by, which policies can go by.
     pub group: Option<String>,
-    /// Marks that are shown with it.
+    /// Marks that policies and bulk operations can go by.
     pub labels: BTreeMap<String, String>,
     /// What it is given; left out of lists.
     #[serde(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use attune_core::strict::{self, Strict};
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -11,7 +12,6 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
-use serde_path_to_error::{Path, Segment};
 
 use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::error::ApiError;
@@ -208,8 +208,8 @@ pub(crate) fn parse_list(text: &[u8]) -> Result<Vec<&RawValue>, ApiError> {
 
 fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
     let mut deserializer = serde_json::Deserializer::from_slice(text);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = dotted(error.path());
+    let value = serde_path_to_error::deserialize(Strict(&mut deserializer)).map_err(|error| {
+        let path = strict::place(error.path());
         match error.inner().classify() {
             // It says so as well where one of several words is expected and a number stands.
             Category::Syntax if is_json(text) => {
@@ -229,17 +229,6 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
     })?;
     deserializer.end().map_err(|error| explain("", &error))?;
     Ok(value)
-}
-
-/// A place in the form in which fields are named everywhere: `items.0.attempt`.
-fn dotted(path: &Path) -> String {
-    let segments = path.iter().filter_map(|segment| match segment {
-        Segment::Seq { index } => Some(index.to_string()),
-        Segment::Map { key } => Some(key.clone()),
-        Segment::Enum { variant } => Some(variant.clone()),
-        Segment::Unknown => None,
-    });
-    segments.collect::<Vec<_>>().join(".")
 }
 
 /// The refusal for what the parser said about the place `path`.
@@ -276,11 +265,7 @@ fn is_json(text: &[u8]) -> bool {
 
 /// The place of a problem: where the parser stood, and the field it missed or did not know there.
 fn field_of(path: &str, problem: &str) -> String {
-    let named = ["missing field `", "unknown field `", "duplicate field `"]
-        .iter()
-        .find_map(|start| problem.strip_prefix(start))
-        .and_then(|rest| rest.split('`').next());
-    match named {
+    match strict::named(problem) {
         Some(name) if path.is_empty() => name.to_owned(),
         Some(name) if path != name && !path.ends_with(&format!(".{name}")) => {
             format!("{path}.{name}")

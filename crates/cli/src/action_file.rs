@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use attune_core::ActionSpec;
 use attune_core::plain::plain;
+use attune_core::strict::Strict;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -165,7 +166,7 @@ impl Wrong {
 }
 
 fn judge(value: &Value) -> Result<ActionSpec, Wrong> {
-    let spec: ActionSpec = serde_path_to_error::deserialize(value).map_err(|error| {
+    let spec: ActionSpec = serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
         let path = error.path().to_string();
         let said = error.inner().to_string();
         let problem = plain(&said);

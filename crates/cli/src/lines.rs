@@ -1,6 +1,7 @@
 //! Files of submissions: one in JSON on each line.
 
 use attune_core::plain::plain;
+use attune_core::strict::Strict;
 use attune_core::{RequestId, Submission};
 use serde_json::error::Category;
 
@@ -54,7 +55,7 @@ fn read(text: &[u8]) -> Result<Submission, String> {
         };
         format!("{place}{} (column {})", plain(problem), error.column())
     };
-    let submission: Submission = serde_path_to_error::deserialize(&mut deserializer)
+    let submission: Submission = serde_path_to_error::deserialize(Strict(&mut deserializer))
         .map_err(|error| explain(error.path().to_string(), error.inner()))?;
     deserializer
         .end()

@@ -7,6 +7,7 @@ use attune_api_types::{
     InForce, PolicyApplied, PolicyList, PolicyProgress, PolicyRequest, PolicyShown, PolicyVersions,
     PolicyView,
 };
+use attune_core::strict::Strict;
 use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
@@ -250,13 +251,14 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
 }
 
 fn document(value: &Value) -> Result<(PolicyTarget, PolicyDocument), String> {
-    let document: PolicyDocument = serde_path_to_error::deserialize(value).map_err(|error| {
-        let (path, problem) = (error.path().to_string(), error.inner().to_string());
-        match path.as_str() {
-            "." => problem,
-            path => format!("{path}: {problem}"),
-        }
-    })?;
+    let document: PolicyDocument =
+        serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
+            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            match path.as_str() {
+                "." => problem,
+                path => format!("{path}: {problem}"),
+            }
+        })?;
     let (target, _) = document.read().map_err(|reject| reject.message)?;
     Ok((target, document))
 }

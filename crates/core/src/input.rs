@@ -22,7 +22,7 @@ pub const MAX_RUN_SECONDS: u32 = 30 * 24 * 3600;
 /// What the JSON parser's own keys begin with. It reads an object with such a key as something
 /// else (`{"$serde_json::private::RawValue": "[1]"}` as `[1]`), so what was checked would not be
 /// what is run.
-const RESERVED_KEYS: &str = "$serde_json::private::";
+pub(crate) const RESERVED_KEYS: &str = "$serde_json::private::";
 
 /// Checks a short text that may be left out: not empty, no NUL (PostgreSQL cannot store it), not
 /// too long.

@@ -23,6 +23,7 @@ pub mod source;
 pub mod span;
 pub mod stats;
 pub mod status;
+pub mod strict;
 pub mod submission;
 
 pub use action::{Action, ActionRef, ActionSpec, Builtin, OnWorkerLost, Run, check_pool};

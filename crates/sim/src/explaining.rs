@@ -36,8 +36,8 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
         ));
     }
     let holds = said.state == QueueState::HoldsSlot;
-    // Who holds a slot waits only where it keeps it until its next try: for its time, its rate or somebody
-    // who paused it, never for a slot.
+    // Who holds a slot waits only where it keeps it until its next try: for its time, its rate or what stops
+    // the whole queue, never for a slot.
     let keeps = holds && said.next_time.is_some();
     let waits = !said.waits_for.is_empty();
     if (waits != (keeps || !holds)) || (holds && said.attempt == Attempt(0)) {
@@ -69,7 +69,12 @@ pub(crate) fn judge(store: &Store, id: ExecutionId, said: &Explanation) -> Optio
 fn is_of_a_slot(reason: &Reason) -> bool {
     !matches!(
         reason,
-        Reason::Backoff { .. } | Reason::Rate { .. } | Reason::Paused { .. } | Reason::NextRound
+        Reason::Backoff { .. }
+            | Reason::Rate { .. }
+            | Reason::Paused { .. }
+            | Reason::PoolClosed { .. }
+            | Reason::Regrouping { .. }
+            | Reason::NextRound
     )
 }
 

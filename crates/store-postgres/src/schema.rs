@@ -131,6 +131,11 @@ fn migrations() -> Vec<Migration> {
             "additive_kept_slot",
             include_str!("../../../migrations/postgres/0024_additive_kept_slot.sql"),
         ),
+        (
+            25,
+            "additive_ascending_lists",
+            include_str!("../../../migrations/postgres/0025_additive_ascending_lists.sql"),
+        ),
     ];
     all.into_iter()
         .map(|(version, name, text)| {

@@ -8,7 +8,7 @@ use attune_api_types::{
 use attune_bus::{Outgoing, PublishError, Refusal, Topic};
 use attune_commands::ClientError;
 use attune_core::input::check_text;
-use attune_core::{RequestId, Submission};
+use attune_core::{RequestId, Submission, strict};
 use attune_dead_letters::{PutBack, put_back};
 use attune_messages::v1::ExecutionRequested;
 use attune_store::{DeadLetterFilter, ExecutionRecord, Requeue};
@@ -394,7 +394,7 @@ fn refused(error: ClientError) -> ApiError {
 /// Whether a letter says what was dispatched. Whoever can write to the queue of the dead letters
 /// could otherwise have something else run in the name of who asked for the execution.
 fn is_dispatch_of(item: &ExecutionRequested, record: &ExecutionRecord) -> bool {
-    let parameters = serde_json::from_str::<serde_json::Value>(item.parameters.get());
+    let parameters = strict::value(item.parameters.get());
     item.action_ref == record.action_ref
         && parameters.is_ok_and(|parameters| parameters == record.parameters)
 }

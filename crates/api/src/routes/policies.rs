@@ -18,6 +18,7 @@ use super::App;
 use super::holders::NOBODY;
 use crate::answers::PageBudget;
 use crate::body;
+use crate::budget::Share;
 use crate::error::ApiError;
 use crate::policies::{Asked, IfVersion};
 use crate::query::Params;
@@ -277,8 +278,10 @@ async fn put(
 ) -> Result<Response, ApiError> {
     let (params, if_version) = (asked_by(uri)?, if_match(request.headers())?);
     let body = body::read(request, &app.options, &app.bodies).await?;
+    let share = may_parse(&app, &body).await?;
     let document = named(body::parse(&body)?, &target)?;
     let (_, content) = document.read()?;
+    drop((document, share));
     let asked = Asked {
         documents: vec![(target, Some(content))],
         if_version,
@@ -286,6 +289,13 @@ async fn put(
         reason: params.reason,
     };
     change(app, asked, params.dry_run).await
+}
+
+/// Waits until documents may be parsed to trees, which can take many times their text.
+async fn may_parse(app: &App, body: &[u8]) -> Result<Share, ApiError> {
+    let problem = "too many policies are being applied; nothing was done, apply it again";
+    let deadline = app.check_deadline();
+    app.aside.parsed.take(body.len(), deadline, problem).await
 }
 
 /// A document whose scope and target the path names; it may name them as well.
@@ -388,6 +398,7 @@ pub(crate) async fn apply_many(
     let dry_run = params.parse::<bool>("dry_run")?.unwrap_or(false);
     params.end("dry_run")?;
     let body = body::read(request, &app.options, &app.bodies).await?;
+    let share = may_parse(&app, &body).await?;
     let given: PolicyRequest = body::parse(&body)?;
     if given.documents.is_empty() || given.documents.len() > MAX_AT_ONCE {
         let words = format!(
@@ -418,6 +429,7 @@ pub(crate) async fn apply_many(
         who,
         reason: given.reason,
     };
+    drop((given.documents, share));
     change(app, asked, dry_run).await
 }
 

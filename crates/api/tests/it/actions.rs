@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use attune_commands::ClientError;
 use attune_core::PartitionId;
-use axum::http::StatusCode;
+use axum::http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -103,6 +103,11 @@ async fn a_bad_spec_names_its_field_and_stores_nothing() {
             "parameters.type",
         ),
         (with(|it| it["parameters"] = json!([])), "parameters"),
+        (with(|it| it["policy"] = json!([])), "policy"),
+        (
+            with(|it| it["policy"] = json!({"queue": []})),
+            "policy.queue",
+        ),
         (
             with(|it| it["timeout_seconds"] = json!(0)),
             "timeout_seconds",
@@ -119,6 +124,48 @@ async fn a_bad_spec_names_its_field_and_stores_nothing() {
         api.fake
             .with(|state| state.actions.is_empty() && state.told.is_empty())
     );
+}
+
+#[tokio::test]
+async fn what_is_given_twice_is_refused_by_name() {
+    let api = Api::new();
+    api.fake.add_action("demo.build", |_| {});
+    let commands =
+        r#"{"ref": "demo.build", "run": {"builtin": "noop"}, "env": {"A": "1", "A": "2"}}"#;
+    for (method, path, body, field) in [
+        ("PUT", "/api/v1/actions/demo.build", commands, "env.A"),
+        (
+            "PUT",
+            "/api/v1/policies/global",
+            r#"{"action_defaults": {"queue": {"max_length": 9}}, "action_defaults": {}}"#,
+            "action_defaults",
+        ),
+        (
+            "PUT",
+            "/api/v1/policies/global",
+            r#"{"action_defaults": {"queue": {"max_length": 9, "max_length": 1}}}"#,
+            "action_defaults.queue.max_length",
+        ),
+        (
+            "POST",
+            "/api/v1/executions",
+            r#"{"action_ref": "demo.build", "labels": {"k": "1", "k": "2"}}"#,
+            "labels.k",
+        ),
+        (
+            "POST",
+            "/api/v1/operations",
+            r#"{"kind": "cancel", "filter": {"labels": {"k": "1", "k": "2"}}}"#,
+            "filter.labels.k",
+        ),
+    ] {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let answer = api.send(request.body(body.into()).unwrap()).await;
+        assert_eq!(answer.error(), (422, "INVALID_INPUT", field), "{body}");
+    }
+    let kept = api.get("/api/v1/policies/global").await;
+    assert_eq!(kept.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ use crate::action::ActionRef;
 use crate::input;
 use crate::priority::Priority;
 use crate::reject::Reject;
+use crate::strict::{self, Strict};
 
 /// How many bytes a document may have, as JSON.
 pub const MAX_DOCUMENT_BYTES: usize = 64 * 1024;
@@ -460,18 +461,16 @@ fn check_kinds(place: &str, given: &Value) -> Result<(), Reject> {
 
 /// Reads a part of a document; an error names the path of the field.
 fn typed<T: DeserializeOwned>(place: &str, given: &Value) -> Result<T, Reject> {
-    serde_path_to_error::deserialize(given).map_err(|error| {
-        let path = error.path().to_string();
+    serde_path_to_error::deserialize(Strict(given)).map_err(|error| {
+        let inside = strict::place(error.path());
         let problem = error.into_inner().to_string();
-        let mut field = match path.as_str() {
-            "." => place.to_owned(),
-            path => format!("{place}.{path}"),
+        let mut field = match inside.as_str() {
+            "" => place.to_owned(),
+            inside => format!("{place}.{inside}"),
         };
-        // The place of an unknown field is where the parser stood, or itself.
-        let unknown = problem
-            .strip_prefix("unknown field `")
-            .and_then(|rest| rest.split('`').next());
-        if let Some(name) = unknown.filter(|name| !field.ends_with(&format!(".{name}"))) {
+        // The place of such a field is where the parser stood, or itself.
+        let name = strict::named(&problem);
+        if let Some(name) = name.filter(|name| !field.ends_with(&format!(".{name}"))) {
             field = format!("{field}.{name}");
         }
         Reject::field(&*field, format!("`{field}`: {problem}"))

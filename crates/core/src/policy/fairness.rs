@@ -12,6 +12,7 @@ use super::path::{Path, Words, read_paths};
 use super::{ActionPolicy, Ordering, check_path, check_stored};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
+use crate::strict;
 
 /// By what the slots of an action are shared among those who wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,7 +149,7 @@ impl Fairness {
         let value = match place {
             // Numbers and the like as JSON; what is none is text.
             Path::Parameter(_) => {
-                serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()))
+                strict::value(value).unwrap_or_else(|_| Value::String(value.to_owned()))
             }
             _ => Value::String(value.to_owned()),
         };

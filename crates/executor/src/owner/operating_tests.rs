@@ -6,7 +6,7 @@ use attune_core::{
 
 use super::*;
 use crate::round::Commit;
-use crate::stored::Batch;
+use crate::stored::{Batch, StoredWords};
 
 /// What the store keeps of a commit.
 pub(super) fn keep(operations: &mut Vec<PartOfOperation>, batch: &Batch) {
@@ -16,6 +16,19 @@ pub(super) fn keep(operations: &mut Vec<PartOfOperation>, batch: &Batch) {
         part.expect("it is open").progress = *progress;
     }
     operations.retain(|part| !part.progress.finished);
+}
+
+/// What executions say that nobody has submitted.
+pub(super) fn of_nobody(ids: Vec<ExecutionId>) -> Vec<StoredWords> {
+    let parameters = attune_core::RawValue::from_string("{}".to_owned()).unwrap();
+    let words = ids.into_iter().map(|id| StoredWords {
+        id,
+        requested_by: None,
+        group: None,
+        labels: BTreeMap::new(),
+        parameters: parameters.clone(),
+    });
+    words.collect()
 }
 
 fn part(id: i64, partition: u16, kind: OperationKind) -> PartOfOperation {
@@ -190,6 +203,17 @@ fn others_have_a_round_between_two_pages() {
         world.give(late);
     }
     assert_eq!(pages, 3, "the fourth is under way");
+}
+
+#[test]
+fn pages_about_nobody_follow_at_once() {
+    let mut world = World::serving(64, WorkerId::fresh());
+    world.owner.options.operation_rows = 16;
+    world.operations = vec![part(1, 0, CANCEL)];
+    world.deliver(1, 0, changed());
+    // Nothing else happens, and nothing of it is written that would be answered.
+    world.pass(50, false);
+    assert_eq!(world.operations, [], "it has come to its end");
 }
 
 #[test]

@@ -68,6 +68,13 @@ impl Pace {
         self.rows = Some(((rows as f64 * factor) as usize).max(least).min(most));
     }
 
+    /// A round was decided that needs nothing written; a page of it was about nobody, and cost next to nothing.
+    pub(super) fn note_unwritten(&mut self, most: usize) {
+        if self.had_page {
+            self.note(0, true, most);
+        }
+    }
+
     /// The store has refused a page again and again: it may be too large for the time that a statement may
     /// take, and a smaller one may not be.
     pub(super) fn refused(&mut self, most: usize) {

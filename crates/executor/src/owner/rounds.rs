@@ -45,6 +45,9 @@ pub(super) struct Rounds {
     turn: Option<PartitionId>,
     /// Rounds that were decided.
     pub(super) made: u64,
+    /// Something was decided that nobody had delivered, and nothing came of it for the store: what follows
+    /// has no answer to wait for.
+    goes_on: bool,
 }
 
 impl Rounds {
@@ -54,6 +57,11 @@ impl Rounds {
             Step::Committing(round) => Some(&round.commit),
             Step::Idle | Step::LookingUp(_) => None,
         }
+    }
+
+    /// Whether the next step is to come at once.
+    pub(super) fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// Whether the round under way decides about a partition.
@@ -78,6 +86,7 @@ impl Owner {
 
     /// Begins a round if there is anything to decide.
     pub(super) fn begin_round(&mut self, now: Millis) {
+        self.rounds.goes_on = false;
         if !self.may_begin() || !self.is_trusted(now) {
             return;
         }
@@ -213,6 +222,7 @@ impl Owner {
     fn decide_pending(&mut self, wall: Millis, others: bool, draft: &mut Draft) {
         let takes_page = self.operating.pace.is_turn(others);
         let mut has_page = false;
+        self.rounds.goes_on = self.pending.iter().any(|(id, _)| self.is_open(*id));
         for (id, event) in std::mem::take(&mut self.pending) {
             let is_page = matches!(event, Event::Page(..));
             if !self.is_open(id) || is_page && !takes_page {
@@ -312,8 +322,11 @@ impl Owner {
     fn write(&mut self, now: Millis, mut round: Round) {
         self.beside.take_from(now, &mut round);
         if round.is_empty() {
+            let most = self.options.operation_rows;
+            self.operating.pace.note_unwritten(most);
             return self.tell_unwritten(now, round);
         }
+        self.rounds.goes_on = false;
         self.sweep.note(round.commit.executions());
         if Bug::ExplainEarly.is_planted() {
             self.tell_explanations(&mut round);

@@ -46,6 +46,7 @@ impl ActionQueue {
             let (attempt, priority) = (holder.attempt, holder.priority);
             let mut said = explained(now, QueueState::HoldsSlot, attempt, priority);
             if let Some(until) = self.kept_until(id) {
+                said.waits_for = self.stops(load, pool);
                 let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
                     groups.rate_of(holder.share.group)
                 });
@@ -53,8 +54,7 @@ impl ActionQueue {
                 let backoff = (until > now).then(|| Reason::Backoff { until: time(until) });
                 said.waits_for.extend(backoff);
                 let opens = opens.map(|until| Reason::Rate { until: time(until) });
-                said.waits_for
-                    .extend(opens.into_iter().chain(self.held_by()));
+                said.waits_for.extend(opens);
                 if said.waits_for.is_empty() {
                     said.waits_for.push(Reason::NextRound);
                 }
@@ -102,21 +102,31 @@ impl ActionQueue {
         Some(Reason::Paused { mode })
     }
 
-    /// All that keeps somebody from a slot who waits for one.
-    fn reasons(&self, load: &Load, place: &Place, pool: &str) -> Vec<Reason> {
-        let mut reasons: Vec<Reason> = self.held_by().into_iter().collect();
+    /// What stops the whole queue, whoever waits in it and whoever keeps a slot between two tries.
+    fn stops(&self, load: &Load, pool: &str) -> Vec<Reason> {
+        let mut stops: Vec<Reason> = self.held_by().into_iter().collect();
         if self.is_pool_closed() {
             let pool = pool.to_owned();
-            reasons.push(Reason::PoolClosed { pool });
+            stops.push(Reason::PoolClosed { pool });
         }
+        let unknown = load.groups.as_ref().map_or(0, |it| it.unknown().len());
+        if unknown > 0 {
+            let unknown = unknown as u64;
+            stops.push(Reason::Regrouping { unknown });
+        }
+        stops
+    }
+
+    /// All that keeps somebody from a slot who waits for one.
+    fn reasons(&self, load: &Load, place: &Place, pool: &str) -> Vec<Reason> {
+        let mut reasons = self.stops(load, pool);
         match &load.groups {
             None => reasons.extend(self.lacks(load, place)),
             Some(groups) if groups.unknown().is_empty() => {
                 reasons.extend(self.lacks_in(load, groups, place));
             }
-            Some(groups) => reasons.push(Reason::Regrouping {
-                unknown: groups.unknown().len() as u64,
-            }),
+            // Who is in which group is not known of all.
+            Some(_) => {}
         }
         let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
             groups.rate_of(place.waiting.share.group)
@@ -166,10 +176,11 @@ impl ActionQueue {
             reasons.extend(self.lacks_of_a_turn(load, groups, (share, &me), taken_ahead));
             return reasons;
         }
-        let others = groups.ready_before(limits, share.group, &me, LOOKED_AT);
+        let before = groups.ready_cost_before(limits, share.group, &me, LOOKED_AT);
         if let Some(capacity) = limits.max_concurrent
-            && (others > 0 || !groups.has_room_beside(limits, share.cost, taken_ahead))
+            && !groups.has_room_beside(limits, share.cost, taken_ahead + before)
         {
+            let others = groups.ready_before(limits, share.group, &me, LOOKED_AT);
             let lack = lack(load, None, capacity, used, (cost, others + ahead));
             reasons.push(Reason::Limit(lack));
         }
@@ -192,13 +203,17 @@ impl ActionQueue {
         let turn = groups.beside_first(share.group, me.lane);
         let is_full = !groups.has_room_beside(limits, share.cost, taken_ahead);
         // Whoever has the turn of an earlier lane may be too dear for the room that there is.
-        let others = match turn.is_none() && !is_full {
-            true => groups.ready_before(limits, share.group, me, LOOKED_AT),
-            false => 0,
+        let is_behind = turn.is_none() && !is_full && {
+            let before = groups.ready_cost_before(limits, share.group, me, LOOKED_AT);
+            !groups.has_room_beside(limits, share.cost, taken_ahead + before)
         };
         if let Some(capacity) = limits.max_concurrent
-            && (is_full || others > 0)
+            && (is_full || is_behind)
         {
+            let others = match is_behind {
+                true => groups.ready_before(limits, share.group, me, LOOKED_AT),
+                false => 0,
+            };
             let lack = lack(
                 load,
                 None,

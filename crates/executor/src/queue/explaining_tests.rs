@@ -259,8 +259,18 @@ fn check_next(world: &World, id: ExecutionId) -> Result<(), TestCaseError> {
 /// Everybody who waits is told something, and what is told is so.
 fn check_all(world: &World) -> Result<(), TestCaseError> {
     let mut in_order = Vec::new();
+    // Whoever has a slot as soon as nothing from outside stops the queue lacks nothing of a limit.
+    let mut opened = world.queue.clone();
+    opened.set_hold(Hold::NONE);
+    opened.set_pool_closed(false);
+    let lack_nothing = granted(&mut opened, world.now);
     for id in world.waiting() {
         let said = world.explain(id);
+        let is_free = lack_nothing.contains(&id);
+        prop_assert!(
+            !is_free || lacks(&said).is_empty(),
+            "{id} only waits: {said:?}"
+        );
         prop_assert!(!said.waits_for.is_empty() && !said.waits_for.contains(&Reason::NextRound));
         match said.order_key {
             Some(key) => in_order.push((key.key, key.seq, said.position)),

@@ -123,6 +123,42 @@ impl Groups {
         (many, cost)
     }
 
+    /// What those take together who wait before somebody in other groups with room, as far as there is room for
+    /// them in their groups; up to `max` groups are looked at, and up to `max` who wait.
+    pub(crate) fn ready_cost_before(
+        &self,
+        limits: &QueueLimits,
+        but: Group,
+        me: &Member,
+        max: usize,
+    ) -> u64 {
+        let (key, seq) = me.key(limits.order);
+        let before = self.ready.range(..(key, seq, Group(0))).take(max);
+        let (mut cost, mut looks) = (0, max);
+        for (.., group) in before.filter(|(.., group)| *group != but) {
+            let Some(class) = self.classes.get(group.0 as usize) else {
+                continue;
+            };
+            let mut its = Vec::new();
+            for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
+                let lane = class.line.in_lane(lane).take(looks - its.len());
+                let before = lane.map(|it| (it.key(limits.order), it.cost));
+                its.extend(before.take_while(|(place, _)| *place < (key, seq)));
+            }
+            looks -= its.len();
+            its.sort_unstable();
+            let (_, mut used) = self.used(*group);
+            for (.., its_cost) in its {
+                if !fits(used, its_cost, limits.group_limit()) {
+                    break;
+                }
+                used += u64::from(its_cost);
+                cost += u64::from(its_cost);
+            }
+        }
+        cost
+    }
+
     /// How many groups with room, but for one, have their first before somebody; up to `max`.
     pub(crate) fn ready_before(
         &self,
