@@ -3,8 +3,8 @@
 //! Three things that serde takes are mistakes in a document: a list in the place of an object, whose items
 //! would be taken for the object's members one after the other (so that `[]` stands for every default); a
 //! key that is given twice, of which the last would win; and a key of the JSON parser's own, by which it
-//! reads a text as JSON in the middle of other JSON, each time as deep as it reads a whole document: some
-//! kilobytes of that, one in the other, are deeper than any stack.
+//! reads a text as JSON in the middle of other JSON, each time as deep as it reads a whole document: some tens of
+//! kilobytes of that, one in the other, are deeper than a stack.
 
 use std::collections::HashSet;
 use std::fmt;
