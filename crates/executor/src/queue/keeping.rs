@@ -127,7 +127,7 @@ impl ActionQueue {
     }
 
     /// Who is due of those that keep their slots, where somebody may start.
-    fn first_kept(&self, now: Millis) -> Option<ExecutionId> {
+    pub(super) fn first_kept(&self, now: Millis) -> Option<ExecutionId> {
         let (time, execution_id) = self.load.as_ref()?.kept.as_ref()?.first()?;
         (time <= now && !self.starts_nothing()).then_some(execution_id)
     }

@@ -118,7 +118,9 @@ impl ActionQueue {
         }
         let mut gone = Vec::new();
         // The latest wins whether it has to wait or not: none that came before it is to run after it.
-        let replaces = on_limit == OnLimit::CancelRunning || !starts;
+        // A next try that is due goes first, and may take the start that its rate had left.
+        let is_first = starts && self.first_kept(newcomer.waiting.enqueued_at).is_none();
+        let replaces = on_limit == OnLimit::CancelRunning || !is_first;
         if let Some(load) = self.load.as_ref().filter(|_| is_due && replaces)
             && let Some(rivals) = &load.rivals
             && let Some(group) = load.rivalry_of(demand)
