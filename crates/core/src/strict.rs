@@ -123,10 +123,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
     }
 
     as_asked! {
-        deserialize_any deserialize_option deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
-        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_f32
-        deserialize_f64 deserialize_char deserialize_str deserialize_string deserialize_bytes
-        deserialize_byte_buf deserialize_unit deserialize_seq deserialize_map deserialize_identifier
+        deserialize_any deserialize_option deserialize_bool deserialize_i8 deserialize_i16
+        deserialize_i32 deserialize_i64 deserialize_i128 deserialize_u8 deserialize_u16 deserialize_u32
+        deserialize_u64 deserialize_u128 deserialize_f32 deserialize_f64 deserialize_char
+        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_seq deserialize_map deserialize_identifier
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(

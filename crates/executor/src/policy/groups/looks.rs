@@ -123,6 +123,20 @@ impl Groups {
         (many, cost)
     }
 
+    /// The groups with room, but for one, that have their first before somebody; up to `max` are looked at.
+    fn all_ready_before(
+        &self,
+        limits: &QueueLimits,
+        but: Group,
+        me: &Member,
+        max: usize,
+    ) -> impl Iterator<Item = Group> {
+        let (key, seq) = me.key(limits.order);
+        let before = self.ready.range(..(key, seq, Group(0))).take(max);
+        let groups = before.map(|(.., group)| *group);
+        groups.filter(move |group| *group != but)
+    }
+
     /// What those take together who wait before somebody in other groups with room, as far as there is room for
     /// them in their groups; up to `max` groups are looked at, and up to `max` who wait.
     pub(crate) fn ready_cost_before(
@@ -132,10 +146,9 @@ impl Groups {
         me: &Member,
         max: usize,
     ) -> u64 {
-        let (key, seq) = me.key(limits.order);
-        let before = self.ready.range(..(key, seq, Group(0))).take(max);
+        let place = me.key(limits.order);
         let (mut cost, mut looks) = (0, max);
-        for (.., group) in before.filter(|(.., group)| *group != but) {
+        for group in self.all_ready_before(limits, but, me, max) {
             let Some(class) = self.classes.get(group.0 as usize) else {
                 continue;
             };
@@ -143,11 +156,11 @@ impl Groups {
             for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
                 let lane = class.line.in_lane(lane).take(looks - its.len());
                 let before = lane.map(|it| (it.key(limits.order), it.cost));
-                its.extend(before.take_while(|(place, _)| *place < (key, seq)));
+                its.extend(before.take_while(|(its, _)| *its < place));
             }
             looks -= its.len();
             its.sort_unstable();
-            let (_, mut used) = self.used(*group);
+            let (_, mut used) = self.used(group);
             for (.., its_cost) in its {
                 if !fits(used, its_cost, limits.group_limit()) {
                     break;
@@ -167,9 +180,7 @@ impl Groups {
         me: &Member,
         max: usize,
     ) -> u64 {
-        let (key, seq) = me.key(limits.order);
-        let before = self.ready.range(..(key, seq, Group(0))).take(max);
-        before.filter(|(_, _, group)| *group != but).count() as u64
+        self.all_ready_before(limits, but, me, max).count() as u64
     }
 
     /// How many groups stand among those with room for their first.
