@@ -197,6 +197,24 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             round,
             t_ns,
         },
+        Fact::KeptOn {
+            execution_id,
+            action_id,
+            attempt,
+            until,
+        } => Record::Revoked {
+            execution_id: *execution_id,
+            action_id: *action_id,
+            attempt: *attempt,
+            retried: Some(Retried {
+                end: TryEnd::WorkerLost,
+                not_before: *until,
+                keeps_slot: true,
+            }),
+            epoch,
+            round,
+            t_ns,
+        },
         Fact::Revoked {
             execution_id,
             action_id,

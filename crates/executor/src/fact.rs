@@ -162,6 +162,17 @@ pub enum Fact {
         /// Whether it keeps its slot until then.
         keeps_slot: bool,
     },
+    /// The next try in a kept slot never began: its execution keeps the slot on, and is tried again.
+    KeptOn {
+        /// Which execution.
+        execution_id: ExecutionId,
+        /// Its action.
+        action_id: ActionId,
+        /// The attempt that never began.
+        attempt: Attempt,
+        /// From when on the next one may begin.
+        until: Millis,
+    },
     /// One that waits stands elsewhere from now on, because an operator said so.
     Moved(Moved),
     /// A page of a bulk operation was carried out, or one has begun.

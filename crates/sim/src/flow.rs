@@ -193,6 +193,12 @@ impl World {
         }
     }
 
+    /// It was read what somebody of this action demands, because they are told apart otherwise than when it was
+    /// accepted: a queue that stands still until that is known of all goes on with it.
+    pub(crate) fn grouped(&mut self, action: ActionId) {
+        self.flow.since.remove(&action);
+    }
+
     /// These were granted: things go on.
     pub(crate) fn granted_now(&mut self, batch: &Batch) {
         let changed = batch.changes.iter();

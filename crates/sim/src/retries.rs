@@ -89,6 +89,21 @@ impl Retries {
                 );
                 Some(Violation::of(Rule::Retry, words))
             }
+            Fact::Revoked {
+                execution_id,
+                action_id,
+                attempt,
+                until: None,
+            } => {
+                let (rule, key) = (self.rules.get(action_id)?, (*execution_id, *attempt));
+                let is_next = self.unbegun.contains(&key) && self.least_tries(key) > 1;
+                let lets_go = rule.hold_slot && is_next && !self.cancelled.contains(execution_id);
+                let words = format!(
+                    "{execution_id} gives its slot away with attempt {attempt}, which never began, between \
+                     two tries"
+                );
+                lets_go.then(|| Violation::of(Rule::Retry, words))
+            }
             Fact::Ended {
                 execution_id,
                 action_id,

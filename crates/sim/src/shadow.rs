@@ -424,7 +424,12 @@ impl Shadow {
                     until,
                     ..
                 } => self.put_back(now, *execution_id, *until, out),
-                Fact::Retried {
+                Fact::KeptOn {
+                    execution_id,
+                    until: not_before,
+                    ..
+                }
+                | Fact::Retried {
                     execution_id,
                     not_before,
                     keeps_slot: true,

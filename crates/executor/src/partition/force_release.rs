@@ -77,7 +77,8 @@ impl Partition {
         );
         let lost = Lost {
             begun: !command.never_begun,
-            keeps: false,
+            // An operator wants the slot free; a worker wants the attempt to go elsewhere.
+            keeps: command.never_begun,
             why: &why,
         };
         let status = self.take_back(now, &action, execution_id, holder, &lost, out);

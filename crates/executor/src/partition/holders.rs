@@ -17,7 +17,8 @@ use crate::stored::End;
 pub(super) struct Lost<'a> {
     /// Whether it was begun.
     pub(super) begun: bool,
-    /// Whether its execution may keep the slot, where its policy says so.
+    /// Whether its execution may keep the slot, where its policy says so; also when this was a next try that
+    /// never began.
     pub(super) keeps: bool,
     /// Why it will not, for people.
     pub(super) why: &'a str,
@@ -143,6 +144,10 @@ impl Partition {
             self.let_go(action.id, execution_id, holder, until, out);
             return Status::Queued;
         }
+        if !lost.begun && lost.keeps && is_next_try(action, holder) {
+            self.keep_on(now, action.id, execution_id, holder, out);
+            return Status::Requested;
+        }
         let words = || format!("{why} in attempt {attempt}");
         let (status, words, counter) = if holder.cancel_requested {
             let words = format!("cancelled; {why}");
@@ -167,4 +172,9 @@ impl Partition {
         self.end_holder(action.id, execution_id, attempt, outcome, counter, out);
         status
     }
+}
+
+/// Whether somebody holds its slot for a try that follows another one in it.
+fn is_next_try(action: &Action, holder: Holder) -> bool {
+    action.spec.retry().hold_slot && holder.tries() > 1 && !holder.cancel_requested
 }

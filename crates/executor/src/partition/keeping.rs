@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use attune_core::{Action, ActionId, ExecutionId, Outcome, Status};
+use attune_core::{Action, ActionId, Attempt, ExecutionId, Outcome, Status};
 
 use super::retry::Tried;
 use super::{Effect, Partition};
@@ -28,8 +28,9 @@ impl Partition {
         let (action_id, attempt) = (action.id, holder.attempt);
         let backoff = tried.rule.backoff.unwrap_or_default();
         let until = now.saturating_add(backoff.wait(execution_id, attempt, holder.tries()));
-        let keep = |queue: &mut ActionQueue| queue.keep(execution_id, attempt, until);
-        if self.queues.with_existing(action_id, keep) != Some(true) {
+        let key = (execution_id, attempt);
+        let unbegun = holder.unbegun;
+        if !self.stay(action_id, key, (unbegun, Some(tried.words)), until, out) {
             return;
         }
         self.note(|| Fact::Retried {
@@ -46,6 +47,50 @@ impl Partition {
             not_before: until,
         };
         self.happened(action, what, out);
+    }
+
+    /// Lets an execution keep its slot on whose next try never began: nobody gets in between, and that try comes
+    /// again at once.
+    pub(super) fn keep_on(
+        &mut self,
+        now: Millis,
+        action_id: ActionId,
+        execution_id: ExecutionId,
+        holder: Holder,
+        out: &mut Vec<Effect>,
+    ) {
+        let attempt = holder.attempt;
+        // Not in this round: one commit changes a row once.
+        let until = now.saturating_add(1);
+        let unbegun = holder.unbegun.saturating_add(1);
+        let key = (execution_id, attempt);
+        if !self.stay(action_id, key, (unbegun, None), until, out) {
+            return;
+        }
+        self.note(|| Fact::KeptOn {
+            execution_id,
+            action_id,
+            attempt,
+            until,
+        });
+        out.push(Effect::Count(Counter::Revoked));
+    }
+
+    /// Keeps a slot without running, from this attempt on; how many attempts have never begun by now, and why
+    /// this one has ended, if it began. False when it holds no slot.
+    fn stay(
+        &mut self,
+        action_id: ActionId,
+        (execution_id, attempt): (ExecutionId, Attempt),
+        (unbegun, last_error): (u16, Option<String>),
+        until: Millis,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let begun = last_error.is_some();
+        let keep = |queue: &mut ActionQueue| queue.keep(execution_id, attempt, begun, until);
+        if self.queues.with_existing(action_id, keep) != Some(true) {
+            return false;
+        }
         out.push(Effect::Change(Change {
             id: execution_id,
             transition: None,
@@ -54,11 +99,12 @@ impl Partition {
             cancel_requested: false,
             put_back: Some(Box::new(PutBack {
                 not_before: Some(until),
-                unbegun: holder.unbegun,
-                last_error: Some(tried.words),
+                unbegun,
+                last_error,
                 keeps_slot: true,
             })),
         }));
+        true
     }
 
     /// Until when an execution keeps its slot without running.

@@ -161,6 +161,45 @@ fn a_slot_that_is_kept_can_be_taken_back_by_force_and_its_time_stays() {
 }
 
 #[test]
+fn a_next_try_that_never_began_comes_again_in_its_slot() {
+    let mut world = keeping(1);
+    let ids = world.submit(2);
+    world.round(vec![failed(ids[0], 1)]);
+    world.wait(100);
+    for attempt in 2..=4 {
+        assert_eq!(world.attempt(ids[0]), attempt);
+        world.round(vec![Event::ForceRelease {
+            command: Box::new(ForceRelease {
+                request_id: RequestId::fresh(),
+                execution_id: ids[0],
+                attempt: Attempt(attempt),
+                who: "worker".to_owned(),
+                reason: "it can start nothing".to_owned(),
+                worker: None,
+                never_begun: true,
+            }),
+            reply_to: Some("worker".into()),
+        }]);
+        let answer = world.last_answer().clone().unwrap();
+        assert_eq!(answer.status, Some(Status::Requested));
+        assert_eq!(world.holders(), [ids[0]], "nobody gets in between");
+        let written = &world.stored.put_back[&ids[0]];
+        assert_eq!(i32::from(written.unbegun), attempt - 1);
+        assert_eq!(written.last_error.as_deref(), Some("no luck"));
+        // Whoever takes over knows all of it.
+        world = world.take_over(Some(1));
+        world.round(vec![Event::ActionKnown(Box::new(keeps(1, 2)))]);
+        world.wait(1);
+    }
+    // None of them was a try: the second fails now, and there is a third.
+    world.round(vec![failed(ids[0], 5)]);
+    assert_eq!(world.holders(), [ids[0]]);
+    world.wait(200);
+    world.round(vec![failed(ids[0], 6)]);
+    assert_eq!(world.stored.history[&ids[0]], Status::Failed);
+}
+
+#[test]
 fn a_lost_worker_leaves_its_slot_to_the_next_try() {
     let mut world = keeping(1);
     let ids = world.submit(2);

@@ -126,6 +126,9 @@ pub struct Partition {
     operations: Option<Box<Operations>>,
     /// What a step may do, and what may still be done in this round.
     step_items: usize,
+    /// How many may end in it because they have waited too long, and how many newcomers may replace.
+    most_ends: usize,
+    most_replaced: usize,
     room: Room,
     /// Whose queue used the room of a step up last: those after it go first at the next.
     turn: ActionId,
@@ -179,7 +182,9 @@ impl Partition {
             ending: Vec::new(),
             operations: None,
             step_items: STEP_ITEMS,
-            room: Room::of(STEP_ITEMS),
+            most_ends: STEP_ITEMS,
+            most_replaced: STEP_ITEMS,
+            room: Room::of(STEP_ITEMS, STEP_ITEMS),
             turn: ActionId(i64::MIN),
             log: None,
             logged: 0,
@@ -192,8 +197,15 @@ impl Partition {
     #[must_use]
     pub fn with_steps_of(mut self, items: usize) -> Self {
         self.step_items = items;
-        self.room = Room::of(items);
+        self.room = Room::of(items, items);
         self
+    }
+
+    /// Does no more in the next steps than this: changes `items`, and ends `expiries` of those that have waited
+    /// too long.
+    pub(crate) fn bound_steps(&mut self, items: usize, expiries: usize) {
+        self.step_items = items;
+        (self.most_ends, self.most_replaced) = (expiries, items);
     }
 
     /// Which partition it decides on.
@@ -454,7 +466,7 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
         };
         queue.restore_holder(row.id, holder, row.demand.as_ref());
         if let Some(until) = row.kept_until {
-            queue.keep(row.id, row.attempt, until);
+            queue.keep(row.id, row.attempt, true, until);
         }
         return;
     }

@@ -22,7 +22,8 @@ impl Partition {
     /// How many a newcomer of an action may replace.
     pub(super) fn may_replace(&self, action_id: ActionId) -> usize {
         let replaced = self.replaced.get(&action_id).copied().unwrap_or(0);
-        MOST_REPLACED.saturating_sub(replaced).max(EACH_REPLACES)
+        let most = self.most_replaced.min(MOST_REPLACED);
+        most.saturating_sub(replaced).max(EACH_REPLACES)
     }
 
     /// Takes a newcomer into the queue of its action; tells how many stand before it.

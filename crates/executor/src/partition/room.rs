@@ -16,11 +16,11 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The room of a step that may do `items` of each.
-    pub(super) fn of(items: usize) -> Self {
+    /// The room of a step that may do `items` of each, and end so many.
+    pub(super) fn of(items: usize, expiries: usize) -> Self {
         Self {
             wakes: items,
-            expiries: items,
+            expiries: items.min(expiries),
             grants: items,
         }
     }

@@ -20,7 +20,7 @@ impl Partition {
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
         self.replaced.clear();
-        self.room = Room::of(self.step_items);
+        self.room = Room::of(self.step_items, self.most_ends);
         // One more than are served, so that it shows when there are.
         for _ in 0..=self.step_items {
             let first = self.deadlines.first().copied();

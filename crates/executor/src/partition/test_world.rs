@@ -441,7 +441,12 @@ fn judge(facts: &[Fact]) {
                     waiting.insert((priorities[&id], id.seq(), id));
                 }
             }
-            Fact::Retried {
+            Fact::KeptOn {
+                execution_id: id,
+                attempt,
+                ..
+            }
+            | Fact::Retried {
                 execution_id: id,
                 attempt,
                 keeps_slot: true,

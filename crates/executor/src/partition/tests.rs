@@ -488,6 +488,7 @@ fn kind(fact: &Fact) -> &'static str {
         Fact::Ended { .. } => "ended",
         Fact::Revoked { .. } => "revoked",
         Fact::Retried { .. } => "retried",
+        Fact::KeptOn { .. } => "kept on",
         Fact::Moved(_) => "moved",
         Fact::Operated { .. } => "operated",
         Fact::Stale { .. } => "stale",

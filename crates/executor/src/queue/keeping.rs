@@ -69,21 +69,25 @@ impl Kept {
 }
 
 impl ActionQueue {
-    /// The try of this attempt has ended, and the execution keeps its slot until it is tried again, from
-    /// `until` on; false, and nothing happens, when the attempt holds no slot.
+    /// The try of this attempt has ended, or has never `begun`, and the execution keeps its slot until it is
+    /// tried again, from `until` on; false, and nothing happens, when the attempt holds no slot.
     pub(crate) fn keep(
         &mut self,
         execution_id: ExecutionId,
         attempt: Attempt,
+        begun: bool,
         until: Millis,
     ) -> bool {
         if Bug::HoldSlotLetsGo.is_planted() {
-            return self.put_back(execution_id, attempt, true, Some(until));
+            return self.put_back(execution_id, attempt, begun, Some(until));
         }
         if !self.holds(execution_id, attempt) {
             return false;
         }
         let (_, load) = self.parts();
+        if let Some(holder) = load.active.get_mut(&execution_id) {
+            holder.unbegun = holder.unbegun.saturating_add(u16::from(!begun));
+        }
         load.kept
             .get_or_insert_default()
             .insert(execution_id, until);

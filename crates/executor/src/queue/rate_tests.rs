@@ -266,7 +266,7 @@ fn again(model: &Model) -> ActionQueue {
             };
             queue.restore_holder(id(*n), holder, Some(&demand));
             if let Some(until) = known.kept {
-                assert!(queue.keep(id(*n), known.attempt, until));
+                assert!(queue.keep(id(*n), known.attempt, true, until));
             }
         } else {
             let waiting = waiting(*n, known, BEGIN);
@@ -324,8 +324,8 @@ fn apply(queue: &mut ActionQueue, model: &mut Model, n: i64, op: Op) -> Result<(
                 let known = model.known.get_mut(&n).unwrap();
                 let until = model.now + wait;
                 known.kept = Some(until);
-                prop_assert!(queue.keep(id(n), known.attempt, until));
-                prop_assert!(!queue.keep(id(n), known.attempt.next(), until));
+                prop_assert!(queue.keep(id(n), known.attempt, true, until));
+                prop_assert!(!queue.keep(id(n), known.attempt.next(), true, until));
             }
         }
         Op::Cancel(nth) => {

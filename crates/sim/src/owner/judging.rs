@@ -90,12 +90,18 @@ impl World {
                     self.note(Note::Accepted(*execution_id));
                 }
                 Fact::Asked { execution_id, .. } => self.retries.cancel(*execution_id),
+                Fact::Grouped { action_id, .. } => self.grouped(*action_id),
                 Fact::Granted {
                     execution_id,
                     attempt,
                     ..
                 } => self.note(Note::Granted(*execution_id, *attempt)),
                 Fact::Revoked {
+                    execution_id,
+                    attempt,
+                    ..
+                }
+                | Fact::KeptOn {
                     execution_id,
                     attempt,
                     ..
