@@ -21,6 +21,10 @@ pub(super) struct Grouping {
     at: Millis,
     /// The partition that was read last: others have their turn.
     last: Option<PartitionId>,
+    /// How many are asked for, where the answer has no room for as many, or they could not be read together.
+    pub(super) at_once: Option<usize>,
+    /// How many were asked for last.
+    asked: usize,
 }
 
 #[cfg(test)]
@@ -36,6 +40,7 @@ impl Owner {
         if self.has_ended() || self.grouping.is_asking || now < self.grouping.at {
             return;
         }
+        let at_once = self.grouping.at_once.unwrap_or(AT_ONCE);
         // What was read is decided on first, or it would be read again.
         let is_read = |id: PartitionId| {
             let mut pending = self.pending.iter();
@@ -44,13 +49,16 @@ impl Owner {
         let open = self.places.keys();
         let open = open.filter(|id| self.is_open(**id) && !is_read(**id));
         let unknown = open.filter_map(|id| {
-            let unknown: Vec<ExecutionId> = self.partition(*id)?.unknown(AT_ONCE);
+            let unknown: Vec<ExecutionId> = self.partition(*id)?.unknown(at_once);
             (!unknown.is_empty()).then_some((*id, unknown))
         });
         let last = self.grouping.last;
         let next = unknown.min_by_key(|(id, _)| (Some(*id) <= last, *id));
         let (id, call) = match next {
-            Some((id, unknown)) => (id, Call::LoadWords(unknown)),
+            Some((id, unknown)) => {
+                self.grouping.asked = unknown.len();
+                (id, Call::LoadWords(unknown))
+            }
             None => return self.failing.over(Call::LoadWords(Vec::new()).name()),
         };
         self.grouping.is_asking = true;
@@ -62,13 +70,25 @@ impl Owner {
     /// waits finds that out.
     pub(super) fn words_loaded(&mut self, now: Millis, id: PartitionId, reply: Reply) {
         self.grouping.is_asking = false;
+        let (asked, at_once) = (self.grouping.asked, self.grouping.at_once);
         match reply {
             Reply::Words(words) if !words.is_empty() => {
+                // The store looks through all that are asked for, and answers what there is room for.
+                let more = match words.len() {
+                    few if 2 * few < asked => 2 * few,
+                    _ => 2 * at_once.unwrap_or(AT_ONCE),
+                };
+                self.grouping.at_once = Some(more).filter(|more| *more < AT_ONCE);
                 if self.partition(id).is_some() {
                     self.pending.push_back((id, Event::Words(words)));
                 }
             }
-            _ => self.grouping.at = now + AGAIN,
+            Reply::Words(_) => self.grouping.at = now + AGAIN,
+            // Those that cannot be read together in time are read by halves.
+            _ => {
+                self.grouping.at_once = Some((asked / 2).max(1));
+                self.grouping.at = now + AGAIN;
+            }
         }
     }
 }

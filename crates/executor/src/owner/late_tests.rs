@@ -93,3 +93,69 @@ fn an_answer_of_an_earlier_epoch_is_not_taken_for_one_of_this_one() {
     world.reply(again, Reply::Committed(vec![]));
     assert!(world.is_acked(2), "{:?}", world.acked);
 }
+
+/// A store that needs half a second for each execution that ends, and whose statements have ten: a commit that
+/// would take longer is refused then.
+fn pass_slowly(world: &mut World, time: Millis) {
+    let (until, mut late) = (world.now + time, Vec::new());
+    while world.now < until {
+        let mut inputs = VecDeque::from([Input::Timer]);
+        late.retain(
+            |(at, id, commit): &(Millis, CallId, Arc<crate::round::Commit>)| {
+                if *at > world.now {
+                    return true;
+                }
+                let ends = &commit.batch.ends;
+                let reply = match ends.len() > 20 {
+                    true => Reply::Failed(Failure {
+                        refused: true,
+                        words: "canceling statement due to statement timeout".to_owned(),
+                    }),
+                    false => {
+                        let is_there = |id| !ends.iter().any(|end| end.id == id);
+                        world.slots.retain(|(slot, _)| is_there(slot.id));
+                        Reply::Committed(Vec::new())
+                    }
+                };
+                inputs.push_back(Input::Answered(*id, reply));
+                false
+            },
+        );
+        while let Some(input) = inputs.pop_front() {
+            for output in world.owner.step(world.now, input) {
+                match output {
+                    Output::Call(id, Call::Commit(commit)) => {
+                        let takes = 500 * commit.batch.ends.len() as Millis;
+                        late.push((world.now + takes.clamp(1, 10_000), id, commit));
+                    }
+                    Output::Call(id, call) => {
+                        inputs.push_back(Input::Answered(id, world.answer(call)));
+                    }
+                    Output::Unsubscribe(id) => inputs.push_back(Input::Unsubscribed(id)),
+                    _ => {}
+                }
+            }
+        }
+        world.renew();
+        let next = world.owner.wake_at(world.now).min(world.now + 100);
+        world.now = next.max(world.now + 1);
+    }
+}
+
+#[test]
+fn what_is_too_much_for_one_commit_is_ended_in_several() {
+    let mut world = World::new().free();
+    let worker = world.worker();
+    let waiting = |place| {
+        let mut slot = slot(place, worker);
+        (slot.status, slot.worker, slot.attempt) = (Status::Queued, None, Attempt(0));
+        (slot, true)
+    };
+    // As many run as may; the others have waited too long at the same moment.
+    world.slots = (1..=3).map(|place| (slot(place, worker), true)).collect();
+    world.slots.extend((4..=103).map(waiting));
+    pass_slowly(&mut world, 240_000);
+    assert_eq!(world.slots.len(), 3, "all others have expired");
+    let epochs = world.leases[0].epoch.0;
+    assert!(epochs <= 5, "it was loaded again each time: {epochs}");
+}

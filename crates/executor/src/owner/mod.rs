@@ -41,6 +41,7 @@ mod rewriting;
 mod rounds;
 mod slow;
 mod snapshots;
+mod steps;
 mod sweep;
 mod telling;
 mod trouble;
@@ -72,6 +73,7 @@ use operating::Operating;
 use rewriting::Rewrite;
 use rounds::Rounds;
 use slow::Slow;
+use steps::Steps;
 use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
@@ -242,6 +244,7 @@ pub struct Owner {
     calls: BTreeMap<CallId, (Purpose, &'static str)>,
     failing: FailingReads,
     slow: Slow,
+    steps: Steps,
     numbers: u64,
     out: Vec<Output>,
 }
@@ -273,6 +276,7 @@ impl Owner {
             calls: BTreeMap::new(),
             failing: FailingReads::default(),
             slow: Slow::default(),
+            steps: Steps::default(),
             numbers: 0,
             out: Vec::new(),
             options,

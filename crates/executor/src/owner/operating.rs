@@ -175,13 +175,14 @@ impl Owner {
             self.operating.is_any = all.any(|it| it.open_operation(|_| false).is_some())
                 || self.pending.iter().any(|(_, event)| is_page(event));
             if self.operating.held_off.is_empty() {
-                self.operating.pace.forget_refusals();
+                self.operating.pace.forget();
                 self.failing
                     .over(Call::LoadOperationWords(Vec::new()).name());
             }
             return;
         };
-        let rows = self.operating.pace.rows(self.options.operation_rows);
+        let rows = &mut self.operating.pace;
+        let rows = rows.next_page(operation, self.options.operation_rows);
         let max = self.operating.at_once.unwrap_or(rows).min(rows).max(1);
         let page = self.partition(id).and_then(|it| it.page(operation, max));
         let Some(page) = page else { return };
@@ -234,14 +235,16 @@ impl Owner {
         }
     }
 
-    /// A page cannot be written: its partition goes on without it, and it is tried again later, in parts.
-    pub(super) fn hold_operations_off(&mut self, now: Millis, commit: &Commit) {
-        if !commit.batch.progress.is_empty() {
-            self.operating.pace.refused(self.options.operation_rows);
-        }
+    /// A page cannot be written: it is tried again in parts, and where `since` is given its partition goes on
+    /// without it for a while.
+    pub(super) fn hold_operations_off(&mut self, commit: &Commit, since: Option<Millis>) {
+        let most = self.options.operation_rows;
         for (partition, operation, _) in &commit.batch.progress {
-            self.operating
-                .hold_off(*partition, *operation, now + HELD_OFF);
+            self.operating.pace.refused(*operation, most);
+            if let Some(since) = since {
+                let until = since + HELD_OFF;
+                self.operating.hold_off(*partition, *operation, until);
+            }
         }
     }
 }

@@ -1,9 +1,14 @@
 //! How many executions a page of a bulk operation has, so that nobody else waits long for its round.
 //!
-//! What one execution costs the store differs from machine to machine and from operation to operation, so
-//! it is not set but seen: from the time that a page's round took follows how many the next page may have, at
-//! most twice as many and at least half. A store that needs long for any round is given pages that are worth
-//! it; where nobody else has work there is nothing to compare with, and pages are as large as they may be.
+//! What one execution costs the store differs from machine to machine, from operation to operation and with
+//! the bytes that it carries, so it is not set but seen: from the time that a page's round took follows how many
+//! the next page of the same operation may have, at most twice as many and at least half. A store that needs
+//! long for any round is given pages that are worth it; where nobody else has work there is nothing to compare
+//! with, and pages grow for as long as they take less than a second.
+
+use std::collections::BTreeMap;
+
+use attune_core::OperationId;
 
 use crate::queue::Millis;
 
@@ -11,31 +16,76 @@ use crate::queue::Millis;
 const UNFELT: f64 = 12.0;
 /// Likewise, in rounds without a page.
 const ROUNDS: f64 = 2.0;
-/// A page is never smaller than this, unless there is no more to do.
+/// It is never meant to take longer than this, unless other rounds do.
+const LONGEST: f64 = 1_000.0;
+/// A page is never smaller than this, unless there is no more to do or the store has refused as many.
 const LEAST: usize = 16;
-/// The first page has so much less than the largest one: nothing is known yet.
-const FIRST: usize = 8;
+/// The first page of an operation: nothing is known of it yet.
+const FIRST: usize = 32;
 /// How much one round counts for what is usual.
 const WEIGHT: f64 = 1.0 / 8.0;
+/// After so many pages of a size that the store takes, twice as many are tried again although it has refused
+/// them once: the reason may have been another.
+const TAKEN: u32 = 8;
+
+/// How many executions a page of one operation may have.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    rows: usize,
+    /// What the store takes at most, as far as it has refused more, and how many such pages it has taken
+    /// since.
+    ceiling: Option<(usize, u32)>,
+}
 
 /// How long rounds take, with pages and without.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// What the next page may have; nothing where none came yet.
-    rows: Option<usize>,
-    /// What the store takes at most, as far as it has refused more.
-    ceiling: Option<usize>,
+    /// What the next page of each open operation may have.
+    sizes: BTreeMap<OperationId, Size>,
+    /// The operation that the last page was of.
+    last: Option<OperationId>,
     /// How long a round without a page takes, in milliseconds.
     usual: Option<f64>,
     /// The round that was decided last has a page.
     had_page: bool,
 }
 
+impl Size {
+    fn first(most: usize) -> Self {
+        Self {
+            rows: FIRST.min(most),
+            ceiling: None,
+        }
+    }
+
+    /// A page took `took` milliseconds, and was meant to take `fits`.
+    fn note(&mut self, took: f64, fits: f64, most: usize) {
+        let factor = (fits / took.max(1.0)).clamp(0.5, 2.0);
+        let least = LEAST.min(2 * self.rows);
+        if let Some((ceiling, taken)) = &mut self.ceiling
+            && self.rows == *ceiling
+        {
+            *taken += 1;
+            if *taken == TAKEN {
+                (*ceiling, *taken) = (2 * *ceiling, 0);
+            }
+        }
+        self.ceiling.take_if(|(ceiling, _)| *ceiling >= most);
+        let most = self.ceiling.map_or(most, |(ceiling, _)| ceiling.min(most));
+        self.rows = ((self.rows as f64 * factor) as usize).max(least).min(most);
+    }
+}
+
 impl Pace {
-    /// How many executions the next page may have, `most` at most.
-    pub(super) fn rows(&self, most: usize) -> usize {
-        let first = (most / FIRST).max(LEAST);
-        self.rows.unwrap_or(first).min(most)
+    /// How many executions the next page of an operation may have, `most` at most.
+    pub(super) fn next_page(&mut self, operation: OperationId, most: usize) -> usize {
+        self.last = Some(operation);
+        self.size(operation, most).rows.min(most)
+    }
+
+    fn size(&mut self, operation: OperationId, most: usize) -> &mut Size {
+        let size = self.sizes.entry(operation);
+        size.or_insert_with(|| Size::first(most))
     }
 
     /// Whether a page may be decided now, together with what others want where they want anything: they
@@ -49,8 +99,7 @@ impl Pace {
         self.had_page = page;
     }
 
-    /// A round was written in `took` milliseconds; `is_page` says whether it had a page, of which
-    /// [`Pace::rows`] were allowed.
+    /// A round was written in `took` milliseconds; `is_page` says whether it had a page.
     pub(super) fn note(&mut self, took: Millis, is_page: bool, most: usize) {
         let took = took as f64;
         if !is_page {
@@ -58,14 +107,12 @@ impl Pace {
             *usual += WEIGHT * (took - *usual);
             return;
         }
-        let rows = self.rows(most);
-        let fits = self
-            .usual
-            .map_or(f64::MAX, |usual| (ROUNDS * usual).max(UNFELT));
-        let factor = (fits / took.max(1.0)).clamp(0.5, 2.0);
-        let least = LEAST.min(2 * rows);
-        let most = self.ceiling.unwrap_or(most).min(most);
-        self.rows = Some(((rows as f64 * factor) as usize).max(least).min(most));
+        let fits = self.usual.map_or(LONGEST, |usual| {
+            (ROUNDS * usual).max(UNFELT).min(LONGEST.max(usual))
+        });
+        if let Some(operation) = self.last {
+            self.size(operation, most).note(took, fits, most);
+        }
     }
 
     /// A round was decided that needs nothing written; a page of it was about nobody, and cost next to nothing.
@@ -75,17 +122,21 @@ impl Pace {
         }
     }
 
-    /// The store has refused a page again and again: it may be too large for the time that a statement may
-    /// take, and a smaller one may not be.
-    pub(super) fn refused(&mut self, most: usize) {
-        let rows = self.rows(most);
-        self.rows = Some(if rows > LEAST { LEAST } else { 1 });
-        self.ceiling = Some((rows / 2).max(1));
+    /// The store has refused a page of an operation: it may be too large for the time that a statement may take,
+    /// and a smaller one may not be.
+    pub(super) fn refused(&mut self, operation: OperationId, most: usize) {
+        let size = self.size(operation, most);
+        if size.rows > LEAST {
+            size.ceiling = Some((size.rows / 2, 0));
+            size.rows = LEAST;
+        } else {
+            (size.ceiling, size.rows) = (Some((1, 0)), 1);
+        }
     }
 
-    /// No operation is open any more: what the store refuses of the next one is another matter.
-    pub(super) fn forget_refusals(&mut self) {
-        self.ceiling = None;
+    /// No operation is open any more.
+    pub(super) fn forget(&mut self) {
+        self.sizes.clear();
     }
 }
 
@@ -94,6 +145,7 @@ mod tests {
     use super::*;
 
     const MOST: usize = 1_000;
+    const ONE: OperationId = OperationId(1);
 
     /// The size of pages after many rounds by turns, where a round takes `base` and each execution of
     /// a page `each`, in milliseconds.
@@ -101,10 +153,10 @@ mod tests {
         let mut pace = Pace::default();
         for _ in 0..50 {
             pace.note(base as Millis, false, MOST);
-            let page = base + each * pace.rows(MOST) as f64;
+            let page = base + each * pace.next_page(ONE, MOST) as f64;
             pace.note(page as Millis, true, MOST);
         }
-        pace.rows(MOST)
+        pace.next_page(ONE, MOST)
     }
 
     #[test]
@@ -119,30 +171,66 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_else_has_work_pages_are_large() {
+    fn where_nobody_else_has_work_pages_grow_while_they_are_quick() {
         let mut pace = Pace::default();
-        assert_eq!(pace.rows(MOST), MOST / FIRST);
-        for _ in 0..3 {
-            pace.note(500, true, MOST);
+        assert_eq!(pace.next_page(ONE, MOST), FIRST);
+        for rows in [64, 128, 256, 512, MOST] {
+            pace.note(400, true, MOST);
+            assert_eq!(pace.next_page(ONE, MOST), rows);
         }
-        assert_eq!(pace.rows(MOST), MOST);
-        assert_eq!(pace.rows(4), 4, "no more than is allowed");
+        assert_eq!(pace.next_page(ONE, 4), 4, "no more than is allowed");
+        // Executions of a megabyte: 19 ms for each, however alone it is.
+        let mut pace = Pace::default();
+        for _ in 0..20 {
+            let rows = pace.next_page(ONE, MOST);
+            assert!(rows <= 64, "{rows} would take longer than a second");
+            pace.note(19 * rows as Millis, true, MOST);
+        }
+    }
+
+    #[test]
+    fn each_operation_begins_with_small_pages() {
+        let mut pace = Pace::default();
+        for _ in 0..10 {
+            pace.next_page(ONE, MOST);
+            pace.note(1, true, MOST);
+        }
+        assert_eq!(pace.next_page(ONE, MOST), MOST);
+        assert_eq!(pace.next_page(OperationId(2), MOST), FIRST);
+        pace.forget();
+        assert_eq!(pace.next_page(ONE, MOST), FIRST);
     }
 
     #[test]
     fn what_the_store_refuses_comes_again_in_small_pages_that_grow() {
         let mut pace = Pace::default();
-        pace.refused(MOST);
-        assert_eq!(pace.rows(MOST), LEAST);
-        pace.refused(MOST);
-        assert_eq!(pace.rows(MOST), 1);
-        for rows in [2, 4, 8, 8] {
+        for rows in [32, 64, 128] {
+            assert_eq!(pace.next_page(ONE, MOST), rows);
             pace.note(1, true, MOST);
-            assert_eq!(pace.rows(MOST), rows, "16 were refused");
         }
-        pace.forget_refusals();
-        pace.note(1, true, MOST);
-        assert_eq!(pace.rows(MOST), 16);
+        assert_eq!(pace.next_page(ONE, MOST), 256);
+        pace.refused(ONE, MOST);
+        for rows in [16, 32, 64, 128] {
+            assert_eq!(pace.next_page(ONE, MOST), rows);
+            pace.note(1, true, MOST);
+        }
+        // 256 were refused: they are tried again when half of that was taken often enough.
+        for _ in 1..TAKEN {
+            assert_eq!(pace.next_page(ONE, MOST), 128);
+            pace.note(1, true, MOST);
+        }
+        assert_eq!(pace.next_page(ONE, MOST), 256);
+        // Whatever the reason is why the store takes nothing: it does not go on by ones for ever after.
+        for _ in 0..5 {
+            pace.refused(ONE, MOST);
+        }
+        assert_eq!(pace.next_page(ONE, MOST), 1);
+        let mut pages = 0;
+        while pace.next_page(ONE, MOST) < MOST {
+            pace.note(1, true, MOST);
+            pages += 1;
+        }
+        assert!(pages <= 10 * (TAKEN + 1), "{pages}");
     }
 
     #[test]

@@ -214,3 +214,41 @@ fn words_of_a_partition_that_is_refused_hold_up_no_other() {
     world.pass(4_000, true);
     assert!(world.owner.grouping.is_asking(), "it asks for those here");
 }
+
+#[test]
+fn whoever_takes_over_grants_nothing_to_a_pool_that_it_knows_to_be_closed() {
+    for is_closed in [true, false] {
+        let mut world = World::new().free();
+        let mut waiting = slot(1, WorkerId::fresh());
+        (waiting.status, waiting.worker) = (Status::Queued, None);
+        world.slots = vec![(waiting, true)];
+        let pool = &world.action.spec.pool;
+        world.owner.telling.know_pool(pool, is_closed);
+        world.pass(5_000, true);
+        assert_eq!(world.owner.served(), usize::from(PARTITIONS));
+        assert_eq!(world.held(), usize::from(!is_closed));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_together_is_read_in_parts_to_group_a_queue_anew() {
+    let mut world = World::new().free();
+    world.action.spec.policy.concurrency.group_by = vec!["user".parse().unwrap()];
+    world.action.spec.policy.concurrency.group_limit = Some(1);
+    let waiting = |place| {
+        let mut slot = slot(place, WorkerId::fresh());
+        (slot.status, slot.worker, slot.attempt) = (Status::Queued, None, Attempt(0));
+        (slot, true)
+    };
+    world.slots = (1..=300).map(waiting).collect();
+    // A read of more takes longer than a statement may.
+    world.refuses = Some(|call| matches!(call, Call::LoadWords(ids) if ids.len() > 50));
+    world.pass(10_000, true);
+    let unknown = |world: &World| {
+        let partition = world.owner.partition(PartitionId(0));
+        partition.map_or(0, |partition| partition.unknown(1_000).len())
+    };
+    assert_eq!(unknown(&world), 300, "no answer has anybody in it");
+    let asked = world.owner.grouping.at_once;
+    assert!(asked.is_some_and(|asked| asked <= 50), "{asked:?}");
+}

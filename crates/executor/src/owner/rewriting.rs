@@ -21,6 +21,8 @@ pub(super) struct Rewrite {
     round: Box<Round>,
     /// When, unless it is being written.
     pub(super) at: Option<Millis>,
+    /// When it was sent to the store last.
+    sent: Millis,
     backoff: Backoff,
     /// How often it was refused.
     refusals: u32,
@@ -34,6 +36,7 @@ impl Rewrite {
         Self {
             round: Box::new(round),
             at: Some(now),
+            sent: now,
             backoff: Backoff::new(100, 2_000),
             refusals: 0,
             since: now,
@@ -89,8 +92,9 @@ impl Rewrite {
 }
 
 impl Owner {
-    /// Nothing of a round was written, for a reason that may last.
-    pub(super) fn refused(&mut self, now: Millis, round: Round, failure: &Failure) {
+    /// Nothing of a round was written, for a reason that may last; the store has said so after `took`
+    /// milliseconds.
+    pub(super) fn refused(&mut self, now: Millis, round: Round, failure: &Failure, took: Millis) {
         self.count(Counter::CommitRefused);
         if Bug::ReloadStorm.is_planted() {
             return self.unknown(now, &round, Reply::Failed(failure.clone()));
@@ -101,6 +105,10 @@ impl Owner {
             let Some(partition) = partition.filter(|id| self.is_current(&round, *id)) else {
                 continue;
             };
+            if self.is_too_much(took, &round) {
+                self.unknown(now, &round, Reply::Failed(failure.clone()));
+                continue;
+            }
             self.set_aside(now, partition, &mut round, failure);
             if round.is_empty() {
                 unwritten.push(round);
@@ -121,6 +129,18 @@ impl Owner {
         }
     }
 
+    /// Whether a round may be more than the store can write in time: its partition is loaded again then, and
+    /// decides in smaller ones. A page of an operation is tried again in parts besides.
+    fn is_too_much(&mut self, took: Millis, round: &Round) -> bool {
+        let is_so = self
+            .steps
+            .is_too_much(took, round.commit.executions().count());
+        if is_so && !round.commit.batch.progress.is_empty() {
+            self.hold_operations_off(&round.commit, None);
+        }
+        is_so
+    }
+
     /// Writes again what was refused.
     pub(super) fn go_on_rewriting(&mut self, now: Millis) {
         let due: Vec<PartitionId> = self
@@ -136,7 +156,7 @@ impl Owner {
             if let Some(rewrite) = self.rewrites.get_mut(&partition)
                 && let Some((partition, epoch)) = rewrite.fence()
             {
-                rewrite.at = None;
+                (rewrite.at, rewrite.sent) = (None, now);
                 let call = Call::Commit(rewrite.commit());
                 self.call(Purpose::Rewrite(partition, epoch), call);
             }
@@ -167,12 +187,15 @@ impl Owner {
             Reply::Fenced(lost) => self.fenced(&rewrite.round, &lost),
             Reply::Failed(failure) if failure.refused => {
                 self.count(Counter::CommitRefused);
+                if self.is_too_much(now - rewrite.sent, &rewrite.round) {
+                    return self.unknown(now, &rewrite.round, Reply::Failed(failure));
+                }
                 let again_in = rewrite.put_off(now, &failure, &mut self.chance);
                 let commit = &rewrite.round.commit;
                 if rewrite.refusals > REFUSALS && !commit.batch.progress.is_empty() {
                     // It may be the operation that the store does not take, and memory has carried it
                     // out: only loading again takes that back.
-                    self.hold_operations_off(now, commit);
+                    self.hold_operations_off(commit, Some(now));
                     return self.unknown(now, &rewrite.round, Reply::Failed(failure));
                 }
                 self.say(Notice::CommitRefused {

@@ -15,7 +15,7 @@
 //! - *unknown*: the first try may still be on its way. The partitions are loaded again in a new
 //!   epoch, so that it finds a fence when it comes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use attune_core::{Action, Bug, PartitionId, RequestId};
@@ -140,7 +140,8 @@ impl Owner {
         let order: Vec<PartitionId> = open[turn..].iter().chain(&open[..turn]).copied().collect();
         self.rounds.turn = order.first().copied().or(self.rounds.turn);
         let alone = self.alone(now);
-        let (max_items, max_bytes) = (self.options.round_max_items, self.options.round_max_bytes);
+        let max_items = self.steps.items(self.options.round_max_items);
+        let max_bytes = self.options.round_max_bytes;
         let (mut items, mut bytes, mut work) = (0, 0, Vec::new());
         // Completions take at most three quarters, so that commands are never starved.
         for (is_control, share) in [(true, max_items * 3 / 4), (false, max_items)] {
@@ -187,12 +188,16 @@ impl Owner {
             .copied()
             .filter(|id| self.is_open(*id))
             .collect();
+        let most = self.options.step_items;
+        let (items, expiries) = (self.steps.items(most), self.steps.expiries(most));
         self.add_learnt(&open, &mut actions);
+        self.close_pools(wall, &mut draft);
         self.bring_policies(wall, &open, &mut draft);
         for id in &open {
             let Some(partition) = self.partition_mut(*id) else {
                 continue;
             };
+            partition.bound_steps(items, expiries);
             // A lowered limit holds for everything that this round grants.
             for action in actions.iter().filter(|action| action.partition == *id) {
                 draft.add(
@@ -216,6 +221,28 @@ impl Owner {
             }
         }
         self.write(now, round);
+    }
+
+    /// Closes pools before this round grants anything: also those that a partition finds closed which was
+    /// just taken over. One that opens has its turn after what the round learns of limits.
+    fn close_pools(&mut self, wall: Millis, draft: &mut Draft) {
+        let mut last = BTreeMap::new();
+        for (id, event) in &self.pending {
+            if let Event::Pool { name, closed } = event {
+                last.insert((*id, Arc::clone(name)), *closed);
+            }
+        }
+        last.retain(|(id, _), closed| *closed && self.is_open(*id));
+        self.pending.retain(|(id, event)| match event {
+            Event::Pool { name, .. } => !last.contains_key(&(*id, Arc::clone(name))),
+            _ => true,
+        });
+        for (id, name) in last.into_keys() {
+            if let Some(partition) = self.partition_mut(id) {
+                let event = Event::Pool { name, closed: true };
+                draft.add(id, partition.step(wall, event));
+            }
+        }
     }
 
     /// Decides on what was not delivered; `others` says whether something was.
@@ -383,6 +410,10 @@ impl Owner {
                 let is_page = !round.commit.batch.progress.is_empty();
                 let most = self.options.operation_rows;
                 self.operating.pace.note(took, is_page, most);
+                let ended = round.commit.batch.ends.len();
+                let changed = round.commit.executions().count();
+                let most = self.options.step_items;
+                self.steps.written(took, (changed, ended), most);
                 self.tell(now, *round, bodies);
             }
             (Step::Committing(mut round), Reply::Fenced(lost)) => {
@@ -391,7 +422,7 @@ impl Owner {
                 self.write(now, *round);
             }
             (Step::Committing(round), Reply::Failed(failure)) if failure.refused => {
-                self.refused(now, *round, &failure);
+                self.refused(now, *round, &failure, took);
             }
             (Step::Committing(round), reply) => self.unknown(now, &round, reply),
             (Step::Idle, _) => {}

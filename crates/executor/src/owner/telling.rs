@@ -45,6 +45,16 @@ pub(super) struct Telling {
     pub(super) snapshots: Snapshots,
 }
 
+#[cfg(test)]
+impl Telling {
+    /// A pool that stays as it is: a try is under way, and not answered.
+    pub(super) fn know_pool(&mut self, name: &str, closed: bool) {
+        let mut pool = Pool::new();
+        (pool.closed, pool.unconfirmed) = (closed, 1);
+        self.pools.insert(name.to_owned(), pool);
+    }
+}
+
 impl Telling {
     pub(super) fn wake_at(&self) -> Option<Millis> {
         let pools = self.pools.values().filter(|pool| !pool.waiting.is_empty());
