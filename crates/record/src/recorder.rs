@@ -43,6 +43,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const MAX_WAITING: usize = 65_536;
 /// With so many waiting the writer does not wait for its interval to end.
 const MANY: usize = MAX_WAITING / 4;
+/// For how long whoever records waits for a file that takes nothing: a disk that hangs must not stop what is
+/// recorded.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes handed to the file at once, about.
 const PORTION: usize = 256 * 1024;
 
@@ -50,8 +53,8 @@ const PORTION: usize = 256 * 1024;
 ///
 /// Recording costs a push onto a list; a thread writes the list out at least every 20 ms. A
 /// process that is killed loses what it recorded since, and may leave half a line at the end.
-/// When the file takes no more (its disk is full), nothing is written from then on, that is said in the log,
-/// and the end of the role is not recorded: its process counts as killed.
+/// When the file takes no more (its disk is full, or hangs for 5 s), nothing is written from then on, that is
+/// said in the log, and the end of the role is not recorded: its process counts as killed.
 /// Clones write to the same file; dropping the last one writes out what is left.
 #[derive(Debug, Clone)]
 pub struct Recorder {
@@ -70,6 +73,8 @@ struct Inner {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
+    /// [`PATIENCE`].
+    patience: Duration,
     state: Mutex<State>,
     /// Wakes the writer: much to do, a flush, the end.
     work: Condvar,
@@ -88,24 +93,37 @@ struct State {
     hurry: bool,
     /// No recorder is left.
     closed: bool,
-    /// What went wrong first.
+    /// What went wrong first. Nothing is recorded from then on.
     problem: Option<String>,
+    /// The writer waits for its file, and nobody knows for how long.
+    hangs: bool,
 }
 
 impl Shared {
+    fn new(path: PathBuf, patience: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            path,
+            patience,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        })
+    }
+
     /// The state stays usable when a thread panicked with the lock: each change is one step.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds records that stay together, when there is room.
+    /// Adds records that stay together, when there is room; none after something went wrong, since what comes
+    /// after a hole proves nothing.
     fn add(&self, records: impl IntoIterator<Item = Record>) {
         let mut state = self.lock();
-        while state.waiting.len() >= MAX_WAITING {
-            state = self
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        while state.problem.is_none() && state.waiting.len() >= MAX_WAITING {
+            state = self.wait(state);
+        }
+        if state.problem.is_some() {
+            return;
         }
         let before = state.waiting.len();
         state.waiting.extend(records);
@@ -115,6 +133,31 @@ impl Shared {
         if before < MANY && after >= MANY {
             self.work.notify_one();
         }
+    }
+
+    /// Waits until the writer has written something, or gives the file up.
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let written = state.written;
+        let stands = |state: &mut State| state.written == written && state.problem.is_none();
+        let waited = self.done.wait_timeout_while(state, self.patience, stands);
+        let (mut state, wait) = waited.unwrap_or_else(PoisonError::into_inner);
+        if wait.timed_out() {
+            self.give_up(&mut state);
+        }
+        state
+    }
+
+    /// The file has taken nothing for too long.
+    fn give_up(&self, state: &mut State) {
+        let problem = format!("it has taken nothing for {:?}", self.patience);
+        tracing::error!(
+            error = %problem,
+            file = %self.path.display(),
+            "records cannot be written; none is from now on, and the history is not complete"
+        );
+        (state.problem, state.hangs) = (Some(problem), true);
+        state.waiting = Vec::new();
+        self.done.notify_all();
     }
 }
 
@@ -161,12 +204,7 @@ impl Recorder {
             path: path.clone(),
             source,
         })?;
-        let shared = Arc::new(Shared {
-            path: path.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        });
+        let shared = Shared::new(path.clone(), PATIENCE);
         let for_thread = Arc::clone(&shared);
         let writer = thread::Builder::new()
             .name("attune-recorder".to_owned())
@@ -197,7 +235,7 @@ impl Recorder {
         self.inner.shared.add(records);
     }
 
-    /// Blocks until everything recorded so far is in the file.
+    /// Blocks until everything recorded so far is in the file, or the file takes nothing more.
     ///
     /// # Errors
     /// When anything recorded since the start could not be written.
@@ -207,11 +245,8 @@ impl Recorder {
         let target = state.recorded;
         state.hurry = true;
         shared.work.notify_one();
-        while state.written < target {
-            state = shared
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        while state.written < target && state.problem.is_none() {
+            state = shared.wait(state);
         }
         match &state.problem {
             None => Ok(()),
@@ -243,9 +278,14 @@ impl Drop for Inner {
         if is_whole && !thread::panicking() {
             self.record_phase(ProcessPhase::Ended);
         }
-        self.shared.lock().closed = true;
+        let hangs = {
+            let mut state = self.shared.lock();
+            state.closed = true;
+            state.hangs
+        };
         self.shared.work.notify_one();
-        if let Some(writer) = self.writer.take() {
+        // A writer that waits for its file cannot be waited for: the process is to end.
+        if let Some(writer) = self.writer.take().filter(|_| !hangs) {
             // A panic of the writer was reported when it happened; nothing is left to do.
             let _ = writer.join();
         }
@@ -255,8 +295,8 @@ impl Drop for Inner {
 /// The writer: until the last recorder is gone, waits for an interval or a reason to hurry and
 /// writes out what has gathered.
 fn write_out(shared: &Shared, mut file: File) {
-    // Up to where the file has whole records, in bytes, and what has gone wrong.
-    let (mut whole, mut problem) = (0, None);
+    // Up to where the file has whole records, in bytes.
+    let mut whole = 0;
     loop {
         let mut state = shared.lock();
         while !state.hurry && !state.closed && state.waiting.len() < MANY {
@@ -273,11 +313,8 @@ fn write_out(shared: &Shared, mut file: File) {
         let last = state.closed;
         let records = mem::take(&mut state.waiting);
         drop(state);
-        // What comes after a hole proves nothing: the file ends as if its process had been killed.
-        let outcome = match &problem {
-            None => append(&mut file, &records, &mut whole),
-            Some(_) => Ok(()),
-        };
+        // Nothing comes after a problem: the file ends as if its process had been killed.
+        let (outcome, mut problem) = (append(&mut file, &records, &mut whole), None);
         if let Err(error) = outcome {
             let cut = file.set_len(whole);
             tracing::error!(
@@ -290,7 +327,13 @@ fn write_out(shared: &Shared, mut file: File) {
         }
         let mut state = shared.lock();
         state.written += records.len() as u64;
-        state.problem.clone_from(&problem);
+        state.hangs = false;
+        if state.problem.is_none() {
+            state.problem = problem;
+        }
+        if state.problem.is_some() {
+            state.waiting = Vec::new();
+        }
         shared.done.notify_all();
         if last {
             return;
@@ -319,208 +362,5 @@ fn write(file: &mut File, text: &mut Vec<u8>, whole: &mut u64) -> io::Result<()>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::now::now_ns;
-    use crate::read::read_dir;
-    use attune_core::{ActionId, Attempt, ExecutionId};
-
-    fn start(n: i64) -> Record {
-        Record::Start {
-            execution_id: ExecutionId(n),
-            attempt: Attempt(1),
-            action_id: ActionId(7),
-            t_ns: now_ns(),
-        }
-    }
-
-    #[test]
-    fn the_life_of_a_role_begins_and_ends_its_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::of_role(dir.path(), "api").unwrap();
-        let other = recorder.clone();
-        recorder.record(start(1));
-        drop(recorder);
-        other.record_phase(ProcessPhase::Stopping);
-        other.flush().unwrap();
-        let phases = || {
-            let records = read_dir(dir.path()).unwrap().map(Result::unwrap);
-            let phase = |record| match record {
-                Record::Process { role, phase, .. } if role == "api" => Some(phase),
-                _ => None,
-            };
-            records.map(phase).collect::<Vec<_>>()
-        };
-        let lives = [
-            Some(ProcessPhase::Began),
-            None,
-            Some(ProcessPhase::Stopping),
-        ];
-        assert_eq!(phases(), lives);
-        drop(other);
-        assert_eq!(phases()[3..], [Some(ProcessPhase::Ended)]);
-    }
-
-    #[test]
-    fn a_file_that_takes_no_more_ends_with_a_whole_record_and_no_end_of_its_role() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("api-1-a.jsonl");
-        let shared = Shared {
-            path: path.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        };
-        let mut whole = 0;
-        let mut file = File::create(&path).unwrap();
-        append(&mut file, &[start(1)], &mut whole).unwrap();
-        assert_eq!(file.metadata().unwrap().len(), whole);
-        // Opened for reading, it takes nothing, as a full disk does.
-        let file = File::open(&path).unwrap();
-        shared.add([start(2)]);
-        shared.lock().closed = true;
-        write_out(&shared, file);
-        assert!(shared.lock().problem.is_some());
-        let inner = Inner {
-            shared: Arc::new(shared),
-            writer: None,
-            role: Some("api".to_owned()),
-        };
-        let shared = Arc::clone(&inner.shared);
-        drop(inner);
-        assert_eq!(shared.lock().waiting.len(), 0, "no end is recorded");
-    }
-
-    #[test]
-    fn everything_from_several_threads_is_in_the_file_in_each_ones_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(dir.path(), "worker").unwrap();
-        let threads: Vec<_> = (0..4_i64)
-            .map(|thread| {
-                let recorder = recorder.clone();
-                thread::spawn(move || {
-                    // More than fits in memory at once, so that the bound is met.
-                    for n in 0..30_000 {
-                        recorder.record(start(thread * 100_000 + n));
-                    }
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        drop(recorder);
-        let mut next = [0_i64; 4];
-        for record in read_dir(dir.path()).unwrap() {
-            let Record::Start {
-                execution_id: ExecutionId(id),
-                ..
-            } = record.unwrap()
-            else {
-                panic!("only starts were recorded");
-            };
-            let thread = usize::try_from(id / 100_000).unwrap();
-            assert_eq!(id % 100_000, next[thread]);
-            next[thread] += 1;
-        }
-        assert_eq!(next, [30_000; 4]);
-    }
-
-    #[test]
-    fn a_flush_makes_records_readable_while_recording_goes_on() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(&dir.path().join("new"), "client").unwrap();
-        recorder.flush().unwrap();
-        recorder.record(start(1));
-        recorder.record(start(2));
-        recorder.flush().unwrap();
-        assert_eq!(
-            std::fs::read_to_string(recorder.path())
-                .unwrap()
-                .lines()
-                .count(),
-            2
-        );
-        let name = recorder
-            .path()
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        assert!(
-            name.starts_with(&format!("client-{}-", std::process::id())),
-            "{name}"
-        );
-        recorder.record(start(3));
-        let path = recorder.path().to_owned();
-        drop(recorder);
-        assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 3);
-    }
-
-    #[test]
-    fn records_reach_the_file_without_a_flush() {
-        let dir = tempfile::tempdir().unwrap();
-        let recorder = Recorder::create(dir.path(), "worker").unwrap();
-        recorder.record(start(1));
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        let mut state = recorder.inner.shared.lock();
-        while state.written == 0 {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            assert!(!left.is_zero(), "the writer never wrote");
-            state = recorder
-                .inner
-                .shared
-                .done
-                .wait_timeout(state, left)
-                .unwrap()
-                .0;
-        }
-        drop(state);
-        assert_eq!(
-            std::fs::read_to_string(recorder.path())
-                .unwrap()
-                .lines()
-                .count(),
-            1
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_written_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("file");
-        std::fs::write(&file, "").unwrap();
-        let error = Recorder::create(&file, "worker").unwrap_err();
-        assert!(matches!(error, RecordError::Create { .. }), "{error}");
-
-        // A file that is opened for reading refuses every write, like a full disk.
-        let shared = Arc::new(Shared {
-            path: file.clone(),
-            state: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        });
-        let for_thread = Arc::clone(&shared);
-        let read_only = File::open(&file).unwrap();
-        let writer = thread::spawn(move || write_out(&for_thread, read_only));
-        let recorder = Recorder {
-            inner: Arc::new(Inner {
-                shared,
-                writer: Some(writer),
-                role: None,
-            }),
-        };
-        recorder.record(start(1));
-        assert!(matches!(
-            recorder.flush().unwrap_err(),
-            RecordError::Incomplete { .. }
-        ));
-    }
-
-    #[test]
-    fn the_clock_does_not_go_back() {
-        let times: Vec<_> = (0..1000).map(|_| now_ns()).collect();
-        assert!(times.is_sorted() && times[0] > 0);
-    }
-}
+#[path = "recorder_tests.rs"]
+mod tests;
