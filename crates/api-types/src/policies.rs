@@ -49,8 +49,9 @@ pub struct PolicyShown {
     /// The document as it was stored last.
     #[serde(flatten)]
     pub policy: PolicyView,
-    /// Where it is in force.
-    pub in_force: PolicyProgress,
+    /// Where it is in force; not told of an action's, which is no part of the set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<PolicyProgress>,
     /// Of an action: its policy with what it inherits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<words::ActionPolicy>)]

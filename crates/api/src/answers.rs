@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tracing::error;
 
 use crate::error::ApiError;
+use crate::routes::lost_task;
 
 /// All large answers that are being put together or wait to be read may have so many bytes.
 const MEMORY: usize = 64 * 1024 * 1024;
@@ -26,6 +27,9 @@ const UNIT: usize = 1024;
 /// How many pages with long parts are put together at once: their rows need several times the
 /// bytes of the answer.
 const BUILDERS: usize = 2;
+/// How many questions are asked of the store at once whose answers may take it long where much waits: fewer than
+/// it answers at once, so that submissions do not wait behind them.
+const QUESTIONS: usize = 2;
 /// How long a request waits for memory before it is refused.
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -34,6 +38,7 @@ pub(crate) struct AnswerMemory {
     units: Arc<Semaphore>,
     units_of_small: Arc<Semaphore>,
     builders: Semaphore,
+    questions: Arc<Semaphore>,
 }
 
 /// Memory for one answer; freed when the client has read it, or is gone.
@@ -45,6 +50,7 @@ impl AnswerMemory {
             units: Arc::new(Semaphore::new(MEMORY / UNIT)),
             units_of_small: Arc::new(Semaphore::new(MEMORY_OF_SMALL / UNIT)),
             builders: Semaphore::new(BUILDERS),
+            questions: Arc::new(Semaphore::new(QUESTIONS)),
         }
     }
 
@@ -74,6 +80,33 @@ impl AnswerMemory {
             Ok(permit) => Ok(permit.expect("nobody closes this semaphore")),
             Err(_) => Err(overloaded()),
         }
+    }
+
+    /// Asks the store something that it may have to look through much for, when it is its turn. Whoever asked may
+    /// be gone before the answer is there: the store goes on, and so the next question waits for it.
+    ///
+    /// # Errors
+    /// 503 when too many others ask; the question's own.
+    pub(crate) async fn ask<T, E>(
+        &self,
+        question: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, ApiError>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+        ApiError: From<E>,
+    {
+        let turn = Arc::clone(&self.questions).acquire_owned();
+        let turn = tokio::time::timeout(WAIT, turn).await.map_err(|_| {
+            let words = "too many others ask for lists and counts; ask again later";
+            ApiError::unavailable("OVERLOADED", words)
+        })?;
+        let asked = tokio::spawn(async move {
+            let answer = question.await;
+            drop(turn);
+            answer
+        });
+        Ok(asked.await.map_err(lost_task)??)
     }
 }
 
@@ -227,5 +260,29 @@ mod tests {
         };
         let (refused, waited) = tokio::join!(waits, small);
         assert!(refused.is_err() && waited.is_zero(), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_counts_until_it_is_answered_whoever_has_left() {
+        let memory = AnswerMemory::new();
+        let (answer, _) = tokio::sync::broadcast::channel::<()>(1);
+        let question = || {
+            let mut answered = answer.subscribe();
+            async move {
+                let _ = answered.recv().await;
+                Ok::<_, ApiError>(())
+            }
+        };
+        for _ in 0..QUESTIONS {
+            // Who asks leaves after a second.
+            let asked = memory.ask(question());
+            let left = tokio::time::timeout(Duration::from_secs(1), asked).await;
+            assert!(left.is_err());
+        }
+        let refused = memory.ask(question()).await.unwrap_err();
+        assert_eq!(refused.detail.code, "OVERLOADED");
+        answer.send(()).unwrap();
+        let ready = async { Ok::<_, ApiError>(7) };
+        assert_eq!(memory.ask(ready).await.ok(), Some(7));
     }
 }

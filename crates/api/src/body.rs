@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use attune_core::plain;
 use attune_core::strict::{self, Strict};
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::Request;
@@ -216,11 +217,9 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
                 let problem = error.inner().to_string();
                 let words = if problem.starts_with("number out of range") {
                     "the number is out of range"
-                } else if problem.contains("surrogate") || problem.contains("hex escape") {
-                    "the text has half of a surrogate pair (`\\ud800` to `\\udfff`); write both halves, or the \
-                     character itself"
                 } else {
-                    "a text, or an object with one member, is expected here"
+                    plain::half_pair(&problem)
+                        .unwrap_or("a text, or an object with one member, is expected here")
                 };
                 wrong_form(&path, words)
             }

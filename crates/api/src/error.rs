@@ -49,6 +49,13 @@ impl ApiError {
         Reject::field(field, message).into()
     }
 
+    /// What is wrong with one of the `documents` of a list, with its place.
+    pub(crate) fn in_document(mut self, number: usize) -> Self {
+        let field = self.detail.field.unwrap_or_default();
+        self.detail.field = Some(format!("documents.{number}.{field}"));
+        self
+    }
+
     /// Trying again may help.
     pub(crate) fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, code, message);

@@ -55,21 +55,26 @@ impl KnownPolicies {
 }
 
 /// Checks an action with what it would inherit; the version of the set under which it is so.
-pub(crate) async fn check_action(ports: &Ports, spec: &ActionSpec) -> Result<i64, ApiError> {
-    let stored = ports.partitions.policies(None).await?.unwrap_or_default();
-    stored.set().0.check(spec)?;
-    Ok(stored.version)
+pub(crate) async fn check_action(
+    ports: &Ports,
+    known: &KnownPolicies,
+    spec: &ActionSpec,
+) -> Result<i64, ApiError> {
+    let set = known.read(ports).await?;
+    set.check(spec)?;
+    Ok(set.version)
 }
 
 /// Applies an action, if what it inherits goes together with it.
 pub(crate) async fn apply_action(
     ports: &Ports,
+    known: &KnownPolicies,
     spec: &ActionSpec,
     partitions: u16,
     who: &str,
 ) -> Result<Applied, ApiError> {
     for _ in 0..TRIES {
-        let under = check_action(ports, spec).await?;
+        let under = check_action(ports, known, spec).await?;
         let applied = ports
             .policies
             .apply_action_under(spec, partitions, who, under);
@@ -85,10 +90,24 @@ pub(crate) async fn apply_action(
 pub(crate) struct Asked {
     /// About whom, each once, and what is said from then on; nothing to take it back.
     pub(crate) documents: Vec<(PolicyTarget, Option<Content>)>,
+    /// Whether they come in a list: a refusal names the one that it is about.
+    pub(crate) is_list: bool,
     /// The version that the one document must have now, if that is asked.
     pub(crate) if_version: Option<IfVersion>,
     pub(crate) who: String,
     pub(crate) reason: Option<String>,
+}
+
+impl Asked {
+    /// A refusal that is about one of the documents, with the place of its field.
+    fn refusal_of(&self, target: &PolicyTarget, error: impl Into<ApiError>) -> ApiError {
+        let number = self.documents.iter().position(|(it, _)| it == target);
+        let error: ApiError = error.into();
+        match number.filter(|_| self.is_list) {
+            Some(number) => error.in_document(number),
+            None => error,
+        }
+    }
 }
 
 /// Which version a document must have for it to be changed.
@@ -172,6 +191,12 @@ pub(crate) async fn store(
     Err(too_busy())
 }
 
+/// There is no document of a target.
+pub(crate) fn unknown(target: &PolicyTarget) -> ApiError {
+    let words = format!("there is no policy document of {target}");
+    ApiError::new(StatusCode::NOT_FOUND, "UNKNOWN_POLICY", words)
+}
+
 fn too_busy() -> ApiError {
     let words = "actions and policies are being changed by others all the time; nothing was done, repeat it";
     ApiError::new(StatusCode::CONFLICT, "CONFLICT", words)
@@ -193,7 +218,8 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
     for (target, content) in &asked.documents {
         let change = match (target, content) {
             (PolicyTarget::Action(action_ref), content) => {
-                let changed = changed_action(ports, action_ref, content.as_ref()).await?;
+                let changed = changed_action(ports, action_ref, content.as_ref()).await;
+                let changed = changed.map_err(|error| asked.refusal_of(target, error))?;
                 changed.map(|(before, spec)| {
                     let (before, after) = (document_of(&before), document_of(&spec));
                     specs.insert(action_ref.clone(), spec.clone());
@@ -203,6 +229,10 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
                 })
             }
             (_, content) => {
+                let is_there = stored.find(target).is_some_and(|it| it.document.is_some());
+                if content.is_none() && !is_there {
+                    return Err(unknown(target));
+                }
                 set.put(target, content.clone());
                 changed_document(&stored, target, content.as_ref())
             }
@@ -213,7 +243,7 @@ async fn plan(ports: &Ports, asked: &Asked) -> Result<Option<Plan>, ApiError> {
         }
     }
     check_bounds(&stored, &documents)?;
-    check_actions(ports, &set, &asked.documents, &specs).await?;
+    check_actions(ports, &set, asked, &specs).await?;
     let unchanged = asked.documents.len() - documents.len();
     let changes = PolicyChanges {
         request_id: RequestId::fresh(),
@@ -359,14 +389,16 @@ fn check_bounds(
 async fn check_actions(
     ports: &Ports,
     set: &PolicySet,
-    asked: &[(PolicyTarget, Option<Content>)],
+    asked: &Asked,
     specs: &BTreeMap<ActionRef, ActionSpec>,
 ) -> Result<(), ApiError> {
     for spec in specs.values() {
-        set.check(spec)?;
+        let target = PolicyTarget::Action(spec.action_ref.clone());
+        let refusal = |reject| asked.refusal_of(&target, reject);
+        set.check(spec).map_err(refusal)?;
     }
-    let defaults: Vec<_> = asked
-        .iter()
+    let documents = asked.documents.iter();
+    let defaults: Vec<_> = documents
         .filter(|(target, _)| matches!(target, PolicyTarget::Global | PolicyTarget::Pack(_)))
         .collect();
     if defaults.is_empty() {
@@ -381,9 +413,16 @@ async fn check_actions(
         for action in &actions {
             let spec = specs.get(&action.spec.action_ref).unwrap_or(&action.spec);
             packs.insert(spec.action_ref.pack().to_owned());
-            if defaults.iter().any(|(it, _)| it.covers(&spec.action_ref)) {
-                set.check(spec)?;
-            }
+            let covering = |(it, _): &&&(PolicyTarget, _)| it.covers(&spec.action_ref);
+            let mut covering = defaults.iter().filter(covering);
+            let Some((first, _)) = covering.next() else {
+                continue;
+            };
+            set.check(spec).map_err(|reject| match covering.next() {
+                // What an action inherits of two does not say which of them it is from.
+                Some(_) => reject.into(),
+                None => asked.refusal_of(first, reject),
+            })?;
         }
     }
     for (target, content) in defaults {
@@ -395,7 +434,7 @@ async fn check_actions(
                 "`target`: there is no pack `{pack}`: a pack is what stands before the first dot of an \
                  action's ref; apply an action of it first"
             );
-            return Err(ApiError::field("target", words));
+            return Err(asked.refusal_of(target, Reject::field("target", words)));
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use attune_store::{Cursor, StatsCursor};
 use axum::extract::Query;
 use axum::http::Uri;
 use chrono::DateTime;
+use percent_encoding::percent_decode_str;
 
 use crate::error::ApiError;
 
@@ -22,6 +23,13 @@ impl Params {
     /// # Errors
     /// 422 when it is not one.
     pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
+        // What is read below would have other letters in the place of these, and be stored so.
+        let escaped = percent_decode_str(uri.query().unwrap_or_default());
+        if escaped.decode_utf8().is_err() {
+            let words =
+                "the query string is not UTF-8: escape the bytes of its UTF-8 (%C3%A9 for é)";
+            return Err(ApiError::field("query", words));
+        }
         Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map(|Query(pairs)| Self(pairs))
             .map_err(|error| ApiError::field("query", format!("the query string: {error}")))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use attune_core::ActionSpec;
 use attune_core::plain::plain;
-use attune_core::strict::Strict;
+use attune_core::strict::{self, Strict};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -167,10 +167,10 @@ impl Wrong {
 
 fn judge(value: &Value) -> Result<ActionSpec, Wrong> {
     let spec: ActionSpec = serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
-        let path = error.path().to_string();
+        let path = strict::place(error.path());
         let said = error.inner().to_string();
         let problem = plain(&said);
-        if path == "." {
+        if path.is_empty() {
             let missing = said.strip_prefix("missing field `");
             let name = missing.and_then(|name| name.strip_suffix('`'));
             return Wrong {

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use attune_api_types::ActionView;
 use attune_core::ActionRef;
 use attune_core::policy::EventKind;
 use clap::Args;
@@ -37,6 +38,14 @@ pub(super) async fn execute(http: &Http, arguments: EventsArguments) -> Result<O
         ("kind", (!kinds.is_empty()).then(|| kinds.join(","))),
     ];
     let mut response = http.listen("/events", &query).await?;
+    if let Some(action_ref) = &arguments.action {
+        let view: Option<ActionView> = http.get(&format!("/actions/{action_ref}"), &[]).await.ok();
+        if view.is_some_and(|view| view.spec.policy.events.is_none()) {
+            let note = "its policy asks for no events (`policy.events`): nothing is told of it until it does";
+            // Whoever does not read it listens all the same.
+            let _ = writeln!(std::io::stderr(), "{action_ref}: {note}");
+        }
+    }
     let (mut events, mut left) = (Events::default(), arguments.count.unwrap_or(u64::MAX));
     while left > 0 {
         let chunk = response.chunk().await;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attune_api_types::{ErrorBody, ErrorDetail};
+use reqwest::header::IF_MATCH;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -200,6 +201,19 @@ impl Http {
     ) -> Result<T, CallError> {
         self.send(self.client.put(self.url(path, query)?).json(body))
             .await
+    }
+
+    /// Puts `body` at `path` if what is there has this version still.
+    pub(super) async fn put_over<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, Option<String>)],
+        version: i64,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, CallError> {
+        let request = self.client.put(self.url(path, query)?).json(body);
+        let request = request.header(IF_MATCH, format!("\"{version}\""));
+        self.send(request).await
     }
 
     /// Deletes `path`, with the parameters of `query` that have a value.

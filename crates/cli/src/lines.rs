@@ -1,7 +1,7 @@
 //! Files of submissions: one in JSON on each line.
 
 use attune_core::plain::plain;
-use attune_core::strict::Strict;
+use attune_core::strict::{self, Strict};
 use attune_core::{RequestId, Submission};
 use serde_json::error::Category;
 
@@ -48,7 +48,7 @@ fn read(text: &[u8]) -> Result<Submission, String> {
         if matches!(error.classify(), Category::Syntax | Category::Eof) {
             return format!("not JSON from column {} on", error.column());
         }
-        let place = if path == "." {
+        let place = if path.is_empty() {
             String::new()
         } else {
             format!("`{path}`: ")
@@ -56,10 +56,10 @@ fn read(text: &[u8]) -> Result<Submission, String> {
         format!("{place}{} (column {})", plain(problem), error.column())
     };
     let submission: Submission = serde_path_to_error::deserialize(Strict(&mut deserializer))
-        .map_err(|error| explain(error.path().to_string(), error.inner()))?;
+        .map_err(|error| explain(strict::place(error.path()), error.inner()))?;
     deserializer
         .end()
-        .map_err(|error| explain(".".to_owned(), &error))?;
+        .map_err(|error| explain(String::new(), &error))?;
     submission.check().map_err(|reject| reject.message)?;
     Ok(submission)
 }

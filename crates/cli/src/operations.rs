@@ -6,15 +6,16 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use attune_api_types::{
-    ActionApplied, ActionView, InForce, OperationFilter, OperationName, OperationPreview,
-    OperationRequest, OperationState, OperationView,
+    ActionView, InForce, OperationFilter, OperationName, OperationPreview, OperationRequest,
+    OperationState, OperationView, PolicyApplied, PolicyShown,
 };
-use attune_core::{ActionRef, ExecutionId, Priority, RequestId};
+use attune_core::{ActionPolicy, ActionRef, ExecutionId, PolicyTarget, Priority, RequestId};
 use clap::Args;
 use reqwest::Method;
+use serde_json::json;
 
 use super::http::{CallError, Http};
-use super::{EXIT_CODES, Exit, Failure, NOBODY, Output};
+use super::{EXIT_CODES, Exit, Failure, NOBODY, Output, policies};
 
 /// How often it is asked how far an operation is.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -402,19 +403,43 @@ fn bar(matched: u64, expected: u64) -> String {
     )
 }
 
+/// The policy of an action, as it was shown.
+fn policy_of(shown: &PolicyShown) -> Result<ActionPolicy, Failure> {
+    let document = shown.policy.document.as_ref();
+    let policy = document.and_then(|document| document.policy.clone());
+    match policy {
+        None => Ok(ActionPolicy::default()),
+        Some(policy) => serde_json::from_value(policy).map_err(|error| {
+            Failure::usage(format!(
+                "the policy has fields that this program does not know; use one of the server's release: {error}"
+            ))
+        }),
+    }
+}
+
 /// Changes the limit of an action in its policy.
 pub(super) async fn set_limit(
     http: &Http,
     of: LimitArguments,
     json: bool,
 ) -> Result<Output, Failure> {
-    let path = format!("/actions/{}", of.action_ref);
-    let view: ActionView = http.get(&path, &[]).await?;
-    let mut spec = view.spec;
-    let earlier = spec.policy.concurrency.limit;
-    spec.policy.concurrency.limit = of.limit.0;
+    let path = policies::path_of(&PolicyTarget::Action(of.action_ref.clone()));
+    let shown: PolicyShown = match http.get(&path, &[]).await {
+        Err(CallError::Refused(detail)) if detail.code == "UNKNOWN_POLICY" => {
+            // There is no such action, or it says nothing: whichever, this tells.
+            let path = format!("/actions/{}", of.action_ref);
+            let _: ActionView = http.get(&path, &[]).await?;
+            return Err(Failure::usage(detail.message));
+        }
+        shown => shown?,
+    };
+    let mut policy = policy_of(&shown)?;
+    let earlier = std::mem::replace(&mut policy.concurrency.limit, of.limit.0);
     let query = [("who", Some(super::who(&of.who).to_owned()))];
-    let applied: ActionApplied = http.put(&path, &query, &spec).await?;
+    let body = json!({"policy": policy});
+    // Whatever somebody else changes meanwhile is not to be undone by this.
+    let version = shown.policy.version;
+    let applied: PolicyApplied = http.put_over(&path, &query, version, &body).await?;
     let shown = |limit: Option<u32>| limit.map_or_else(|| "none".to_owned(), |it| it.to_string());
     let output = if json {
         Output::json(&applied)

@@ -84,8 +84,8 @@ pub(super) async fn change(
     } else {
         Output::text(said(&applied, &name))
     };
-    Ok(match (applied.applied, applied.pending_reason) {
-        (InForce::Pending, Some(reason)) => {
+    Ok(match applied.pending_reason {
+        Some(reason) if json => {
             let note = format!("it is stored, and comes into force by itself: {reason}");
             output.with(Exit::Done, vec![note])
         }
@@ -107,6 +107,17 @@ fn said(applied: &PauseApplied, name: &str) -> String {
         (Some(_), None) => format!("{name} is resumed"),
         (None, None) => format!("{name} was not held by itself"),
     };
+    text.push_str(&match (applied.applied, &applied.pending_reason) {
+        (InForce::Now, _) => "; in force everywhere".to_owned(),
+        (InForce::Pending, reason) => format!(
+            "; NOT in force everywhere yet, it comes by itself: {}",
+            one_line(
+                reason
+                    .as_deref()
+                    .unwrap_or("some executors have not answered")
+            )
+        ),
+    });
     for other in &applied.also_held_by {
         text.push_str(&format!("\nit is still held: {}", one(other)));
     }
@@ -221,7 +232,7 @@ mod tests {
         };
         assert_eq!(
             said(&applied, "pack core"),
-            "pack core is resumed\nit is still held: paused by ann with all: a new host"
+            "pack core is resumed; in force everywhere\nit is still held: paused by ann with all: a new host"
         );
     }
 }

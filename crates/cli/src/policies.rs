@@ -7,7 +7,7 @@ use attune_api_types::{
     InForce, PolicyApplied, PolicyList, PolicyProgress, PolicyRequest, PolicyShown, PolicyVersions,
     PolicyView,
 };
-use attune_core::strict::Strict;
+use attune_core::strict::{self, Strict};
 use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
 use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
@@ -73,7 +73,7 @@ enum PolicyCommand {
     /// List the versions of a document, the newest first: who changed it, when and why.
     #[command(after_help = EXIT_CODES)]
     History(Named),
-    /// Take a document back.
+    /// Take a document back. An action has no policy of its own then: no limit, whatever it was applied with.
     #[command(after_help = EXIT_CODES)]
     Remove {
         #[command(flatten)]
@@ -161,11 +161,21 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
         PolicyCommand::List => list(http, json).await,
         PolicyCommand::History(of) => history(http, &of.target()?, json).await,
         PolicyCommand::Remove { of, by } => {
-            let path = path_of(&of.target()?);
+            let target = of.target()?;
             let who = Some(super::who(&by.who).to_owned());
             let query = [("who", who), ("reason", by.reason)];
-            let removed: PolicyApplied = http.delete(&path, &query).await?;
-            Ok(output(&removed, json))
+            let removed: PolicyApplied = http.delete(&path_of(&target), &query).await?;
+            let output = output(&removed, json);
+            Ok(match target {
+                PolicyTarget::Action(action_ref) if !removed.changed.is_empty() => {
+                    let note = format!(
+                        "{action_ref} has no limit now, nor anything else but what it inherits: `attune policy \
+                         apply --version N action {action_ref}` brings an older policy back"
+                    );
+                    output.with(Exit::Done, vec![note])
+                }
+                _ => output,
+            })
         }
     }
 }
@@ -253,9 +263,9 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
 fn document(value: &Value) -> Result<(PolicyTarget, PolicyDocument), String> {
     let document: PolicyDocument =
         serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
-            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            let (path, problem) = (strict::place(error.path()), error.inner().to_string());
             match path.as_str() {
-                "." => problem,
+                "" => problem,
                 path => format!("{path}: {problem}"),
             }
         })?;
@@ -386,10 +396,11 @@ async fn show(http: &Http, target: &PolicyTarget, json: bool) -> Result<Output, 
         return Ok(Output::json(&shown));
     }
     let policy = &shown.policy;
+    let progress = shown.in_force.as_ref();
     let mut text = format!(
-        "# version {}, {}\n# {}\n",
+        "# version {}{}\n# {}\n",
         policy.version,
-        in_force(&shown.in_force),
+        progress.map_or_else(String::new, |progress| format!(", {}", in_force(progress))),
         by_line(policy)
     );
     text.push_str(&written(&policy.document));

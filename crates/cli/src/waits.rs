@@ -54,15 +54,16 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
             waits: Some(queued(record, &around(http, record).await, Utc::now())),
             worker: None,
         },
-        Status::Requested if next_try(record, Utc::now()).is_some() => Remarks {
-            waits: next_try(record, Utc::now()),
-            worker: None,
-        },
         Status::Requested => Remarks {
-            waits: Some(match kept(http, record).await {
-                Some(words) => words,
-                None => requested(record, &around(http, record).await),
-            }),
+            waits: Some(
+                match kept(http, record)
+                    .await
+                    .or_else(|| next_try(record, Utc::now()))
+                {
+                    Some(words) => words,
+                    None => requested(record, &around(http, record).await),
+                },
+            ),
             worker: None,
         },
         Status::Running => {
@@ -85,7 +86,7 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
     }
 }
 
-/// For what an execution waits that keeps its slot until it is tried again.
+/// For what an execution waits that keeps its slot until it is tried again, as far as its row says.
 fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
     let until = record.not_before.filter(|until| *until > now)?;
     record.last_error.as_ref()?;
@@ -95,7 +96,7 @@ fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
     ))
 }
 
-/// For what an execution waits that keeps its slot and whose next try is due: its executor knows.
+/// For what an execution waits that keeps its slot: its executor knows whether more than the time keeps it.
 async fn kept(http: &Http, record: &Execution) -> Option<String> {
     record.last_error.as_ref()?;
     let path = format!("/executions/{}/explain", record.id);

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 
+use crate::plain;
 use crate::reject::Reject;
 
 /// How deep parameters may be nested.
@@ -134,7 +135,8 @@ fn check(field: &str, text: &str, unique_keys: bool) -> Result<(), Reject> {
     checked.map_err(|error| {
         let place = path.join(".");
         let message = error.to_string();
-        let problem = message.split(" at line ").next().unwrap_or(&message);
+        let problem = plain::half_pair(&message)
+            .unwrap_or_else(|| message.split(" at line ").next().unwrap_or(&message));
         Reject::field(&*place, format!("`{place}`: {problem}"))
     })
 }

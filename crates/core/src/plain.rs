@@ -30,6 +30,16 @@ pub fn plain(said: &str) -> Cow<'_, str> {
     }
 }
 
+/// What is to be said of half of a surrogate pair, if that is what the parser of JSON found.
+#[must_use]
+pub fn half_pair(said: &str) -> Option<&'static str> {
+    let is_half = said.contains("surrogate") || said.contains("hex escape");
+    is_half.then_some(
+        "the text has half of a surrogate pair (`\\ud800` to `\\udfff`); write both halves, or the \
+         character itself",
+    )
+}
+
 /// A value as serde names it: `integer `-1``, `string "x"`, `sequence`.
 fn kind(found: &str) -> Cow<'_, str> {
     let written = |quoted: &str| quoted.trim_matches('`').to_owned().into();

@@ -325,8 +325,13 @@ fn check_stored(field: &str, path: &Path) -> Result<(), Reject> {
     Err(Reject::field(field, words))
 }
 
-/// Checks that the parameters of an action can have such a place.
+/// Checks that an execution of an action can say something at such a place.
 fn check_path(field: &str, path: &Path, parameters: Option<&Value>) -> Result<(), Reject> {
+    if let Some(most) = path.exceeds() {
+        let words =
+            format!("`{field}` names a place by more than {most} bytes; take a shorter name");
+        return Err(Reject::field(field, words));
+    }
     if parameters.is_none_or(|schema| path.schema(schema) != InSchema::Absent) {
         return Ok(());
     }

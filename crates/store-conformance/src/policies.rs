@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use attune_core::policy::Content;
-use attune_core::{PolicyScope, PolicyTarget, Priority, RequestId};
+use attune_core::{ActionPolicy, PolicyScope, PolicyTarget, Priority, RequestId};
 use attune_store::audit::what;
 use attune_store::{
     Batch, DocumentChange, PolicyChanges, PolicyOutcome, PolicyVersion, Store, StoredPolicies,
@@ -239,7 +239,14 @@ pub async fn the_policy_of_an_action_is_changed_in_the_action(store: Arc<dyn Sto
         .collect();
     assert_eq!(seen, [(2, Some(set_version), "ann"), (1, None, "bob")]);
     assert_eq!(history[0].document.as_ref().map(limit_of), Some(json!(4)));
-    assert_eq!(store.policy_changes(action.id).await.unwrap().len(), 2);
+    // Taken back, the action has a policy without limits.
+    wanted.policy = ActionPolicy::default();
+    let taken_back = DocumentChange::Action(Box::new(wanted));
+    change(&store, &of, taken_back).await;
+    let log = store.audit_log(None, 2).await.unwrap();
+    let entries: Vec<_> = log.iter().map(|entry| entry.what.as_str()).collect();
+    assert_eq!(entries, [what::POLICY_REMOVE, what::POLICY_APPLY]);
+    assert_eq!(store.policy_changes(action.id).await.unwrap().len(), 3);
     let unknown = PolicyTarget::Action(ref_in(0, "unknown"));
     assert_eq!(store.policy_versions(&unknown, None, 10).await.unwrap(), []);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use attune_core::policy::{Cost, QueueBounds};
+use attune_core::policy::{Cost, OnFull, OnLimit, QueueBounds};
 use attune_core::{ActionId, QueueStats};
 
 use super::support::World;
@@ -77,7 +77,7 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     let mut spec = action.spec.clone();
     spec.policy.queue = QueueBounds {
         ordering: None,
-        on_full: None,
+        on_full: Some(OnFull::DropOldest),
         max_length: Some(7),
         timeout_seconds: Some(70),
     };
@@ -94,9 +94,12 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
     let one = store.find_by_action(action.id).await.unwrap().unwrap();
     assert_eq!(one.bounds, spec.policy.queue);
     assert_eq!((one.grouped, page.rows[1].grouped), (true, false));
+    assert!(!one.replaces);
     // Of those that take more than one likewise.
     spec.policy.concurrency.group_by.clear();
     spec.policy.concurrency.group_limit = None;
+    spec.policy.queue.on_full = None;
+    spec.policy.concurrency.on_limit = Some(OnLimit::ReplaceWaiting);
     for max in [Some(2), None] {
         spec.policy.concurrency.limit = Some(2);
         spec.policy.concurrency.cost = max.map(|max| Cost {
@@ -106,7 +109,7 @@ pub async fn snapshots_have_the_bounds_of_their_queue(store: Arc<dyn Store>) {
         });
         store.apply_action(&spec, 4, "test").await.unwrap();
         let one = store.find_by_action(action.id).await.unwrap().unwrap();
-        assert_eq!(one.grouped, max.is_some());
+        assert_eq!((one.grouped, one.replaces), (max.is_some(), true));
     }
     assert_eq!(
         (page.rows[1].pool.as_str(), one.pool.as_str()),

@@ -244,7 +244,7 @@ async fn change(pool: &PgPool, changes: &PolicyChanges) -> Result<PolicyOutcome,
             reason: changes.reason.as_deref(),
         };
         let (version, at) = new.add(&mut transaction).await?;
-        entries.push(changes.audit(target, before, after.clone()));
+        entries.push(changes.audit((target, change), before, after.clone()));
         versions.push(PolicyVersion {
             target: target.clone(),
             version,

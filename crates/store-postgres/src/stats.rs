@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use sqlx::Row as _;
@@ -93,10 +92,7 @@ impl StatsStore for PostgresStore {
 
 fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
     let count = |name: &str| row.try_get::<i64, _>(name).map(i64::unsigned_abs);
-    let bound = |name: &str| -> Result<_, Failure> {
-        let value: Option<i64> = row.try_get(name)?;
-        Ok(value.and_then(|value| u32::try_from(value).ok()))
-    };
+    let bounds: Option<String> = row.try_get("bounds")?;
     let max_concurrent: Option<i32> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
@@ -113,12 +109,9 @@ fn stored(row: &PgRow) -> Result<StoredStats, Failure> {
             total_expired: count("total_expired")?,
         },
         last_updated: time::time(row, "last_updated")?,
-        bounds: QueueBounds {
-            max_length: bound("max_length")?,
-            timeout_seconds: bound("timeout_seconds")?,
-            ..QueueBounds::default()
-        },
+        bounds: StoredStats::bounds_of(bounds.as_deref()),
         grouped: row.try_get("grouped")?,
         counted: row.try_get("counted")?,
+        replaces: row.try_get("replaces")?,
     })
 }

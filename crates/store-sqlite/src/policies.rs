@@ -244,7 +244,7 @@ async fn change(
             reason: changes.reason.clone(),
         };
         let (version, at) = new.add(&mut *connection).await?;
-        entries.push(changes.audit(target, before, after.clone()));
+        entries.push(changes.audit((target, change), before, after.clone()));
         versions.push(PolicyVersion {
             target: target.clone(),
             version,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::policy::QueueBounds;
 use attune_core::{ActionId, QueueStats};
 use attune_store::{StatsCursor, StatsPage, StatsRow, StatsStore, StoreError, StoredStats};
 use serde::Serialize;
@@ -108,10 +107,7 @@ fn snapshot(row: &StatsRow) -> SnapshotRow {
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
-    let bound = |name: &str| -> Result<_, sqlx::Error> {
-        let value: Option<i64> = row.try_get(name)?;
-        value.map(unsigned).transpose()
-    };
+    let bounds: Option<String> = row.try_get("bounds")?;
     let limit: Option<i64> = row.try_get("max_concurrent")?;
     Ok(StoredStats {
         action_ref: row.try_get("ref")?,
@@ -128,12 +124,9 @@ fn stored(row: &SqliteRow) -> Result<StoredStats, sqlx::Error> {
             total_expired: unsigned(row.try_get("total_expired")?)?,
         },
         last_updated: time(row.try_get("last_updated")?)?,
-        bounds: QueueBounds {
-            max_length: bound("max_length")?,
-            timeout_seconds: bound("timeout_seconds")?,
-            ..QueueBounds::default()
-        },
+        bounds: StoredStats::bounds_of(bounds.as_deref()),
         grouped: row.try_get("grouped")?,
         counted: row.try_get("counted")?,
+        replaces: row.try_get("replaces")?,
     })
 }

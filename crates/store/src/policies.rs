@@ -3,7 +3,9 @@
 
 use async_trait::async_trait;
 use attune_core::policy::Content;
-use attune_core::{ActionSpec, PartitionId, PolicySet, PolicyTarget, Reject, RequestId};
+use attune_core::{
+    ActionPolicy, ActionSpec, PartitionId, PolicySet, PolicyTarget, Reject, RequestId,
+};
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
@@ -92,6 +94,17 @@ pub enum DocumentChange {
     Removed,
 }
 
+impl DocumentChange {
+    /// Whether nothing is said of its target from then on.
+    fn takes_back(&self) -> bool {
+        match self {
+            Self::Document(_) => false,
+            Self::Action(spec) => spec.policy == ActionPolicy::default(),
+            Self::Removed => true,
+        }
+    }
+}
+
 /// Changes that are stored together, or not at all.
 #[derive(Debug, Clone)]
 pub struct PolicyChanges {
@@ -112,7 +125,7 @@ impl PolicyChanges {
     #[must_use]
     pub fn audit(
         &self,
-        target: &PolicyTarget,
+        (target, change): (&PolicyTarget, &DocumentChange),
         before: Option<Value>,
         after: Option<Value>,
     ) -> NewAudit {
@@ -120,9 +133,9 @@ impl PolicyChanges {
             // An entry for each of them: of one request there may be one only.
             request_id: RequestId::from_key(&format!("{} {target}", self.request_id)),
             who: self.who.clone(),
-            what: match after {
-                Some(_) => what::POLICY_APPLY,
-                None => what::POLICY_REMOVE,
+            what: match change.takes_back() {
+                false => what::POLICY_APPLY,
+                true => what::POLICY_REMOVE,
             },
             target: target.to_string(),
             reason: self.reason.clone(),

@@ -35,6 +35,18 @@ pub struct StoredStats {
     pub grouped: bool,
     /// Whether its starts are counted, so that who waits may wait for its rate.
     pub counted: bool,
+    /// Whether its policy says itself that whoever comes takes the place of those who wait.
+    pub replaces: bool,
+}
+
+impl StoredStats {
+    /// The bounds that stand in the stored policy of an action, as JSON: none where there are none, or they
+    /// cannot be read.
+    #[must_use]
+    pub fn bounds_of(stored: Option<&str>) -> QueueBounds {
+        let read = stored.and_then(|text| serde_json::from_str(text).ok());
+        read.unwrap_or_default()
+    }
 }
 
 /// A place in the list of snapshots: the longest come first, by (length, action).

@@ -16,6 +16,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::holders::NOBODY;
+use super::policies::no_if_match;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
@@ -60,6 +61,8 @@ pub(crate) async fn apply(
     let only_check = params.parse::<bool>("check")?.unwrap_or(false);
     let who = params.take("who")?.unwrap_or_else(|| NOBODY.to_owned());
     params.end("check, who")?;
+    let instead = "an action has no such version; its policy has one (`PUT /policies/action/REF`)";
+    no_if_match(request.headers(), instead)?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let deadline = app.check_deadline();
     // A schema is parsed to a tree, which can take many times its text.
@@ -84,7 +87,7 @@ pub(crate) async fn apply(
     drop(share);
     let spec = spec.settled();
     if only_check {
-        policies::check_action(&app.ports, &spec).await?;
+        policies::check_action(&app.ports, &app.policies, &spec).await?;
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     // Stored and told, or neither: a client that goes away in between must not leave a live
@@ -128,7 +131,8 @@ async fn store_and_tell(
         inherits_length: spec.policy.queue.max_length.is_none(),
         t_ns: now_ns(),
     });
-    let applied = policies::apply_action(&app.ports, &spec, partitions, &who).await?;
+    let applied =
+        policies::apply_action(&app.ports, &app.policies, &spec, partitions, &who).await?;
     let learnt = app
         .catalog
         .learn(applied.action.clone(), app.check_deadline());

@@ -1,5 +1,7 @@
 //! `/api/v1/admin/executions`: executions as who answers for the system sees them.
 
+use std::sync::Arc;
+
 use attune_api_types::{
     AdminQueue, ByPriority, ErrorBody, ExecutionList, PriorityRequest, Reprioritised,
 };
@@ -44,13 +46,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         bodies: Bodies::NONE,
         ..ExecutionFilter::default()
     };
-    listed(
-        &app,
-        params,
-        filter,
-        "status, priority, user, limit, cursor",
-    )
-    .await
+    listed(app, params, filter, "status, priority, user, limit, cursor").await
 }
 
 /// Gives an execution that waits another priority; it stands there by its age.
@@ -137,7 +133,9 @@ async fn stands(app: &App, id: ExecutionId) -> Result<(Priority, Status), ApiErr
 )]
 pub(crate) async fn queue(State(app): State<App>, uri: Uri) -> Result<Json<AdminQueue>, ApiError> {
     Params::of(&uri)?.end("no parameters")?;
-    let depth = app.ports.operations.depth().await?;
+    let operations = Arc::clone(&app.ports.operations);
+    let depth = async move { operations.depth().await };
+    let depth = app.memory.ask(depth).await?;
     let mut by_priority = ByPriority::default();
     for (priority, many) in &depth.waiting {
         *match priority {

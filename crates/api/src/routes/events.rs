@@ -51,6 +51,7 @@ struct Listener {
     responses(
         (status = 200, description = "Events, until one of both ends it.",
             content_type = "text/event-stream", body = String),
+        (status = 404, description = "`UNKNOWN_ACTION`: there is no such action.", body = ErrorBody),
         (status = 503, description = "`OVERLOADED`: as many listen as may. `NO_EVENTS`: the bus cannot \
             be reached.", body = ErrorBody),
     )
@@ -60,6 +61,10 @@ pub(crate) async fn listen(State(app): State<App>, uri: Uri) -> Result<Response,
     let action: Option<ActionRef> = params.parse("action")?;
     let kinds: Vec<EventKind> = params.list("kind")?;
     params.end("action, kind")?;
+    if let Some(action_ref) = &action {
+        let known = app.ports.actions.find_action(action_ref).await?;
+        known.ok_or_else(|| ApiError::no_action(action_ref.as_str()))?;
+    }
     let permit = Arc::clone(&app.listeners).try_acquire_owned();
     let permit = permit.map_err(|_| {
         let words = format!("{MAX_LISTENERS} listen to events already, as many as may");

@@ -2,6 +2,7 @@
 
 use attune_api_types::ErrorBody;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use attune_api_types::{Cancelled, Execution, ExecutionList};
 use attune_commands::ClientError;
@@ -80,12 +81,12 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         bodies: bodies(&params.list("include")?),
     };
     let known = "action, status, user, group, include, limit, cursor";
-    listed(&app, params, filter, known).await
+    listed(app, params, filter, known).await
 }
 
 /// A page of executions by filter, with what is left of the parameters: `limit` and `cursor`.
 pub(super) async fn listed(
-    app: &App,
+    app: App,
     mut params: Params,
     filter: ExecutionFilter,
     known: &str,
@@ -100,18 +101,21 @@ pub(super) async fn listed(
     if filter.bodies == Bodies::NONE {
         let memory = app.memory.reserve(max.min(limit as usize * ROW_BYTES));
         let memory = memory.await?;
-        return Ok(memory.json(&page(app, &filter, after, limit, limit).await?));
+        let page = page(Arc::clone(&app), filter, after, limit, limit);
+        return Ok(memory.json(&app.memory.ask(page).await?));
     }
     let memory = app.memory.reserve(max).await?;
     let _turn = app.memory.turn().await?;
-    Ok(memory.json(&page(app, &filter, after, limit, LONG_ROWS).await?))
+    // It has a turn of its own, so that short lists do not wait behind pages of long parts.
+    let page = page(Arc::clone(&app), filter, after, limit, LONG_ROWS);
+    Ok(memory.json(&page.await?))
 }
 
 /// A page of up to `limit` rows and [`page_bytes`](crate::ApiOptions::page_bytes), read in steps
 /// of `step` rows.
 async fn page(
-    app: &App,
-    filter: &ExecutionFilter,
+    app: App,
+    filter: ExecutionFilter,
     mut after: Option<Cursor>,
     limit: u32,
     step: u32,
@@ -122,7 +126,7 @@ async fn page(
         let part = app
             .ports
             .executions
-            .list_executions(filter, after, step.min(missing))
+            .list_executions(&filter, after, step.min(missing))
             .await?;
         for record in part.executions {
             let place = Cursor {

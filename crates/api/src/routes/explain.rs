@@ -151,6 +151,10 @@ async fn view(
     let waits = match (said.state, record.status) {
         // It keeps its slot until its next try, and no worker can take it up before.
         (QueueState::HoldsSlot, Status::Requested) if !said.waits_for.is_empty() => said.words(),
+        (QueueState::HoldsSlot, Status::Requested) if record.cancel_requested => {
+            "for a worker of its pool to take it up and end it unrun: it is being cancelled"
+                .to_owned()
+        }
         (QueueState::HoldsSlot, Status::Requested) => {
             "for a worker of its pool to take it up: it holds a slot".to_owned()
         }

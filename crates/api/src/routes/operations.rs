@@ -1,6 +1,7 @@
 //! `/api/v1/operations`: what is done to many executions at once.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use attune_api_types::{
@@ -69,8 +70,9 @@ pub(crate) async fn preview(
     request: Request,
 ) -> Result<Json<OperationPreview>, ApiError> {
     let new = asked(&app, request).await?;
-    let operations = &app.ports.operations;
-    let matched = operations.count_meant(new.kind, &new.filter).await?;
+    let operations = Arc::clone(&app.ports.operations);
+    let matched = async move { operations.count_meant(new.kind, &new.filter).await };
+    let matched = app.memory.ask(matched).await?;
     Ok(Json(OperationPreview { matched }))
 }
 
@@ -119,7 +121,10 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
 #[utoipa::path(
     get, path = "/operations/{id}", tag = "operations", operation_id = "show_operation",
     params(("id" = i64, Path, minimum = 1, description = "The operation.")),
-    responses((status = 200, description = "How far it is.", body = OperationView))
+    responses(
+        (status = 200, description = "How far it is.", body = OperationView),
+        (status = 404, description = "`UNKNOWN_OPERATION`: there is none, or it is forgotten.", body = ErrorBody),
+    )
 )]
 pub(crate) async fn show(
     State(app): State<App>,

@@ -10,7 +10,7 @@ use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ use crate::answers::PageBudget;
 use crate::body;
 use crate::budget::Share;
 use crate::error::ApiError;
-use crate::policies::{Asked, IfVersion};
+use crate::policies::{Asked, IfVersion, unknown};
 use crate::query::Params;
 use change::{change, progress, view};
 
@@ -130,26 +130,21 @@ pub(crate) async fn show_global(State(app): State<App>) -> Result<Response, ApiE
 async fn shown(app: App, target: PolicyTarget) -> Result<Response, ApiError> {
     let mut newest = app.ports.policies.policy_versions(&target, None, 1).await?;
     let newest = newest.pop().filter(|it| it.document.is_some());
-    let newest = newest.ok_or_else(|| {
-        let words = format!("there is no policy document of {target}");
-        ApiError::new(StatusCode::NOT_FOUND, "UNKNOWN_POLICY", words)
-    })?;
-    let stored = app
-        .ports
-        .partitions
-        .policies(None)
-        .await?
-        .unwrap_or_default();
+    let newest = newest.ok_or_else(|| unknown(&target))?;
     let effective = match &target {
         PolicyTarget::Action(action_ref) => {
             let action = app.ports.actions.find_action(action_ref).await?;
-            let (set, _) = stored.set();
+            let set = app.policies.read(&app.ports).await?;
             action.map(|action| json!(set.in_force(&action.spec).policy))
         }
         _ => None,
     };
+    let in_force = match newest.set_version {
+        Some(set_version) => Some(progress(&app, set_version).await?),
+        None => None,
+    };
     let shown = PolicyShown {
-        in_force: progress(&app, newest.set_version.unwrap_or(0)).await?,
+        in_force,
         effective,
         policy: view(&newest),
     };
@@ -284,6 +279,7 @@ async fn put(
     drop((document, share));
     let asked = Asked {
         documents: vec![(target, Some(content))],
+        is_list: false,
         if_version,
         who: params.who,
         reason: params.reason,
@@ -328,6 +324,7 @@ fn named(mut given: Map<String, Value>, target: &PolicyTarget) -> Result<PolicyD
     responses(
         (status = 200, description = "It is stored and in force.", body = PolicyApplied),
         (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
         (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
     )
 )]
@@ -352,6 +349,7 @@ pub(crate) async fn remove(
     responses(
         (status = 200, description = "It is stored and in force.", body = PolicyApplied),
         (status = 202, description = "It is stored, and not in force everywhere after 5 s.", body = PolicyApplied),
+        (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
         (status = 412, description = "`VERSION_MISMATCH`: it was changed.", body = ErrorBody),
     )
 )]
@@ -372,6 +370,7 @@ async fn delete(
     let params = asked_by(uri)?;
     let asked = Asked {
         documents: vec![(target, None)],
+        is_list: false,
         if_version: if_match(headers)?,
         who: params.who,
         reason: params.reason,
@@ -397,6 +396,10 @@ pub(crate) async fn apply_many(
     let mut params = Params::of(&uri)?;
     let dry_run = params.parse::<bool>("dry_run")?.unwrap_or(false);
     params.end("dry_run")?;
+    no_if_match(
+        request.headers(),
+        "there are several documents: put each by itself",
+    )?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let share = may_parse(&app, &body).await?;
     let given: PolicyRequest = body::parse(&body)?;
@@ -409,11 +412,7 @@ pub(crate) async fn apply_many(
     }
     let mut documents: Vec<(PolicyTarget, _)> = Vec::new();
     for (number, document) in given.documents.iter().enumerate() {
-        let in_its_place = |mut error: ApiError| {
-            let field = error.detail.field.unwrap_or_default();
-            error.detail.field = Some(format!("documents.{number}.{field}"));
-            error
-        };
+        let in_its_place = |error: ApiError| error.in_document(number);
         let (target, content) = document.read().map_err(|it| in_its_place(it.into()))?;
         if documents.iter().any(|(other, _)| *other == target) {
             let words = format!("there is another document of {target}; leave one of the two out");
@@ -425,6 +424,7 @@ pub(crate) async fn apply_many(
     check_words(&who, given.reason.as_deref())?;
     let asked = Asked {
         documents,
+        is_list: true,
         if_version: None,
         who,
         reason: given.reason,
@@ -461,11 +461,26 @@ fn check_words(who: &str, reason: Option<&str>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Refuses a condition that would not be looked at.
+pub(super) fn no_if_match(headers: &HeaderMap, instead: &str) -> Result<(), ApiError> {
+    match headers.contains_key(header::IF_MATCH) {
+        false => Ok(()),
+        true => {
+            let words = format!("`If-Match` has no meaning here: {instead}");
+            Err(ApiError::field("If-Match", words))
+        }
+    }
+}
+
 /// The version that a header wants.
 fn if_match(headers: &HeaderMap) -> Result<Option<IfVersion>, ApiError> {
-    let Some(value) = headers.get(header::IF_MATCH) else {
+    let mut given = headers.get_all(header::IF_MATCH).iter();
+    let Some(value) = given.next() else {
         return Ok(None);
     };
+    if given.next().is_some() {
+        return Err(ApiError::field("If-Match", "`If-Match` is given twice"));
+    }
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
         return Ok(Some(IfVersion::Any));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use attune_core::policy::QueueBounds;
+use attune_core::policy::{OnFull, OnLimit, QueueBounds};
 use attune_core::{ActionId, ActionSpec, DemandRule, PartitionId, QueueStats, millis};
 use attune_store::{LeaseTrouble, StatsCursor, StoredStats, Violations};
 use axum::Json;
@@ -16,7 +16,7 @@ use super::App;
 use super::actions::ref_of;
 use super::pauses;
 use crate::error::ApiError;
-use crate::health::{Bounds, VIOLATION_SHOWN, judge};
+use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge};
 use crate::options::QueueDefaults;
 use crate::query::{Params, decode_queue_cursor, encode_queue_cursor};
 use attune_api_types::{PauseView, QueueList, QueueView};
@@ -131,6 +131,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
         let kind = Kind {
             grouped: row.grouped,
             counted: row.counted,
+            replaces: row.replaces,
         };
         let bounds = (row.bounds, kind);
         let (action_ref, pool) = (row.action_ref.clone(), row.pool.clone());
@@ -248,6 +249,7 @@ impl Figures {
             held: !pauses.is_empty(),
             grouped: limits.kind.grouped,
             counted: limits.kind.counted,
+            when_full: limits.when_full,
         };
         let age = self.as_of.map(|at| (now - at).to_std().unwrap_or_default());
         QueueView {
@@ -308,6 +310,8 @@ struct Limits<'a> {
     unserved_pool: Option<&'a str>,
     /// For what those who wait may wait besides a slot.
     kind: Kind,
+    /// What becomes of who comes when as many wait as may.
+    when_full: WhenFull,
     /// What keeps the owner of its partition from its work.
     trouble: Option<&'a LeaseTrouble>,
 }
@@ -319,6 +323,8 @@ struct Kind {
     grouped: bool,
     /// Their starts are counted.
     counted: bool,
+    /// Whoever comes takes the place of those who wait.
+    replaces: bool,
 }
 
 impl Kind {
@@ -327,6 +333,10 @@ impl Kind {
         Self {
             grouped: DemandRule::of(spec).is_some(),
             counted: policy.rate_limit.is_some() || policy.min_interval_ms.is_some(),
+            replaces: matches!(
+                policy.concurrency.on_limit,
+                Some(OnLimit::ReplaceWaiting | OnLimit::CancelRunning)
+            ),
         }
     }
 }
@@ -339,6 +349,12 @@ impl Limits<'_> {
                 .timeout_seconds
                 .map_or(defaults.queue_timeout.as_secs(), u64::from),
             unserved_pool: None,
+            // In another group than theirs it takes nobody's place.
+            when_full: match own.on_full {
+                _ if kind.replaces && !kind.grouped => WhenFull::Replaces,
+                Some(OnFull::DropOldest) => WhenFull::DropsOldest,
+                _ => WhenFull::Refused,
+            },
             kind,
             trouble: None,
         }

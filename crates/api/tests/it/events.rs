@@ -45,6 +45,10 @@ async fn tell(bus: &MemoryBus, kind: EventKind, action_ref: &str) {
 async fn each_hears_what_it_asks_for() {
     let api = Api::new();
     let bus = api.fake.with(|state| state.bus.clone());
+    api.fake.add_action("a.b", |_| ());
+    let unknown = api.get("/api/v1/events?action=a.none").await;
+    assert_eq!(unknown.status, StatusCode::NOT_FOUND);
+    assert_eq!(unknown.body["error"]["code"], "UNKNOWN_ACTION");
     let mut all = listen(&api, "").await;
     let mut some = listen(&api, "?action=a.b&kind=finished,paused").await;
     tell(&bus, EventKind::Finished, "a.c").await;

@@ -21,6 +21,7 @@ mod policies;
 mod queues;
 mod recording;
 mod reference;
+mod refusals;
 mod schemas;
 mod server;
 mod submit;

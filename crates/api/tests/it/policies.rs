@@ -150,11 +150,17 @@ impl PolicyStore for Fake {
     }
 }
 
-fn defaults(of: &Value) -> Value {
+pub(crate) fn defaults(of: &Value) -> Value {
     json!({"action_defaults": of})
 }
 
-async fn send(api: &Api, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Answer {
+pub(crate) async fn send(
+    api: &Api,
+    method: &str,
+    path: &str,
+    if_match: Option<&str>,
+    body: &Value,
+) -> Answer {
     let mut request = Request::builder().method(method).uri(path);
     request = request.header("content-type", "application/json");
     if let Some(version) = if_match {
@@ -217,6 +223,11 @@ async fn a_document_is_applied_shown_changed_and_taken_back() {
     assert_eq!(api.get(path).await.status, 404);
     let gone = send(&api, "DELETE", path, Some("*"), &json!(null)).await;
     assert_eq!(gone.status, 412);
+    for path in [path, "/api/v1/policies/global", "/api/v1/policies/user/eve"] {
+        let never = send(&api, "DELETE", path, None, &json!(null)).await;
+        assert_eq!(never.status, 404, "{path}");
+        assert_eq!(never.body["error"]["code"], "UNKNOWN_POLICY");
+    }
 }
 
 #[tokio::test]
@@ -253,7 +264,18 @@ async fn many_are_applied_all_or_none_and_can_be_checked_before() {
     let many = json!({"documents": [good, bad], "who": "ann"});
     let refused = api.post("/api/v1/policies", many.to_string()).await;
     assert_eq!(refused.status, 422, "{:?}", refused.body);
-    assert_eq!(refused.body["error"]["field"], "target");
+    assert_eq!(refused.body["error"]["field"], "documents.1.target");
+    let no_action = json!({"scope": "action", "target": "core.none", "policy": {}});
+    let many_with = |bad: &Value| json!({"documents": [good, bad]}).to_string();
+    let refused = api.post("/api/v1/policies", many_with(&no_action)).await;
+    assert_eq!(refused.body["error"]["field"], "documents.1.target");
+    api.fake.add_action("core.fifo", |spec| {
+        spec.policy.queue.ordering = Some(attune_core::policy::Ordering::Fifo);
+    });
+    let low = json!({"scope": "global", "action_defaults": {"priority": {"default": "low"}}});
+    let refused = api.post("/api/v1/policies", many_with(&low)).await;
+    let field = "documents.1.action_defaults.priority.default";
+    assert_eq!(refused.body["error"]["field"], field);
     assert_eq!(api.get("/api/v1/policies/user/ann").await.status, 404);
     let fine = json!({"documents": [good, {"scope": "global", "action_defaults": {}}]});
     let checked = api
@@ -277,28 +299,6 @@ async fn many_are_applied_all_or_none_and_can_be_checked_before() {
     let twice = json!({"documents": [good, good]});
     let refused = api.post("/api/v1/policies", twice.to_string()).await;
     assert_eq!(refused.body["error"]["field"], "documents.1.target");
-}
-
-#[tokio::test]
-async fn what_is_in_force_everywhere_need_not_be_told_again() {
-    let api = Api::new();
-    let document = defaults(&json!({"queue": {"max_length": 5}}));
-    let applied = api.put("/api/v1/policies/global", &document).await;
-    assert_eq!(
-        (applied.status.as_u16(), &applied.body["applied"]),
-        (200, &json!("now"))
-    );
-    api.fake
-        .with(|state| state.commands_fail = Some(ClientError::Unroutable(PartitionId(0))));
-    let again = api.put("/api/v1/policies/global", &document).await;
-    assert_eq!(
-        (
-            again.status.as_u16(),
-            &again.body["applied"],
-            &again.body["pending_reason"]
-        ),
-        (200, &json!("now"), &Value::Null)
-    );
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ fn api() -> Api {
             last_updated: Utc::now(),
             grouped: false,
             counted: false,
+            replaces: false,
             bounds: QueueBounds {
                 ordering: None,
                 on_full: None,

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::refused::{misplaced, not_yet, refused_in_defaults, refused_in_policy, refused_of_user};
+use super::refused::{misplaced, refused_in_defaults, refused_in_policy, refused_of_user};
 use super::retry::{Backoff, TryEnds};
 use super::{ActionPolicy, OnLimit, Priorities, QueueBounds, Retry};
 use crate::action::ActionRef;
@@ -372,7 +372,8 @@ impl PolicyDocument {
             }
         }
         if self.weight.is_some() {
-            return Err(not_yet("weight", "leave it out"));
+            let words = "`weight` is not supported yet in any scope; leave it out";
+            return Err(Reject::field("weight", words));
         }
         if self.tier.is_some() && self.scope != PolicyScope::User {
             return Err(misplaced("tier", "it is said of users: scope `user`"));

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::input::MAX_TEXT_BYTES;
 use crate::source::Source;
 use crate::submission::Submission;
 
@@ -34,6 +35,22 @@ pub enum Path {
 
 /// How many parts a path into the parameters may have.
 const MAX_PARTS: usize = 8;
+/// How many bytes it may have: it stands in every refusal that is stored.
+const MAX_PLACE_BYTES: usize = 512;
+
+impl Path {
+    /// How many bytes the name at such a place may have, if this one has more: nobody could say such a label.
+    pub(super) fn exceeds(&self) -> Option<usize> {
+        match self {
+            Self::Label(name) => Some(MAX_TEXT_BYTES).filter(|most| name.len() > *most),
+            Self::Parameter(parts) => {
+                let bytes = parts.iter().map(|part| part.len() + 1).sum::<usize>() - 1;
+                Some(MAX_PLACE_BYTES).filter(|most| bytes > *most)
+            }
+            Self::User | Self::Tier | Self::Source | Self::Group => None,
+        }
+    }
+}
 
 impl std::str::FromStr for Path {
     type Err = String;

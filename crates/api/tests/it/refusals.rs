@@ -1,0 +1,91 @@
+//! What is refused before anything is done, because it would be done otherwise than it was said; and what
+//! need not be done again.
+
+use attune_commands::ClientError;
+use attune_core::PartitionId;
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::{Value, json};
+
+use crate::harness::Api;
+use crate::policies::{defaults, send};
+
+#[tokio::test]
+async fn a_condition_that_is_not_looked_at_is_refused() {
+    let api = Api::new();
+    let action = json!({"ref": "core.new", "run": {"builtin": "noop"}});
+    let global = json!({"scope": "global", "action_defaults": {}});
+    for (method, path, body) in [
+        ("PUT", "/api/v1/actions/core.new", action),
+        ("POST", "/api/v1/policies", json!({"documents": [global]})),
+    ] {
+        let refused = send(&api, method, path, Some("\"99\""), &body).await;
+        assert_eq!(refused.status, 422, "{:?}", refused.body);
+        assert_eq!(refused.body["error"]["field"], "If-Match");
+    }
+    let request = Request::builder()
+        .method("PUT")
+        .uri("/api/v1/policies/global");
+    let request = request.header("content-type", "application/json");
+    let request = request.header("if-match", "*").header("if-match", "\"3\"");
+    let twice = request.body(Body::from(defaults(&json!({})).to_string()));
+    let refused = api.send(twice.unwrap()).await;
+    assert_eq!(refused.body["error"]["field"], "If-Match");
+}
+
+#[tokio::test]
+async fn what_would_be_stored_otherwise_than_it_was_said_is_refused() {
+    let api = Api::new();
+    let path = "/api/v1/policies/user/ann?reason=%ff";
+    let refused = api.put(path, &json!({"tier": "gold"})).await;
+    assert_eq!(refused.status, 422, "{:?}", refused.body);
+    assert_eq!(refused.body["error"]["field"], "query");
+    assert_eq!(api.get("/api/v1/policies/user/ann").await.status, 404);
+    api.fake.add_action("core.echo", |_| ());
+    let half = r#"{"action_ref": "core.echo", "parameters": {"message": "\ud800"}}"#;
+    let refused = api.post("/api/v1/executions", half.to_owned()).await;
+    assert_eq!(refused.body["error"]["field"], "parameters.message");
+    let words = refused.body["error"]["message"].as_str().unwrap();
+    assert!(words.contains("half of a surrogate pair"), "{words}");
+}
+
+#[tokio::test]
+async fn a_place_that_nobody_could_say_is_refused_by_its_length() {
+    let api = Api::new();
+    let of = |by: String| {
+        let quota = json!({"per": "month", "max": 1, "by": [by]});
+        json!({"ref": "core.new", "run": {"builtin": "noop"}, "policy": {"quotas": [quota]}})
+    };
+    for (name, most) in [("labels", 256), ("parameters", 512)] {
+        let fits = of(format!("{name}.{}", "x".repeat(most)));
+        let applied = api.put("/api/v1/actions/core.new", &fits).await;
+        assert!(applied.status.is_success(), "{:?}", applied.body);
+        let long = of(format!("{name}.{}", "x".repeat(most + 1)));
+        let refused = api.put("/api/v1/actions/core.new", &long).await;
+        assert_eq!(refused.status, 422, "{:?}", refused.body);
+        let words = refused.body["error"]["message"].as_str().unwrap();
+        assert!(words.contains(&most.to_string()), "{words}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_force_everywhere_need_not_be_told_again() {
+    let api = Api::new();
+    let document = defaults(&json!({"queue": {"max_length": 5}}));
+    let applied = api.put("/api/v1/policies/global", &document).await;
+    assert_eq!(
+        (applied.status.as_u16(), &applied.body["applied"]),
+        (200, &json!("now"))
+    );
+    api.fake
+        .with(|state| state.commands_fail = Some(ClientError::Unroutable(PartitionId(0))));
+    let again = api.put("/api/v1/policies/global", &document).await;
+    assert_eq!(
+        (
+            again.status.as_u16(),
+            &again.body["applied"],
+            &again.body["pending_reason"]
+        ),
+        (200, &json!("now"), &Value::Null)
+    );
+}
