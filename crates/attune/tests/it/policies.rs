@@ -110,7 +110,7 @@ async fn inherited(system: &System) -> anyhow::Result<()> {
     );
 
     policy(system, &["remove", "pack", "doc"]).await?;
-    let gone = attune(system, 1, &["policy", "remove", "pack", "doc"]).await?;
+    let gone = attune(system, 2, &["policy", "remove", "pack", "doc"]).await?;
     ensure!(gone.contains("no policy document of pack"), "{gone}");
     let between = ["policy", "diff", "--from", "1", "pack", "doc", "--json"];
     let between: Value = serde_json::from_str(&attune(system, 1, &between).await?)?;

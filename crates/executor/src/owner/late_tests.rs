@@ -94,7 +94,7 @@ fn an_answer_of_an_earlier_epoch_is_not_taken_for_one_of_this_one() {
     assert!(world.is_acked(2), "{:?}", world.acked);
 }
 
-/// A store that needs half a second for each execution that ends, and whose statements have ten: a commit that
+/// A store that needs a second for each execution that ends, and whose statements have ten: a commit that
 /// would take longer is refused then.
 fn pass_slowly(world: &mut World, time: Millis) {
     let (until, mut late) = (world.now + time, Vec::new());
@@ -106,7 +106,7 @@ fn pass_slowly(world: &mut World, time: Millis) {
                     return true;
                 }
                 let ends = &commit.batch.ends;
-                let reply = match ends.len() > 20 {
+                let reply = match ends.len() > 10 {
                     true => Reply::Failed(Failure {
                         refused: true,
                         words: "canceling statement due to statement timeout".to_owned(),
@@ -125,7 +125,7 @@ fn pass_slowly(world: &mut World, time: Millis) {
             for output in world.owner.step(world.now, input) {
                 match output {
                     Output::Call(id, Call::Commit(commit)) => {
-                        let takes = 500 * commit.batch.ends.len() as Millis;
+                        let takes = 1_000 * commit.batch.ends.len() as Millis;
                         late.push((world.now + takes.clamp(1, 10_000), id, commit));
                     }
                     Output::Call(id, call) => {

@@ -238,6 +238,7 @@ fn what_cannot_be_read_together_is_read_in_parts_to_group_a_queue_anew() {
     let waiting = |place| {
         let mut slot = slot(place, WorkerId::fresh());
         (slot.status, slot.worker, slot.attempt) = (Status::Queued, None, Attempt(0));
+        slot.created += 1_000_000;
         (slot, true)
     };
     world.slots = (1..=300).map(waiting).collect();

@@ -19,7 +19,7 @@ const QUICK_TO_EXPIRE: Millis = 500;
 /// A round of so many is never too large.
 const LEAST: usize = 8;
 /// How many may end in the first round because they have waited too long.
-const FIRST_EXPIRIES: usize = 64;
+const FIRST_EXPIRIES: usize = 16;
 
 /// What the next round may do.
 #[derive(Debug)]
@@ -108,11 +108,11 @@ mod tests {
         assert_eq!(steps.expiries(MOST), FIRST_EXPIRIES);
         steps.written(10, (500, 3), MOST);
         assert_eq!(steps.expiries(MOST), FIRST_EXPIRIES, "few have ended");
-        steps.written(10, (64, 64), MOST);
-        assert_eq!(steps.expiries(MOST), 128);
-        steps.written(700, (128, 128), MOST);
-        assert_eq!(steps.expiries(MOST), 128);
-        steps.written(1_200, (128, 128), MOST);
+        steps.written(10, (16, 16), MOST);
+        assert_eq!(steps.expiries(MOST), 32);
+        steps.written(700, (32, 32), MOST);
+        assert_eq!(steps.expiries(MOST), 32);
+        steps.written(1_200, (32, 32), MOST);
         assert_eq!(steps.expiries(MOST), FIRST_EXPIRIES);
         assert_eq!(steps.expiries(4), 4, "no more than is usual");
     }
