@@ -190,6 +190,9 @@ impl Owner {
             .collect();
         let most = self.options.step_items;
         let (items, expiries) = (self.steps.items(most), self.steps.expiries(most));
+        // The latest takes the place of all others, however few a step may change otherwise: fewer only where the
+        // store could not write as many.
+        let replaced = self.steps.items(usize::MAX);
         self.add_learnt(&open, &mut actions);
         self.close_pools(wall, &mut draft);
         self.bring_policies(wall, &open, &mut draft);
@@ -197,7 +200,7 @@ impl Owner {
             let Some(partition) = self.partition_mut(*id) else {
                 continue;
             };
-            partition.bound_steps(items, expiries);
+            partition.bound_steps(items, expiries, replaced);
             // A lowered limit holds for everything that this round grants.
             for action in actions.iter().filter(|action| action.partition == *id) {
                 draft.add(

@@ -201,11 +201,11 @@ impl Partition {
         self
     }
 
-    /// Does no more in the next steps than this: changes `items`, and ends `expiries` of those that have waited
-    /// too long.
-    pub(crate) fn bound_steps(&mut self, items: usize, expiries: usize) {
+    /// Does no more in the next steps than this: changes `items`, ends `expiries` of those that have waited
+    /// too long, and has newcomers replace so many.
+    pub(crate) fn bound_steps(&mut self, items: usize, expiries: usize, replaced: usize) {
         self.step_items = items;
-        (self.most_ends, self.most_replaced) = (expiries, items);
+        (self.most_ends, self.most_replaced) = (expiries, replaced);
     }
 
     /// Which partition it decides on.
