@@ -165,17 +165,17 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
             let who = Some(super::who(&by.who).to_owned());
             let query = [("who", who), ("reason", by.reason)];
             let removed: PolicyApplied = http.delete(&path_of(&target), &query).await?;
-            let output = output(&removed, json);
-            Ok(match target {
-                PolicyTarget::Action(action_ref) if !removed.changed.is_empty() => {
-                    let note = format!(
-                        "{action_ref} has no limit now, nor anything else but what it inherits: `attune policy \
-                         apply --version N action {action_ref}` brings an older policy back"
-                    );
-                    output.with(Exit::Done, vec![note])
-                }
-                _ => output,
-            })
+            let mut output = output(&removed, json);
+            if let PolicyTarget::Action(action_ref) = target
+                && !removed.changed.is_empty()
+            {
+                // Beside the one that says where it is not in force yet.
+                output.problems.push(format!(
+                    "{action_ref} has no limit now, nor anything else but what it inherits: `attune policy \
+                     apply --version N action {action_ref}` brings an older policy back"
+                ));
+            }
+            Ok(output)
         }
     }
 }
