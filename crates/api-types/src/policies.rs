@@ -49,7 +49,8 @@ pub struct PolicyShown {
     /// The document as it was stored last.
     #[serde(flatten)]
     pub policy: PolicyView,
-    /// Where it is in force; not told of an action's, which is no part of the set.
+    /// Where it is in force; told of an action's policy only where it was changed as a document, as
+    /// it is no part of the set otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_force: Option<PolicyProgress>,
     /// Of an action: its policy with what it inherits.
@@ -129,10 +130,10 @@ pub struct PolicyField {
     /// Its path, as in `action_defaults.queue.max_length`.
     pub field: String,
     /// What was said; `null` where nothing was.
-    #[schema(value_type = Object, nullable)]
+    #[schema(value_type = Option<Value>)]
     pub before: Option<Value>,
     /// What is said from then on; `null` where nothing is.
-    #[schema(value_type = Object, nullable)]
+    #[schema(value_type = Option<Value>)]
     pub after: Option<Value>,
 }
 

@@ -128,6 +128,8 @@ fn judge_owner(bounds: Bounds<'_>, found: &mut Found) {
         let some =
             "not every slot that was taken back has been confirmed, nor everything refused kept";
         (HealthState::Degraded, some)
+    } else if words.starts_with(LeaseTrouble::OPERATION_REFUSED) {
+        (HealthState::Degraded, "not every operation has gone on")
     } else if words.starts_with(LeaseTrouble::SLOW) {
         (HealthState::Degraded, "little has been decided")
     } else if words.starts_with(LeaseTrouble::BROKER_ILL) {

@@ -236,6 +236,14 @@ fn a_queue_whose_owner_cannot_write_or_hear_is_not_well() {
             format!("{some} since 2027-01-15T07:59:40Z: {partly}")
         )
     );
+    let held = format!("{}: disk full", LeaseTrouble::OPERATION_REFUSED);
+    assert_eq!(
+        troubled(&held),
+        (
+            HealthState::Degraded,
+            format!("not every operation has gone on since 2027-01-15T07:59:40Z: {held}")
+        )
+    );
     let ill = format!("{}: no route", LeaseTrouble::BROKER_ILL);
     let some = "not everything may have been received or dispatched";
     assert_eq!(

@@ -31,9 +31,21 @@ pub fn plain(said: &str) -> Cow<'_, str> {
 }
 
 /// What is to be said of half of a surrogate pair, if that is what the parser of JSON found.
+///
+/// ```
+/// use attune_core::plain::half_pair;
+///
+/// let said = |text| serde_json::from_str::<String>(text).expect_err(text).to_string();
+/// assert!(half_pair(&said(r#""\ud800""#)).is_some());
+/// assert!(half_pair(&said(r#""\ud800\u00e9""#)).is_some());
+/// assert_eq!(half_pair("the key `surrogate` is given twice"), None);
+/// ```
 #[must_use]
 pub fn half_pair(said: &str) -> Option<&'static str> {
-    let is_half = said.contains("surrogate") || said.contains("hex escape");
+    // The beginning only: other messages quote names, which can be any words.
+    let is_half = ["lone leading surrogate", "unexpected end of hex escape"]
+        .iter()
+        .any(|words| said.starts_with(words));
     is_half.then_some(
         "the text has half of a surrogate pair (`\\ud800` to `\\udfff`); write both halves, or the \
          character itself",

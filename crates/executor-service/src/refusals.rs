@@ -91,13 +91,17 @@ pub(crate) fn lasting(owner: &Owner, now: Millis, bus: &BusState) -> Refusals {
     }
     let partly = owner.partly_unread(now);
     let partly = partly.map(|it| headed(LeaseTrouble::PARTLY_UNREAD, it));
+    let operations = owner.refused_operations(now);
+    let operations = operations.map(|it| headed(LeaseTrouble::OPERATION_REFUSED, it));
     let aside = owner.set_aside_since(now);
     let aside = aside.map(|it| headed(LeaseTrouble::NOT_KEPT, it));
     let slow = owner.slow(now).into_iter().flat_map(|trouble| {
         let places = owner.places();
         places.map(move |(id, epoch)| headed(LeaseTrouble::SLOW, (id, epoch, trouble.clone())))
     });
-    for (partition, refusal) in worth_telling(now, partly.chain(aside).chain(slow)) {
+    for (partition, refusal) in
+        worth_telling(now, partly.chain(aside).chain(operations).chain(slow))
+    {
         told.entry(partition).or_insert(refusal);
     }
     told

@@ -6,12 +6,12 @@
 //! that has takes no more than about twice as long (`pace.rs`). What cannot be read holds up that operation
 //! alone, and is told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{Epoch, OperationId, PartitionId};
 
 use super::pace::Pace;
-use super::{Call, Owner, Purpose, Reply, Stage};
+use super::{Call, Owner, Purpose, Reply, Stage, Trouble};
 use crate::partition::{Event, Page};
 use crate::queue::Millis;
 use crate::round::Commit;
@@ -44,6 +44,8 @@ pub(super) struct Operating {
     last: Option<PartitionId>,
     /// Operations that are left alone until a time.
     held_off: BTreeMap<(PartitionId, OperationId), Millis>,
+    /// Operations whose pages the store refuses to write: since when, and what it said last.
+    refused: BTreeMap<(PartitionId, OperationId), (Millis, String)>,
 }
 
 impl Operating {
@@ -61,6 +63,13 @@ impl Operating {
 
     fn hold_off(&mut self, partition: PartitionId, operation: OperationId, until: Millis) {
         self.held_off.insert((partition, operation), until);
+    }
+
+    /// A round is stored, and with it how far operations are.
+    pub(super) fn written(&mut self, commit: &Commit) {
+        for (partition, operation, _) in &commit.batch.progress {
+            self.refused.remove(&(*partition, *operation));
+        }
     }
 }
 
@@ -124,6 +133,13 @@ impl Owner {
             now
         } else {
             now + interval
+        });
+        let open: BTreeSet<_> = parts
+            .iter()
+            .map(|it| (it.partition, it.operation.id))
+            .collect();
+        self.operating.refused.retain(|of, _| {
+            self.places.contains_key(&of.0) && (!epochs.contains_key(&of.0) || open.contains(of))
         });
         let mut new: BTreeMap<PartitionId, Vec<_>> = BTreeMap::new();
         for part in parts {
@@ -235,16 +251,39 @@ impl Owner {
         }
     }
 
-    /// A page cannot be written: it is tried again in parts, and where `since` is given its partition goes on
-    /// without it for a while.
-    pub(super) fn hold_operations_off(&mut self, commit: &Commit, since: Option<Millis>) {
+    /// A page cannot be written: it is tried again in parts.
+    pub(super) fn divide_pages(&mut self, commit: &Commit) {
         let most = self.options.operation_rows;
-        for (partition, operation, _) in &commit.batch.progress {
+        for (_, operation, _) in &commit.batch.progress {
             self.operating.pace.refused(*operation, most);
-            if let Some(since) = since {
-                let until = since + HELD_OFF;
-                self.operating.hold_off(*partition, *operation, until);
-            }
         }
+    }
+
+    /// As [`divide_pages`](Self::divide_pages), and its partition goes on without it for a while.
+    pub(super) fn hold_operations_off(&mut self, now: Millis, commit: &Commit, said: &str) {
+        self.divide_pages(commit);
+        for (partition, operation, _) in &commit.batch.progress {
+            let until = now + HELD_OFF;
+            self.operating.hold_off(*partition, *operation, until);
+            let refused = self.operating.refused.entry((*partition, *operation));
+            let (_, words) = refused.or_insert_with(|| (now, String::new()));
+            said.clone_into(words);
+        }
+    }
+
+    /// The partitions in which an operation does not go on because the store refuses what it does there;
+    /// everything else is decided.
+    pub fn refused_operations(
+        &self,
+        now: Millis,
+    ) -> impl Iterator<Item = (PartitionId, Epoch, Trouble)> + '_ {
+        let refused = self.operating.refused.iter();
+        refused.filter_map(move |((partition, operation), (since, said))| {
+            let trouble = Trouble {
+                for_ms: now - since,
+                words: format!("what operation {operation} does cannot be stored: {said}"),
+            };
+            Some((*partition, self.places.get(partition)?.epoch, trouble))
+        })
     }
 }

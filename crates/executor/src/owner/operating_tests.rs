@@ -168,10 +168,23 @@ fn a_page_that_the_store_refuses_is_taken_back_and_tried_again_later() {
     world.deliver(2, 0, super::look_ups::change("t.good"));
     world.pass(10, true);
     assert!(world.is_acked(2), "it goes on without it");
+    let told = |world: &World| {
+        let refused = world.owner.refused_operations(world.now);
+        refused.map(|(.., trouble)| trouble).collect::<Vec<_>>()
+    };
+    let since = told(&world)[0].for_ms;
+    let trouble = world.owner.trouble(world.now).unwrap();
+    let words = "what operation 1 does cannot be stored";
+    assert!(trouble.words.contains(words), "{}", trouble.words);
+    world.pass(40_000, true);
+    assert!(
+        told(&world)[0].for_ms >= since + 40_000,
+        "it is one refusal"
+    );
     world.refuses = None;
     world.pass(40_000, true);
-    assert_eq!(world.operations, []);
-    assert_eq!(epoch(&world), Epoch(before.0 + 1));
+    assert_eq!((world.operations.len(), told(&world)), (0, Vec::new()));
+    assert_eq!(epoch(&world), Epoch(before.0 + 2), "the second try as well");
 }
 
 #[test]

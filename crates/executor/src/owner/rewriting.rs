@@ -136,7 +136,7 @@ impl Owner {
             .steps
             .is_too_much(took, round.commit.executions().count());
         if is_so && !round.commit.batch.progress.is_empty() {
-            self.hold_operations_off(&round.commit, None);
+            self.divide_pages(&round.commit);
         }
         is_so
     }
@@ -182,6 +182,7 @@ impl Owner {
         match reply {
             Reply::Committed(bodies) => {
                 self.sweep.note(rewrite.round.commit.executions());
+                self.operating.written(&rewrite.round.commit);
                 self.tell(now, *rewrite.round, bodies);
             }
             Reply::Fenced(lost) => self.fenced(&rewrite.round, &lost),
@@ -195,7 +196,7 @@ impl Owner {
                 if rewrite.refusals > REFUSALS && !commit.batch.progress.is_empty() {
                     // It may be the operation that the store does not take, and memory has carried it
                     // out: only loading again takes that back.
-                    self.hold_operations_off(commit, Some(now));
+                    self.hold_operations_off(now, commit, &failure.words);
                     return self.unknown(now, &rewrite.round, Reply::Failed(failure));
                 }
                 self.say(Notice::CommitRefused {

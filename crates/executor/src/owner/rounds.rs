@@ -413,6 +413,7 @@ impl Owner {
                 let is_page = !round.commit.batch.progress.is_empty();
                 let most = self.options.operation_rows;
                 self.operating.pace.note(took, is_page, most);
+                self.operating.written(&round.commit);
                 let ended = round.commit.batch.ends.len();
                 let changed = round.commit.executions().count();
                 let most = self.options.step_items;

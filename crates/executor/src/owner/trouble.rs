@@ -69,6 +69,12 @@ impl Owner {
                 .to_owned(),
         });
         let bodies = self.unread_bodies(now).map(|(.., trouble)| trouble);
+        let operations = self
+            .refused_operations(now)
+            .map(|(partition, _, trouble)| Trouble {
+                words: format!("partition {partition}: {}", trouble.words),
+                ..trouble
+            });
         let aside = self
             .set_aside_since(now)
             .map(|(partition, _, trouble)| Trouble {
@@ -85,6 +91,7 @@ impl Owner {
             .chain(unrenewable)
             .chain(cut_off)
             .chain(bodies)
+            .chain(operations)
             .chain(aside)
             .chain(self.slow(now))
             .chain(self.failing_read(now))
