@@ -108,7 +108,7 @@ async fn refused(system: &System) -> anyhow::Result<()> {
         (json!({"min_interval_ms": 0}), "policy.min_interval_ms"),
         (
             json!({"quotas": [{"per": "day", "max": 0}]}),
-            "policy.quotas[0].max",
+            "policy.quotas.0.max",
         ),
         (json!({"quotas": [{"per": "week", "max": 1}]}), "week"),
         (

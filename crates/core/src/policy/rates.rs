@@ -171,20 +171,16 @@ pub(super) fn check_quotas(quotas: &[Quota], parameters: Option<&Value>) -> Resu
         return Err(Reject::field(field, words));
     }
     for (index, quota) in quotas.iter().enumerate() {
-        check_range(
-            &format!("{field}[{index}].max"),
-            quota.max,
-            super::MAX_COUNT,
-        )?;
-        check_by(&format!("{field}[{index}].by"), &quota.by, parameters)?;
+        check_range(&format!("{field}.{index}.max"), quota.max, super::MAX_COUNT)?;
+        check_by(&format!("{field}.{index}.by"), &quota.by, parameters)?;
         let same = |other: &Quota| (other.per, &other.by) == (quota.per, &quota.by);
         if let Some(other) = quotas[..index].iter().position(same) {
             let words = format!(
-                "`{field}[{index}]` counts by the same as `{field}[{other}]`, per {}; keep the one \
+                "`{field}.{index}` counts by the same as `{field}.{other}`, per {}; keep the one \
                  with the lower `max`",
                 quota.per
             );
-            return Err(Reject::field(format!("{field}[{index}]"), words));
+            return Err(Reject::field(format!("{field}.{index}"), words));
         }
     }
     Ok(())
@@ -235,7 +231,10 @@ impl CountRule {
         let mark = if by.is_empty() {
             0
         } else {
-            let hash = Sha256::digest(serde_json::to_vec(&by).unwrap_or_default());
+            // Of the places alone: what was counted stays counted when the schema says something else of
+            // where nothing stands. The second of each pair is for the marks that are stored.
+            let places: Vec<_> = by.iter().map(|(path, _)| (path, Value::Null)).collect();
+            let hash = Sha256::digest(serde_json::to_vec(&places).unwrap_or_default());
             i64::from_be_bytes(hash[..8].try_into().unwrap_or_default()) | 1
         };
         Self { by, mark }
@@ -320,15 +319,15 @@ mod tests {
             ),
             (
                 r#"{"quotas": [{"per": "day", "max": 0}]}"#,
-                "policy.quotas[0].max",
+                "policy.quotas.0.max",
             ),
             (
                 r#"{"quotas": [{"per": "day", "max": 5}, {"per": "day", "max": 4}]}"#,
-                "policy.quotas[1]",
+                "policy.quotas.1",
             ),
             (
                 r#"{"quotas": [{"per": "day", "max": 5, "by": ["user", "group", "labels.a", "labels.b", "labels.c"]}]}"#,
-                "policy.quotas[0].by",
+                "policy.quotas.0.by",
             ),
         ] {
             assert_eq!(field(wrong), Err(named.to_owned()), "{wrong}");
@@ -372,6 +371,21 @@ mod tests {
             time("1969-12-31T23:00:00Z")
         );
         assert_eq!(Calendar::Day.window(i64::MAX), (i64::MAX, i64::MAX));
+    }
+
+    #[test]
+    fn another_default_of_a_place_forgets_nothing_that_was_counted() {
+        let rule = |property: Value| {
+            let schema = serde_json::json!({"properties": {"host": property}});
+            let spec =
+                serde_json::json!({"ref": "a.b", "run": {"builtin": "noop"}, "parameters": schema});
+            let spec: ActionSpec = serde_json::from_value(spec).unwrap();
+            CountRule::of(&spec, &["parameters.host".parse().unwrap()])
+        };
+        let plain = rule(serde_json::json!({"type": "string"}));
+        let other = rule(serde_json::json!({"type": "string", "default": "none"}));
+        assert_eq!(plain.mark(), other.mark());
+        assert_ne!(plain.places(), other.places());
     }
 
     #[test]
