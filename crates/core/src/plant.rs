@@ -23,6 +23,8 @@ pub enum Bug {
     ExplainEarly,
     /// Slots are shared by how often each has started, whatever it holds.
     FairByStarts,
+    /// Whoever takes a partition over publishes the figures of what changes from then on alone.
+    FiguresForgotten,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
     /// A takeover does not know what has started lately.
@@ -71,7 +73,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::Counter,
@@ -79,6 +81,7 @@ impl Bug {
         Self::EventEarly,
         Self::ExplainEarly,
         Self::FairByStarts,
+        Self::FiguresForgotten,
         Self::HoldSlotLetsGo,
         Self::KeepMessages,
         Self::MeterInMemory,
@@ -114,6 +117,7 @@ impl Bug {
             Self::EventEarly => "event-early",
             Self::ExplainEarly => "explain-early",
             Self::FairByStarts => "fair-by-starts",
+            Self::FiguresForgotten => "figures-forgotten",
             Self::HoldSlotLetsGo => "hold-slot-lets-go",
             Self::KeepMessages => "keep-messages",
             Self::MeterInMemory => "meter-in-memory",

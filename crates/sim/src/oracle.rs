@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::{
-    ActionId, Attempt, ExecutionId, PartitionId, Promise, QueueTotals, RequestId, Status, WorkerId,
+    ActionId, Attempt, ExecutionId, PartitionId, Promise, QueueStats, QueueTotals, RequestId,
+    Status, WorkerId,
 };
 use attune_executor::stored::Batch;
 
@@ -16,6 +17,16 @@ use crate::world::WALL;
 /// By how much the time of an owner may be wrong: by as long as its first look at the store's
 /// clock took, which may have stood still with it.
 pub(crate) const WRONG_BY: Time = 30_000;
+
+/// What figures tell of all that ever entered a queue.
+pub(crate) fn totals_of(stats: &QueueStats) -> QueueTotals {
+    QueueTotals {
+        enqueued: stats.total_enqueued,
+        completed: stats.total_completed,
+        cancelled: stats.total_cancelled,
+        expired: stats.total_expired,
+    }
+}
 
 /// What must not be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +59,8 @@ pub enum Rule {
     Held,
     /// What is said of why an execution does not run yet is so.
     Explain,
+    /// Soon after the last change the figures that were published of a queue are those that it has.
+    Shown,
 }
 
 impl From<Promise> for Rule {
@@ -74,6 +87,7 @@ impl Rule {
             Self::Retry,
             Self::Held,
             Self::Explain,
+            Self::Shown,
         ])
     }
 
@@ -94,6 +108,7 @@ impl Rule {
             Self::Retry => "retry",
             Self::Held => "held",
             Self::Explain => "explain",
+            Self::Shown => "shown",
         }
     }
 }
@@ -147,6 +162,8 @@ pub(crate) struct Oracle {
     refused: BTreeSet<RequestId>,
     /// What clients were told about their requests.
     told: BTreeMap<RequestId, ExecutionId>,
+    /// The newest figures that were published of each queue, and their version.
+    shown: BTreeMap<ActionId, (i64, QueueStats)>,
 }
 
 impl Oracle {
@@ -237,9 +254,34 @@ impl Oracle {
         self.running.remove(&key).is_some()
     }
 
-    /// Whether user code runs anywhere.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.running.is_empty()
+    /// Whether user code runs nowhere, and that nothing waits or runs is shown.
+    pub(crate) fn is_quiet(&self, store: &Store) -> bool {
+        self.running.is_empty() && self.stale(store).next().is_none()
+    }
+
+    /// Figures of a queue were published.
+    pub(crate) fn show(&mut self, version: i64, stats: &QueueStats) {
+        let shown = self.shown.entry(stats.action_id);
+        let shown = shown.or_insert_with(|| (version, stats.clone()));
+        if shown.0 < version {
+            *shown = (version, stats.clone());
+        }
+    }
+
+    /// The queues of which other figures are shown than are stored, when nothing waits or runs.
+    fn stale<'a>(&'a self, store: &'a Store) -> impl Iterator<Item = ActionId> + 'a {
+        let used = store
+            .totals
+            .iter()
+            .filter(|(_, totals)| totals.enqueued > 0);
+        let stale = used.filter(|(action_id, totals)| {
+            let shown = self.shown.get(*action_id).map(|(_, stats)| {
+                let present = stats.queue_length + stats.active_count;
+                (totals_of(stats), present)
+            });
+            shown != Some((**totals, 0))
+        });
+        stale.map(|(action_id, _)| *action_id)
     }
 
     /// A batch was written. `shadows` holds what its owner decided, by partition; `places` where
@@ -455,6 +497,18 @@ impl Oracle {
                     format!("{request} was told {id}, which is gone"),
                 );
             }
+        }
+        let stale: Vec<ActionId> = match store.active.is_empty() {
+            true => self.stale(store).collect(),
+            false => Vec::new(),
+        };
+        if !stale.is_empty() {
+            let shown: Vec<_> = stale.iter().map(|it| self.shown.get(it)).collect();
+            self.say(
+                now,
+                Rule::Shown,
+                format!("of {stale:?} these are shown: {shown:?}"),
+            );
         }
         for request in confirmed {
             if !store.requests.contains_key(request) {

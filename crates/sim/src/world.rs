@@ -311,7 +311,7 @@ impl World {
             && Operations::end(&self.store).is_none()
             && self.bus.is_empty()
             && self.routing_is_done()
-            && self.oracle.is_quiet()
+            && self.oracle.is_quiet(&self.store)
             && self.asks.iter().all(|ask| ask.done)
     }
 

@@ -108,7 +108,7 @@ pub struct OwnerOptions {
     pub pool_line: usize,
     /// How often the snapshot of a changing queue is published, at most.
     pub stats_interval: Millis,
-    /// How old the snapshot of a queue may become in which somebody waits or runs.
+    /// How old the snapshot of a queue may become in which somebody waits or runs; of an idle one 60 times that.
     pub stats_refresh: Millis,
     /// What the reconciler takes for lost, and how often it looks.
     pub reconcile: ReconcileBounds,

@@ -1,5 +1,6 @@
-//! Publishes the queues as they are: those that changed, and from time to time those in which
-//! somebody waits or runs.
+//! Publishes the queues as they are: those that changed, those of a partition that is taken over (its
+//! last owner may have ended before it had told), and all of them again from time to time, since whoever
+//! keeps them may have missed some.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,6 +11,9 @@ use crate::queue::Millis;
 
 /// How many snapshots are published at once.
 const MAX_SNAPSHOTS: usize = 2_000;
+/// How many times older the snapshot of an idle queue may become than that of one in which somebody
+/// waits or runs: there are many of them, and nothing changes.
+const IDLE_REFRESH: Millis = 60;
 
 /// What is to be published.
 #[derive(Debug, Default)]
@@ -17,9 +21,9 @@ pub(super) struct Snapshots {
     /// Queues that changed.
     unpublished: BTreeSet<(PartitionId, ActionId)>,
     publish_at: Millis,
-    /// Queues that are not idle, by the time of their last snapshot.
-    busy: BTreeSet<(Millis, PartitionId, ActionId)>,
-    busy_since: HashMap<ActionId, Millis>,
+    /// Queues that were published, by when they are again.
+    due: BTreeSet<(Millis, PartitionId, ActionId)>,
+    due_at: HashMap<ActionId, Millis>,
     number: u32,
 }
 
@@ -35,23 +39,36 @@ impl Snapshots {
     /// A partition is served no more.
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.unpublished.retain(|(of, _)| *of != partition);
-        self.busy.retain(|(_, of, action_id)| {
+        self.due.retain(|(_, of, action_id)| {
             if *of == partition {
-                self.busy_since.remove(action_id);
+                self.due_at.remove(action_id);
             }
             *of != partition
         });
+    }
+
+    /// The first of those that are to be published again.
+    fn first_due(&self, now: Millis) -> Option<(PartitionId, ActionId)> {
+        let (_, id, action_id) = self.due.first().filter(|(at, ..)| *at <= now)?;
+        Some((*id, *action_id))
+    }
+
+    fn not_due(&mut self, id: PartitionId, action_id: ActionId) {
+        if let Some(at) = self.due_at.remove(&action_id) {
+            self.due.remove(&(at, id, action_id));
+        }
+    }
+
+    fn due_again(&mut self, at: Millis, id: PartitionId, action_id: ActionId) {
+        self.not_due(id, action_id);
+        self.due.insert((at, id, action_id));
+        self.due_at.insert(action_id, at);
     }
 }
 
 impl Owner {
     pub(super) fn snapshots_are_due(&self, now: Millis) -> bool {
-        let refresh = self.options.stats_refresh;
-        self.telling
-            .snapshots
-            .busy
-            .first()
-            .is_some_and(|(at, ..)| at + refresh <= now)
+        self.telling.snapshots.first_due(now).is_some()
     }
 
     /// Publishes these again: a queue that does not change any more would be shown as it was for ever.
@@ -72,15 +89,11 @@ impl Owner {
         self.telling.snapshots.changed(lost.into_iter());
     }
 
-    /// Publishes the queues that changed, at most once per interval, and those that somebody
-    /// waits or runs in, from time to time: a stale figure shall mean trouble.
+    /// Publishes the queues that changed, at most once per interval, and all others from time to time: a
+    /// stale figure shall mean trouble, and none stays so.
     pub(super) fn publish_snapshots(&mut self, now: Millis) {
-        while let Some((at, id, action_id)) = self.telling.snapshots.busy.first().copied() {
-            if at + self.options.stats_refresh > now {
-                break;
-            }
-            self.telling.snapshots.busy.pop_first();
-            self.telling.snapshots.busy_since.remove(&action_id);
+        while let Some((id, action_id)) = self.telling.snapshots.first_due(now) {
+            self.telling.snapshots.not_due(id, action_id);
             self.telling.snapshots.unpublished.insert((id, action_id));
         }
         // While a round is written, memory is ahead of the store, and may have to go back.
@@ -108,14 +121,10 @@ impl Owner {
             let Some(stats) = partition.stats(action_id) else {
                 continue;
             };
+            let is_idle = stats.queue_length + stats.active_count == 0;
+            let refresh = self.options.stats_refresh * if is_idle { IDLE_REFRESH } else { 1 };
             let known = &mut self.telling.snapshots;
-            if let Some(at) = known.busy_since.remove(&action_id) {
-                known.busy.remove(&(at, id, action_id));
-            }
-            if stats.queue_length + stats.active_count > 0 {
-                known.busy.insert((now, id, action_id));
-                known.busy_since.insert(action_id, now);
-            }
+            known.due_again(now + refresh, id, action_id);
             snapshots.push((version, stats));
         }
         self.telling.snapshots.unpublished.extend(later);

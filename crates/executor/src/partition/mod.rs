@@ -267,6 +267,17 @@ impl Partition {
         self.queues.get_queue_stats(action_id)
     }
 
+    /// The actions of which something was ever accepted.
+    pub(crate) fn used_queues(&self) -> impl Iterator<Item = ActionId> + '_ {
+        let is_used = |action_id: &ActionId| {
+            let entered = self
+                .queues
+                .with_existing(*action_id, |queue| queue.totals().enqueued);
+            entered.is_some_and(|many| many > 0)
+        };
+        self.actions.keys().copied().filter(is_used)
+    }
+
     /// Whether the queue of an action is here.
     pub(crate) fn has_queue(&self, action_id: ActionId) -> bool {
         self.actions.contains_key(&action_id)

@@ -1,10 +1,10 @@
 //! What an owner decides, brought before the oracle.
 
-use attune_core::{ActionId, QueueStats, QueueTotals, Seq};
+use attune_core::{ActionId, QueueStats, Seq};
 
 use super::*;
 use crate::groups::Words;
-use crate::oracle::WRONG_BY;
+use crate::oracle::{WRONG_BY, totals_of};
 use crate::shadow::Told;
 use crate::world::{WALL, pool_name};
 
@@ -135,12 +135,8 @@ impl World {
                 .map(|partition| &self.store.leases[partition]);
             let owns = lease.is_some_and(|it| it.owner == Some(id) && it.epoch == epoch.0);
             let stored = self.store.totals.get(&stats.action_id).copied();
-            let told = QueueTotals {
-                enqueued: stats.total_enqueued,
-                completed: stats.total_completed,
-                cancelled: stats.total_cancelled,
-                expired: stats.total_expired,
-            };
+            let told = totals_of(stats);
+            self.oracle.show(*version, stats);
             if owns && told != stored.unwrap_or_default() {
                 let words = format!("{told:?} is told of a queue, and {stored:?} is stored");
                 self.oracle
