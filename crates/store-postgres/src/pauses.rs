@@ -121,7 +121,8 @@ async fn apply(pool: &PgPool, change: &PauseChange) -> Result<PauseOutcome, Fail
         (Some(mode), Some(Time(since))) => Some(pause(target.clone(), &mode, since, who, reason)?),
         _ => None,
     };
-    if change.mode.is_some() && !is_there {
+    // What is held can be resumed whatever has become of it.
+    if !is_there && (change.mode.is_some() || before.is_none()) {
         return Ok(PauseOutcome::NoTarget);
     }
     if change.changes_nothing(before.as_ref()) {

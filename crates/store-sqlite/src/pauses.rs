@@ -110,7 +110,8 @@ async fn apply(
         .await?;
     let before = held(target.clone(), &row, "since")?;
     let (is_there, many): (bool, i64) = (row.try_get("is_there")?, row.try_get("many")?);
-    if change.mode.is_some() && !is_there {
+    // What is held can be resumed whatever has become of it.
+    if !is_there && (change.mode.is_some() || before.is_none()) {
         return Ok(PauseOutcome::NoTarget);
     }
     if change.changes_nothing(before.as_ref()) {

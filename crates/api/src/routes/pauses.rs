@@ -18,7 +18,7 @@ use super::holders::NOBODY;
 use super::{App, lost_task};
 use crate::body;
 use crate::error::ApiError;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 
 /// The scope and the target that a path names.
 type Named = Result<Path<(String, String)>, PathRejection>;
@@ -57,6 +57,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Json<PauseL
 )]
 pub(crate) async fn hold(
     State(app): State<App>,
+    _none: NoParams,
     path: Named,
     request: Request,
 ) -> Result<Json<PauseApplied>, ApiError> {
@@ -74,6 +75,7 @@ pub(crate) async fn hold(
 )]
 pub(crate) async fn hold_all(
     State(app): State<App>,
+    _none: NoParams,
     request: Request,
 ) -> Result<Json<PauseApplied>, ApiError> {
     put(app, PauseTarget::All, request).await
@@ -235,7 +237,7 @@ async fn tell(app: &App, target: &PauseTarget) -> Option<String> {
 fn no_target(target: &PauseTarget) -> ApiError {
     let there_is_none = match target {
         PauseTarget::Action(it) => {
-            format!("there is no action `{it}`: apply it first (`attune action list` shows all)")
+            format!("there is no action `{it}` (`attune action list` shows all)")
         }
         _ => format!(
             "there is no pack `{}`: a pack is what stands before the first dot of an action's ref",

@@ -24,13 +24,13 @@ impl PauseStore for Fake {
 impl State {
     fn change_pause(&mut self, change: &PauseChange) -> PauseOutcome {
         let is_there = self.actions.keys().any(|it| change.target.covers(it));
-        if change.mode.is_some() && !is_there {
+        let held = &mut self.pauses.held;
+        let at = held.iter().position(|it| it.target == change.target);
+        if !is_there && (change.mode.is_some() || at.is_none()) {
             return PauseOutcome::NoTarget;
         }
         self.pause_changes.push(change.clone());
         self.pauses.version += 1;
-        let held = &mut self.pauses.held;
-        let at = held.iter().position(|it| it.target == change.target);
         let before = at.map(|at| held.remove(at));
         let after = change.mode.map(|mode| Pause {
             target: change.target.clone(),
@@ -159,6 +159,10 @@ async fn a_wrong_target_is_refused_with_its_field() {
     ] {
         let answer = api.put(&format!("/api/v1/pauses/{path}"), &mode).await;
         assert_eq!(answer.error(), (422, "INVALID_INPUT", field), "{path}");
+    }
+    for path in ["pack/shop", "action/core.other"] {
+        let answer = delete(&api, &format!("/api/v1/pauses/{path}")).await;
+        assert_eq!(answer.error(), (422, "INVALID_INPUT", "target"), "{path}");
     }
     let path = "/api/v1/pauses/pack/core";
     for (body, status) in [
