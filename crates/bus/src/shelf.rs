@@ -21,6 +21,8 @@ const KEPT: usize = 16;
 const WAITING: usize = 16;
 /// How often something goes back, so that a topic of nothing else is not read over and over.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// The same while more wait than may be held: what stands behind hundreds of them is not to wait for minutes.
+const PRESSED: Duration = Duration::from_millis(50);
 /// The longest that one is held before it goes back. A broker closes the channel of whoever leaves a
 /// delivery unacknowledged for longer than its `consumer_timeout` (30 minutes as a rule), and everything
 /// else that came over that connection comes again.
@@ -94,8 +96,9 @@ impl Keeper {
                 biased;
                 () = stop.cancelled() => return,
                 () = sleep_until(next.unwrap_or(round)), if next.is_some() => {
+                    let pause = if rack.is_pressed() { PRESSED } else { INTERVAL };
                     self.put_back(&mut rack).await;
-                    round = Instant::now() + INTERVAL;
+                    round = Instant::now() + pause;
                 }
                 delivery = deliveries.recv(), if rack.has_room() => {
                     let Some(delivery) = delivery else { return };

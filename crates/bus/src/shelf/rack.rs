@@ -40,6 +40,11 @@ impl Rack {
         self.held.len() < MAX_HELD && self.bytes < MAX_BYTES
     }
 
+    /// Whether more is held than may be.
+    pub(super) fn is_pressed(&self) -> bool {
+        self.surplus() > 0
+    }
+
     /// Adds a message. Another copy of it that is held is given out in exchange.
     pub(super) fn add(&mut self, held: Held) -> Option<Held> {
         let mut copies = self.held.iter();
@@ -139,7 +144,9 @@ mod tests {
             assert!(rack.add(held(number, 10, now)).is_none());
         }
         assert_eq!(rack.next(now), Some(now));
+        assert!(rack.is_pressed());
         assert_eq!(numbers(&rack.take(now)), [0, 1, 2]);
+        assert!(!rack.is_pressed());
         assert_eq!(rack.next(now), Some(now + INTERVAL));
         assert!(rack.take(now).is_empty());
     }

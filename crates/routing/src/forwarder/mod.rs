@@ -73,6 +73,8 @@ pub(crate) struct Forwarder<R: Rules> {
     calls: u64,
     /// Not before then is something put back to make room.
     next_relief: Duration,
+    /// Not before then do messages of a newer version go back.
+    next_back: Duration,
     /// The time of the last step.
     elapsed: Duration,
     stopping: bool,
@@ -95,6 +97,7 @@ impl<R: Rules> Forwarder<R> {
             sent: BTreeMap::new(),
             calls: 0,
             next_relief: Duration::ZERO,
+            next_back: Duration::ZERO,
             elapsed: Duration::ZERO,
             stopping: false,
             closed: false,

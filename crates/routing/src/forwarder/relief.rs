@@ -16,6 +16,8 @@ const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a partition may take nothing before what must keep its order becomes dead letters, if
 /// it fills the window.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often messages of a newer version may be put back: what stands behind them is not to wait long.
+const NEWER_INTERVAL: Duration = Duration::from_millis(250);
 /// How many messages of a newer version are held for a while, at most, and which share of the window.
 const NEWER_KEPT: usize = 16;
 const NEWER_SHARE: usize = 8;
@@ -59,10 +61,10 @@ impl<R: Rules> Forwarder<R> {
     /// When messages of a newer version are put back next.
     pub(super) fn next_newer(&self) -> Option<Duration> {
         if self.newer.len() > self.newer_kept() {
-            return Some(self.next_relief);
+            return Some(self.next_back);
         }
         let oldest = self.newer.front()?;
-        Some(self.next_relief.max(oldest.since + Self::newer_stays()))
+        Some(self.next_back.max(oldest.since + Self::newer_stays()))
     }
 
     fn newer_stays() -> Duration {
@@ -89,11 +91,12 @@ impl<R: Rules> Forwarder<R> {
         if !crowded && !newer {
             return;
         }
-        self.next_relief = now.elapsed + RELIEF_INTERVAL;
         if newer {
+            self.next_back = now.elapsed + NEWER_INTERVAL;
             self.put_newer_back(now.elapsed);
         }
         if crowded {
+            self.next_relief = now.elapsed + RELIEF_INTERVAL;
             let targets = self.lanes.keys().copied();
             let stuck: Vec<Target> = targets
                 .filter(|target| {
