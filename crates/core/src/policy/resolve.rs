@@ -191,8 +191,12 @@ impl PolicySet {
 /// Completes what a policy does not say.
 fn inherit(policy: &mut ActionPolicy, from: &ActionDefaults) {
     inherit_bounds(&mut policy.queue, from);
-    let on_limit = &mut policy.concurrency.on_limit;
-    *on_limit = on_limit.or(from.concurrency.on_limit);
+    // Limits are an action's own: one that has none has nothing that this could be about.
+    let concurrency = &mut policy.concurrency;
+    if concurrency.limit.or(concurrency.group_limit).is_some() {
+        let on_limit = &mut concurrency.on_limit;
+        *on_limit = on_limit.or(from.concurrency.on_limit);
+    }
     let Priorities {
         default,
         max,

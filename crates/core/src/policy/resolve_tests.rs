@@ -3,6 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::action::{Builtin, Run};
+use crate::policy::OnLimit;
 
 fn defaults(value: Value) -> ActionDefaults {
     serde_json::from_value(value).unwrap()
@@ -70,6 +71,27 @@ fn what_an_action_would_inherit_is_checked_with_it() {
         "change the action or the document",
     ] {
         assert!(reject.message.contains(words), "{reject}");
+    }
+}
+
+#[test]
+fn what_happens_at_a_limit_is_inherited_by_those_that_have_one() {
+    let set = set(None, Some(json!({"concurrency": {"on_limit": "reject"}})));
+    for (own, expected) in [
+        (json!({}), None),
+        (json!({"concurrency": {"limit": 2}}), Some(OnLimit::Reject)),
+        (
+            json!({"concurrency": {"group_by": ["user"], "group_limit": 2}}),
+            Some(OnLimit::Reject),
+        ),
+        (
+            json!({"concurrency": {"limit": 2, "on_limit": "wait"}}),
+            Some(OnLimit::Wait),
+        ),
+    ] {
+        let own = spec(own);
+        assert_eq!(set.check(&own), Ok(()), "{own:?}");
+        assert_eq!(set.in_force(&own).policy.concurrency.on_limit, expected);
     }
 }
 
@@ -200,6 +222,8 @@ proptest! {
         let whole = serde_json::to_value(set.in_force(&spec).policy).unwrap();
         let layers = [Some(&own), pack.as_ref(), global.as_ref()];
         for path in LEAVES {
+            let is_inherited = path[1] != "on_limit" || limit.is_some();
+            let layers = &layers[..if is_inherited { 3 } else { 1 }];
             let said = layers.iter().flatten().find_map(|layer| leaf(layer, path));
             prop_assert_eq!(leaf(&whole, path), said, "{:?}", path);
         }
