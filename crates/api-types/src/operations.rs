@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use attune_core::{ExecutionId, OperationId, Priority, RequestId, Status};
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use crate::words;
@@ -56,11 +56,32 @@ pub enum OperationName {
     Unknown,
 }
 
+/// Reads a kind, and knows none that is only told.
+fn that_can_be_asked_for<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<OperationName, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Asked {
+        Clear,
+        Cancel,
+        Reprioritise,
+        MoveToFront,
+    }
+    Ok(match Asked::deserialize(deserializer)? {
+        Asked::Clear => OperationName::Clear,
+        Asked::Cancel => OperationName::Cancel,
+        Asked::Reprioritise => OperationName::Reprioritise,
+        Asked::MoveToFront => OperationName::MoveToFront,
+    })
+}
+
 /// An operator asks for a bulk operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OperationRequest {
     /// What it does.
+    #[serde(deserialize_with = "that_can_be_asked_for")]
     pub kind: OperationName,
     /// To which executions.
     pub filter: OperationFilter,

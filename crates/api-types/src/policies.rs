@@ -83,7 +83,7 @@ pub struct PolicyApplied {
     /// nothing is stored, and it is empty.
     pub changed: Vec<PolicyView>,
     /// What that changes, document by document; with `dry_run` what it would change.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub differences: Vec<PolicyDifference>,
     /// How many documents were so already, or would be stored with `dry_run`.
     pub others: usize,

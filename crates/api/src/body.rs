@@ -244,7 +244,7 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
                 error.column()
             ),
         ),
-        Category::Data => wrong_form(&field_of(path, problem), problem),
+        Category::Data => wrong_form(&field_of(path, problem), &plain::plain(problem)),
     }
 }
 
@@ -398,8 +398,7 @@ mod tests {
         let (_, _, message) = refusal::<Submission>(r#"{"action_ref":"a.b","priority":5}"#);
         assert_eq!(
             message,
-            "`priority`: invalid type: integer `5`, expected one of `critical`, `high`, `normal`, \
-             `low`, `background`"
+            "`priority`: 5 does not fit; expected one of `critical`, `high`, `normal`, `low`, `background`"
         );
         let (_, _, message) = refusal::<Submission>(r#"[{"action_ref":"a.b"}]"#);
         assert_eq!(message, "an object is expected here, not an array");

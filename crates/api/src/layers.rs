@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
@@ -37,7 +37,7 @@ pub(crate) async fn bound_time(
     request: Request,
     next: Next,
 ) -> Response {
-    let only_reads = request.method().is_safe();
+    let only_reads = only_reads(&request);
     match tokio::time::timeout(limit, next.run(request)).await {
         Ok(response) => response,
         Err(_) if only_reads => ApiError::unavailable(
@@ -53,6 +53,41 @@ pub(crate) async fn bound_time(
             ),
         )
         .into_response(),
+    }
+}
+
+/// Whether a request is a question, whatever its method.
+fn only_reads(request: &Request) -> bool {
+    let (path, query) = (request.uri().path(), request.uri().query());
+    let asks = |pair: &str| matches!(pair, "dry_run=true" | "check=true");
+    request.method().is_safe()
+        || path.ends_with("/preview")
+        || query.is_some_and(|query| query.split('&').any(asks))
+}
+
+/// Refuses a condition that nobody would look at. Whoever takes one, or has more to say about it, has a path
+/// that begins with these.
+pub(crate) async fn refuse_conditions(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let looks = ["/api/v1/policies", "/api/v1/actions/"];
+    let is_looked_at = looks.iter().any(|begin| path.starts_with(begin));
+    if request.method().is_safe() || is_looked_at {
+        return next.run(request).await;
+    }
+    match no_if_match(request.headers(), "it is for policies; leave it out") {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Refuses a condition that would not be looked at; `instead` says what to do.
+pub(crate) fn no_if_match(headers: &HeaderMap, instead: &str) -> Result<(), ApiError> {
+    match headers.contains_key(header::IF_MATCH) {
+        false => Ok(()),
+        true => {
+            let words = format!("`If-Match` has no meaning here: {instead}");
+            Err(ApiError::field("If-Match", words))
+        }
     }
 }
 
@@ -91,4 +126,28 @@ pub(crate) fn on_panic(panic: Box<dyn Any + Send + 'static>) -> Response {
         .unwrap_or("(no message)");
     error!(panic.message = %message, "a request handler panicked");
     ApiError::internal().into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[test]
+    fn a_question_is_one_whatever_its_method() {
+        for (method, uri, expected) in [
+            ("GET", "/api/v1/executions", true),
+            ("POST", "/api/v1/executions", false),
+            ("POST", "/api/v1/operations/preview", true),
+            ("PUT", "/api/v1/policies/global?who=a&dry_run=true", true),
+            ("PUT", "/api/v1/policies/global?dry_run=false", false),
+            ("PUT", "/api/v1/actions/a.b?check=true", true),
+            ("DELETE", "/api/v1/policies/user/dry_run=true", false),
+        ] {
+            let request = Request::builder().method(method).uri(uri);
+            let request = request.body(Body::empty()).unwrap();
+            assert_eq!(only_reads(&request), expected, "{method} {uri}");
+        }
+    }
 }

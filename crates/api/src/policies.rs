@@ -1,7 +1,8 @@
 //! What a change of policy documents comes to: checked against everything that is stored, and stored only
 //! while that is so.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use attune_api_types::PolicyDifference;
@@ -15,6 +16,8 @@ use attune_store::{
 };
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 use crate::error::ApiError;
 use crate::ports::Ports;
@@ -83,6 +86,27 @@ pub(crate) async fn apply_action(
         }
     }
     Err(too_busy())
+}
+
+/// Changes are checked one at a time: each reads the whole set and compares it with every action.
+pub(crate) struct Turns(Semaphore);
+
+impl Turns {
+    pub(crate) fn new() -> Self {
+        Self(Semaphore::new(1))
+    }
+
+    /// Waits until a change may be checked, until `deadline`.
+    ///
+    /// # Errors
+    /// 503 `OVERLOADED` when it may not be by then.
+    pub(crate) async fn take(&self, deadline: Instant) -> Result<SemaphorePermit<'_>, ApiError> {
+        let turn = timeout_at(deadline, self.0.acquire()).await;
+        turn.ok().and_then(Result::ok).ok_or_else(|| {
+            let words = "other changes of policies are being checked; nothing was done, repeat it";
+            ApiError::unavailable("OVERLOADED", words)
+        })
+    }
 }
 
 /// What somebody asks for.
@@ -405,6 +429,9 @@ async fn check_actions(
         return Ok(());
     }
     let (mut packs, mut after) = (BTreeSet::new(), None);
+    // Thousands of actions often say the same, and comparing a hundred rules with each other takes
+    // milliseconds.
+    let (keys, mut checked) = (RandomState::new(), HashSet::new());
     loop {
         let actions = ports.actions.list_actions(after.as_ref(), ACTIONS_AT_ONCE);
         let actions = actions.await?;
@@ -418,6 +445,12 @@ async fn check_actions(
             let Some((first, _)) = covering.next() else {
                 continue;
             };
+            let says = json!([spec.action_ref.pack(), document_of(spec), spec.parameters]);
+            if !checked.insert(keys.hash_one(says.to_string())) {
+                continue;
+            }
+            // Others are served between two.
+            tokio::task::yield_now().await;
             set.check(spec).map_err(|reject| match covering.next() {
                 // What an action inherits of two does not say which of them it is from.
                 Some(_) => reject.into(),

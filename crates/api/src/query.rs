@@ -2,10 +2,12 @@
 
 use std::str::FromStr;
 
+use attune_core::plain::unparsed;
 use attune_core::{ActionId, ExecutionId};
 use attune_store::{Cursor, StatsCursor};
-use axum::extract::Query;
+use axum::extract::{FromRequestParts, Query};
 use axum::http::Uri;
+use axum::http::request::Parts;
 use chrono::DateTime;
 use percent_encoding::percent_decode_str;
 
@@ -13,6 +15,19 @@ use crate::error::ApiError;
 
 /// What a list shows unless it is told how much, in rows.
 const DEFAULT_PAGE: u32 = 50;
+
+/// A query string of which nothing is taken: a parameter that is overlooked, such as `dry_run`, would be
+/// taken for heeded.
+pub(crate) struct NoParams;
+
+impl<S: Sync> FromRequestParts<S> for NoParams {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Params::of(&parts.uri)?.end("no parameters")?;
+        Ok(Self)
+    }
+}
 
 /// The parameters of a query string; each must be taken, what is left is unknown.
 pub(crate) struct Params(Vec<(String, String)>);
@@ -122,8 +137,10 @@ where
     T: FromStr,
     T::Err: std::fmt::Display,
 {
-    text.parse()
-        .map_err(|error: T::Err| ApiError::field(name, format!("`{name}`: {error}")))
+    text.parse().map_err(|error: T::Err| {
+        let said = error.to_string();
+        ApiError::field(name, format!("`{name}`: {}", unparsed(&said)))
+    })
 }
 
 /// The words of a cursor. Clients must not look inside.

@@ -16,15 +16,15 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::holders::NOBODY;
-use super::policies::no_if_match;
 use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
 use crate::catalog::compile;
 use crate::error::ApiError;
 use crate::extent::Extent;
+use crate::layers::no_if_match;
 use crate::policies;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 
 /// The action that a path names.
 pub(crate) fn ref_of(path: Result<Path<String>, PathRejection>) -> Result<ActionRef, ApiError> {
@@ -184,6 +184,7 @@ pub(super) fn record(app: &App, record: impl FnOnce() -> Record) {
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ActionView>, ApiError> {
     let action_ref = ref_of(path)?;

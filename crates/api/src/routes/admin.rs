@@ -20,7 +20,7 @@ use super::holders::NOBODY;
 use super::operations::begun;
 use crate::body;
 use crate::error::ApiError;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 
 /// Executions by status, priority and user, the newest first, in pages.
 #[utoipa::path(
@@ -61,6 +61,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
 )]
 pub(crate) async fn set_priority(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Json<Reprioritised>, ApiError> {

@@ -23,7 +23,7 @@ use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
 use crate::error::ApiError;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 
 /// What a letter without its body is thought to need, in bytes.
 const ROW_BYTES: usize = 1024;
@@ -154,6 +154,7 @@ fn view(letter: attune_store::DeadLetter, body: Option<&[u8]>) -> DeadLetter {
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
@@ -190,6 +191,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn requeue(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Json<Requeued>, ApiError> {

@@ -17,7 +17,7 @@ use axum::response::Response;
 use super::App;
 use crate::answers::PageBudget;
 use crate::error::ApiError;
-use crate::query::{Params, decode_cursor, encode_cursor};
+use crate::query::{NoParams, Params, decode_cursor, encode_cursor};
 
 /// The execution that a path names.
 pub(super) fn id_of(path: Result<Path<String>, PathRejection>) -> Result<ExecutionId, ApiError> {
@@ -43,6 +43,7 @@ const LONG_ROWS: u32 = 8;
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let id = id_of(path)?;
@@ -238,6 +239,7 @@ fn view(record: ExecutionRecord, bodies: Bodies) -> Execution {
 )]
 pub(crate) async fn cancel(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, Json<Cancelled>), ApiError> {
     let id = id_of(path)?;

@@ -15,6 +15,7 @@ use chrono::Utc;
 use super::executions::{SHOWN_BYTES, id_of};
 use super::{App, pauses};
 use crate::error::ApiError;
+use crate::query::NoParams;
 
 /// An owner answers within a round: who has not by now is asked again later.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -35,6 +36,7 @@ const RETRY_AFTER_SECONDS: u32 = 5;
 )]
 pub(crate) async fn explain(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ExplainView>, ApiError> {
     let id = id_of(path)?;

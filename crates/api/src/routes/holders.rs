@@ -16,7 +16,7 @@ use super::actions::ref_of;
 use super::executions::{id_of, refused};
 use crate::body;
 use crate::error::ApiError;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 use attune_api_types::{Holder, HolderList, HolderWorker, ReleaseRequest, Released};
 
 /// Who does something as long as nobody is asked to log in and gives no name.
@@ -93,6 +93,7 @@ fn holder(found: SlotHolder) -> Holder {
 )]
 pub(crate) async fn release(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Json<Released>, ApiError> {

@@ -41,7 +41,7 @@ use crate::error::ApiError;
 use crate::events::Events;
 use crate::layers;
 use crate::options::ApiOptions;
-use crate::policies::KnownPolicies;
+use crate::policies::{KnownPolicies, Turns};
 use crate::ports::Ports;
 use crate::reference;
 
@@ -53,6 +53,7 @@ pub(crate) struct Shared {
     pub(crate) ports: Ports,
     pub(crate) catalog: Catalog,
     pub(crate) policies: KnownPolicies,
+    pub(crate) policy_turns: Turns,
     pub(crate) memory: AnswerMemory,
     pub(crate) aside: Arc<Aside>,
     /// The bytes of all bodies.
@@ -87,6 +88,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         ports,
         catalog,
         policies: KnownPolicies::default(),
+        policy_turns: Turns::new(),
         memory: AnswerMemory::new(),
         aside,
         bodies: Budget::of_bodies(),
@@ -98,6 +100,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
     described.merge(of_probes);
     let api = api
         .merge(reference::routes(described))
+        .layer(middleware::from_fn(layers::refuse_conditions))
         .layer(middleware::from_fn_with_state(
             request_timeout,
             layers::bound_time,

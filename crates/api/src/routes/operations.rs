@@ -26,7 +26,7 @@ use super::{App, lost_task};
 use crate::answers::PageBudget;
 use crate::body;
 use crate::error::ApiError;
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 
 /// How long an answer waits for the end of an operation.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,6 +52,7 @@ const PACKS_NAMED: usize = 10;
 )]
 pub(crate) async fn begin(
     State(app): State<App>,
+    _none: NoParams,
     request: Request,
 ) -> Result<(StatusCode, Json<OperationView>), ApiError> {
     let new = asked(&app, request).await?;
@@ -67,6 +68,7 @@ pub(crate) async fn begin(
 )]
 pub(crate) async fn preview(
     State(app): State<App>,
+    _none: NoParams,
     request: Request,
 ) -> Result<Json<OperationPreview>, ApiError> {
     let new = asked(&app, request).await?;
@@ -128,6 +130,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, A
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<OperationView>, ApiError> {
     let text = path.map(|Path(text)| text).unwrap_or_default();

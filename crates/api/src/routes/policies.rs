@@ -20,8 +20,9 @@ use crate::answers::PageBudget;
 use crate::body;
 use crate::budget::Share;
 use crate::error::ApiError;
+use crate::layers::no_if_match;
 use crate::policies::{Asked, IfVersion, unknown};
-use crate::query::Params;
+use crate::query::{NoParams, Params};
 use change::{change, progress, view};
 
 /// How many documents one request may have.
@@ -111,7 +112,11 @@ fn place(text: &str) -> Result<PolicyTarget, ApiError> {
         (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
     )
 )]
-pub(crate) async fn show(State(app): State<App>, path: Named) -> Result<Response, ApiError> {
+pub(crate) async fn show(
+    State(app): State<App>,
+    _none: NoParams,
+    path: Named,
+) -> Result<Response, ApiError> {
     shown(app, target_of(path)?).await
 }
 
@@ -123,7 +128,10 @@ pub(crate) async fn show(State(app): State<App>, path: Named) -> Result<Response
         (status = 404, description = "`UNKNOWN_POLICY`: there is none.", body = ErrorBody),
     )
 )]
-pub(crate) async fn show_global(State(app): State<App>) -> Result<Response, ApiError> {
+pub(crate) async fn show_global(
+    State(app): State<App>,
+    _none: NoParams,
+) -> Result<Response, ApiError> {
     shown(app, PolicyTarget::Global).await
 }
 
@@ -459,17 +467,6 @@ fn check_words(who: &str, reason: Option<&str>) -> Result<(), ApiError> {
         check_required_text("reason", reason)?;
     }
     Ok(())
-}
-
-/// Refuses a condition that would not be looked at.
-pub(super) fn no_if_match(headers: &HeaderMap, instead: &str) -> Result<(), ApiError> {
-    match headers.contains_key(header::IF_MATCH) {
-        false => Ok(()),
-        true => {
-            let words = format!("`If-Match` has no meaning here: {instead}");
-            Err(ApiError::field("If-Match", words))
-        }
-    }
 }
 
 /// The version that a header wants.

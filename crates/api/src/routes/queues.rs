@@ -18,7 +18,7 @@ use super::pauses;
 use crate::error::ApiError;
 use crate::health::{Bounds, VIOLATION_SHOWN, WhenFull, judge};
 use crate::options::QueueDefaults;
-use crate::query::{Params, decode_queue_cursor, encode_queue_cursor};
+use crate::query::{NoParams, Params, decode_queue_cursor, encode_queue_cursor};
 use attune_api_types::{PauseView, QueueList, QueueView};
 
 /// What a row is thought to need, in bytes, as long as its page is not read.
@@ -32,6 +32,7 @@ const ROW_BYTES: usize = 1024;
 )]
 pub(crate) async fn show(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<QueueView>, ApiError> {
     let action_ref = ref_of(path)?;

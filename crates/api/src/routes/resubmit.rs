@@ -13,6 +13,7 @@ use super::App;
 use super::executions::{SHOWN_BYTES, id_of};
 use super::submit::{idempotency_key, submit_one};
 use crate::error::ApiError;
+use crate::query::NoParams;
 
 /// Runs an execution that has ended again, as a new one.
 ///
@@ -47,6 +48,7 @@ use crate::error::ApiError;
 )]
 pub(crate) async fn resubmit(
     State(app): State<App>,
+    _none: NoParams,
     path: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {

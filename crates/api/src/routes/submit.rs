@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::{App, lost_task};
 use crate::body;
 use crate::error::ApiError;
+use crate::query::NoParams;
 use attune_api_types::{BatchItem, ErrorBody, Submitted};
 
 /// How many submissions one request may hold.
@@ -51,7 +52,11 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
             which takes nothing new.", body = ErrorBody),
     )
 )]
-pub(crate) async fn submit(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
+pub(crate) async fn submit(
+    State(app): State<App>,
+    _none: NoParams,
+    request: Request,
+) -> Result<Response, ApiError> {
     let key = idempotency_key(request.headers())?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     if body::is_array(&body) {

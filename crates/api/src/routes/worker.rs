@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use super::App;
 use crate::body;
 use crate::error::ApiError;
+use crate::query::NoParams;
 use attune_api_types::{ClaimRequest, ClaimedItem, Claims, RetireRequest};
 
 /// How many executions can be claimed at once.
@@ -35,6 +36,7 @@ const MAX_LEASE_SECONDS: u32 = 300;
 )]
 pub(crate) async fn claims(
     State(app): State<App>,
+    _none: NoParams,
     request: Request,
 ) -> Result<Json<Claims>, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
@@ -131,6 +133,7 @@ fn check(asked: &ClaimRequest) -> Result<(), ApiError> {
 )]
 pub(crate) async fn retire(
     State(app): State<App>,
+    _none: NoParams,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;

@@ -453,7 +453,7 @@ async fn what_a_change_changes_is_told_field_by_field_before_and_after() {
         .await;
     assert_eq!(
         (&again.body["differences"], &again.body["others"]),
-        (&json!(null), &json!(0))
+        (&json!([]), &json!(0))
     );
     let removed = send(
         &api,

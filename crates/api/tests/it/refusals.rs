@@ -33,6 +33,43 @@ async fn a_condition_that_is_not_looked_at_is_refused() {
     assert_eq!(refused.body["error"]["field"], "If-Match");
 }
 
+/// Whoever asks for a dry run must not have it done.
+#[tokio::test]
+async fn nothing_is_done_that_says_more_than_is_looked_at() {
+    let api = Api::new();
+    api.fake.add_action("core.echo", |_| ());
+    let clear = json!({"kind": "clear", "filter": {"action": "core.echo"}});
+    let submit = json!({"action_ref": "core.echo"});
+    let pause = json!({"mode": "pause"});
+    for (method, path, body) in [
+        ("POST", "/api/v1/operations", &clear),
+        ("POST", "/api/v1/operations/preview", &clear),
+        ("POST", "/api/v1/executions", &submit),
+        ("PUT", "/api/v1/pauses/action/core.echo", &pause),
+        ("PUT", "/api/v1/pauses/all", &pause),
+    ] {
+        for (query, header, field) in [
+            ("?dry_run=true", "x-nothing", "dry_run"),
+            ("", "if-match", "If-Match"),
+        ] {
+            let request = Request::builder()
+                .method(method)
+                .uri(format!("{path}{query}"))
+                .header("content-type", "application/json")
+                .header(header, "\"3\"")
+                .body(Body::from(body.to_string()));
+            let refused = api.send(request.unwrap()).await;
+            assert_eq!(refused.error(), (422, "INVALID_INPUT", field), "{path}");
+        }
+    }
+    let version = api.get("/api/v1/policies/user/ann?version=1").await;
+    assert_eq!(version.error(), (422, "INVALID_INPUT", "version"));
+    api.fake.with(|state| {
+        assert!(state.pause_changes.is_empty());
+        assert!(state.told.is_empty(), "{:?}", state.told);
+    });
+}
+
 #[tokio::test]
 async fn what_would_be_stored_otherwise_than_it_was_said_is_refused() {
     let api = Api::new();

@@ -27,7 +27,9 @@ const TOLD_AT_ONCE: usize = 16;
 
 pub(super) async fn change(app: App, asked: Asked, dry_run: bool) -> Result<Response, ApiError> {
     if dry_run {
+        let turn = app.policy_turns.take(app.check_deadline()).await?;
         let (set_version, differences) = policies::check(&app.ports, &asked).await?;
+        drop(turn);
         let answer = PolicyApplied {
             changed: Vec::new(),
             others: differences.len(),
@@ -53,7 +55,9 @@ async fn store_and_tell(app: App, asked: Asked) -> Result<PolicyApplied, ApiErro
     let policy_id = Uuid::new_v4();
     let mut applies = Vec::new();
     let before = |changes: &PolicyChanges| applies = about_to_store(&app, policy_id, changes);
+    let turn = app.policy_turns.take(app.check_deadline()).await?;
     let stored = policies::store(&app.ports, &asked, before).await?;
+    drop(turn);
     let mut pending_reason = tell(&app, &asked, &stored).await;
     // It is stored whatever comes from here on, and an answer that says otherwise would be wrong.
     let in_force = match progress(&app, stored.set_version).await {
