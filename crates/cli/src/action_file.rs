@@ -115,6 +115,10 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<Strin
         .map_err(|error| vec![error.to_string()])?;
     // By way of JSON, so that a file and an HTTP request mean the same and fail the same.
     let mut value = to_json(document, "").map_err(|problem| vec![problem])?;
+    if value.get("scope").is_some() && value.get("ref").is_none() {
+        let words = "it is a policy document: `attune policy apply` takes it";
+        return Err(vec![words.to_owned()]);
+    }
     let mut problems = Vec::new();
     let mut taken_out: Vec<String> = Vec::new();
     loop {
@@ -207,6 +211,8 @@ fn mend(value: &mut Value, place: &str) -> bool {
         "ref" => drop(members.insert("ref".to_owned(), json!("any.action"))),
         "run" => drop(members.insert("run".to_owned(), json!({"builtin": "noop"}))),
         _ if rest.is_empty() => return members.remove(first).is_some(),
+        // A list is one setting: it goes as a whole.
+        _ if members.get(first).is_some_and(Value::is_array) => drop(members.remove(first)),
         _ => {
             return members
                 .get_mut(first)

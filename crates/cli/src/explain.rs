@@ -44,10 +44,11 @@ fn text(view: &ExplainView) -> String {
         format!("{}, {from_now} from now", time(at))
     });
     let order = view.order_key.map(|order| {
-        format!(
-            "key {}, sequence {}, priority {}",
-            order.key, order.seq, view.priority
-        )
+        let key = match order.key {
+            i64::MIN => "moved to the front".to_owned(),
+            key => format!("key {key}"),
+        };
+        format!("{key}, sequence {}, priority {}", order.seq, view.priority)
     });
     let over = matches!(view.state, ExplainState::Ended);
     let lines = [

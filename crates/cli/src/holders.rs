@@ -98,8 +98,8 @@ pub(super) struct ReleaseArguments {
     /// The execution's number, as `attune queues holders` prints it.
     #[arg(value_name = "ID")]
     id: ExecutionId,
-    /// Why, for the audit log; it becomes the `error` of an execution that ends by this, and is not
-    /// kept with one that waits again.
+    /// Why, for the audit log; it becomes the `error` of an execution that ends by this, and the
+    /// `last_error` of one that waits again.
     #[arg(long, value_name = "TEXT")]
     reason: String,
     /// Only if this attempt holds the slot.

@@ -22,6 +22,7 @@ mod operations;
 mod pauses;
 mod policies;
 mod policy_diff;
+mod policy_file;
 mod probe;
 mod queues;
 mod render;

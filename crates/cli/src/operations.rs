@@ -319,7 +319,8 @@ fn goes_on(operation: &OperationView) -> String {
     );
     if operation.matched == 0 {
         words.push_str(
-            "; nothing is found yet: it waits for an executor where a partition has none (`attune cluster`)",
+            "; nothing is found yet: it waits where a partition has no executor (`attune cluster`), and where what \
+             it does cannot be stored (`attune queues` says so of the queues there)",
         );
     }
     words
@@ -360,6 +361,12 @@ fn said(operation: &OperationView) -> String {
             _ => "waited no longer, or were so already",
         };
         text.push_str(&format!("; {} {what}", operation.skipped));
+    }
+    let named = operation.filter.ids.len();
+    if operation.matched == 0 && named > 0 && operation.state == OperationState::Done {
+        text.push_str(&format!(
+            "; of the {named} that are named nobody waits (`attune executions show ID` says where one is)"
+        ));
     }
     text
 }

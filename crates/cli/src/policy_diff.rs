@@ -29,6 +29,15 @@ struct Differences {
 /// What applying files would change of what is in force. The server checks them as it does before it applies
 /// them, and stores nothing.
 pub(super) async fn files(http: &Http, paths: &[PathBuf], json: bool) -> Result<Output, Failure> {
+    if let Ok(target) = named(paths, "")
+        && !paths.iter().any(|path| path.exists())
+    {
+        let words = format!(
+            "there are no such files; to compare versions of {target} say which: `attune policy diff --from N \
+             [--to M] {target}`"
+        );
+        return Err(Failure::usage(words));
+    }
     let (checked, many) = checked(http, paths).await?;
     if checked.others > checked.differences.len() {
         let words =
@@ -101,16 +110,21 @@ fn output(differences: Vec<PolicyDifference>, none: &str, json: bool) -> Output 
     output.with(exit, Vec::new())
 }
 
+/// What has become of a document, in a word.
+pub(super) fn word(result: PolicyResult) -> &'static str {
+    match result {
+        PolicyResult::Created => "created",
+        PolicyResult::Changed => "changed",
+        PolicyResult::Removed => "removed",
+        PolicyResult::Other => "-",
+    }
+}
+
 /// A line for each field; one for a document that says nothing.
 pub(super) fn fields_table(differences: &[PolicyDifference]) -> String {
     let value = |value: &Option<Value>| or_dash(value.as_ref());
     let rows = differences.iter().flat_map(|of| {
-        let result = match of.result {
-            PolicyResult::Created => "created",
-            PolicyResult::Changed => "changed",
-            PolicyResult::Removed => "removed",
-            PolicyResult::Other => "-",
-        };
+        let result = word(of.result);
         let row = move |field: &str, before: String, after: String| {
             vec![
                 of.scope.clone(),
@@ -143,7 +157,7 @@ mod tests {
     use attune_core::PolicyScope;
     use serde_json::json;
 
-    use super::super::policies::read;
+    use super::super::policy_file::read;
     use super::*;
 
     #[test]

@@ -70,9 +70,10 @@ pub enum QueueState {
 /// key whoever has the smaller sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderKey {
-    /// What the order rule of its action makes of its priority and of when it was accepted.
+    /// What the order rule of its action makes of its priority and of when it was accepted; the
+    /// smallest number for one that was moved to the front.
     pub key: i64,
-    /// Its place among all executions of its action.
+    /// Its place in the order of its partition.
     pub seq: Seq,
 }
 

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// use attune_core::plain::plain;
 ///
 /// let said = "invalid value: integer `-1`, expected u32";
-/// assert_eq!(plain(said), "-1 does not fit; expected a whole number from 0 to 4294967295");
+/// assert_eq!(plain(said), "-1 does not fit; expected a whole number that is not negative");
 /// assert_eq!(plain("missing field `run`"), "missing field `run`");
 /// ```
 #[must_use]
@@ -23,10 +23,34 @@ pub fn plain(said: &str) -> Cow<'_, str> {
         Some((found, expected)) => format!(
             "{} does not fit; expected {}",
             kind(found),
-            wanted(expected)
+            wanted(found, expected)
         )
         .into(),
         None => said.into(),
+    }
+}
+
+/// Rewrites what the standard library says about a text that is no number, or neither of two words.
+/// Everything else stays as it is.
+///
+/// ```
+/// use attune_core::plain::unparsed;
+///
+/// let said = "x".parse::<i64>().expect_err("no number").to_string();
+/// assert_eq!(unparsed(&said), "a whole number is expected");
+/// assert_eq!(unparsed("something else"), "something else");
+/// ```
+#[must_use]
+pub fn unparsed(said: &str) -> &str {
+    match said {
+        "invalid digit found in string" | "cannot parse integer from empty string" => {
+            "a whole number is expected"
+        }
+        "number too large to fit in target type" | "number too small to fit in target type" => {
+            "the number is out of range"
+        }
+        "provided string was not `true` or `false`" => "`true` or `false` is expected",
+        other => other,
     }
 }
 
@@ -72,14 +96,25 @@ fn kind(found: &str) -> Cow<'_, str> {
     .into()
 }
 
-/// What serde expects, such as `u32`, `a sequence` or `struct ActionPolicy`.
-fn wanted(expected: &str) -> Cow<'_, str> {
+/// What serde expects, such as `u32`, `a sequence` or `struct ActionPolicy`, in the place of what was found.
+fn wanted<'a>(found: &str, expected: &'a str) -> Cow<'a, str> {
     let range = |min: i128, max: i128| format!("a whole number from {min} to {max}").into();
+    // Which numbers make sense is checked later and often said in narrower bounds: a bound of the type is told
+    // to whom it concerns.
+    let natural = |max: u64| {
+        let number = found
+            .strip_prefix("integer `")
+            .and_then(|it| it.strip_suffix('`'));
+        match number.is_some_and(|digits| !digits.starts_with('-')) {
+            true => format!("a whole number up to {max}").into(),
+            false => "a whole number that is not negative".into(),
+        }
+    };
     match expected {
-        "u8" => range(0, u8::MAX.into()),
-        "u16" => range(0, u16::MAX.into()),
-        "u32" => range(0, u32::MAX.into()),
-        "u64" | "usize" => range(0, u64::MAX.into()),
+        "u8" => natural(u8::MAX.into()),
+        "u16" => natural(u16::MAX.into()),
+        "u32" => natural(u32::MAX.into()),
+        "u64" | "usize" => natural(u64::MAX),
         "i32" => range(i32::MIN.into(), i32::MAX.into()),
         "i64" => range(i64::MIN.into(), i64::MAX.into()),
         "f64" => "a number".into(),
@@ -120,17 +155,17 @@ mod tests {
             (
                 "timeout_seconds",
                 json!(-1),
-                "-1 does not fit; expected a whole number from 0 to 4294967295",
+                "-1 does not fit; expected a whole number that is not negative",
             ),
             (
                 "timeout_seconds",
                 json!("x"),
-                "the text \"x\" does not fit; expected a whole number from 0 to 4294967295",
+                "the text \"x\" does not fit; expected a whole number that is not negative",
             ),
             (
                 "timeout_seconds",
                 json!(1.5),
-                "1.5 does not fit; expected a whole number from 0 to 4294967295",
+                "1.5 does not fit; expected a whole number that is not negative",
             ),
             ("policy", json!([3]), "3 does not fit; expected an object"),
             ("env", json!([]), "a list does not fit; expected an object"),
