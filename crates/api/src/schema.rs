@@ -116,7 +116,10 @@ fn broken_schema(error: &ValidationError<'_>) -> Reject {
     let said = error.to_string();
     // The library names the feature of itself with which it would ask the network.
     let problem = match said.contains("custom resolver") {
-        true => "a `$ref` names a place in the schema itself, as in `#/$defs/NAME`; nothing is fetched".to_owned(),
+        true => {
+            "a `$ref` names a place in the schema itself, as in `#/$defs/NAME`; nothing is fetched"
+                .to_owned()
+        }
         false => said,
     };
     let (place, problem) = (cut(&place, MAX_PLACE), cut(&problem, MAX_EXPLANATION));

@@ -316,6 +316,33 @@ mod tests {
     }
 
     #[test]
+    fn a_mistake_in_a_list_hides_no_other() {
+        let (specs, problems) = parsed(
+            "ref: m.one\nrun: {builtin: noop}\ntimeout_seconds: 0\npolicy:\n  quotas: [{per: week, max: 1}]\n  \
+             priority: {rules: [{when: {user: ann}, then: soon}]}\n  retry: {max_attempts: x}\n",
+        );
+        assert_eq!(specs.len(), 0);
+        for place in [
+            "policy.quotas.0.per",
+            "policy.priority.rules.0.then",
+            "policy.retry.max_attempts",
+            "`timeout_seconds`",
+        ] {
+            let told = problems.iter().any(|problem| problem.contains(place));
+            assert!(told, "{place}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn a_policy_document_is_told_its_command() {
+        let (_, problems) = parsed("scope: user\ntarget: ann\ntier: gold\n");
+        assert_eq!(
+            problems,
+            ["a.yaml, document 1: it is a policy document: `attune policy apply` takes it"]
+        );
+    }
+
+    #[test]
     fn problems_name_file_document_and_field() {
         let good = "ref: demo.build\nrun: {builtin: noop}\n---\n";
         for (bad, problem) in [

@@ -103,6 +103,8 @@ mod tests {
         ] {
             assert!(message.contains(words), "{words}: {message}");
         }
+        let action = files("ref: a.b\nrun: {builtin: noop}\n").unwrap_err();
+        assert!(action.message.contains("attune action apply"), "{action:?}");
         assert!(
             files("# nothing\n")
                 .unwrap_err()
