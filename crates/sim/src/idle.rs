@@ -45,7 +45,10 @@ impl World {
         let action = self.store.actions[number].id;
         let partition = self.store.actions[number].partition;
         let epoch = Epoch(self.store.leases[usize::from(partition.0)].epoch);
-        if !is_calm || self.lasting.is_unread(partition, self.now) {
+        // Nothing is decided about a partition whose lease cannot be renewed.
+        let is_stuck = self.lasting.is_unread(partition, self.now)
+            || self.lasting.is_broken_lease(partition, self.now);
+        if !is_calm || is_stuck {
             self.flow.idle.calm.remove(&action);
             self.flow.idle.since.remove(&action);
             return;

@@ -237,6 +237,7 @@ impl World {
                 None
             }
             Word::Published(id, published) => Some(Input::Published(id, published)),
+            Word::SnapshotsLost(queues) => Some(Input::SnapshotsLost(queues)),
             Word::Unsubscribed(subscription) => Some(Input::Unsubscribed(subscription)),
             Word::HandedOver(partition) => Some(Input::HandedOver(vec![partition])),
             Word::Bring(delivered) => Some(Input::Delivered(vec![*delivered])),

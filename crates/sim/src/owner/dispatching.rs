@@ -53,6 +53,11 @@ impl World {
 
     pub(super) fn send(&mut self, o: usize, send: Send) {
         if !self.has_bus(o) {
+            if let Send::Snapshots(snapshots) = send {
+                let queues = snapshots.iter().map(|(_, stats)| stats.action_id);
+                let lost = Word::SnapshotsLost(queues.collect());
+                self.soon(Ev::To(self.owner_party(o), lost));
+            }
             return;
         }
         match send {

@@ -128,6 +128,8 @@ pub(crate) enum Word {
     Taken(Vec<(Arc<str>, Answer)>),
     /// What came of something that was published.
     Published(PublishId, Published),
+    /// Figures of these queues have not reached the broker.
+    SnapshotsLost(Vec<ActionId>),
     Unsubscribed(SubscriptionId),
     /// What came of something that a relay published.
     Relayed(attune_routing::CallId, attune_routing::Answer),
