@@ -445,12 +445,12 @@ async fn check_actions(
             let Some((first, _)) = covering.next() else {
                 continue;
             };
+            // Others are served between two.
+            tokio::task::yield_now().await;
             let says = json!([spec.action_ref.pack(), document_of(spec), spec.parameters]);
             if !checked.insert(keys.hash_one(says.to_string())) {
                 continue;
             }
-            // Others are served between two.
-            tokio::task::yield_now().await;
             set.check(spec).map_err(|reject| match covering.next() {
                 // What an action inherits of two does not say which of them it is from.
                 Some(_) => reject.into(),
