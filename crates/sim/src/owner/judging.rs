@@ -247,7 +247,9 @@ fn without_extra(facts: &[Fact], extra: &BTreeMap<attune_core::ActionId, u32>) -
         if let Fact::Bounds { action_id, limits } = fact
             && let Some(extra) = extra.get(action_id)
         {
-            limits.max_concurrent = limits.max_concurrent.map(|limit| limit - extra);
+            limits.max_concurrent = limits
+                .max_concurrent
+                .map(|limit| limit.saturating_sub(*extra));
         }
     }
     facts
