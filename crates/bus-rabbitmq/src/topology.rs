@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use attune_bus::Topic;
 use lapin::options::{
-    BasicPublishOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -166,14 +166,19 @@ impl Topology {
         let (exchange, key) = self.route(&nobody)?;
         let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
         let asking = async {
+            // A confirmation fails with the broker's own words, however early they come: any other
+            // request that follows would find a closing channel, and no reason.
             channel
+                .confirm_select(ConfirmSelectOptions::default())
+                .await?;
+            let confirming = channel
                 .basic_publish(exchange, key, options, &[], properties)
                 .await?;
-            // That has no answer, this has one: a channel does one thing after the other.
-            channel.basic_qos(1, BasicQosOptions::default()).await
+            confirming.await
         };
-        asking
-            .await
+        let asked = asking.await;
+        asked
+            .map(drop)
             .map_err(|error| Cause::of(&error).during("sending answers (write on `amq.default`)"))
     }
 
