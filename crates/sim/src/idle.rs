@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use attune_core::{ActionId, Epoch, Promise, Status};
+use attune_core::{ActionId, Epoch, PartitionId, Promise, Status};
 
 use crate::groups::Words;
 use crate::oracle::Violation;
@@ -45,10 +45,7 @@ impl World {
         let action = self.store.actions[number].id;
         let partition = self.store.actions[number].partition;
         let epoch = Epoch(self.store.leases[usize::from(partition.0)].epoch);
-        // Nothing is decided about a partition whose lease cannot be renewed.
-        let is_stuck = self.lasting.is_unread(partition, self.now)
-            || self.lasting.is_broken_lease(partition, self.now);
-        if !is_calm || is_stuck {
+        if !is_calm || self.is_lease_stuck(partition) {
             self.flow.idle.calm.remove(&action);
             self.flow.idle.since.remove(&action);
             return;
@@ -74,6 +71,17 @@ impl World {
             self.note(Note::Broken(violation.rule));
             self.oracle.blame(self.now, violation);
         }
+    }
+
+    /// Whether nothing can be decided about a partition, or nothing is: its lease cannot be renewed. Where
+    /// the store takes long to say so, other leases of the same owner run out meanwhile, and it cannot say
+    /// that it lets them go.
+    fn is_lease_stuck(&self, partition: PartitionId) -> bool {
+        let owner_of = |it: PartitionId| self.store.leases[usize::from(it.0)].owner;
+        let mut slow = self.lasting.slow_leases(self.now);
+        self.lasting.is_unread(partition, self.now)
+            || self.lasting.is_broken_lease(partition, self.now)
+            || slow.any(|it| owner_of(it) == owner_of(partition))
     }
 
     fn is_idle(&self, number: usize, (calm, epoch): (Time, Epoch)) -> Option<String> {

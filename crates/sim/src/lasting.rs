@@ -140,6 +140,13 @@ impl Lasting {
         broken.is_some_and(|broken| now < broken.until)
     }
 
+    /// The leases that cannot be written and of which the store takes its time to say so.
+    pub(crate) fn slow_leases(&self, now: Time) -> impl Iterator<Item = PartitionId> + '_ {
+        let broken = self.broken_leases.iter();
+        let slow = broken.filter(move |(_, broken)| now < broken.until && broken.after > 0);
+        slow.map(|(partition, _)| *partition)
+    }
+
     /// How long the store takes to refuse a call for a lease that cannot be written.
     pub(crate) fn holds_up(&self, call: &Call, now: Time) -> Time {
         let broken = self.broken_leases.iter();

@@ -36,11 +36,11 @@ impl Room {
 
     /// Whether nobody can be given a slot any more.
     pub(super) fn is_used_up(self) -> bool {
-        self.expiries == 0 || self.grants == 0
+        self.grants == 0
     }
 
     /// Whether something was left undone perhaps.
     pub(super) fn is_tight(self) -> bool {
-        self.is_used_up() || self.wakes == 0
+        self.is_used_up() || self.expiries == 0 || self.wakes == 0
     }
 }

@@ -207,3 +207,48 @@ fn the_first_of_many_that_are_due_is_granted_first() {
         .collect();
     assert_eq!(got, [first]);
 }
+
+/// Who is granted a slot, and how many end, by one round that may end `expiries`.
+fn served(partition: &mut Partition, expiries: usize) -> (Vec<ExecutionId>, usize) {
+    partition.bound_steps(STEP_ITEMS, expiries, STEP_ITEMS);
+    let effects = partition.step(61_000, Event::Tick);
+    let granted = effects.iter().filter_map(|effect| match effect {
+        Effect::Dispatch(grantee) => Some(grantee.execution_id),
+        _ => None,
+    });
+    let ended = effects.iter().filter(|it| matches!(it, Effect::End(_)));
+    (granted.collect(), ended.count())
+}
+
+/// Three slots are free. Of two actions many have waited too long; of the first somebody of a higher
+/// priority has not, and somebody of the same, and of the second only somebody behind all of them.
+#[test]
+fn many_who_have_waited_too_long_hold_up_nobody_who_stands_before_them() {
+    let mut partition = due(&[(1, 0), (2, 0)], Some(3));
+    let expired = (0..40).map(|place| row(1, place, None));
+    let mut rows: Vec<_> = expired.collect();
+    rows.extend((40..80).map(|place| row(2, place, None)));
+    let late = |action, place, priority| {
+        let mut row = row(action, place, None);
+        (row.created, row.priority) = (60_000, priority);
+        row
+    };
+    let high = late(1, 100, Priority::High);
+    let behind = [
+        late(1, 101, Priority::Normal),
+        late(2, 102, Priority::Normal),
+    ];
+    let (first, last) = (high.id, behind.each_ref().map(|row| row.id));
+    rows.push(high);
+    rows.extend(behind);
+    partition.step(60_500, Event::RecoverRows(rows));
+    assert_eq!(served(&mut partition, 16), (vec![first], 16));
+    let (mut granted, mut ended) = (Vec::new(), 16);
+    for _ in 0..4 {
+        let (more, ends) = served(&mut partition, 16);
+        granted.extend(more);
+        ended += ends;
+    }
+    granted.sort_unstable();
+    assert_eq!((granted, ended), (last.to_vec(), 80));
+}

@@ -81,7 +81,8 @@ impl Partition {
                 // Before every grant and after the last: who was granted may have stood before
                 // others whose time was over already.
                 self.expire(now, queue, action_id, out);
-                if self.room.is_used_up() {
+                // Others who have waited too long may end later. Whoever is next and has, gets no slot.
+                if self.room.expiries == 0 && queue.is_next_expired(now) {
                     break;
                 }
                 match queue.grant_next(now) {

@@ -11,11 +11,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use attune_core::{Attempt, Bug, ExecutionId, OrderRule, Priority, Seq};
+use attune_core::{Attempt, ExecutionId, OrderRule, Priority, Seq};
 
 use super::front::Front;
 use super::{Group, Share};
 use crate::queue::{Millis, Waiting};
+
+mod first;
 
 /// One place in the row of a lane, of somebody who waits since it was accepted.
 #[derive(Debug, Clone, Copy)]
@@ -366,29 +368,6 @@ impl Order {
             self.in_front() + lanes.map(before).sum::<usize>()
         };
         before as u64
-    }
-
-    /// Takes the first in order.
-    pub(crate) fn pop_first(&mut self, rule: OrderRule) -> Option<(Priority, Waiting)> {
-        if let Some(front) = &self.front {
-            let (_, first) = front.first()?;
-            return self.remove(first.seq);
-        }
-        let mut lanes = self.lanes.iter_mut().filter(|lane| !lane.is_empty());
-        let lane = match rule {
-            OrderRule::Priority => lanes.next(),
-            _ if Bug::NoAgeing.is_planted() => lanes.next(),
-            _ => lanes.min_by_key(|lane| lane.first().map(|first| lane.key(rule, &first))),
-        }?;
-        let first = lane.first()?;
-        Some((lane.priority, lane.remove(first.seq)?))
-    }
-
-    /// The first of those who go before all others, and of each priority, the highest priority first.
-    pub(crate) fn heads(&self) -> impl Iterator<Item = (Priority, Waiting)> + '_ {
-        let front = self.front.iter().filter_map(|front| front.first());
-        let lanes = self.lanes.iter();
-        front.chain(lanes.filter_map(|lane| Some((lane.priority, lane.first()?))))
     }
 
     /// Takes one out, wherever it stands.

@@ -1,6 +1,6 @@
 //! Who leaves a queue without having had a slot, and who becomes eligible in it as time goes by.
 
-use attune_core::Seq;
+use attune_core::{Attempt, Seq};
 
 use super::action_queue::ActionQueue;
 use super::entry::{Millis, Waiting};
@@ -65,12 +65,36 @@ impl ActionQueue {
         first.is_some_and(|time| time <= now)
     }
 
+    /// Whether whoever [`grant_next`](Self::grant_next) would give a slot has waited too long.
+    pub(crate) fn is_next_expired(&mut self, now: Millis) -> bool {
+        if !self.has_expired(now) {
+            return false;
+        }
+        if self.meters.is_some() {
+            self.set_aside();
+        }
+        let next = self.load.as_ref().and_then(|load| match &load.groups {
+            None => load.order.first(self.limits.order),
+            Some(groups) => {
+                let (_, first) = groups.first(&self.limits)?;
+                load.order.find(first.seq)
+            }
+        });
+        next.is_some_and(|(_, next)| {
+            next.attempt == Attempt(0) && self.expiry_since(next.eligible_at) <= now
+        })
+    }
+
     /// When the first of those who wait has waited too long; of a queue that is held, never.
     fn first_expiry(&self, load: &Load) -> Option<Millis> {
-        let since = load.order.first_to_expire()?;
-        let hold = self.held();
-        let until = since.max(hold.waits_from).saturating_add(self.timeout());
-        hold.mode.is_none().then_some(until)
+        let until = self.expiry_since(load.order.first_to_expire()?);
+        self.held().mode.is_none().then_some(until)
+    }
+
+    /// When somebody has waited too long that waits since then.
+    fn expiry_since(&self, since: Millis) -> Millis {
+        let since = since.max(self.held().waits_from);
+        since.saturating_add(self.timeout())
     }
 
     /// Takes out everyone who waits and counts them as cancelled.

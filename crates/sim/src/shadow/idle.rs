@@ -41,6 +41,11 @@ impl Shadow {
             (of.0, heads)
         });
         let heads: Vec<_> = heads.collect();
+        // Whoever has waited too long ends before anybody behind it is given a slot, and that takes rounds.
+        let mut candidates = heads.iter().flat_map(|(_, heads)| heads);
+        if candidates.any(|(_, head)| self.has_waited_too_long(now, head)) {
+            return None;
+        }
         // Who lacks room in its group holds up nobody of another. Of the others each may be the first.
         let may_fit = |(_, head): &(ExecutionId, &Seen)| self.has_room(head, true);
         let mut candidates = heads.iter().flat_map(|(_, heads)| heads);
@@ -58,5 +63,12 @@ impl Shadow {
         });
         let mut sure = open.filter(|(group, _)| group_fits(*group));
         sure.find_map(|(_, heads)| heads.first().map(|(id, _)| *id))
+    }
+
+    /// Whether somebody who waits has no right to a slot any more.
+    fn has_waited_too_long(&self, now: Millis, seen: &Seen) -> bool {
+        let most = self.bounds.get(&seen.action).map_or(0, longest_wait);
+        let since = seen.since.max(self.hold_of(seen.action).waits_from);
+        seen.may_expire(now) && since.saturating_add(most) <= now
     }
 }
