@@ -81,7 +81,8 @@ impl Partition {
                 // Before every grant and after the last: who was granted may have stood before
                 // others whose time was over already.
                 self.expire(now, queue, action_id, out);
-                // Others who have waited too long may end later. Whoever is next and has, gets no slot.
+                // Of those who have waited too long the rest end in later rounds. Where whoever is next
+                // is one of them, nobody gets a slot before it has ended.
                 if self.room.expiries == 0 && queue.is_next_expired(now) {
                     break;
                 }

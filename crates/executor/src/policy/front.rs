@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use attune_core::{Attempt, Priority, Seq};
+use attune_core::{Priority, Seq};
 
 use super::Share;
 use crate::queue::{Millis, Waiting};
@@ -26,9 +26,8 @@ impl Front {
     }
 
     pub(super) fn insert(&mut self, priority: Priority, waiting: Waiting) {
-        // As in every lane: who has held a slot came in time.
-        if waiting.attempt == Attempt(0) {
-            self.expiry.insert((waiting.eligible_at, waiting.seq));
+        if let Some(since) = waiting.wait_counts_from() {
+            self.expiry.insert((since, waiting.seq));
         }
         self.waiting.insert(waiting.seq, (priority, waiting));
     }

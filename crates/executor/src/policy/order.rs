@@ -126,10 +126,8 @@ impl Lane {
             });
             return waiting.enqueued_at;
         }
-        // Who has held a slot and waits again, because its worker was lost, does not expire: its
-        // first slot came in time.
-        if waiting.attempt == Attempt(0) {
-            self.late_expiry.insert((waiting.eligible_at, waiting.seq));
+        if let Some(since) = waiting.wait_counts_from() {
+            self.late_expiry.insert((since, waiting.seq));
         }
         waiting.enqueued_at = self.in_line(waiting.seq, waiting.enqueued_at);
         self.late.insert(waiting.seq, waiting);

@@ -36,6 +36,12 @@ impl Waiting {
     pub(crate) fn lane(&self, priority: Priority) -> Option<Priority> {
         (!self.front).then_some(priority)
     }
+
+    /// Since when its wait counts against the longest that is allowed. Who has held a slot and waits again
+    /// does not expire: its first slot came in time.
+    pub(crate) fn wait_counts_from(&self) -> Option<Millis> {
+        (self.attempt == Attempt(0)).then_some(self.eligible_at)
+    }
 }
 
 /// An execution that holds a slot.

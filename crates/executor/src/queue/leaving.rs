@@ -1,6 +1,6 @@
 //! Who leaves a queue without having had a slot, and who becomes eligible in it as time goes by.
 
-use attune_core::{Attempt, Seq};
+use attune_core::Seq;
 
 use super::action_queue::ActionQueue;
 use super::entry::{Millis, Waiting};
@@ -80,9 +80,8 @@ impl ActionQueue {
                 load.order.find(first.seq)
             }
         });
-        next.is_some_and(|(_, next)| {
-            next.attempt == Attempt(0) && self.expiry_since(next.eligible_at) <= now
-        })
+        let since = next.and_then(|(_, next)| next.wait_counts_from());
+        since.is_some_and(|since| self.expiry_since(since) <= now)
     }
 
     /// When the first of those who wait has waited too long; of a queue that is held, never.
