@@ -2,9 +2,9 @@
 //! there is one, when a partition is taken, and once in a while, so that a lost command costs one pass.
 //!
 //! At most one page of one operation is decided in a round, whatever partition it is about: others wait
-//! for a page, and never for an operation. While others have work, every second round has no page, and one
-//! that has takes no more than about twice as long (`pace.rs`). What cannot be read holds up that operation
-//! alone, and is told.
+//! for a page, and never for an operation. While others have work, every second round has no page, one that has takes
+//! no more than about twice as long, and as much time as it took is left to them after it (`pace.rs`). What cannot be
+//! read holds up that operation alone, and is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,7 +52,8 @@ impl Operating {
     pub(super) fn wake_at(&self) -> Option<Millis> {
         let next = self.at.filter(|_| self.asking.is_none());
         let held_off = self.held_off.values().min().copied();
-        next.into_iter().chain(held_off).min()
+        let rest = self.pace.rests_until();
+        next.into_iter().chain(held_off).chain(rest).min()
     }
 
     /// A command says that there is an operation.
@@ -90,7 +91,7 @@ impl Owner {
             self.operating.ask();
         }
         self.ask_for_operations(now);
-        self.go_on_with_pages();
+        self.go_on_with_pages(now);
     }
 
     fn ask_for_operations(&mut self, now: Millis) {
@@ -165,9 +166,10 @@ impl Owner {
     }
 
     /// Has the next page decided, or what it must be told read.
-    fn go_on_with_pages(&mut self) {
+    fn go_on_with_pages(&mut self, now: Millis) {
         let is_page = |event: &Event| matches!(event, Event::Operations(_) | Event::Page(..));
-        if !self.operating.is_any || self.operating.is_reading {
+        let is_resting = self.operating.pace.is_resting(now);
+        if !self.operating.is_any || self.operating.is_reading || is_resting {
             return;
         }
         if self

@@ -5,6 +5,10 @@
 //! the next page of the same operation may have, at most twice as many and at least half. A store that needs
 //! long for any round is given pages that are worth it; where nobody else has work there is nothing to compare
 //! with, and pages grow for as long as they take less than a second.
+//!
+//! Others need more than rounds: their workers write too, and database, broker and workers may share
+//! processors with the owner. So while others have work the owner rests after each page, for as long as its round
+//! took.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +17,7 @@ use attune_core::OperationId;
 use crate::queue::Millis;
 
 /// A round with a page may take as long as this, in milliseconds, however quick the others are.
-const UNFELT: f64 = 12.0;
+const UNFELT: f64 = 8.0;
 /// Likewise, in rounds without a page.
 const ROUNDS: f64 = 2.0;
 /// It is never meant to take longer than this, unless other rounds do.
@@ -22,6 +26,8 @@ const LONGEST: f64 = 1_000.0;
 const LEAST: usize = 16;
 /// The first page of an operation: nothing is known of it yet.
 const FIRST: usize = 32;
+/// Others have work if a round without a page was written no longer before a page's round than this, in milliseconds.
+const RECENT: Millis = 1_000;
 /// How much one round counts for what is usual.
 const WEIGHT: f64 = 1.0 / 8.0;
 /// After so many pages of a size that the store takes, twice as many are tried again although it has refused
@@ -48,6 +54,10 @@ pub(super) struct Pace {
     usual: Option<f64>,
     /// The round that was decided last has a page.
     had_page: bool,
+    /// When a round without a page was written last.
+    others: Option<Millis>,
+    /// No page is decided before this time.
+    rests_until: Option<Millis>,
 }
 
 impl Size {
@@ -94,31 +104,45 @@ impl Pace {
         !(others && self.had_page)
     }
 
+    /// Whether the store and whoever else shares its machine are left to others: while those have work, for
+    /// as long after a page as its round took.
+    pub(super) fn is_resting(&mut self, now: Millis) -> bool {
+        self.rests_until.take_if(|until| *until <= now);
+        self.rests_until.is_some()
+    }
+
+    /// When the next page may be decided, if the last look found that it may not yet.
+    pub(super) fn rests_until(&self) -> Option<Millis> {
+        self.rests_until
+    }
+
     /// A round was decided, with a page or without.
     pub(super) fn decided(&mut self, page: bool) {
         self.had_page = page;
     }
 
-    /// A round was written in `took` milliseconds; `is_page` says whether it had a page.
-    pub(super) fn note(&mut self, took: Millis, is_page: bool, most: usize) {
-        let took = took as f64;
+    /// A round that took `took` milliseconds was written by `now`; `is_page` says whether it had a page.
+    pub(super) fn note(&mut self, now: Millis, took: Millis, is_page: bool, most: usize) {
         if !is_page {
-            let usual = self.usual.get_or_insert(took);
-            *usual += WEIGHT * (took - *usual);
+            self.others = Some(now);
+            let usual = self.usual.get_or_insert(took as f64);
+            *usual += WEIGHT * (took as f64 - *usual);
             return;
         }
         let fits = self.usual.map_or(LONGEST, |usual| {
             (ROUNDS * usual).max(UNFELT).min(LONGEST.max(usual))
         });
+        let have_others_work = self.others.is_some_and(|at| now <= at + took + RECENT);
+        self.rests_until = have_others_work.then_some(now + took);
         if let Some(operation) = self.last {
-            self.size(operation, most).note(took, fits, most);
+            self.size(operation, most).note(took as f64, fits, most);
         }
     }
 
     /// A round was decided that needs nothing written; a page of it was about nobody, and cost next to nothing.
-    pub(super) fn note_unwritten(&mut self, most: usize) {
+    pub(super) fn note_unwritten(&mut self, now: Millis, most: usize) {
         if self.had_page {
-            self.note(0, true, most);
+            self.note(now, 0, true, most);
         }
     }
 
@@ -152,18 +176,18 @@ mod tests {
     fn settles_at(base: f64, each: f64) -> usize {
         let mut pace = Pace::default();
         for _ in 0..50 {
-            pace.note(base as Millis, false, MOST);
+            pace.note(0, base as Millis, false, MOST);
             let page = base + each * pace.next_page(ONE, MOST) as f64;
-            pace.note(page as Millis, true, MOST);
+            pace.note(0, page as Millis, true, MOST);
         }
         pace.next_page(ONE, MOST)
     }
 
     #[test]
     fn a_page_takes_no_longer_than_others_may_wait() {
-        // 40 µs for each: 12 ms have room for 225 beside a round of 3 ms, twice 20 ms for 500.
+        // 40 µs for each: 8 ms have room for 125 beside a round of 3 ms, twice 20 ms for 500.
         let quick = settles_at(3.0, 0.04);
-        assert!((200..=250).contains(&quick), "{quick}");
+        assert!((110..=140).contains(&quick), "{quick}");
         let slow = settles_at(20.0, 0.04);
         assert!((400..=510).contains(&slow), "{slow}");
         assert_eq!(settles_at(3.0, 0.002), MOST, "it costs next to nothing");
@@ -175,7 +199,7 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(pace.next_page(ONE, MOST), FIRST);
         for rows in [64, 128, 256, 512, MOST] {
-            pace.note(400, true, MOST);
+            pace.note(0, 400, true, MOST);
             assert_eq!(pace.next_page(ONE, MOST), rows);
         }
         assert_eq!(pace.next_page(ONE, 4), 4, "no more than is allowed");
@@ -184,7 +208,7 @@ mod tests {
         for _ in 0..20 {
             let rows = pace.next_page(ONE, MOST);
             assert!(rows <= 64, "{rows} would take longer than a second");
-            pace.note(19 * rows as Millis, true, MOST);
+            pace.note(0, 19 * rows as Millis, true, MOST);
         }
     }
 
@@ -193,7 +217,7 @@ mod tests {
         let mut pace = Pace::default();
         for _ in 0..10 {
             pace.next_page(ONE, MOST);
-            pace.note(1, true, MOST);
+            pace.note(0, 1, true, MOST);
         }
         assert_eq!(pace.next_page(ONE, MOST), MOST);
         assert_eq!(pace.next_page(OperationId(2), MOST), FIRST);
@@ -206,18 +230,18 @@ mod tests {
         let mut pace = Pace::default();
         for rows in [32, 64, 128] {
             assert_eq!(pace.next_page(ONE, MOST), rows);
-            pace.note(1, true, MOST);
+            pace.note(0, 1, true, MOST);
         }
         assert_eq!(pace.next_page(ONE, MOST), 256);
         pace.refused(ONE, MOST);
         for rows in [16, 32, 64, 128] {
             assert_eq!(pace.next_page(ONE, MOST), rows);
-            pace.note(1, true, MOST);
+            pace.note(0, 1, true, MOST);
         }
         // 256 were refused: they are tried again when half of that was taken often enough.
         for _ in 1..TAKEN {
             assert_eq!(pace.next_page(ONE, MOST), 128);
-            pace.note(1, true, MOST);
+            pace.note(0, 1, true, MOST);
         }
         assert_eq!(pace.next_page(ONE, MOST), 256);
         // Whatever the reason is why the store takes nothing: it does not go on by ones for ever after.
@@ -227,10 +251,25 @@ mod tests {
         assert_eq!(pace.next_page(ONE, MOST), 1);
         let mut pages = 0;
         while pace.next_page(ONE, MOST) < MOST {
-            pace.note(1, true, MOST);
+            pace.note(0, 1, true, MOST);
             pages += 1;
         }
         assert!(pages <= 10 * (TAKEN + 1), "{pages}");
+    }
+
+    #[test]
+    fn while_others_have_work_half_of_the_time_is_theirs() {
+        let mut pace = Pace::default();
+        pace.note(1_000, 5, true, MOST);
+        assert!(!pace.is_resting(1_000), "nobody else has had work");
+        pace.note(2_000, 3, false, MOST);
+        pace.note(3_005, 5, true, MOST);
+        assert!(pace.is_resting(3_009));
+        assert_eq!(pace.rests_until(), Some(3_010));
+        assert!(!pace.is_resting(3_010));
+        assert_eq!(pace.rests_until(), None);
+        pace.note(3_016, 5, true, MOST);
+        assert!(!pace.is_resting(3_016), "others have had none for long");
     }
 
     #[test]

@@ -353,7 +353,7 @@ impl Owner {
         self.beside.take_from(now, &mut round);
         if round.is_empty() {
             let most = self.options.operation_rows;
-            self.operating.pace.note_unwritten(most);
+            self.operating.pace.note_unwritten(now, most);
             return self.tell_unwritten(now, round);
         }
         self.rounds.goes_on = false;
@@ -412,7 +412,7 @@ impl Owner {
             (Step::Committing(round), Reply::Committed(bodies)) => {
                 let is_page = !round.commit.batch.progress.is_empty();
                 let most = self.options.operation_rows;
-                self.operating.pace.note(took, is_page, most);
+                self.operating.pace.note(now, took, is_page, most);
                 self.operating.written(&round.commit);
                 let ended = round.commit.batch.ends.len();
                 let changed = round.commit.executions().count();
