@@ -3,7 +3,7 @@
 //!
 //! At most one page of one operation is decided in a round, whatever partition it is about: others wait
 //! for a page, and never for an operation. While others have work, every second round has no page, one that has takes
-//! no more than about twice as long, and as much time as it took is left to them after it (`pace.rs`). What cannot be
+//! no more than about twice as long, and most of the time that it took is left to them after it (`pace.rs`). What cannot be
 //! read holds up that operation alone, and is told.
 
 use std::collections::{BTreeMap, BTreeSet};

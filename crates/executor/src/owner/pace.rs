@@ -7,8 +7,8 @@
 //! with, and pages grow for as long as they take less than a second.
 //!
 //! Others need more than rounds: their workers write too, and database, broker and workers may share
-//! processors with the owner. So while others have work the owner rests after each page, for as long as its round
-//! took.
+//! processors with the owner. So while others have work the owner rests after each page, for three quarters of what
+//! its round took.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ const LONGEST: f64 = 1_000.0;
 const LEAST: usize = 16;
 /// The first page of an operation: nothing is known of it yet.
 const FIRST: usize = 32;
+/// How long the owner rests after a page while others have work, as a share of what its round took: in quarters.
+const REST_QUARTERS: Millis = 3;
 /// Others have work if a round without a page was written no longer before a page's round than this, in milliseconds.
 const RECENT: Millis = 1_000;
 /// How much one round counts for what is usual.
@@ -104,8 +106,7 @@ impl Pace {
         !(others && self.had_page)
     }
 
-    /// Whether the store and whoever else shares its machine are left to others: while those have work, for
-    /// as long after a page as its round took.
+    /// Whether the store and whoever else shares its machine are left to others for a while after a page.
     pub(super) fn is_resting(&mut self, now: Millis) -> bool {
         self.rests_until.take_if(|until| *until <= now);
         self.rests_until.is_some()
@@ -133,7 +134,7 @@ impl Pace {
             (ROUNDS * usual).max(UNFELT).min(LONGEST.max(usual))
         });
         let have_others_work = self.others.is_some_and(|at| now <= at + took + RECENT);
-        self.rests_until = have_others_work.then_some(now + took);
+        self.rests_until = have_others_work.then_some(now + took * REST_QUARTERS / 4);
         if let Some(operation) = self.last {
             self.size(operation, most).note(took as f64, fits, most);
         }
@@ -258,18 +259,18 @@ mod tests {
     }
 
     #[test]
-    fn while_others_have_work_half_of_the_time_is_theirs() {
+    fn the_owner_rests_after_a_page_while_others_have_work() {
         let mut pace = Pace::default();
         pace.note(1_000, 5, true, MOST);
         assert!(!pace.is_resting(1_000), "nobody else has had work");
         pace.note(2_000, 3, false, MOST);
-        pace.note(3_005, 5, true, MOST);
-        assert!(pace.is_resting(3_009));
-        assert_eq!(pace.rests_until(), Some(3_010));
-        assert!(!pace.is_resting(3_010));
+        pace.note(3_008, 8, true, MOST);
+        assert!(pace.is_resting(3_013));
+        assert_eq!(pace.rests_until(), Some(3_014));
+        assert!(!pace.is_resting(3_014));
         assert_eq!(pace.rests_until(), None);
-        pace.note(3_016, 5, true, MOST);
-        assert!(!pace.is_resting(3_016), "others have had none for long");
+        pace.note(3_018, 9, true, MOST);
+        assert!(!pace.is_resting(3_018), "others have had none for long");
     }
 
     #[test]
