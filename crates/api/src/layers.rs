@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 use crate::error::ApiError;
+use crate::routes::submit::IDEMPOTENCY_KEY;
 
 /// Answers with 503 when so many requests are under way that another would only wait.
 pub(crate) async fn bound_load(
@@ -68,16 +69,34 @@ fn only_reads(request: &Request) -> bool {
 /// Refuses a condition that nobody would look at. Whoever takes one, or has more to say about it, has a path
 /// that begins with these.
 pub(crate) async fn refuse_conditions(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let looks = ["/api/v1/policies", "/api/v1/actions/"];
-    let is_looked_at = looks.iter().any(|begin| path.starts_with(begin));
-    if request.method().is_safe() || is_looked_at {
+    if request.method().is_safe() {
         return next.run(request).await;
     }
-    match no_if_match(request.headers(), "it is for policies; leave it out") {
+    match check_conditions(request.uri().path(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     }
+}
+
+/// Checks the headers of a request that changes something.
+fn check_conditions(path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+    if headers.contains_key(header::IF_NONE_MATCH) {
+        let words = "`If-None-Match` is not looked at; leave it out: a change of a policy takes `If-Match` with \
+                     the version that it is for";
+        return Err(ApiError::field("If-None-Match", words));
+    }
+    // Submitting is the one change that is named by a header.
+    let submits = path == "/api/v1/executions" || path.ends_with("/resubmit");
+    if !submits && headers.contains_key(IDEMPOTENCY_KEY) {
+        let words = "`Idempotency-Key` is for submissions and not looked at here; leave it out: an operation is \
+                     named by its `request_id`, and any other change may be repeated";
+        return Err(ApiError::field("Idempotency-Key", words));
+    }
+    let looks = ["/api/v1/policies", "/api/v1/actions/"];
+    if looks.iter().any(|begin| path.starts_with(begin)) {
+        return Ok(());
+    }
+    no_if_match(headers, "it is for policies; leave it out")
 }
 
 /// Refuses a condition that would not be looked at; `instead` says what to do.
@@ -133,6 +152,37 @@ mod tests {
     use axum::body::Body;
 
     use super::*;
+
+    #[test]
+    fn a_header_that_nobody_looks_at_is_refused() {
+        let field = |path: &str, name: &'static str| {
+            let headers = HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static(name),
+                HeaderValue::from_static("1"),
+            )]);
+            check_conditions(path, &headers).map_err(|refusal| refusal.into_response().status())
+        };
+        let (policy, executions) = ("/api/v1/policies/user/ann", "/api/v1/executions");
+        for (path, name) in [
+            (policy, "if-match"),
+            (executions, "idempotency-key"),
+            ("/api/v1/executions/7/resubmit", "idempotency-key"),
+        ] {
+            assert_eq!(field(path, name), Ok(()), "{path} {name}");
+        }
+        let refused = Err(axum::http::StatusCode::UNPROCESSABLE_ENTITY);
+        for (path, name) in [
+            (policy, "if-none-match"),
+            (policy, "idempotency-key"),
+            ("/api/v1/actions/a.b", "if-none-match"),
+            (executions, "if-none-match"),
+            (executions, "if-match"),
+            ("/api/v1/operations", "idempotency-key"),
+            ("/api/v1/pauses/all", "if-none-match"),
+        ] {
+            assert_eq!(field(path, name), refused, "{path} {name}");
+        }
+    }
 
     #[test]
     fn a_question_is_one_whatever_its_method() {

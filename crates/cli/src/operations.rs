@@ -88,19 +88,29 @@ fn label(text: &str) -> Result<(String, String), String> {
 impl Which {
     /// Whether nothing of it is given.
     pub(super) fn is_empty(&self) -> bool {
-        self.filter(&[]) == OperationFilter::default()
+        self.labels.is_empty()
+            && self
+                .filter(&[])
+                .is_ok_and(|filter| filter == OperationFilter::default())
     }
 
-    fn filter(&self, ids: &[ExecutionId]) -> OperationFilter {
-        OperationFilter {
+    fn filter(&self, ids: &[ExecutionId]) -> Result<OperationFilter, Failure> {
+        let mut labels = BTreeMap::new();
+        for (name, value) in &self.labels {
+            // Of two values of one label an execution has one at most: keeping the last would name more.
+            if labels.insert(name.clone(), value.clone()).is_some() {
+                return Err(Failure::usage(format!("the label `{name}` is given twice")));
+            }
+        }
+        Ok(OperationFilter {
             action: self.action.as_ref().map(ToString::to_string),
             pack: self.pack.clone(),
             user: self.user.clone(),
-            labels: self.labels.iter().cloned().collect::<BTreeMap<_, _>>(),
+            labels,
             priority: self.priority,
             ids: ids.to_vec(),
             all: self.all,
-        }
+        })
     }
 }
 
@@ -211,7 +221,7 @@ pub(super) async fn cancel(
     how: &How,
     json: bool,
 ) -> Result<Output, Failure> {
-    let mut request = request(OperationName::Cancel, which.filter(ids), how.clone());
+    let mut request = request(OperationName::Cancel, which.filter(ids)?, how.clone());
     request.include_running = include_running;
     run(http, request, how, json).await
 }
@@ -221,14 +231,14 @@ pub(super) async fn reprioritise(
     of: ReprioritiseArguments,
     json: bool,
 ) -> Result<Output, Failure> {
-    let filter = of.which.filter(&of.ids);
+    let filter = of.which.filter(&of.ids)?;
     let mut request = request(OperationName::Reprioritise, filter, of.how.clone());
     request.priority = Some(of.to);
     run(http, request, &of.how, json).await
 }
 
 pub(super) async fn front(http: &Http, of: FrontArguments, json: bool) -> Result<Output, Failure> {
-    let filter = of.which.filter(&of.ids);
+    let filter = of.which.filter(&of.ids)?;
     run(
         http,
         request(OperationName::MoveToFront, filter, of.how.clone()),
@@ -477,6 +487,26 @@ mod tests {
         assert!(bar(5, 10).starts_with(&format!("[{}-", "#".repeat(15))));
         // More may come than was counted before.
         assert_eq!(bar(20, 10), format!("[{}] 20 of about 20", "#".repeat(30)));
+    }
+
+    #[test]
+    fn a_label_is_named_once() {
+        use clap::Parser as _;
+
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            which: Which,
+        }
+
+        let filter = |line: &str| {
+            let line = Line::try_parse_from(std::iter::once("x").chain(line.split(' '))).unwrap();
+            assert!(!line.which.is_empty(), "it names something");
+            line.which.filter(&[])
+        };
+        let two = filter("--label a=b --label b=c").unwrap();
+        assert_eq!(two.labels.len(), 2);
+        assert!(filter("--label a=b --label a=c").is_err());
     }
 
     #[test]

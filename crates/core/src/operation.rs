@@ -122,7 +122,7 @@ impl OperationFilter {
             }
         }
         if let Some(user) = &self.user {
-            input::check_required_text("filter.user", user)?;
+            input::check_text("filter.user", user)?;
         }
         if self.labels.len() > input::MAX_LABELS {
             let words = format!("an execution has {} labels at most", input::MAX_LABELS);

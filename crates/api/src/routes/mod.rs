@@ -14,7 +14,7 @@ mod policies;
 mod probes;
 mod queues;
 mod resubmit;
-mod submit;
+pub(crate) mod submit;
 mod worker;
 
 use std::sync::Arc;

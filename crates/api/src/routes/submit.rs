@@ -21,7 +21,7 @@ use attune_api_types::{BatchItem, ErrorBody, Submitted};
 /// How many submissions one request may hold.
 const MAX_BATCH: usize = 1000;
 /// The header that names a request, so that it can be repeated.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Takes a submission, or an array of them, and answers when their owners have.
 #[utoipa::path(

@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::fairness::{Flow, FlowRule};
-use super::path::{InSchema, Path, Words};
+use super::path::{Path, Standing, Words};
 use super::rates::CountRule;
 use super::{Concurrency, Cost};
 use crate::action::ActionSpec;
@@ -167,23 +167,19 @@ pub struct DemandRule {
 /// What counts where nothing stands at a place: what the schema of the parameters says.
 pub(super) fn absent_value(spec: &ActionSpec, path: &Path) -> Value {
     let schema = spec.parameters.as_ref();
-    match schema.map(|schema| path.schema(schema)) {
-        Some(InSchema::Found(schema)) => schema.get("default").cloned(),
-        _ => None,
-    }
-    .unwrap_or_default()
+    let default = schema.and_then(|schema| path.default(schema));
+    default.cloned().unwrap_or_default()
 }
 
-/// The key of what a submission says at these places; all zeros where there are none.
+/// The key of what a submission says at these places; all zeros where there are none. What is too long to be read
+/// counts as nothing: only what was accepted under another rule can be.
 pub(super) fn key_of(places: &[(Path, Value)], words: &Words<'_>) -> GroupKey {
     if places.is_empty() {
         return GroupKey::default();
     }
     let values = places.iter();
-    let values = values.map(|(path, absent)| {
-        let value = path.value(words);
-        value.as_deref().unwrap_or(absent).clone()
-    });
+    let values =
+        values.map(|(path, absent)| path.standing(words).value().unwrap_or(absent).clone());
     GroupKey::of_values(values.collect())
 }
 
@@ -242,8 +238,15 @@ impl DemandRule {
     /// What a submission demands.
     ///
     /// # Errors
-    /// A [`Reject`] that names the place of the cost, when what stands there is none.
+    /// A [`Reject`] that names a place: that of the cost, when what stands there is none, or one by which
+    /// executions are told apart, when what stands there is too long.
     pub fn demand(&self, words: &Words<'_>) -> Result<Demand, Reject> {
+        let rate = self.rate.iter().flat_map(CountRule::places);
+        let flows = self.flows.iter().flat_map(FlowRule::places);
+        let places = self.group_by.iter().chain(rate).chain(flows);
+        for (path, _) in places {
+            path.check_length(words)?;
+        }
         let cost = match &self.cost {
             None => 1,
             Some((cost, absent)) => cost.of(words, absent)?,
@@ -295,20 +298,46 @@ fn read_cost(value: &Value) -> Option<Option<u64>> {
 }
 
 impl Cost {
+    /// Checks that what the schema of the parameters says where nothing stands at its place is a cost: every
+    /// execution that says nothing would be refused.
+    pub(super) fn check_default(&self, parameters: Option<&Value>) -> Result<(), Reject> {
+        let default = parameters.and_then(|schema| self.path.default(schema));
+        let said = default.and_then(read_cost);
+        if said.is_none_or(|said| said.is_some_and(|it| self.is_one(it))) {
+            return Ok(());
+        }
+        let words = format!(
+            "`policy.concurrency.cost.path` names `{}`, whose `default` in the schema of the action's parameters is \
+             no cost: every execution that says nothing would be refused; it must be a whole number from 1 to \
+             `policy.concurrency.cost.max`, {}",
+            self.path, self.max
+        );
+        Err(Reject::field("policy.concurrency.cost.path", words))
+    }
+
+    fn is_one(&self, said: u64) -> bool {
+        (1..=u64::from(self.max)).contains(&said)
+    }
+
     /// That of an execution which was accepted when others were right.
     fn of_accepted(&self, words: &Words<'_>, absent: &Value) -> u16 {
-        let value = self.path.value(words);
-        let said = read_cost(value.as_deref().unwrap_or(absent)).flatten();
-        let is_dear = said.is_some_and(|said| said > u64::from(self.max));
-        if is_dear { self.max } else { self.default }
+        let standing = self.path.standing(words);
+        let said = read_cost(standing.value().unwrap_or(absent)).flatten();
+        let said = said.filter(|said| *said > 0);
+        said.map_or(self.default, |said| {
+            u16::try_from(said).unwrap_or(u16::MAX).min(self.max)
+        })
     }
 
     fn of(&self, words: &Words<'_>, absent: &Value) -> Result<u16, Reject> {
-        let found = self.path.value(words);
-        let value = found.as_deref().unwrap_or(absent);
+        let standing = self.path.standing(words);
+        if let Standing::TooLong(bytes) = standing {
+            return Err(self.path.too_long(bytes));
+        }
+        let value = standing.value().unwrap_or(absent);
         let given = match read_cost(value) {
             None => return Ok(self.default),
-            Some(given) => given.filter(|given| (1..=u64::from(self.max)).contains(given)),
+            Some(given) => given.filter(|given| self.is_one(*given)),
         };
         given
             .and_then(|given| u16::try_from(given).ok())
@@ -409,6 +438,33 @@ mod tests {
             assert_eq!(reject.field.as_deref(), Some("labels.gpus"), "{reject}");
             assert_eq!(rule.demand_anew(&labelled.words()).cost, anew, "{gpus}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_told_apart_by_is_refused_and_counts_as_nothing_where_it_was_accepted()
+    {
+        let policy = r#"{"concurrency": {"limit": 8, "group_by": ["parameters.a"], "group_limit": 1,
+                "cost": {"path": "parameters.n", "max": 8}},
+            "rate_limit": {"max_executions": 9, "window_seconds": 1, "by": ["parameters.b"]},
+            "fairness": {"by": ["parameters.c"]}}"#;
+        let rule = DemandRule::of(&spec(policy, None)).unwrap();
+        let long = "x".repeat(5_000);
+        let nothing = submission(r#"{"action_ref":"a.b","parameters":{"n":3}}"#);
+        let nothing = rule.demand(&nothing.words()).unwrap();
+        for name in ["a", "b", "c"] {
+            let text =
+                format!(r#"{{"action_ref":"a.b","parameters":{{"n":3,"{name}":"{long}"}}}}"#);
+            let submission = submission(&text);
+            let refused = rule.demand(&submission.words()).unwrap_err();
+            let place = format!("parameters.{name}");
+            assert_eq!(refused.field.as_deref(), Some(place.as_str()), "{refused}");
+            assert_eq!(rule.demand_anew(&submission.words()), nothing);
+        }
+        let dear = submission(&format!(
+            r#"{{"action_ref":"a.b","parameters":{{"n":"{long}"}}}}"#
+        ));
+        let refused = rule.demand(&dear.words()).unwrap_err();
+        assert!(refused.to_string().contains("5002 bytes"), "{refused}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::retry::{Backoff, TryEnds};
 use super::{ActionPolicy, OnLimit, Priorities, QueueBounds, Retry};
 use crate::action::ActionRef;
 use crate::input;
+use crate::plain::plain;
 use crate::priority::Priority;
 use crate::reject::Reject;
 use crate::strict::{self, Strict};
@@ -474,6 +475,7 @@ fn typed<T: DeserializeOwned>(place: &str, given: &Value) -> Result<T, Reject> {
         if let Some(name) = name.filter(|name| !field.ends_with(&format!(".{name}"))) {
             field = format!("{field}.{name}");
         }
+        let problem = plain(&problem);
         Reject::field(&*field, format!("`{field}`: {problem}"))
     })
 }

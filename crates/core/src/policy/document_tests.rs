@@ -79,7 +79,7 @@ fn what_cannot_be_meant_names_the_path_and_the_way_out() {
         (
             defaults(json!({"queue": {"max_length": "many"}})),
             "action_defaults.queue.max_length",
-            "invalid type",
+            "expected a whole number",
         ),
         (
             defaults(json!({"queue": {"max_length": 0}})),

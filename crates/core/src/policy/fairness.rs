@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::demand::{GroupKey, absent_value, key_of};
 use super::path::{Path, Words, read_paths};
-use super::{ActionPolicy, Ordering, check_path, check_stored};
+use super::{ActionPolicy, Ordering, check_key, check_stored};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
 use crate::strict;
@@ -78,7 +78,7 @@ impl Fairness {
                 return wrong(format!("`{field}` names `{path}` twice; once is enough"));
             }
             check_stored(field, path)?;
-            check_path(field, path, parameters)?;
+            check_key(field, path, parameters)?;
             if *path == Path::Group && policy.concurrency.group_by.is_empty() {
                 return wrong(format!(
                     "`{field}` names `group`, which executions are in by \
@@ -232,6 +232,15 @@ impl FlowRule {
             path => Level::Place([(path.clone(), absent_value(spec, path))]),
         });
         Some(Self(levels.collect()))
+    }
+
+    /// Each place but the own group, and what counts where nothing stands there.
+    pub(super) fn places(&self) -> impl Iterator<Item = &(Path, Value)> {
+        let places = self.0.iter().map(|level| match level {
+            Level::Group => &[][..],
+            Level::Place(place) => place,
+        });
+        places.flatten()
     }
 
     /// The flow of a submission that is in this group.

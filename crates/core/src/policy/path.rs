@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::input::MAX_TEXT_BYTES;
+use crate::reject::Reject;
 use crate::source::Source;
 use crate::submission::Submission;
 
@@ -37,6 +38,9 @@ pub enum Path {
 const MAX_PARTS: usize = 8;
 /// How many bytes it may have: it stands in every refusal that is stored.
 const MAX_PLACE_BYTES: usize = 512;
+/// How many bytes of JSON a value may have by which executions are told apart, as it was written. Whoever decides
+/// reads and hashes it for each place that a policy names, while all others wait.
+pub(super) const MAX_VALUE_BYTES: usize = 4_096;
 
 impl Path {
     /// How many bytes the name at such a place may have, if this one has more: nobody could say such a label.
@@ -125,9 +129,30 @@ pub struct Words<'a> {
 #[derive(Debug, Default)]
 struct Found<'a> {
     /// What stands at places.
-    values: BTreeMap<Vec<String>, Option<Rc<Value>>>,
+    values: BTreeMap<Vec<String>, Standing>,
     /// The members of what stands at places; none of what is no object.
     members: BTreeMap<Vec<String>, Members<'a>>,
+}
+
+/// What stands at a place of a submission.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Standing {
+    /// Nothing.
+    Nothing,
+    /// This value.
+    Value(Rc<Value>),
+    /// A value of so many bytes, which is not read: more than [`MAX_VALUE_BYTES`].
+    TooLong(usize),
+}
+
+impl Standing {
+    /// The value, if there is one that is read.
+    pub(super) fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Nothing | Self::TooLong(_) => None,
+        }
+    }
 }
 
 /// The members of a JSON object, unread.
@@ -171,17 +196,22 @@ impl<'a> Words<'a> {
         self.said.user
     }
 
-    fn parameter(&self, parts: &[String]) -> Option<Rc<Value>> {
+    fn parameter(&self, parts: &[String]) -> Standing {
         let mut found = self.found.borrow_mut();
         let found = found.get_or_insert_default();
         if let Some(known) = found.values.get(parts) {
             return known.clone();
         }
         let unread = found.unread(self.said.parameters, parts);
-        let value = unread.and_then(|text| serde_json::from_str(text.get()).ok());
-        let value = value.map(Rc::new);
-        found.values.insert(parts.to_vec(), value.clone());
-        value
+        let standing = match unread.map(RawValue::get) {
+            Some(text) if text.len() > MAX_VALUE_BYTES => Standing::TooLong(text.len()),
+            text => {
+                let value = text.and_then(|text| serde_json::from_str(text).ok());
+                value.map_or(Standing::Nothing, |value| Standing::Value(Rc::new(value)))
+            }
+        };
+        found.values.insert(parts.to_vec(), standing.clone());
+        standing
     }
 }
 
@@ -215,9 +245,8 @@ impl Submission {
 }
 
 impl Path {
-    /// What stands at this place; `None` when nothing does.
-    #[must_use]
-    pub fn value(&self, words: &Words<'_>) -> Option<Rc<Value>> {
+    /// What stands at this place.
+    pub(super) fn standing(&self, words: &Words<'_>) -> Standing {
         let said = &words.said;
         let text = match self {
             Self::User => said.user,
@@ -227,7 +256,36 @@ impl Path {
             Self::Label(name) => said.labels.get(name).map(String::as_str),
             Self::Parameter(parts) => return words.parameter(parts),
         };
-        text.map(|text| Rc::new(Value::String(text.to_owned())))
+        let value = |text: &str| Standing::Value(Rc::new(Value::String(text.to_owned())));
+        text.map_or(Standing::Nothing, value)
+    }
+
+    /// Checks that executions can be told apart by what stands at this place.
+    ///
+    /// # Errors
+    /// A [`Reject`] that names the place, when what stands there is too long.
+    pub(super) fn check_length(&self, words: &Words<'_>) -> Result<(), Reject> {
+        match self.standing(words) {
+            Standing::TooLong(bytes) => Err(self.too_long(bytes)),
+            Standing::Nothing | Standing::Value(_) => Ok(()),
+        }
+    }
+
+    /// The refusal of what has so many bytes.
+    pub(super) fn too_long(&self, bytes: usize) -> Reject {
+        let words = format!(
+            "`{self}` has {bytes} bytes of JSON; the policy of the action goes by what stands there, which may have \
+             {MAX_VALUE_BYTES} at most"
+        );
+        Reject::field(self.to_string(), words)
+    }
+
+    /// What a JSON schema of the parameters says that counts where nothing stands at this place.
+    pub(super) fn default<'a>(&self, parameters: &'a Value) -> Option<&'a Value> {
+        match self.schema(parameters) {
+            InSchema::Found(schema) => schema.get("default"),
+            InSchema::Absent | InSchema::Unknown => None,
+        }
     }
 
     /// What a JSON schema of the parameters says about this place: the schema of what stands there, or
@@ -325,9 +383,9 @@ mod tests {
         let submission: Submission = serde_json::from_str(submission).unwrap();
         let path: Path = path.parse().unwrap();
         let words = submission.words();
-        let found = path.value(&words);
-        assert_eq!(path.value(&words), found, "looked for once, told twice");
-        found.as_deref().cloned()
+        let found = path.standing(&words);
+        assert_eq!(path.standing(&words), found, "looked for once, told twice");
+        found.value().cloned()
     }
 
     #[test]
@@ -337,7 +395,7 @@ mod tests {
         let words = submission.words();
         let value = |path: &str| {
             let path: Path = path.parse().unwrap();
-            path.value(&words).as_deref().cloned()
+            path.standing(&words).value().cloned()
         };
         for (path, expected) in [
             ("parameters.a.b.c2", Some(serde_json::json!([2]))),
@@ -411,14 +469,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_too_long_is_not_read_and_names_its_place() {
+        let of = |bytes: usize| {
+            let text = "x".repeat(bytes - 2);
+            format!(r#"{{"action_ref":"a.b","parameters":{{"a":{{"b":"{text}"}}}}}}"#)
+        };
+        let path: Path = "parameters.a.b".parse().unwrap();
+        let checked = |bytes| {
+            let submission: Submission = serde_json::from_str(&of(bytes)).unwrap();
+            let words = submission.words();
+            assert_eq!(
+                path.standing(&words).value().is_some(),
+                bytes <= MAX_VALUE_BYTES
+            );
+            path.check_length(&words)
+        };
+        assert_eq!(checked(MAX_VALUE_BYTES), Ok(()));
+        let refused = checked(MAX_VALUE_BYTES + 1).unwrap_err();
+        assert_eq!(refused.field.as_deref(), Some("parameters.a.b"));
+        assert!(refused.to_string().contains("4097 bytes"), "{refused}");
+    }
+
+    #[test]
     fn a_tier_is_what_the_set_says_and_nothing_that_is_submitted() {
         let claims = r#"{"action_ref": "core.echo", "requested_by": "ann",
             "labels": {"tier": "gold", "user.tier": "gold"}}"#;
         assert_eq!(value("user.tier", claims), None);
         let submission: Submission = serde_json::from_str(claims).unwrap();
         let words = submission.words().of_tier(Some("bronze"));
-        let tier = Path::Tier.value(&words);
-        assert_eq!(tier.as_deref(), Some(&Value::from("bronze")));
+        let tier = Path::Tier.standing(&words);
+        assert_eq!(tier.value(), Some(&Value::from("bronze")));
     }
 
     #[test]

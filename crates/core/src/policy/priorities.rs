@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::path::Words;
+use super::path::{Standing, Words};
 use super::{Path, check_path};
 use crate::priority::Priority;
 use crate::reject::Reject;
@@ -72,9 +72,11 @@ const MAX_VALUES: usize = 1_000;
 const MAX_VALUES_IN_ALL: usize = 2_000;
 
 impl Test {
-    fn holds(&self, value: Option<&Value>) -> bool {
+    /// Whether it fits what stands at its place. What is too long to be read is there, and is none of its values.
+    fn holds(&self, standing: &Standing) -> bool {
+        let value = standing.value();
         match self {
-            Self::Exists(wanted) => value.is_some() == wanted.exists,
+            Self::Exists(wanted) => (*standing != Standing::Nothing) == wanted.exists,
             Self::Equals(wanted) => value == Some(wanted),
             Self::OneOf(wanted) => value.is_some_and(|value| wanted.contains(value)),
         }
@@ -168,7 +170,7 @@ impl Fits {
 impl PriorityRule {
     fn is_for(&self, words: &Words<'_>) -> bool {
         let mut tests = self.when.iter();
-        tests.all(|(path, test)| test.holds(path.value(words).as_deref()))
+        tests.all(|(path, test)| test.holds(&path.standing(words)))
     }
 }
 

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::demand::{GroupKey, absent_value, key_of};
 use super::path::{Path, Words, read_paths};
-use super::{check_path, check_stored};
+use super::{check_key, check_stored};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
 
@@ -207,7 +207,7 @@ fn check_by(field: &str, by: &[Path], parameters: Option<&Value>) -> Result<(), 
             let words = format!("`{field}` names `{path}` twice; once is enough");
             return Err(Reject::field(field, words));
         }
-        check_path(field, path, parameters)?;
+        check_key(field, path, parameters)?;
     }
     Ok(())
 }
@@ -251,6 +251,15 @@ impl CountRule {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.by.is_empty()
+    }
+
+    /// Checks that it can be told for whom a submission counts.
+    ///
+    /// # Errors
+    /// A [`Reject`] that names a place, when what stands there is too long.
+    pub fn check(&self, words: &Words<'_>) -> Result<(), Reject> {
+        let mut places = self.by.iter();
+        places.try_for_each(|(path, _)| path.check_length(words))
     }
 
     /// For whom a submission counts: all zeros where all are counted together.

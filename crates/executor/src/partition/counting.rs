@@ -79,6 +79,7 @@ impl Partition {
             return Ok(Vec::new());
         };
         let claims = meters.iter_mut().map(|meter| {
+            meter.check(words)?;
             let claim = meter.claim(now, words);
             claim.map_err(|wait| Reject::quota_exceeded(meter.quota(), wait))
         });

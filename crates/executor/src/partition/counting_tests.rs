@@ -58,6 +58,29 @@ fn a_request_counts_once_however_often_it_comes() {
 }
 
 #[test]
+fn whoever_cannot_be_told_apart_is_refused_and_counts_for_nobody() {
+    let mut world = counting(|policy| {
+        policy.quotas = vec![Quota {
+            per: Calendar::Day,
+            max: 1,
+            by: vec!["parameters.host".parse().unwrap()],
+        }];
+    });
+    let of_host = |host: &str| {
+        let mut submission = Submission::new("core.noop");
+        let text = serde_json::json!({"host": host}).to_string();
+        submission.parameters = serde_json::from_str(&text).unwrap();
+        submitted(RequestId::fresh(), submission, OnReject::Answer)
+    };
+    let long = "x".repeat(5_000);
+    world.round(vec![of_host(&long), of_host("a"), of_host(&long)]);
+    let refused = Some(RejectCode::InvalidInput);
+    assert_eq!(codes(&world), [refused, None, refused]);
+    let answer = world.stored.answers[0].clone().unwrap_err();
+    assert_eq!(answer.field.as_deref(), Some("parameters.host"));
+}
+
+#[test]
 fn a_start_waits_for_its_rate_until_a_deadline() {
     let rate = |on_limit| RateLimit {
         max_executions: 1,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use attune_core::policy::{CountRule, Quota, Words};
-use attune_core::{ActionSpec, GroupKey};
+use attune_core::{ActionSpec, GroupKey, Reject};
 
 use crate::queue::Millis;
 
@@ -85,6 +85,14 @@ impl QuotaMeter {
             self.counts = HashMap::new();
             self.fresh.clear();
         }
+    }
+
+    /// Checks that it can be told for whom a submission counts.
+    ///
+    /// # Errors
+    /// A [`Reject`] that names a place, when what stands there is too long.
+    pub(crate) fn check(&self, words: &Words<'_>) -> Result<(), Reject> {
+        self.rule.check(words)
     }
 
     /// What one more would count as who says this.
