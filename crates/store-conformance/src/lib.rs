@@ -124,6 +124,7 @@ cases! { ($)
     meters::meters_are_written_and_loaded_in_pages,
     meters::a_stale_owner_counts_nothing,
     meters::the_upkeep_removes_what_counts_no_more_and_nothing_else,
+    meters::the_upkeep_keeps_what_counts_for_a_limit_that_was_lengthened,
     commits::nothing_asked_is_nothing_done,
     ends::an_end_moves_into_the_history,
     ends::an_instant_end_goes_straight_to_the_history,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use attune_core::PartitionId;
+use attune_core::{ActionSpec, PartitionId};
 use attune_store::{Batch, HistoryRetention, Meter, MeterPlace, MeterRow, RecordRetention, Store};
 use chrono::{TimeDelta, Utc};
 
@@ -145,4 +145,50 @@ pub async fn the_upkeep_removes_what_counts_no_more_and_nothing_else(store: Arc<
         let expected: Vec<_> = expected.map(|it| it.to_be_bytes().to_vec()).collect();
         assert_eq!(left, expected);
     }
+}
+
+/// Rows of a limit that is longer now than when they were written say something still, whatever they say
+/// themselves.
+pub async fn the_upkeep_keeps_what_counts_for_a_limit_that_was_lengthened(store: Arc<dyn Store>) {
+    let world = World::new(Arc::clone(&store)).await;
+    let mut spec = ActionSpec::core_pack().remove(0);
+    spec.action_ref = "pack.rated_1".parse().unwrap();
+    let policy = r#"{"rate_limit": {"max_executions": 1, "window_seconds": 86400}, "min_interval_ms": 86400000}"#;
+    spec.policy = serde_json::from_str(policy).unwrap();
+    store.apply_action(&spec, 3, "tester").await.unwrap();
+    let over = |limit: &str| Meter {
+        expires_at: Utc::now() - TimeDelta::hours(2),
+        ..meter(1, limit, 7, &[1])
+    };
+    let kept = [
+        "action/pack.rated_1/min_interval_ms",
+        "action/pack.rated_1/rate_limit",
+        "action/pack.rated_1/rate_limit/00000000000000ff",
+    ];
+    let gone = [
+        "action/pack.rated/rate_limit",
+        "action/pack.rated_1/quotas/day",
+        "action/pack.ratedx1/rate_limit",
+    ];
+    let meters = kept.iter().chain(&gone).map(|limit| over(limit));
+    let batch = Batch {
+        meters: meters.collect(),
+        ..world.batch()
+    };
+    world.commit(&batch).await;
+    let day = Duration::from_secs(24 * 3600);
+    let keep = HistoryRetention {
+        history: day,
+        requests: day,
+        records: RecordRetention::USUAL,
+    };
+    store.maintain_history(keep).await.unwrap();
+    let left = load(&*store, 1, 100).await;
+    let left: Vec<&str> = left.iter().map(|it| it.place.limit_id.as_str()).collect();
+    assert_eq!(left, kept);
+    // Of a limit that is as short as it was, nothing counts any more.
+    spec.policy = serde_json::from_str("{}").unwrap();
+    store.apply_action(&spec, 3, "tester").await.unwrap();
+    store.maintain_history(keep).await.unwrap();
+    assert_eq!(load(&*store, 1, 100).await, []);
 }

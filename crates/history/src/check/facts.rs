@@ -2,7 +2,7 @@
 
 mod runs;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use attune_core::policy::FlowWeights;
 use attune_core::{
@@ -107,6 +107,8 @@ pub(super) struct Facts {
     pub(super) revoked: u64,
     /// Tries that ended so and were followed by another, and the records that say so.
     pub(super) retried: Vec<(ExecutionId, Attempt, Status, u32)>,
+    /// Attempts that have ended and whose slot is kept for the next.
+    pub(super) kept: HashSet<Key>,
     /// Answers of the API that something is accepted.
     pub(super) answers: u64,
     /// What can be seen from single records.
@@ -388,6 +390,9 @@ impl Facts {
                 ..
             } => {
                 self.of_action(*execution_id, *action_id);
+                if kept_until.is_some() {
+                    self.kept.insert((*execution_id, *attempt));
+                }
                 (
                     action_id,
                     epoch,
@@ -471,7 +476,10 @@ impl Facts {
                 self.released.entry(key).or_insert(*t_ns);
                 self.of_action(key.0, *action_id);
                 let what = match retried {
-                    Some(retried) if retried.keeps_slot => What::Kept(key, retried.not_before),
+                    Some(retried) if retried.keeps_slot => {
+                        self.kept.insert(key);
+                        What::Kept(key, retried.not_before)
+                    }
                     _ => What::Revoked(key, retried.map(|retried| retried.not_before)),
                 };
                 (action_id, epoch, t_ns, what)

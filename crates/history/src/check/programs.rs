@@ -213,7 +213,14 @@ fn judge_limit(
     // What is under way, by the number of its grant: the last is the one granted last.
     let mut under_way: BTreeMap<(Option<i64>, usize), Option<u32>> = BTreeMap::new();
     let mut unknown = 0_usize;
-    let grant_of = |index: usize| facts.grants.get(&runs[index].key);
+    // A next try in a kept slot takes none: it counts as granted when the first one was.
+    let grant_of = |index: usize| {
+        let (id, mut attempt) = runs[index].key;
+        while facts.kept.contains(&(id, Attempt(attempt.0 - 1))) {
+            attempt = Attempt(attempt.0 - 1);
+        }
+        facts.grants.get(&(id, attempt))
+    };
     let place = |index: usize| (grant_of(index).map(|grant| grant.grant_no), index);
     for (index, run) in runs.iter().enumerate() {
         while let Some((_, over)) = ends.next_if(|(end, _)| *end <= run.start_ns) {

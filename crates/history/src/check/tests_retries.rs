@@ -135,6 +135,36 @@ fn who_keeps_its_slot_begins_anew_at_its_time_and_in_its_slot() {
 }
 
 #[test]
+fn a_limit_that_was_lowered_is_not_exceeded_by_a_try_in_a_kept_slot() {
+    let lowered = |keeps_slot: bool| {
+        let mut world = World::new(2);
+        let ids = [Priority::High, Priority::Normal].map(|priority| world.submit(priority));
+        world.lose(ids[0]);
+        world.drain();
+        let end = TryEnd::WorkerLost;
+        let retried = Retried {
+            end,
+            not_before: 1_000_000,
+            keeps_slot,
+        };
+        keep(&mut world, retried);
+        // It was lowered before the next try, while the other runs.
+        for record in &mut world.records {
+            if let Record::Granted { limit, attempt, .. } = record
+                && attempt.0 == 2
+            {
+                *limit = Some(1);
+            }
+        }
+        let is_count = |record: &Record| matches!(record, Record::Totals { .. });
+        world.records.retain(|record| !is_count(record));
+        world
+    };
+    assert_clean(&lowered(true));
+    assert_breaks(&lowered(false), Promise::I2);
+}
+
+#[test]
 fn the_next_owner_says_who_keeps_its_slot() {
     let takeover = |until: Option<i64>| {
         let mut world = World::new(1);
