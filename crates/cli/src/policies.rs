@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use clap::{Args, Subcommand};
 use reqwest::Method;
 
-use super::http::Http;
+use super::http::{CallError, Http};
 use super::policy_file::read;
 use super::render::{Column, duration, one_line, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, policy_diff};
@@ -209,7 +209,26 @@ async fn post(
         false => "/policies",
     };
     let call = http.request(Method::POST, path).json(request);
-    Ok(http.send(call).await?)
+    http.send(call).await.map_err(|error| {
+        let of = refused_of(&error, &request.documents);
+        let failure = Failure::from(error);
+        let message = match of {
+            Some(target) => format!("{target}: {}", failure.message),
+            None => failure.message,
+        };
+        Failure { message, ..failure }
+    })
+}
+
+/// Of which document a refusal is, where it is of one of several.
+fn refused_of(error: &CallError, documents: &[PolicyDocument]) -> Option<PolicyTarget> {
+    let CallError::Refused(detail) = error else {
+        return None;
+    };
+    let place = detail.field.as_deref()?.strip_prefix("documents.")?;
+    let number: usize = place.split('.').next()?.parse().ok()?;
+    let (target, _) = documents.get(number)?.read().ok()?;
+    Some(target)
 }
 
 /// The document that words in the place of files name.
@@ -449,5 +468,25 @@ mod tests {
         assert_eq!(path("*"), "/policies/user/%2A");
         assert_eq!(path("a/b c?ü"), "/policies/user/a%2Fb%20c%3F%C3%BC");
         assert_eq!(path_of(&PolicyTarget::Global), "/policies/global");
+    }
+
+    #[test]
+    fn a_refusal_of_one_of_several_documents_says_which() {
+        let document = |text: &str| serde_json::from_str::<PolicyDocument>(text).unwrap();
+        let documents = [
+            document(r#"{"scope":"global","action_defaults":{}}"#),
+            document(r#"{"scope":"pack","target":"acme","action_defaults":{}}"#),
+        ];
+        let of = |field: &str| {
+            let detail =
+                serde_json::json!({"code": "INVALID_INPUT", "message": "m", "field": field});
+            let detail = serde_json::from_value(detail).unwrap();
+            let target = refused_of(&CallError::Refused(detail), &documents);
+            target.map(|it| it.to_string())
+        };
+        assert_eq!(of("documents.1.target").as_deref(), Some("pack acme"));
+        for field in ["documents.2.target", "documents.x", "reason"] {
+            assert_eq!(of(field), None, "{field}");
+        }
     }
 }
