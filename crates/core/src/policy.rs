@@ -7,6 +7,7 @@ mod events;
 mod fairness;
 mod overflow;
 mod path;
+mod places;
 mod priorities;
 mod rates;
 mod refused;
@@ -21,7 +22,7 @@ pub use retry::{Backoff, Factor, Retry, RetryRule, TryEnd, TryEnds};
 use crate::input;
 use crate::priority::Priority;
 use crate::reject::Reject;
-use path::{InSchema, MAX_VALUE_BYTES};
+use places::{check_key, check_path, check_stored};
 
 pub use demand::{Demand, DemandRule, GroupKey};
 pub use difference::{FieldDifference, differences};
@@ -33,7 +34,7 @@ pub use events::{EventKind, Events};
 pub use fairness::{Fairness, Flow, FlowWeights, MAX_LEVELS, MAX_WEIGHT, Weights};
 pub use overflow::{OnFull, OnLimit};
 pub use path::{Path, Said, Words};
-pub use priorities::{Exists, Priorities, PriorityRule, Test};
+pub use priorities::{Exists, Priorities, PriorityRule, PriorityRules, Test};
 pub use rates::{Calendar, CountRule, OnRate, Quota, RateLimit};
 pub use resolve::{Behaviour, PolicySet};
 
@@ -315,48 +316,6 @@ impl Concurrency {
     }
 }
 
-/// Checks that what stands at a place is stored with an execution: it may have to be read again.
-fn check_stored(field: &str, path: &Path) -> Result<(), Reject> {
-    if !matches!(path, Path::Source | Path::Tier) {
-        return Ok(());
-    }
-    let words =
-        format!("`{field}` names `{path}`, which is not supported there yet; name another one");
-    Err(Reject::field(field, words))
-}
-
-/// Checks that an execution of an action can say something at such a place.
-fn check_path(field: &str, path: &Path, parameters: Option<&Value>) -> Result<(), Reject> {
-    if let Some(most) = path.exceeds() {
-        let words =
-            format!("`{field}` names a place by more than {most} bytes; take a shorter name");
-        return Err(Reject::field(field, words));
-    }
-    if parameters.is_none_or(|schema| path.schema(schema) != InSchema::Absent) {
-        return Ok(());
-    }
-    let words = format!(
-        "`{field}` names `{path}`, which the schema of the action's parameters does not have; name one \
-         that it has, or add it to `parameters.properties`"
-    );
-    Err(Reject::field(field, words))
-}
-
-/// As [`check_path`], where executions are told apart by what stands there.
-fn check_key(field: &str, path: &Path, parameters: Option<&Value>) -> Result<(), Reject> {
-    check_path(field, path, parameters)?;
-    let default = parameters.and_then(|schema| path.default(schema));
-    let bytes = default.map_or(0, |default| default.to_string().len());
-    if bytes <= MAX_VALUE_BYTES {
-        return Ok(());
-    }
-    let words = format!(
-        "`{field}` names `{path}`, whose `default` in the schema of the action's parameters has {bytes} bytes; \
-         executions are told apart by {MAX_VALUE_BYTES} at most"
-    );
-    Err(Reject::field(field, words))
-}
-
 /// The largest limit or count that a policy can name.
 const MAX_COUNT: u32 = i32::MAX as u32;
 
@@ -469,41 +428,6 @@ mod tests {
         assert_eq!(policy.check(None), Ok(()));
         policy.queue.max_length = Some(0);
         assert_eq!(field(&policy).as_deref(), Some("policy.queue.max_length"));
-    }
-
-    #[test]
-    fn a_default_that_nothing_can_go_by_is_refused() {
-        let cost = r#"{"concurrency": {"limit": 5, "cost": {"path": "parameters.n", "max": 4}}}"#;
-        let group = r#"{"concurrency": {"group_by": ["parameters.n"], "group_limit": 1}}"#;
-        let rate =
-            r#"{"rate_limit": {"max_executions": 1, "window_seconds": 1, "by": ["parameters.n"]}}"#;
-        let fair = r#"{"fairness": {"by": ["parameters.n"]}}"#;
-        let field = |policy: &str, default: Value| {
-            let policy: ActionPolicy = serde_json::from_str(policy).unwrap();
-            let schema = serde_json::json!({"properties": {"n": {"default": default}}});
-            policy.check(Some(&schema)).map_err(|it| it.field.unwrap())
-        };
-        for right in [Value::Null, 4.into(), "1".into()] {
-            assert_eq!(field(cost, right), Ok(()));
-        }
-        let path = "policy.concurrency.cost.path".to_owned();
-        for wrong in [
-            99.into(),
-            0.into(),
-            "many".into(),
-            serde_json::json!({"x": 1}),
-        ] {
-            assert_eq!(field(cost, wrong), Err(path.clone()));
-        }
-        let long = || Value::from("x".repeat(5_000));
-        for (policy, place) in [
-            (group, "policy.concurrency.group_by"),
-            (rate, "policy.rate_limit.by"),
-            (fair, "policy.fairness.by"),
-        ] {
-            assert_eq!(field(policy, "short".into()), Ok(()));
-            assert_eq!(field(policy, long()), Err(place.to_owned()));
-        }
     }
 
     #[test]

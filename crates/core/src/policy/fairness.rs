@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::demand::{GroupKey, absent_value, key_of};
 use super::path::{Path, Words, read_paths};
-use super::{ActionPolicy, Ordering, check_key, check_stored};
+use super::places::{check_key, check_stored};
+use super::{ActionPolicy, Ordering};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
 use crate::strict;

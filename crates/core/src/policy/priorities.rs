@@ -1,12 +1,14 @@
 //! Which priority an execution has, and what that is worth.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
+use super::Path;
 use super::path::{Standing, Words};
-use super::{Path, check_path};
+use super::places::check_path;
 use crate::priority::Priority;
 use crate::reject::Reject;
 use crate::source::Source;
@@ -22,12 +24,55 @@ pub struct Priorities {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Priority>,
     /// The priority of what asks for none, by what it says: that of the first rule that is for it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<PriorityRule>,
+    #[serde(default, skip_serializing_if = "PriorityRules::is_empty")]
+    pub rules: PriorityRules,
     /// After how many seconds of waiting an execution stands where one of the next higher priority
     /// stands that comes then; without it a lower priority waits as long as there is a higher one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ageing_seconds: Option<u32>,
+}
+
+/// Rules in their order. Thousands of actions may inherit them of one document, so they are there once.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(from = "Vec<PriorityRule>")]
+pub struct PriorityRules(Arc<Vec<PriorityRule>>);
+
+impl std::ops::Deref for PriorityRules {
+    type Target = [PriorityRule];
+
+    fn deref(&self) -> &[PriorityRule] {
+        &self.0
+    }
+}
+
+impl PriorityRules {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Vec<PriorityRule>> for PriorityRules {
+    fn from(rules: Vec<PriorityRule>) -> Self {
+        Self(Arc::new(rules))
+    }
+}
+
+impl FromIterator<PriorityRule> for PriorityRules {
+    fn from_iter<I: IntoIterator<Item = PriorityRule>>(rules: I) -> Self {
+        Vec::from_iter(rules).into()
+    }
+}
+
+impl PartialEq for PriorityRules {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Serialize for PriorityRules {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
 }
 
 /// The priority of some executions.

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::demand::{GroupKey, absent_value, key_of};
 use super::path::{Path, Words, read_paths};
-use super::{check_key, check_stored};
+use super::places::{check_key, check_stored};
 use crate::action::ActionSpec;
 use crate::reject::Reject;
 

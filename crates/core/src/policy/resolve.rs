@@ -208,7 +208,7 @@ fn inherit(policy: &mut ActionPolicy, from: &ActionDefaults) {
     *ageing_seconds = ageing_seconds.or(from.priority.ageing_seconds);
     // Rules belong together: the first that is for somebody decides.
     if rules.is_empty() {
-        rules.clone_from(&from.priority.rules);
+        *rules = from.priority.rules.clone();
     }
 }
 

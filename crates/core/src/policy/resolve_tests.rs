@@ -56,6 +56,19 @@ fn the_nearest_says_each_field() {
 }
 
 #[test]
+fn rules_that_many_inherit_are_there_once() {
+    let rules = json!({"priority": {"rules": [{"when": {"user": "ann"}, "then": "high"}]}});
+    let set = set(Some(rules), None);
+    let rules = ["shop.pay", "shop.ship"].map(|action_ref| {
+        let mut spec = spec(json!({}));
+        spec.action_ref = action_ref.parse().unwrap();
+        set.in_force(&spec).policy.priority.rules.clone()
+    });
+    assert_eq!((rules[0].len(), &rules[0]), (1, &rules[1]));
+    assert_eq!(rules[0].as_ptr(), rules[1].as_ptr());
+}
+
+#[test]
 fn what_an_action_would_inherit_is_checked_with_it() {
     let set = set(None, Some(json!({"priority": {"default": "low"}})));
     assert_eq!(set.check(&spec(json!({}))), Ok(()));
