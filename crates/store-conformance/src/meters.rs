@@ -36,6 +36,16 @@ async fn load(store: &dyn Store, partition: u16, limit: u32) -> Vec<MeterRow> {
     }
 }
 
+async fn maintain(store: &dyn Store) {
+    let day = Duration::from_secs(24 * 3600);
+    let keep = HistoryRetention {
+        history: day,
+        requests: day,
+        records: RecordRetention::USUAL,
+    };
+    store.maintain_history(keep).await.unwrap();
+}
+
 /// The last that was written of each is loaded, in as many pages as there are, with the time of the store.
 pub async fn meters_are_written_and_loaded_in_pages(store: Arc<dyn Store>) {
     let world = World::new(Arc::clone(&store)).await;
@@ -127,14 +137,8 @@ pub async fn the_upkeep_removes_what_counts_no_more_and_nothing_else(store: Arc<
         ..world.batch()
     };
     world.commit(&batch).await;
-    let day = Duration::from_secs(24 * 3600);
-    let keep = HistoryRetention {
-        history: day,
-        requests: day,
-        records: RecordRetention::USUAL,
-    };
     for _ in 0..2 {
-        store.maintain_history(keep).await.unwrap();
+        maintain(&*store).await;
         let mut left = Vec::new();
         for partition in [1, 2] {
             let rows = load(&*store, partition, 1_000).await;
@@ -176,19 +180,13 @@ pub async fn the_upkeep_keeps_what_counts_for_a_limit_that_was_lengthened(store:
         ..world.batch()
     };
     world.commit(&batch).await;
-    let day = Duration::from_secs(24 * 3600);
-    let keep = HistoryRetention {
-        history: day,
-        requests: day,
-        records: RecordRetention::USUAL,
-    };
-    store.maintain_history(keep).await.unwrap();
+    maintain(&*store).await;
     let left = load(&*store, 1, 100).await;
     let left: Vec<&str> = left.iter().map(|it| it.place.limit_id.as_str()).collect();
     assert_eq!(left, kept);
     // Of a limit that is as short as it was, nothing counts any more.
     spec.policy = serde_json::from_str("{}").unwrap();
     store.apply_action(&spec, 3, "tester").await.unwrap();
-    store.maintain_history(keep).await.unwrap();
+    maintain(&*store).await;
     assert_eq!(load(&*store, 1, 100).await, []);
 }
