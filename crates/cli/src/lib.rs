@@ -24,6 +24,7 @@ mod policies;
 mod policy_diff;
 mod policy_file;
 mod probe;
+mod queue_limit;
 mod queues;
 mod render;
 mod resubmit;

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::http::Http;
 use super::render::{Column, duration, limit, millis, table};
-use super::{Connect, EXIT_CODES, Failure, Output, holders, operations, pauses};
+use super::{Connect, EXIT_CODES, Failure, Output, holders, operations, pauses, queue_limit};
 
 /// Figures of a moment less long ago, in milliseconds, are those of now: the time that the answer
 /// itself takes.
@@ -49,7 +49,7 @@ enum QueuesCommand {
     /// its next try, goes on.
     Clear(operations::ClearArguments),
     /// Changes how many executions of an action may hold a slot at once.
-    Limit(operations::LimitArguments),
+    Limit(queue_limit::LimitArguments),
     /// Everything that is held: by whom, since when, why.
     #[command(after_help = EXIT_CODES)]
     Pauses,
@@ -69,7 +69,7 @@ pub(super) async fn execute(http: &Http, arguments: QueuesArguments) -> Result<O
         }
         Some(QueuesCommand::Resume(of)) => return pauses::change(http, of, None, json).await,
         Some(QueuesCommand::Clear(of)) => return operations::clear(http, of, json).await,
-        Some(QueuesCommand::Limit(of)) => return operations::set_limit(http, of, json).await,
+        Some(QueuesCommand::Limit(of)) => return queue_limit::set_limit(http, of, json).await,
         Some(QueuesCommand::Pauses) => return pauses::list(http, json).await,
         None => {}
     }
