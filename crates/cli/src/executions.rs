@@ -60,7 +60,7 @@ enum ExecutionsCommand {
 }
 
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = operations::EXIT_CODES)]
 struct CancelArguments {
     /// The executions' numbers, as `attune submit` and `attune executions list` print them; those that
     /// run are ended, too.

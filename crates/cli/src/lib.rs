@@ -18,6 +18,7 @@ mod explain;
 mod holders;
 mod http;
 mod lines;
+mod operation_follow;
 mod operations;
 mod pauses;
 mod policies;

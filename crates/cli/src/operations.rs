@@ -2,7 +2,7 @@
 //! executions at once.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use attune_api_types::{
@@ -14,16 +14,21 @@ use clap::Args;
 use reqwest::Method;
 
 use super::http::{CallError, Http};
-use super::{EXIT_CODES, Failure, Output};
+use super::operation_follow::{self, Followed, Patience};
+use super::{Exit, Failure, Output, seconds};
 
-/// How often it is asked how far an operation is.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// After so many looks it is said that it goes on by itself.
-const LOOKS_BEFORE_WORDS: u32 = 15;
-/// How often an answer that got lost is asked for again.
+/// How often an answer that got lost is asked for again, and after which pause.
 const TRIES: usize = 5;
-/// How wide the bar is.
-const BAR: usize = 30;
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long it is waited for the end of an operation unless somebody says otherwise, in seconds.
+const WAIT_SECONDS: u64 = 60;
+
+/// Shown below the options of every command that is, or may be, an operation.
+pub(super) const EXIT_CODES: &str = "Exit codes:
+  0  done
+  2  wrong usage, or the server refused
+  3  no server, it cannot be done now, it is not over after --wait and goes on, or it is unknown
+     whether it was done";
 
 /// How an operation is asked for.
 #[derive(Debug, Clone, Args)]
@@ -37,12 +42,17 @@ pub(super) struct How {
     /// Who does it, for the audit log; `$USER` unless given.
     #[arg(long, value_name = "NAME")]
     who: Option<String>,
+    /// Wait at most so many seconds for its end, 60 unless given, then end with exit code 3: it goes on by
+    /// itself, and `attune operations show` says how far it is. 0: do not wait for more than the server's
+    /// first answer, which comes within 5 s.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds::<u64>)]
+    wait: Option<u64>,
 }
 
 impl How {
     /// Whether it is more than doing it at once, in nobody's name.
     pub(super) fn says_something(&self) -> bool {
-        self.dry_run || self.reason.is_some() || self.who.is_some()
+        self.dry_run || self.reason.is_some() || self.who.is_some() || self.wait.is_some()
     }
 
     /// Who does it.
@@ -251,58 +261,27 @@ async fn run(
             Output::text(format!("{} executions would be touched", preview.matched))
         });
     }
-    let mut bar = Bar::new();
-    let expected = match bar.is_shown {
-        true => http.send::<OperationPreview>(preview).await?.matched,
-        false => 0,
+    let patience = Patience::of(how.wait.unwrap_or(WAIT_SECONDS));
+    let expected = match io::stderr().is_terminal() {
+        true => Some(http.send::<OperationPreview>(preview).await?.matched),
+        false => None,
     };
-    let mut now = begin(http, &request).await?;
-    let mut looks = 0;
-    while now.state == OperationState::Running {
-        bar.show(&now, expected);
-        tokio::time::sleep(LOOK_EVERY).await;
-        looks += 1;
-        if looks == LOOKS_BEFORE_WORDS {
-            bar.end();
-            // Nobody is harmed when it is not read.
-            drop(writeln!(io::stderr(), "{}", goes_on(&now)));
-        }
-        match http.get(&format!("/operations/{}", now.id), &[]).await {
-            Ok(later) => now = later,
-            Err(error @ CallError::Refused(_)) => return Err(error.into()),
-            // It goes on without anybody who looks.
-            Err(error) => {
-                bar.end();
-                let words = format!(
-                    "operation {} goes on by itself, and it cannot be seen how far it is: {error}",
-                    now.id
-                );
-                return Err(Failure::unknown(words));
-            }
-        }
-    }
-    bar.end();
-    Ok(if json {
-        Output::json(&now)
-    } else {
-        Output::text(said(&now))
-    })
+    let begun = begin(http, &request).await?;
+    let followed = operation_follow::to_its_end(http, begun, patience, expected).await?;
+    Ok(told(&followed, json))
 }
 
-/// What whoever waits for it should know.
-fn goes_on(operation: &OperationView) -> String {
-    let mut words = format!(
-        "operation {} goes on by itself, whether this command waits or not; \
-         GET /api/v1/operations/{} says how far it is",
-        operation.id, operation.id
-    );
-    if operation.matched == 0 {
-        words.push_str(
-            "; nothing is found yet: it waits where a partition has no executor (`attune cluster`), and where what \
-             it does cannot be stored (`attune queues` says so of the queues there)",
-        );
+/// What came of it, and the exit code of that.
+fn told(followed: &Followed, json: bool) -> Output {
+    let now = &followed.now;
+    let output = match json {
+        true => Output::json(now),
+        false => Output::text(said(now)),
+    };
+    match &followed.not_over {
+        Some(words) => output.with(Exit::Unknown, vec![words.clone()]),
+        None => output,
     }
-    words
 }
 
 /// Asks for it, again under the same request id where the answer got lost.
@@ -313,7 +292,7 @@ async fn begin(http: &Http, request: &OperationRequest) -> Result<OperationView,
         let asked = http.request(Method::POST, "/operations").json(request);
         match http.send(asked).await {
             Err(CallError::Unknown(_) | CallError::Unavailable(_)) if tries < TRIES => {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(PAUSE).await;
             }
             outcome => return outcome,
         }
@@ -330,8 +309,12 @@ fn said(operation: &OperationView) -> String {
         OperationName::MoveToFront => "moved to the front",
         OperationName::Unknown => "done",
     };
+    let so_far = match operation.state {
+        OperationState::Running => " so far",
+        OperationState::Done => "",
+    };
     let mut text = format!(
-        "operation {}: {} of {} {done}",
+        "operation {}: {} of {} {done}{so_far}",
         operation.id, operation.done, operation.matched
     );
     if operation.skipped > 0 {
@@ -350,56 +333,9 @@ fn said(operation: &OperationView) -> String {
     text
 }
 
-/// A bar on stderr, for people.
-struct Bar {
-    is_shown: bool,
-    was_shown: bool,
-}
-
-impl Bar {
-    fn new() -> Self {
-        Self {
-            is_shown: io::stderr().is_terminal(),
-            was_shown: false,
-        }
-    }
-
-    fn show(&mut self, now: &OperationView, expected: u64) {
-        if self.is_shown {
-            self.was_shown = true;
-            // Nobody is harmed when it is not seen.
-            drop(write!(io::stderr(), "\r{}", bar(now.matched, expected)));
-        }
-    }
-
-    fn end(&self) {
-        if self.was_shown {
-            drop(write!(io::stderr(), "\r\x1b[K"));
-        }
-    }
-}
-
-fn bar(matched: u64, expected: u64) -> String {
-    let expected = expected.max(matched).max(1);
-    let filled = usize::try_from(matched * BAR as u64 / expected).unwrap_or(BAR);
-    format!(
-        "[{}{}] {matched} of about {expected}",
-        "#".repeat(filled),
-        "-".repeat(BAR - filled)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bar_is_as_full_as_what_was_found() {
-        assert_eq!(bar(0, 10), format!("[{}] 0 of about 10", "-".repeat(30)));
-        assert!(bar(5, 10).starts_with(&format!("[{}-", "#".repeat(15))));
-        // More may come than was counted before.
-        assert_eq!(bar(20, 10), format!("[{}] 20 of about 20", "#".repeat(30)));
-    }
 
     #[test]
     fn a_label_is_named_once() {

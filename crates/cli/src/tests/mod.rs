@@ -1,6 +1,7 @@
 //! The commands against a small server on loopback.
 
 mod hostile;
+mod operations;
 mod server;
 
 use std::collections::{BTreeMap, HashMap};
@@ -113,6 +114,8 @@ fn the_command_line_is_sound_and_documents_its_exit_codes() {
         &["queues"],
         &["action", "apply"],
         &["executions", "cancel"],
+        &["executions", "front"],
+        &["queues", "clear"],
         &["executions", "resubmit"],
         &["dead-letters", "requeue"],
     ] {

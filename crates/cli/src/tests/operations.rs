@@ -1,0 +1,159 @@
+//! Operations on many executions, against a small server on loopback.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use super::super::Exit;
+use super::attune;
+
+/// What it holds and how it behaves.
+#[derive(Default)]
+struct Server {
+    /// Operations in the order in which they were asked for.
+    asked: Vec<Value>,
+    /// How many executions each of them finds.
+    matches: u64,
+    /// It is over at this look; never, unless it is said.
+    over_at_look: Option<usize>,
+    looks: usize,
+    /// How long the lease of the only executor holds.
+    lease_ms: u64,
+}
+
+type Shared = Arc<Mutex<Server>>;
+type Answer = (StatusCode, Json<Value>);
+
+impl Server {
+    fn view(&self, id: usize) -> Value {
+        let asked = &self.asked[id - 1];
+        let is_over = self.over_at_look.is_some_and(|at| self.looks >= at);
+        let found = if is_over { self.matches } else { 0 };
+        json!({
+            "id": id, "kind": asked["kind"], "filter": asked["filter"], "priority": asked["priority"],
+            "include_running": asked["include_running"] == true, "who": asked["who"],
+            "reason": asked["reason"], "created": "2026-11-27T10:00:00Z",
+            "request_id": asked["request_id"], "state": if is_over { "done" } else { "running" },
+            "partitions": 1, "partitions_done": u32::from(is_over), "matched": found, "done": found,
+            "skipped": 0
+        })
+    }
+}
+
+async fn begin(State(server): State<Shared>, Json(body): Json<Value>) -> Answer {
+    let mut server = server.lock().unwrap();
+    server.asked.push(body);
+    let view = server.view(server.asked.len());
+    (StatusCode::ACCEPTED, Json(view))
+}
+
+async fn preview(State(server): State<Shared>) -> Json<Value> {
+    Json(json!({"matched": server.lock().unwrap().matches}))
+}
+
+async fn show(State(server): State<Shared>, Path(id): Path<usize>) -> Answer {
+    let mut server = server.lock().unwrap();
+    server.looks += 1;
+    if id > server.asked.len() {
+        let error = json!({"code": "UNKNOWN_OPERATION", "message": "there is no such operation"});
+        return (StatusCode::NOT_FOUND, Json(json!({"error": error})));
+    }
+    (StatusCode::OK, Json(server.view(id)))
+}
+
+async fn cluster(State(server): State<Shared>) -> Json<Value> {
+    let lease = server.lock().unwrap().lease_ms;
+    let id = "7d0c7d6e-6d0b-4c8e-9b7a-0f5c3b1a2d4e";
+    Json(json!({
+        "executors": [{"id": id, "name": "one", "partitions": 1, "lease_remaining_ms": lease}],
+        "partitions": [{"partition": 0, "owner": id, "owner_name": "one", "epoch": 1,
+                        "lease_remaining_ms": lease}],
+        "workers": []
+    }))
+}
+
+/// A server whose operations find so many executions, and its address.
+async fn start(matches: u64, over_at_look: Option<usize>) -> (Shared, String) {
+    let shared: Shared = Arc::default();
+    {
+        let mut server = shared.lock().unwrap();
+        (server.matches, server.over_at_look, server.lease_ms) = (matches, over_at_look, 9_000);
+    }
+    let router = Router::new()
+        .route("/api/v1/operations", post(begin))
+        .route("/api/v1/operations/preview", post(preview))
+        .route("/api/v1/operations/{id}", get(show))
+        .route("/api/v1/cluster", get(cluster))
+        .with_state(shared.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(axum::serve(listener, router).into_future());
+    (shared, url)
+}
+
+#[tokio::test]
+async fn the_wait_for_an_operation_has_an_end() {
+    let (server, url) = start(3, None).await;
+    for line in [
+        "queues clear core.echo",
+        "executions cancel --user ann",
+        "executions cancel 7",
+        "executions reprioritise 7 --to high",
+        "executions front --all",
+    ] {
+        let output = attune(&url, &format!("{line} --wait 0")).await.unwrap();
+        assert_eq!(output.exit, Exit::Unknown, "{line}");
+        assert!(output.text.ends_with(" so far"), "{line}: {output:?}");
+        let [words] = &output.problems[..] else {
+            panic!("{line}: {output:?}");
+        };
+        let id = server.lock().unwrap().asked.len();
+        let look = format!("`attune operations show {id}`");
+        assert!(words.contains(&look), "{line}: {words}");
+        assert!(words.contains("goes on by itself"), "{line}: {words}");
+        assert!(!words.contains("no executor lives"), "{line}: {words}");
+    }
+    assert_eq!(server.lock().unwrap().looks, 0, "nobody waited");
+    let begun = Instant::now();
+    let output = attune(&url, "queues clear core.echo --wait 1 --json").await;
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    assert!(server.lock().unwrap().looks > 1);
+    let output = output.unwrap();
+    let document: Value = serde_json::from_str(&output.text).unwrap();
+    assert_eq!(
+        (&document["state"], output.exit),
+        (&json!("running"), Exit::Unknown)
+    );
+    assert!(
+        output.problems[0].contains("not over after 1 s"),
+        "{output:?}"
+    );
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_is_told_that_no_executor_lives() {
+    let (server, url) = start(3, None).await;
+    server.lock().unwrap().lease_ms = 0;
+    let output = attune(&url, "queues clear core.echo --wait 0")
+        .await
+        .unwrap();
+    let words = &output.problems[0];
+    assert!(
+        words.contains("no executor lives (`attune cluster`)"),
+        "{words}"
+    );
+}
+
+#[tokio::test]
+async fn an_operation_that_ends_in_time_is_told_with_its_counts() {
+    let (server, url) = start(3, Some(2)).await;
+    let output = attune(&url, "queues clear core.echo").await.unwrap();
+    assert_eq!(output.text, "operation 1: 3 of 3 cancelled");
+    assert_eq!((output.exit, output.problems.len()), (Exit::Done, 0));
+    assert_eq!(server.lock().unwrap().looks, 2);
+}
