@@ -116,7 +116,8 @@ impl ListArguments {
     }
 }
 
-fn at_least_one(text: &str) -> Result<u64, String> {
+/// Reads how many are to be listed.
+pub(super) fn at_least_one(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a whole number from 1 on".to_owned()),
         Ok(number) => Ok(number),

@@ -19,6 +19,7 @@ mod holders;
 mod http;
 mod lines;
 mod operation_follow;
+mod operation_list;
 mod operations;
 mod pauses;
 mod policies;
@@ -47,6 +48,7 @@ use self::events::EventsArguments;
 use self::executions::ExecutionsArguments;
 use self::explain::ExplainArguments;
 use self::http::{CallError, Http};
+use self::operation_list::OperationsArguments;
 use self::policies::PolicyArguments;
 use self::queues::QueuesArguments;
 use self::submit::SubmitArguments;
@@ -75,6 +77,8 @@ pub enum ClientCommand {
     Explain(ExplainArguments),
     /// Look at the queues: who waits, how long, and whether they are well.
     Queues(QueuesArguments),
+    /// Look at what was asked to be done to many executions at once, and how far it is.
+    Operations(OperationsArguments),
     /// Look at the executors, the partitions they own and the workers.
     Cluster(ClusterArguments),
     /// Look at messages that nobody could use, and put them back.
@@ -230,6 +234,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Executions(arguments) => &arguments.connect,
         ClientCommand::Explain(arguments) => &arguments.connect,
         ClientCommand::Queues(arguments) => &arguments.connect,
+        ClientCommand::Operations(arguments) => &arguments.connect,
         ClientCommand::Cluster(arguments) => &arguments.connect,
         ClientCommand::DeadLetters(arguments) => &arguments.connect,
         ClientCommand::Events(arguments) => &arguments.connect,
@@ -242,6 +247,7 @@ async fn execute(command: ClientCommand) -> Result<Output, Failure> {
         ClientCommand::Executions(arguments) => executions::execute(&http, *arguments).await,
         ClientCommand::Explain(arguments) => explain::execute(&http, arguments).await,
         ClientCommand::Queues(arguments) => queues::execute(&http, arguments).await,
+        ClientCommand::Operations(arguments) => operation_list::execute(&http, arguments).await,
         ClientCommand::Cluster(arguments) => cluster::execute(&http, arguments).await,
         ClientCommand::DeadLetters(arguments) => dead_letters::execute(&http, arguments).await,
         ClientCommand::Events(arguments) => events::execute(&http, arguments).await,

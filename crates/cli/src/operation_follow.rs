@@ -191,6 +191,13 @@ impl Missing {
     }
 }
 
+/// What is to be said of an operation that is not over, if somebody is missing.
+pub(super) async fn who_is_missing(http: &Http, operation: &OperationView) -> Option<String> {
+    let words = missing(http, operation).await.words(operation);
+    let words = words.trim_start_matches("; ");
+    (!words.is_empty()).then(|| words.to_owned())
+}
+
 async fn missing(http: &Http, operation: &OperationView) -> Missing {
     match timeout(REMARKS, http.get::<Cluster>("/cluster", &[])).await {
         Ok(Ok(cluster)) => missing_of(&cluster, operation),

@@ -298,7 +298,8 @@ async fn store_and_tell(app: App, new: NewOperation) -> Result<OperationRecord, 
     let stored = stored.ok_or_else(|| {
         let words = format!(
             "{MAX_OPEN_OPERATIONS} operations are open, and more may not be: nothing is stored; try again \
-             when some are over (`GET /api/v1/operations`), and name many executions in one operation"
+             when some are over (`attune operations list`, `GET /api/v1/operations`), and name many executions in \
+             one operation"
         );
         ApiError::unavailable("TOO_MANY_OPERATIONS", words)
     })?;

@@ -116,6 +116,8 @@ fn the_command_line_is_sound_and_documents_its_exit_codes() {
         &["executions", "cancel"],
         &["executions", "front"],
         &["queues", "clear"],
+        &["operations", "list"],
+        &["operations", "show"],
         &["executions", "resubmit"],
         &["dead-letters", "requeue"],
     ] {

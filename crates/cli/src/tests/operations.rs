@@ -1,9 +1,10 @@
 //! Operations on many executions, against a small server on loopback.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -52,6 +53,29 @@ async fn begin(State(server): State<Shared>, Json(body): Json<Value>) -> Answer 
     (StatusCode::ACCEPTED, Json(view))
 }
 
+/// The newest first, 50 of them unless it is said; 60 at the most.
+async fn list(
+    State(server): State<Shared>,
+    Query(query): Query<HashMap<String, String>>,
+) -> Answer {
+    let limit = query.get("limit").map_or(50, |it| it.parse().unwrap());
+    if limit > 60 {
+        let error = json!({"code": "INVALID_INPUT", "message": "too many", "field": "limit"});
+        return (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            Json(json!({"error": error})),
+        );
+    }
+    let server = server.lock().unwrap();
+    let before = query.get("before").map(|it| it.parse().unwrap());
+    let before: usize = before.unwrap_or(server.asked.len() + 1);
+    let first = before.saturating_sub(limit).max(1);
+    let page: Vec<Value> = (first..before).rev().map(|id| server.view(id)).collect();
+    let next = (first > 1).then_some(first);
+    let list = json!({"operations": page, "next": next});
+    (StatusCode::OK, Json(list))
+}
+
 async fn preview(State(server): State<Shared>) -> Json<Value> {
     Json(json!({"matched": server.lock().unwrap().matches}))
 }
@@ -85,7 +109,7 @@ async fn start(matches: u64, over_at_look: Option<usize>) -> (Shared, String) {
         (server.matches, server.over_at_look, server.lease_ms) = (matches, over_at_look, 9_000);
     }
     let router = Router::new()
-        .route("/api/v1/operations", post(begin))
+        .route("/api/v1/operations", post(begin).get(list))
         .route("/api/v1/operations/preview", post(preview))
         .route("/api/v1/operations/{id}", get(show))
         .route("/api/v1/cluster", get(cluster))
@@ -156,4 +180,107 @@ async fn an_operation_that_ends_in_time_is_told_with_its_counts() {
     assert_eq!(output.text, "operation 1: 3 of 3 cancelled");
     assert_eq!((output.exit, output.problems.len()), (Exit::Done, 0));
     assert_eq!(server.lock().unwrap().looks, 2);
+}
+
+#[tokio::test]
+async fn operations_are_listed_the_newest_first() {
+    let (server, url) = start(3, None).await;
+    let none = attune(&url, "operations list").await.unwrap();
+    assert_eq!(none.text, "there are no operations");
+    for _ in 0..129 {
+        let filter = json!({"user": "ann", "labels": {"batch": "7"}});
+        server.lock().unwrap().asked.push(json!({
+            "kind": "reprioritise", "priority": "high", "filter": filter, "who": "eve",
+            "request_id": "7d0c7d6e-6d0b-4c8e-9b7a-0f5c3b1a2d4e"
+        }));
+    }
+    let clear = "queues clear core.echo --who bob --wait 0";
+    attune(&url, clear).await.unwrap();
+    let output = attune(&url, "operations list --limit 2").await.unwrap();
+    let rows: Vec<Vec<&str>> = output
+        .text
+        .lines()
+        .map(|row| {
+            row.split("  ")
+                .map(str::trim)
+                .filter(|it| !it.is_empty())
+                .collect()
+        })
+        .collect();
+    let title = "id age state kind about matched done skipped who";
+    assert_eq!(rows[0], title.split(' ').collect::<Vec<_>>());
+    let (first, second) = (&rows[1], &rows[2]);
+    assert_eq!(first[0], "130");
+    assert_eq!(
+        first[2..],
+        ["running", "clear", "action core.echo", "0", "0", "0", "bob"]
+    );
+    let about = "user ann, label batch=7";
+    assert_eq!(
+        second[2..],
+        [
+            "running",
+            "reprioritise to high",
+            about,
+            "0",
+            "0",
+            "0",
+            "eve"
+        ]
+    );
+    assert!(
+        output
+            .text
+            .ends_with("(there are more: --limit N or --all)"),
+        "{output:?}"
+    );
+    // The server allows pages of 60, so the large page is refused first.
+    for (line, many, next) in [("--all", 130, Value::Null), ("--limit 70", 70, json!(61))] {
+        let line = format!("operations list --json {line}");
+        let output = attune(&url, &line).await.unwrap();
+        let document: Value = serde_json::from_str(&output.text).unwrap();
+        let ids = document["operations"].as_array().unwrap().iter();
+        let ids: Vec<i64> = ids.map(|it| it["id"].as_i64().unwrap()).collect();
+        let expected: Vec<i64> = (131 - many..=130).rev().collect();
+        assert_eq!((ids, &document["next"]), (expected, &next), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_is_shown_with_who_is_missing() {
+    let (server, url) = start(3, None).await;
+    let ask = "executions cancel --user ann --who eve --reason late --wait 0";
+    attune(&url, ask).await.unwrap();
+    let output = attune(&url, "operations show 1").await.unwrap();
+    for line in [
+        "id           1\n",
+        "state        running\n",
+        "kind         cancel\n",
+        "about        user ann\n",
+        "partitions   0 of 1 are over\n",
+        "who          eve\n",
+        "reason       late\n",
+        "created      2026-11-27T10:00:00.000Z\n",
+    ] {
+        assert!(output.text.contains(line), "{line}: {}", output.text);
+    }
+    assert_eq!(output.exit, Exit::Done);
+    server.lock().unwrap().lease_ms = 0;
+    let output = attune(&url, "operations show 1").await.unwrap();
+    assert!(
+        output.text.contains("waits        no executor lives"),
+        "{}",
+        output.text
+    );
+    let output = attune(&url, "operations show 1 --wait 0 --json")
+        .await
+        .unwrap();
+    assert_eq!((output.exit, output.problems.len()), (Exit::Unknown, 1));
+    server.lock().unwrap().over_at_look = Some(5);
+    let output = attune(&url, "operations show 1 --wait 60").await.unwrap();
+    assert_eq!((output.exit, output.problems.len()), (Exit::Done, 0));
+    assert!(output.text.contains("matched      3\n"), "{}", output.text);
+    let unknown = attune(&url, "operations show 9").await.unwrap_err();
+    assert_eq!(unknown.exit, Exit::Refused);
+    assert!(unknown.message.contains("UNKNOWN_OPERATION"), "{unknown:?}");
 }
