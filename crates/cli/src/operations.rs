@@ -26,7 +26,7 @@ const WAIT_SECONDS: u64 = 60;
 /// Shown below the options of every command that is, or may be, an operation.
 pub(super) const EXIT_CODES: &str = "Exit codes:
   0  done
-  2  wrong usage, or the server refused
+  2  wrong usage, the server refused, or of executions that are named by number none waits
   3  no server, it cannot be done now, it is not over after --wait and goes on, or it is unknown
      whether it was done";
 
@@ -278,10 +278,41 @@ fn told(followed: &Followed, json: bool) -> Output {
         true => Output::json(now),
         false => Output::text(said(now)),
     };
-    match &followed.not_over {
-        Some(words) => output.with(Exit::Unknown, vec![words.clone()]),
-        None => output,
+    if let Some(words) = &followed.not_over {
+        return output.with(Exit::Unknown, vec![words.clone()]);
     }
+    match now.filter.ids.len() {
+        // Whoever names somebody who is not there is told so as by everything else that takes a number.
+        named if named > 0 && now.matched == 0 => {
+            output.with(Exit::Refused, vec![nobody_waits(now, named)])
+        }
+        _ => output,
+    }
+}
+
+/// Whether it says more than the numbers of those that it is about.
+fn has_options(operation: &OperationView) -> bool {
+    let only_ids = OperationFilter {
+        ids: operation.filter.ids.clone(),
+        ..OperationFilter::default()
+    };
+    operation.filter != only_ids
+}
+
+/// Said where none of those that are named by number was found.
+fn nobody_waits(operation: &OperationView, named: usize) -> String {
+    let waits = match operation.include_running {
+        true => "waits or runs",
+        false => "waits",
+    };
+    let and_is_meant = match has_options(operation) {
+        true => " and is meant by the options",
+        false => "",
+    };
+    format!(
+        "of the {named} that are named nobody {waits}{and_is_meant} (`attune executions show ID` says where \
+         one is)"
+    )
 }
 
 /// Asks for it, again under the same request id where the answer got lost.
@@ -324,10 +355,16 @@ fn said(operation: &OperationView) -> String {
         };
         text.push_str(&format!("; {} {what}", operation.skipped));
     }
-    let named = operation.filter.ids.len();
-    if operation.matched == 0 && named > 0 && operation.state == OperationState::Done {
+    let named = operation.filter.ids.len() as u64;
+    let others = named.saturating_sub(operation.matched);
+    // Of none of them it is said beside the counts.
+    if others > 0 && operation.matched > 0 && operation.state == OperationState::Done {
+        let do_not = match operation.include_running {
+            true => "neither wait nor run",
+            false => "do not wait",
+        };
         text.push_str(&format!(
-            "; of the {named} that are named nobody waits (`attune executions show ID` says where one is)"
+            "; {others} of the {named} that are named {do_not}"
         ));
     }
     text

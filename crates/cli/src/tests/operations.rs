@@ -284,3 +284,54 @@ async fn an_operation_is_shown_with_who_is_missing() {
     assert_eq!(unknown.exit, Exit::Refused);
     assert!(unknown.message.contains("UNKNOWN_OPERATION"), "{unknown:?}");
 }
+
+#[tokio::test]
+async fn numbers_of_whom_nobody_waits_are_refused() {
+    let (server, url) = start(0, Some(0)).await;
+    let nobody = |problems: &[String], words: &str| {
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let where_ = "(`attune executions show ID` says where one is)";
+        assert_eq!(problems[0], format!("of the {words} {where_}"));
+    };
+    for line in [
+        "executions front 7",
+        "executions front 7 --json",
+        "executions reprioritise 7 --to high",
+    ] {
+        let output = attune(&url, line).await.unwrap();
+        assert_eq!(output.exit, Exit::Refused, "{line}");
+        nobody(&output.problems, "1 that are named nobody waits");
+        assert!(
+            output.text.contains("operation") || line.ends_with("--json"),
+            "{output:?}"
+        );
+    }
+    let output = attune(&url, "executions cancel 7 8 --reason r")
+        .await
+        .unwrap();
+    assert_eq!(output.exit, Exit::Refused);
+    nobody(&output.problems, "2 that are named nobody waits or runs");
+    let output = attune(&url, "executions front 7 --user ann").await.unwrap();
+    nobody(
+        &output.problems,
+        "1 that are named nobody waits and is meant by the options",
+    );
+    // That options find nobody is no mistake.
+    let output = attune(&url, "executions front --user ann").await.unwrap();
+    assert_eq!(output.exit, Exit::Done);
+    assert_eq!(output.text, "operation 6: 0 of 0 moved to the front");
+
+    server.lock().unwrap().matches = 1;
+    let output = attune(&url, "executions front 7 8 9").await.unwrap();
+    assert_eq!((output.exit, output.problems.len()), (Exit::Done, 0));
+    let found = "operation 7: 1 of 1 moved to the front";
+    assert_eq!(
+        output.text,
+        format!("{found}; 2 of the 3 that are named do not wait")
+    );
+    let output = attune(&url, "executions cancel 7 8 --reason r")
+        .await
+        .unwrap();
+    let others = "; 1 of the 2 that are named neither wait nor run";
+    assert!(output.text.ends_with(others), "{output:?}");
+}
