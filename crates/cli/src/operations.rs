@@ -9,12 +9,13 @@ use attune_api_types::{
     OperationFilter, OperationName, OperationPreview, OperationRequest, OperationState,
     OperationView,
 };
-use attune_core::{ActionRef, ExecutionId, Priority, RequestId};
+use attune_core::{ActionRef, ExecutionId, PauseTarget, Priority, RequestId};
 use clap::Args;
 use reqwest::Method;
 
 use super::http::{CallError, Http};
 use super::operation_follow::{self, Followed, Patience};
+use super::pauses::QueuesNamed;
 use super::{Exit, Failure, Output, seconds};
 
 /// How often an answer that got lost is asked for again, and after which pause.
@@ -128,23 +129,9 @@ impl Which {
 #[command(after_help = EXIT_CODES)]
 pub(super) struct ClearArguments {
     #[command(flatten)]
-    of: Queues,
+    of: QueuesNamed,
     #[command(flatten)]
     how: How,
-}
-
-#[derive(Debug, Clone, Args)]
-#[group(required = true, multiple = false)]
-struct Queues {
-    /// The queue of this action, as in core.echo.
-    #[arg(value_name = "REF")]
-    action_ref: Option<ActionRef>,
-    /// The queues of all actions of this pack: what stands before the first dot of their refs.
-    #[arg(long, value_name = "PACK")]
-    pack: Option<String>,
-    /// Every queue.
-    #[arg(long)]
-    all: bool,
 }
 
 /// `attune executions reprioritise`.
@@ -177,11 +164,19 @@ pub(super) struct FrontArguments {
 }
 
 pub(super) async fn clear(http: &Http, of: ClearArguments, json: bool) -> Result<Output, Failure> {
-    let filter = OperationFilter {
-        action: of.of.action_ref.map(String::from),
-        pack: of.of.pack,
-        all: of.of.all,
-        ..OperationFilter::default()
+    let filter = match of.of.target()? {
+        PauseTarget::All => OperationFilter {
+            all: true,
+            ..OperationFilter::default()
+        },
+        PauseTarget::Pack(pack) => OperationFilter {
+            pack: Some(pack),
+            ..OperationFilter::default()
+        },
+        PauseTarget::Action(action_ref) => OperationFilter {
+            action: Some(action_ref.into()),
+            ..OperationFilter::default()
+        },
     };
     run(
         http,

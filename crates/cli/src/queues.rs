@@ -30,6 +30,18 @@ pub struct QueuesArguments {
     command: Option<QueuesCommand>,
 }
 
+/// How a command is written that takes queues: one of the three forms stands there, which the commands
+/// see to themselves.
+macro_rules! usage {
+    ($command:literal) => {
+        concat!(
+            "attune queues ",
+            $command,
+            " [OPTIONS] <REF|--pack <PACK>|--all>"
+        )
+    };
+}
+
 #[derive(Debug, Clone, Subcommand)]
 enum QueuesCommand {
     /// Who holds the slots of an action: which execution, on which worker, since when.
@@ -40,13 +52,17 @@ enum QueuesCommand {
         action_ref: ActionRef,
     },
     /// Holds queues: what comes is accepted, and nothing starts until they are resumed.
+    #[command(override_usage = usage!("pause"))]
     Pause(pauses::PauseArguments),
     /// Holds queues and lets nothing in: what comes is refused; done when nothing runs.
+    #[command(override_usage = usage!("drain"))]
     Drain(pauses::PauseArguments),
     /// Lets queues go on. What is also held with its pack or with all stays held.
+    #[command(override_usage = usage!("resume"))]
     Resume(pauses::PauseArguments),
     /// Ends everything that waits in queues, delayed starts and retries too. What runs, or keeps its slot until
     /// its next try, goes on.
+    #[command(override_usage = usage!("clear"))]
     Clear(operations::ClearArguments),
     /// Changes how many executions of an action may hold a slot at once.
     Limit(queue_limit::LimitArguments),

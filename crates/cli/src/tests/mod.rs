@@ -2,6 +2,7 @@
 
 mod hostile;
 mod operations;
+mod pauses;
 mod server;
 
 use std::collections::{BTreeMap, HashMap};
