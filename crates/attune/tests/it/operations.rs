@@ -70,6 +70,11 @@ async fn moved(system: &System) -> anyhow::Result<()> {
     let last = waiting[3].to_string();
     let text = attune(system, 0, &["executions", "front", &last]).await?;
     ensure!(text.contains("1 of 1 moved to the front"), "{text}");
+    let number = first.to_string();
+    let text = attune(system, 2, &["executions", "front", &number]).await?;
+    ensure!(text.contains("named nobody waits"), "{text}");
+    let text = attune(system, 0, &["operations", "list"]).await?;
+    ensure!(text.contains("reprioritise to high"), "{text}");
     let path = format!("/api/v1/admin/executions/{}/priority", waiting[2]);
     let answer = api
         .put(&path, &json!({"priority": "low"}))
@@ -164,6 +169,10 @@ async fn cleared(system: &System) -> anyhow::Result<()> {
         .get(&format!("/api/v1/operations/{}", cleared["id"]))
         .await?
         .expect(200)?;
+    ensure!(shown == cleared, "{shown} and {cleared}");
+    let id = cleared["id"].to_string();
+    let text = attune(system, 0, &["operations", "show", &id, "--json"]).await?;
+    let shown: Value = serde_json::from_str(&text)?;
     ensure!(shown == cleared, "{shown} and {cleared}");
 
     let labelled = json!({"action_ref": REF, "labels": {"batch": "7"}});
