@@ -11,6 +11,8 @@ pub enum Bug {
     AckFirst,
     /// A database call is dropped in the middle.
     CancelDb,
+    /// An owner whose time was led ahead never comes back.
+    ClockStaysAhead,
     /// Any completion frees some slot (`running -= 1`).
     Counter,
     /// A full queue drops whoever came last.
@@ -27,6 +29,8 @@ pub enum Bug {
     FiguresForgotten,
     /// An owner whose leases are over keeps the messages of its partitions.
     KeepMessages,
+    /// Who keeps its slot until it is tried again is forgotten, unless something else is to do.
+    KeptForgotten,
     /// A takeover does not know what has started lately.
     MeterInMemory,
     /// Priority goes before age, whatever the action says.
@@ -73,9 +77,10 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::AckFirst,
         Self::CancelDb,
+        Self::ClockStaysAhead,
         Self::Counter,
         Self::DropNewest,
         Self::EventEarly,
@@ -84,6 +89,7 @@ impl Bug {
         Self::FiguresForgotten,
         Self::HoldSlotLetsGo,
         Self::KeepMessages,
+        Self::KeptForgotten,
         Self::MeterInMemory,
         Self::NoAgeing,
         Self::NoClaim,
@@ -112,6 +118,7 @@ impl Bug {
         match self {
             Self::AckFirst => "ack-first",
             Self::CancelDb => "cancel-db",
+            Self::ClockStaysAhead => "clock-stays-ahead",
             Self::Counter => "counter",
             Self::DropNewest => "drop-newest",
             Self::EventEarly => "event-early",
@@ -120,6 +127,7 @@ impl Bug {
             Self::FiguresForgotten => "figures-forgotten",
             Self::HoldSlotLetsGo => "hold-slot-lets-go",
             Self::KeepMessages => "keep-messages",
+            Self::KeptForgotten => "kept-forgotten",
             Self::MeterInMemory => "meter-in-memory",
             Self::NoAgeing => "no-ageing",
             Self::NoClaim => "no-claim",

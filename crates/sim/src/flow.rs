@@ -10,10 +10,11 @@ use attune_core::{ActionId, DemandRule, Epoch, ExecutionId, OwnerId, PartitionId
 use attune_executor::owner::{Call, Reply};
 use attune_executor::stored::Batch;
 
+use crate::clocks::Clocks;
 use crate::groups::{Group, Grouping, Words};
 use crate::idle::Idle;
 use crate::oracle::{Key, Rule, Violation};
-use crate::plan::Time;
+use crate::plan::{Op, Time};
 use crate::world::{Ev, StoreCall, WALL, World};
 
 /// How long a free slot may wait for somebody who may have it when nothing is wrong.
@@ -51,6 +52,8 @@ pub(crate) struct Flow {
     unknown: BTreeMap<OwnerId, u64>,
     /// Who waits beside room.
     pub(crate) idle: Idle,
+    /// Who is ahead of the time.
+    pub(crate) clocks: Clocks,
     /// How often an owner has taken a partition from itself.
     taken_again: BTreeMap<(OwnerId, PartitionId), u64>,
 }
@@ -101,6 +104,7 @@ impl World {
         self.watch_ways();
         let excused = self.is_anything_wrong();
         self.watch_put_off(excused);
+        self.watch_clocks(excused);
         for number in 0..self.store.actions.len() {
             let action = self.store.actions[number].id;
             self.watch_limit(number, excused);
@@ -254,6 +258,21 @@ impl World {
             .count()
     }
 
+    /// Whether anybody changes by what an action is grouped.
+    fn is_regrouped(&self, number: usize) -> bool {
+        let mut ops = self.plan.ops.iter();
+        ops.any(|op| matches!(op.what, Op::Group { action, .. } if action == number))
+    }
+
+    /// Who keeps its slot although the time of its next try has come.
+    fn overdue(&self, action: ActionId) -> Option<ExecutionId> {
+        let rows = self.store.active.iter();
+        let mut kept = rows.filter(|(_, row)| row.action == action && row.status.holds_slot());
+        let is_due = |time: Time| time <= WALL + self.now;
+        let overdue = kept.find(|(_, row)| row.kept_until.is_some_and(is_due));
+        overdue.map(|(id, _)| *id)
+    }
+
     /// Somebody who could be given a slot of an action, as it looks from outside: all who wait in its
     /// group have room there, and all who wait in that of the action.
     fn could_be_granted(&self, number: usize) -> Option<ExecutionId> {
@@ -269,7 +288,8 @@ impl World {
         let held: Vec<_> = rows
             .clone()
             .filter(|(id, row)| {
-                row.status.holds_slot() && !self.flow.ended.contains(&(**id, row.attempt))
+                let has_ended = self.flow.ended.contains(&(**id, row.attempt));
+                row.status.holds_slot() && (row.kept_until.is_some() || !has_ended)
             })
             .map(|(_, row)| Words::of(row.request))
             .collect();
@@ -282,9 +302,14 @@ impl World {
             .collect();
         let rule = DemandRule::of(&stored.spec);
         let grouping = Grouping::of(rule.map(|rule| rule.mark()));
-        // What reads fail for one partition alone keeps its queues from being grouped anew.
-        if grouping != Grouping::default() && self.lasting.is_unread(stored.partition, self.now) {
+        // What reads fail for one partition alone keeps its queues from being grouped anew, and from hearing that
+        // they are grouped no more.
+        let is_grouped = grouping != Grouping::default() || self.is_regrouped(number);
+        if is_grouped && self.lasting.is_unread(stored.partition, self.now) {
             return None;
+        }
+        if let Some(id) = self.overdue(stored.id) {
+            return Some(id);
         }
         let fit = |limit: u32, group: Option<Group>| {
             let is_in = |words: &Words| group.is_none_or(|group| grouping.group(*words) == group);

@@ -15,6 +15,7 @@ mod beside;
 mod bus;
 mod check;
 mod client;
+mod clocks;
 mod explaining;
 mod faults;
 mod flow;

@@ -43,7 +43,7 @@ pub(crate) const QUEUE_TIMEOUT_SECONDS: u32 = 60;
 /// How many may wait where an action does not say it.
 pub(crate) const MAX_QUEUE_LENGTH: u32 = 10_000;
 /// What the monotonic clocks of owners show when a run begins, besides their skew.
-const BOOT: Time = 1_000_000;
+pub(crate) const BOOT: Time = 1_000_000;
 
 /// The topics of a partition, as an owner receives them.
 struct Subscribed {
@@ -64,7 +64,7 @@ pub(crate) struct Owner {
     /// The next commit is refused for good.
     pub(crate) break_commit: bool,
     id: OwnerId,
-    skew: Time,
+    pub(crate) skew: Time,
     machine: Machine,
     subscriptions: BTreeMap<SubscriptionId, Subscribed>,
     /// Where each delivery that is not acknowledged lies at the broker.
@@ -120,12 +120,17 @@ impl Owner {
     }
 
     /// What its monotonic clock shows.
-    fn clock(&self, now: Time) -> Time {
+    pub(crate) fn clock(&self, now: Time) -> Time {
         let now = match self.blind {
             Some((since, until)) if now < until => since,
             _ => now,
         };
         BOOT + self.skew + now
+    }
+
+    /// Whether that goes.
+    pub(crate) fn is_on_time(&self, now: Time) -> bool {
+        self.blind.is_none_or(|(_, until)| now >= until)
     }
 
     /// The time by which it decides.

@@ -3,7 +3,8 @@
 //! Timeouts and delayed starts follow the store's clock, which all owners share. But that clock
 //! may step, as any wall clock may; then every queue would expire at once. So the owner looks at
 //! it and counts on from there by a monotonic clock. A later difference is reported and not
-//! followed: the next process that starts will.
+//! followed: the next process that starts will. A small one is followed: onwards at once, back by going at
+//! half the pace until it is made up for, because nothing may see time go back.
 //!
 //! A process that starts while a clock is wrong has nothing to compare it with but its own wall
 //! clock. While the two differ, one of them is right and nobody can say which. So until they agree
@@ -65,10 +66,27 @@ enum Anchor {
     Doubt { earlier: Millis, later: Millis },
 }
 
+/// How far ahead of the store's time an owner was when it saw that, and when: from then on it goes at half the
+/// pace until it is not.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    /// By the monotonic clock.
+    since: Millis,
+    by: Millis,
+}
+
+impl Ahead {
+    /// How much of it is left.
+    fn left(self, now: Millis) -> Millis {
+        (self.by - (now - self.since).max(0) / 2).max(0)
+    }
+}
+
 /// Turns monotonic times into times of the store.
 #[derive(Debug, Default)]
 pub(super) struct StoreClock {
     anchor: Option<Anchor>,
+    ahead: Option<Ahead>,
     /// The difference that was reported last.
     reported: Millis,
 }
@@ -79,6 +97,7 @@ impl StoreClock {
         self.anchor.is_some()
     }
 
+    /// Without what it is ahead.
     fn offset(&self) -> Millis {
         match self.anchor {
             Some(Anchor::Sure { least, .. }) => least,
@@ -90,7 +109,8 @@ impl StoreClock {
     /// The store's time, in milliseconds since 1970; the monotonic time itself until the store
     /// was seen.
     pub(super) fn at(&self, now: Millis) -> Millis {
-        now.saturating_add(self.offset())
+        let ahead = self.ahead.map_or(0, |ahead| ahead.left(now));
+        now.saturating_add(self.offset()).saturating_add(ahead)
     }
 
     /// The time to be written down for what is decided now: never before the time that it is.
@@ -101,9 +121,17 @@ impl StoreClock {
         }
     }
 
-    /// The monotonic time at which the store's clock shows `time`.
+    /// The monotonic time from which on [`at`](Self::at) shows `time`, to a millisecond.
     pub(super) fn when(&self, time: Millis) -> Millis {
-        time.saturating_sub(self.offset())
+        let when = time.saturating_sub(self.offset());
+        let Some(ahead) = self.ahead else { return when };
+        // As if it had been so far ahead always, and at half the pace from then on, until that is made up for.
+        let early = when.saturating_sub(ahead.by);
+        if early <= ahead.since {
+            return early;
+        }
+        let slow = early.saturating_sub(ahead.since).saturating_mul(2);
+        ahead.since.saturating_add(slow).min(when)
     }
 
     /// Takes what a look has shown, and says what is worth telling.
@@ -142,12 +170,23 @@ impl StoreClock {
     }
 
     /// The time is known between two bounds. A look narrows them; one that contradicts them a
-    /// little is followed when the store is ahead, because clocks do not run at quite the same pace.
+    /// little is followed, because clocks do not run at quite the same pace.
     fn carry_on(&mut self, least: Millis, most: Millis, shown: Shown) -> Option<Finding> {
         let (new_least, new_most) = shown.offsets();
         let drift = (new_least - most).max(0) + (new_most - least).min(0);
         if drift.abs() > DRIFT {
             return self.is_news(drift).map(Finding::Drift);
+        }
+        if drift < 0 && !Bug::ClockStaysAhead.is_planted() {
+            let left = self.ahead.map_or(0, |ahead| ahead.left(shown.answered));
+            let (since, by) = (shown.answered, least - new_least + left);
+            self.ahead = Some(Ahead { since, by });
+            self.anchor = Some(Anchor::Sure {
+                least: new_least,
+                most: new_most,
+            });
+            self.reported = 0;
+            return None;
         }
         let least = least.max(new_least);
         let most = if drift > 0 {
@@ -208,6 +247,36 @@ mod tests {
         let own = seen(650, 1_000_650, 1_000_650 - TWO_HOURS);
         assert_eq!(clock.observe(own), None);
         assert_eq!((clock.at(700), clock.stamp(700)), (1_000_700, 1_000_700));
+    }
+
+    #[test]
+    fn who_was_led_ahead_comes_back_at_half_the_pace_and_never_goes_back() {
+        let mut clock = StoreClock::default();
+        assert_eq!(clock.observe(seen(0, 1_000_000, 1_000_000)), None);
+        assert_eq!(clock.observe(seen(100, 1_003_100, 1_000_100)), None);
+        assert_eq!(clock.at(200), 1_003_200, "a little is followed");
+        assert_eq!(clock.observe(seen(1_000, 1_001_000, 1_001_000)), None);
+        let times = [
+            (1_000, 1_004_000),
+            (3_000, 1_005_000),
+            (6_998, 1_006_999),
+            (7_000, 1_007_000),
+            (9_000, 1_009_000),
+        ];
+        for (now, time) in times {
+            assert_eq!((clock.at(now), clock.when(time)), (time, now));
+        }
+        assert_eq!(clock.when(1_003_500), 500, "that is over");
+        // A step of it on the way counts from where it has come to.
+        assert_eq!(clock.observe(seen(3_000, 1_002_000, 1_002_000)), None);
+        assert_eq!(clock.at(3_000), 1_005_000);
+        assert_eq!((clock.at(9_000), clock.at(10_000)), (1_008_000, 1_009_000));
+        let mut last = 0;
+        for now in 3_000..12_000 {
+            let time = clock.at(now);
+            assert!(time >= last && (clock.when(time) - now).abs() <= 1, "{now}");
+            last = time;
+        }
     }
 
     #[test]

@@ -4,9 +4,9 @@ use attune_core::{ActionId, QueueStats, Seq};
 
 use super::*;
 use crate::groups::Words;
-use crate::oracle::{WRONG_BY, totals_of};
+use crate::oracle::totals_of;
 use crate::shadow::Told;
-use crate::world::{WALL, pool_name};
+use crate::world::pool_name;
 
 impl World {
     /// Judges what a round decided, once. What the oracle says counts when it is stored: what a
@@ -61,19 +61,6 @@ impl World {
             found,
             decided: self.now,
             ahead: self.ahead(o),
-        }
-    }
-
-    /// By which time an owner decides: never by one to come, and by one that has passed only while
-    /// it cannot know better.
-    fn judge_clock(&mut self, o: usize) {
-        let owner = &self.owners[o];
-        let wrong = owner.wall(self.now) - (WALL + owner.clock(self.now) - BOOT - owner.skew);
-        let may_be_early = self.lasting.is_in_doubt(owner.id);
-        if wrong > WRONG_BY || (wrong < -WRONG_BY && !may_be_early) {
-            let words = format!("the time by which an owner decides is wrong by {wrong} ms");
-            self.oracle
-                .blame(self.now, Violation::of(Rule::Clock, words));
         }
     }
 

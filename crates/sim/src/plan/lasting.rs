@@ -127,7 +127,7 @@ impl Plan {
                 lost: rng.between(1_000, 30_000),
             },
             _ => {
-                let by = rng.pick(&[-7_200_000, 7_200_000]);
+                let by = rng.pick(&[-7_200_000, 7_200_000, 4_000]);
                 return self.step_a_clock(by, long, rng);
             }
         };
