@@ -250,6 +250,6 @@ fn what_cannot_be_read_together_is_read_in_parts_to_group_a_queue_anew() {
         partition.map_or(0, |partition| partition.unknown(1_000).len())
     };
     assert_eq!(unknown(&world), 300, "no answer has anybody in it");
-    let asked = world.owner.grouping.at_once;
+    let asked = world.owner.grouping.fewer_at_once(PartitionId(0));
     assert!(asked.is_some_and(|asked| asked <= 50), "{asked:?}");
 }
