@@ -38,6 +38,9 @@ pub struct ExplainView {
     pub pauses: Vec<PauseView>,
     /// Before this time it is given no slot, whatever is free.
     pub next_time: Option<DateTime<Utc>>,
+    /// It ends as expired when it has no slot by then; `null` of one that has held a slot, or whose queue is
+    /// held.
+    pub expires_at: Option<DateTime<Utc>>,
     /// How many wait before it in the order of its queue; `null` when it does not wait for a slot.
     pub position: Option<u64>,
     /// So many wait before it that not all of them were looked at: `position` and every `ahead` are about

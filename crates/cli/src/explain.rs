@@ -1,6 +1,6 @@
 //! `attune explain ID`.
 
-use attune_api_types::{ExplainState, ExplainView};
+use attune_api_types::{Execution, ExplainState, ExplainView};
 use attune_core::ExecutionId;
 use attune_core::explain::{Lack, Reason};
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::http::Http;
 use super::render::{Column, duration, one_line, or_dash, table};
-use super::{Connect, EXIT_CODES, Failure, Output, pauses};
+use super::{Connect, EXIT_CODES, Failure, Output, pauses, waits};
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
@@ -23,15 +23,23 @@ pub struct ExplainArguments {
 pub(super) async fn execute(http: &Http, arguments: ExplainArguments) -> Result<Output, Failure> {
     let path = format!("/executions/{}/explain", arguments.id);
     let view: ExplainView = http.get(&path, &[]).await?;
-    Ok(if arguments.connect.json {
-        Output::json(&view)
-    } else {
-        Output::text(text(&view))
-    })
+    if arguments.connect.json {
+        return Ok(Output::json(&view));
+    }
+    // What its queue does not know: that it cannot be seen is no reason to say nothing.
+    let path = format!("/executions/{}", arguments.id);
+    let record: Option<Execution> = http.get(&path, &[]).await.ok();
+    let (mut error, mut trouble) = (None, None);
+    if let Some(record) = record {
+        trouble = waits::troubles(http, &record).await;
+        error = record.error;
+    }
+    Ok(Output::text(text(&view, error, trouble)))
 }
 
-/// A line for each thing that is said, and a table for the holders of each limit.
-fn text(view: &ExplainView) -> String {
+/// A line for each thing that is said, why it has ended if it has, what else is wrong, and a table for the
+/// holders of each limit.
+fn text(view: &ExplainView, error: Option<String>, trouble: Option<String>) -> String {
     let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let about = if view.is_about { "about " } else { "" };
     let position = view.position.map(|before| match before {
@@ -39,10 +47,7 @@ fn text(view: &ExplainView) -> String {
         1 => format!("{about}1 stands before it"),
         many => format!("{about}{many} stand before it"),
     });
-    let next_time = view.next_time.map(|at| {
-        let from_now = duration(at - view.at);
-        format!("{}, {from_now} from now", time(at))
-    });
+    let from_now = |at: DateTime<Utc>| format!("{}, {} from now", time(at), duration(at - view.at));
     let order = view.order_key.map(|order| {
         let key = match order.key {
             i64::MIN => "moved to the front".to_owned(),
@@ -56,11 +61,14 @@ fn text(view: &ExplainView) -> String {
         ("action", Some(view.action_ref.clone())),
         ("status", Some(view.status.to_string())),
         ("waits", Some(view.waits.clone())),
+        ("error", error),
+        ("trouble", trouble),
         ("held", pauses::of_queue(&view.pauses, 1).filter(|_| !over)),
-        ("not before", next_time),
+        ("not before", view.next_time.map(from_now)),
         ("position", position),
         ("order", order),
         ("starts", view.starts.clone()),
+        ("expires", view.expires_at.map(from_now)),
         ("limit of", view.limit_scope.clone()),
         (
             "policies",
@@ -134,6 +142,7 @@ mod tests {
                 since: Some(at - TimeDelta::seconds(3)),
             }],
             more_holders: 1,
+            is_shared: false,
         };
         let view = ExplainView {
             id: ExecutionId(7),
@@ -147,6 +156,7 @@ mod tests {
             waits_for: vec![Reason::Limit(lack), Reason::NextRound],
             pauses: Vec::new(),
             next_time: None,
+            expires_at: Some(at + TimeDelta::seconds(60)),
             position: Some(1),
             is_about: false,
             order_key: Some(OrderKey {
@@ -163,9 +173,11 @@ mod tests {
                         action       core.echo\n\
                         status       queued\n\
                         waits        for a slot\n\
+                        trouble      no worker of its pool \"gpu\" is alive\n\
                         position     1 stands before it\n\
                         order        key 2, sequence 9, priority normal\n\
                         starts       in about 2.0s\n\
+                        expires      2027-01-15T08:01:00.000Z, 1m 0s from now\n\
                         limit of     action\n\
                         policies     version 3 of the set\n\
                         as of        2027-01-15T08:00:00.000Z\n\n\
@@ -173,6 +185,7 @@ mod tests {
                         execution  attempt  takes  held for\n        \
                         5        1      1      3.0s\n\
                         (and 1 more)\n";
-        assert_eq!(text(&view), expected);
+        let trouble = "no worker of its pool \"gpu\" is alive".to_owned();
+        assert_eq!(text(&view, None, Some(trouble)), expected);
     }
 }

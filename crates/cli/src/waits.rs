@@ -86,6 +86,32 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
     }
 }
 
+/// What is wrong beside its queue with an execution that has not ended: with who would run it, or runs it.
+pub(super) async fn troubles(http: &Http, record: &Execution) -> Option<String> {
+    match record.status {
+        Status::Queued | Status::Requested => {
+            let action: ActionView = http
+                .get(&format!("/actions/{}", record.action_ref), &[])
+                .await
+                .ok()?;
+            let around = Around {
+                cluster: http.get("/cluster", &[]).await.ok(),
+                pool: Some(action.spec.pool),
+                ..Around::default()
+            };
+            dead_pool(&around)
+        }
+        _ => remarks(http, record).await.worker,
+    }
+}
+
+/// That no worker lives of the pool that would run it.
+fn dead_pool(around: &Around) -> Option<String> {
+    let (pool, living) = (around.pool.as_ref()?, living(around)?);
+    let words = || format!("no worker of its pool {pool:?} is alive");
+    living.is_empty().then(words)
+}
+
 /// For what an execution waits that keeps its slot until it is tried again, as far as its row says.
 fn next_try(record: &Execution, now: DateTime<Utc>) -> Option<String> {
     let until = record.not_before.filter(|until| *until > now)?;
@@ -150,9 +176,7 @@ fn queued(record: &Execution, around: &Around, now: DateTime<Utc>) -> String {
             ));
         }
     }
-    if let (Some(pool), Some(0)) = (&around.pool, living(around).map(|them| them.len())) {
-        said.push(format!("no worker of its pool {pool:?} is alive"));
-    }
+    said.extend(dead_pool(around));
     said.join("; ")
 }
 

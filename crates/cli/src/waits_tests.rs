@@ -83,6 +83,7 @@ fn explained_as(change: impl FnOnce(&mut ExplainView)) -> Option<Result<ExplainV
         waits_for: Vec::new(),
         pauses: Vec::new(),
         next_time: None,
+        expires_at: None,
         position: Some(0),
         is_about: false,
         order_key: None,

@@ -30,6 +30,10 @@ pub struct Explanation {
     /// Before this time it is given no slot, whatever is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_time: Option<DateTime<Utc>>,
+    /// It ends as expired when it has no slot by then; nothing of one that has held a slot, or whose queue is
+    /// held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<DateTime<Utc>>,
     /// How many wait before it in the order of its queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
@@ -114,6 +118,10 @@ pub enum Reason {
     Rate {
         /// That time.
         until: DateTime<Utc>,
+        /// How many wait before it for the same rate; where starts are counted by a key, those of its own
+        /// group.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ahead: u64,
     },
     /// Slots are shared, and it is another one's turn: on the highest level on which the two differ that one
     /// holds fewer slots for its weight, or equally many and was served longer ago.
@@ -126,6 +134,12 @@ pub enum Reason {
         next_holds: u64,
         /// The weight of that flow.
         next_weight: u64,
+        /// Who of it is next.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        next: Option<ExecutionId>,
+        /// Whether it is the turn within a group that both are of, where that has no room for both.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_group: bool,
     },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
@@ -143,8 +157,12 @@ pub struct Lack {
     pub used: u64,
     /// How much of it this execution takes.
     pub cost: u64,
-    /// How many wait before it for the same limit.
+    /// How many wait before it that take of the same limit first: those who lack room in a group of their own
+    /// are not among them.
     pub ahead: u64,
+    /// Slots are shared: only those of its own flow are counted in `ahead`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_shared: bool,
     /// Who holds it, at most [`MAX_HOLDERS`] of them, by rising id.
     pub holders: Vec<LimitHolder>,
     /// How many hold it that are not named.
@@ -215,7 +233,7 @@ pub enum NoEstimate {
     },
     /// Executions that go before it come faster than slots come free.
     Overtaken,
-    /// It waits for its rate, not for a run to end.
+    /// It waits for its rate, whatever else it waits for.
     Rate,
     /// Slots are shared: who comes by then decides about its turn as well.
     Turns,
@@ -235,16 +253,16 @@ impl Explanation {
         if self.state == QueueState::HoldsSlot {
             return match self.waits_for.first() {
                 None => "for no slot: it holds one".to_owned(),
-                Some(_) => {
-                    let reasons = self.waits_for.iter().map(|it| it.words(self.at));
-                    format!(
-                        "{}; it keeps its slot",
-                        reasons.collect::<Vec<_>>().join("; ")
-                    )
-                }
+                Some(_) => format!("{}; it keeps its slot", self.reasons()),
             };
         }
-        let reasons: Vec<String> = self.waits_for.iter().map(|it| it.words(self.at)).collect();
+        self.reasons()
+    }
+
+    fn reasons(&self) -> String {
+        let is_first = self.position.is_none_or(|before| before == 0);
+        let reasons = self.waits_for.iter();
+        let reasons: Vec<String> = reasons.map(|it| it.words(self.at, is_first)).collect();
         reasons.join("; ")
     }
 
@@ -258,7 +276,17 @@ impl Explanation {
     #[must_use]
     pub fn estimate_words(&self) -> Option<String> {
         match (&self.estimate, self.no_estimate) {
-            (Some(estimate), _) => Some(estimate.words(self.at)),
+            (Some(estimate), _) => {
+                let words = estimate.words(self.at);
+                let expires = self.expires_at.filter(|at| *at < estimate.starts_at);
+                Some(match expires {
+                    None => words,
+                    Some(at) => {
+                        let left = span::words((at - self.at).num_milliseconds());
+                        format!("{words}, but it expires {left} from now")
+                    }
+                })
+            }
             (None, Some(why)) => Some(why.words()),
             (None, None) => None,
         }
@@ -283,9 +311,10 @@ impl Reason {
         }
     }
 
-    /// What is waited for, in words that follow on "it waits"; `now` is when it is so.
+    /// What is waited for, in words that follow on "it waits"; `now` is when it is so, and `is_first` whether
+    /// nobody stands before it in the order of its queue.
     #[must_use]
-    pub fn words(&self, now: DateTime<Utc>) -> String {
+    pub fn words(&self, now: DateTime<Utc>, is_first: bool) -> String {
         let from_now = |until: &DateTime<Utc>| span::words((*until - now).num_milliseconds());
         match self {
             Self::Delayed { until } => format!("for its time, {} from now", from_now(until)),
@@ -305,39 +334,63 @@ impl Reason {
             Self::PoolClosed { pool } => {
                 format!("for its pool {pool:?}, which takes no dispatches at the moment")
             }
-            Self::Limit(lack) => format!("for a slot: {}", lack.words()),
-            Self::GroupLimit(lack) => format!("for room in its group: {}", lack.words()),
-            Self::Rate { until } => format!(
-                "for its rate, which allows the next start {} from now",
-                from_now(until)
-            ),
+            Self::Limit(lack) => {
+                let next = match is_first || lack.is_shared {
+                    true => "it is next",
+                    false => "those before it wait for room in their groups",
+                };
+                format!("for a slot: {}", lack.words(next, ""))
+            }
+            Self::GroupLimit(lack) => {
+                let words = lack.words("it is the next of its group", " of its group");
+                format!("for room in its group: {words}")
+            }
+            Self::Rate { until, ahead } => {
+                let next = from_now(until);
+                let ahead = before_it(*ahead, "", "it is next");
+                format!("for its rate, which allows the next start {next} from now, {ahead}")
+            }
             Self::Turn {
                 holds,
                 weight,
                 next_holds,
                 next_weight,
-            } => format!(
-                "for its turn: it holds {holds} with weight {weight}, and whoever is next {next_holds} \
-                 with weight {next_weight}"
-            ),
+                next,
+                in_group,
+            } => {
+                let of = if *in_group { " in its group" } else { "" };
+                let who = next.map_or(String::new(), |id| format!(" (execution {id})"));
+                format!(
+                    "for its turn{of}: its flow holds {holds} with weight {weight}, and the one that is \
+                     next{who} {next_holds} with weight {next_weight}"
+                )
+            }
             Self::NextRound => "for the next round of its executor".to_owned(),
             Self::Other => "for something that a later release knows".to_owned(),
         }
     }
 }
 
+/// How many wait before somebody, of those that `of` names; `next` where nobody does.
+fn before_it(ahead: u64, of: &str, next: &str) -> String {
+    match ahead {
+        0 => next.to_owned(),
+        1 => format!("1{of} waits before it"),
+        many => format!("{many}{of} wait before it"),
+    }
+}
+
 impl Lack {
-    fn words(&self) -> String {
+    fn words(&self, next: &str, of: &str) -> String {
         let verb = if self.used == 1 { "is" } else { "are" };
         let taken = format!("{} of {} {verb} taken", self.used, self.capacity);
         let takes = match self.cost {
             1 => String::new(),
             cost => format!(", it takes {cost}"),
         };
-        let ahead = match self.ahead {
-            0 => "it is next".to_owned(),
-            1 => "1 waits before it".to_owned(),
-            many => format!("{many} wait before it"),
+        let ahead = match self.is_shared {
+            true => before_it(self.ahead, " of its flow", "it is the next of its flow"),
+            false => before_it(self.ahead, of, next),
         };
         format!("{taken}{takes}, {ahead}")
     }
@@ -382,7 +435,7 @@ impl NoEstimate {
                                 come free"
                     .to_owned()
             }
-            Self::Rate => "not to be told: it waits for its rate, not for a run to end".to_owned(),
+            Self::Rate => "not to be told: it waits for its rate".to_owned(),
             Self::Turns => {
                 "not to be told: slots are shared, and turns depend on who comes".to_owned()
             }
@@ -392,98 +445,5 @@ impl NoEstimate {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: i64) -> DateTime<Utc> {
-        DateTime::from_timestamp(seconds, 0).unwrap()
-    }
-
-    fn lack(used: u64, ahead: u64, cost: u64) -> Lack {
-        Lack {
-            capacity: 5,
-            used,
-            cost,
-            ahead,
-            holders: Vec::new(),
-            more_holders: 0,
-        }
-    }
-
-    #[test]
-    fn every_reason_is_said_in_words() {
-        let until = at(65);
-        for (reason, words) in [
-            (Reason::Delayed { until }, "for its time, 1m 5s from now"),
-            (
-                Reason::Backoff { until },
-                "for its next try, 1m 5s from now",
-            ),
-            (
-                Reason::Limit(lack(5, 0, 1)),
-                "for a slot: 5 of 5 are taken, it is next",
-            ),
-            (
-                Reason::GroupLimit(lack(1, 3, 2)),
-                "for room in its group: 1 of 5 is taken, it takes 2, 3 wait before it",
-            ),
-            (
-                Reason::PoolClosed {
-                    pool: "gpu".to_owned(),
-                },
-                "for its pool \"gpu\", which takes no dispatches at the moment",
-            ),
-            (
-                Reason::Paused {
-                    mode: PauseMode::Drain,
-                },
-                "for operators to resume its queue, which is draining",
-            ),
-            (
-                Reason::Turn {
-                    holds: 3,
-                    weight: 1,
-                    next_holds: 2,
-                    next_weight: 4,
-                },
-                "for its turn: it holds 3 with weight 1, and whoever is next 2 with weight 4",
-            ),
-        ] {
-            assert_eq!(reason.words(at(0)), words);
-        }
-    }
-
-    #[test]
-    fn an_estimate_says_what_it_is_based_on() {
-        let estimate = Estimate {
-            starts_at: at(10),
-            earliest: at(7),
-            latest: at(14),
-            basis: Basis {
-                samples: 120,
-                mean_ms: 2_000,
-                deviation_ms: 500,
-                age_ms: 300,
-            },
-        };
-        assert_eq!(
-            estimate.words(at(0)),
-            "in about 10.0s, in four of five cases 7.0s to 14.0s from now (120 runs of 2.0s ± \
-             500ms, the last 300ms ago)"
-        );
-    }
-
-    #[test]
-    fn what_a_later_release_says_is_read() {
-        let reason: Reason =
-            serde_json::from_str(r#"{"kind":"rate_limit","window_seconds":60}"#).unwrap();
-        assert_eq!(reason, Reason::Other);
-        let why: NoEstimate = serde_json::from_str(r#"{"kind":"moon"}"#).unwrap();
-        assert_eq!(why, NoEstimate::Other);
-        let limit = serde_json::to_value(Reason::Limit(lack(5, 0, 1))).unwrap();
-        assert_eq!(
-            (&limit["kind"], &limit["used"]),
-            (&"limit".into(), &5.into())
-        );
-    }
-}
+#[path = "explain_tests.rs"]
+mod tests;

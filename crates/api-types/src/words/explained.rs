@@ -54,6 +54,10 @@ pub enum Reason {
     Rate {
         /// That time.
         until: DateTime<Utc>,
+        /// How many wait before it for the same rate; where starts are counted by a key, those of its own
+        /// group. Absent where nobody does.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        ahead: u64,
     },
     /// Slots are shared, and it is another one's turn: on the highest level on which the two differ that one
     /// holds fewer slots for its weight, or equally many and was served longer ago.
@@ -66,6 +70,14 @@ pub enum Reason {
         next_holds: u64,
         /// The weight of that flow.
         next_weight: u64,
+        /// Which execution of it is next.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        next: Option<i64>,
+        /// Whether it is the turn within a group that both are of, where that has no room for both. Absent
+        /// where it is not.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        in_group: bool,
     },
     /// There is room for it: its turn comes in the next round of its owner.
     NextRound,
@@ -83,8 +95,12 @@ pub struct Lack {
     pub used: u64,
     /// How much of it this execution takes.
     pub cost: u64,
-    /// How many wait before it for the same limit.
+    /// How many wait before it that take of the same limit first: those who lack room in a group of their own
+    /// are not among them.
     pub ahead: u64,
+    /// Slots are shared: only those of its own flow are counted in `ahead`. Absent where they are not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_shared: bool,
     /// Who holds it, by rising id; at most 20.
     pub holders: Vec<LimitHolder>,
     /// How many hold it that are not named.
@@ -160,7 +176,7 @@ pub enum NoEstimate {
     },
     /// Executions that go before it come faster than slots come free.
     Overtaken,
-    /// It waits for its rate, not for a run to end.
+    /// It waits for its rate, whatever else it waits for.
     Rate,
     /// Slots are shared: who comes by then decides about its turn as well.
     Turns,

@@ -52,6 +52,7 @@ fn said(state: QueueState, waits_for: Vec<Reason>) -> Explanation {
         at: time(0),
         waits_for,
         next_time: None,
+        expires_at: None,
         position: Some(1),
         is_about: false,
         order_key: Some(OrderKey {
@@ -92,6 +93,7 @@ async fn what_the_owner_says_is_told_with_words_and_pauses() {
             since: Some(time(-3)),
         }],
         more_holders: 1,
+        is_shared: false,
     });
     let mut explanation = said(QueueState::Waiting, vec![limit]);
     explanation.estimate = Some(Estimate {

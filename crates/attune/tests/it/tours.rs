@@ -67,7 +67,7 @@ async fn embedded_tour_of_the_policies_runs_word_for_word() -> anyhow::Result<()
     let refused = said.matches("refused, as it should be").count();
     ensure!(refused == 4, "{refused} were refused:\n{said}");
     for words in [
-        "for room in its group: 1 of 1 is taken, it is next",
+        "for room in its group: 1 of 1 is taken, it is the next of its group",
         "refused until midnight, UTC",
         "end code     DROPPED",
         "operation 1: 2 of 2 reprioritised",

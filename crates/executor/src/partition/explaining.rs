@@ -73,12 +73,16 @@ impl Partition {
         })
     }
 
-    /// Remembers for how long somebody held its slot who gives it back.
+    /// Remembers for how long somebody held its slot who gives it back, and whether it comes back for another.
     pub(super) fn note_run(&mut self, now: Millis, action_id: ActionId, holder: Holder) {
-        if let Some(since) = holder.held_since {
-            let times = self.run_times.entry(action_id).or_default();
-            times.note(now, now - since, holder.priority);
-        }
+        let Some(since) = holder.held_since else {
+            return;
+        };
+        let back = |queue: &mut ActionQueue| queue.delayed_until(holder.seq);
+        let back = self.queues.with_existing(action_id, back).flatten();
+        let back = back.map(|until| until - now);
+        let times = self.run_times.entry(action_id).or_default();
+        times.note(now, now - since, holder.priority, back);
     }
 
     /// When a place comes free in a full queue, in seconds: when the next of those that wait starts, because a

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use attune_core::explain::NoEstimate;
-use attune_core::policy::{OnRate, Path, Priorities, RateLimit};
+use attune_core::policy::{Backoff, Factor, OnRate, Path, Priorities, RateLimit, Retry};
 use attune_core::{Outcome, Priority, RejectCode, Submission};
 use chrono::DateTime;
 
@@ -70,6 +70,8 @@ struct Load {
     ageing_seconds: Option<u32>,
     /// How many groups there are, the first of which many belong to, and the limit of each.
     groups: Option<(u32, u32)>,
+    /// Which part of all tries fails, and how long their executions wait before they are tried again.
+    fails: Option<(f64, u64)>,
 }
 
 const PLAIN: Load = Load {
@@ -80,6 +82,7 @@ const PLAIN: Load = Load {
     priorities: (0.0, 1.0),
     ageing_seconds: None,
     groups: None,
+    fails: None,
 };
 
 /// What came of the estimates of a load.
@@ -123,6 +126,19 @@ fn run(load: Load, seed: u64) -> Figures {
         concurrency.group_by = vec!["group".parse::<Path>().unwrap()];
         concurrency.group_limit = Some(limit);
     }
+    let (fails, pause) = load.fails.unwrap_or_default();
+    if load.fails.is_some() {
+        of_load.spec.policy.retry = Some(Retry {
+            max_attempts: Some(100),
+            backoff: Backoff {
+                initial_ms: pause,
+                max_ms: pause,
+                factor: Factor(1.0),
+                jitter: Factor(0.0),
+            },
+            ..Retry::default()
+        });
+    }
     let queues = ExecutionQueueManager::new(QueueConfig {
         max_queue_length: 100_000,
         queue_timeout_seconds: 1_000_000,
@@ -134,7 +150,7 @@ fn run(load: Load, seed: u64) -> Figures {
         sets: Sets::default(),
     };
     partition.step(0, recover);
-    let between = 1_000.0 / f64::from(load.limit) / load.used;
+    let between = 1_000.0 / f64::from(load.limit) / load.used / (1.0 - fails);
     let mut next_arrival = 0.0;
     let mut ends: BinaryHeap<Reverse<(Millis, ExecutionId, Attempt)>> = BinaryHeap::new();
     let mut told: HashMap<ExecutionId, (Millis, attune_core::explain::Estimate)> = HashMap::new();
@@ -142,16 +158,23 @@ fn run(load: Load, seed: u64) -> Figures {
     let (mut earlier, mut later, mut none, mut came) = (0, 0, 0, 0);
     while came < EXECUTIONS {
         let end = ends.peek().map(|Reverse((at, ..))| *at);
+        let due = partition.next_deadline();
+        let due = due.filter(|at| end.is_none_or(|end| *at < end) && (*at as f64) < next_arrival);
         let (now, effects) = match end.filter(|at| (*at as f64) <= next_arrival) {
+            _ if let Some(now) = due => (now, partition.step(now, Event::Tick)),
             Some(now) => {
                 let Some(Reverse((_, execution_id, attempt))) = ends.pop() else {
                     break;
+                };
+                let status = match fails > 0.0 && rng.uniform() < fails {
+                    true => Status::Failed,
+                    false => Status::Succeeded,
                 };
                 let completed = Event::Completed(Completion {
                     execution_id,
                     attempt,
                     action_id: ACTION,
-                    outcome: Arc::new(Outcome::of(Status::Succeeded, None)),
+                    outcome: Arc::new(Outcome::of(status, None)),
                 });
                 (now, partition.step(now, completed))
             }
@@ -295,6 +318,24 @@ fn estimates_are_right_within_their_bars_under_loads_that_do_not_change() {
         Load {
             name: "8 slots, groups, even",
             runs: Runs::Even,
+            ..groups
+        },
+        Load {
+            name: "1 slot, a third fails and comes back at once",
+            fails: Some((0.33, 50)),
+            ..PLAIN
+        },
+        Load {
+            name: "8 slots, half fail and come back after 3 s",
+            fails: Some((0.5, 3_000)),
+            limit: 8,
+            used: 0.98,
+            ..PLAIN
+        },
+        Load {
+            name: "8 slots, groups, even, a third fails and comes back after 1 s",
+            runs: Runs::Even,
+            fails: Some((0.33, 1_000)),
             ..groups
         },
     ];

@@ -4,12 +4,15 @@
 //!
 //! Run times are taken to have a shortest time and an exponential rest with the seen mean and deviation; of
 //! a deviation above the mean, to be a mixture of two exponential ones. What holds a slot already has a part
-//! of its time behind it. The dice always fall alike: the same queue has the same estimate.
+//! of its time behind it. As many as lately come back to their old places after a try, and need another slot.
+//! The dice always fall alike: the same queue has the same estimate.
 
 use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::RunTimes;
+use super::run_model::{Dice, MOST_RETURN, Model};
 use crate::queue::Millis;
 
 /// How many must have ended.
@@ -73,6 +76,8 @@ pub(crate) struct Scene {
     pub(crate) line: VecDeque<Waiter>,
     /// What those before it take who are not in `line`.
     pub(crate) beyond: f64,
+    /// Who waits before it from a time on, in so many milliseconds, by rising time.
+    pub(crate) due: Vec<(f64, Waiter)>,
     pub(crate) overtakers: Vec<Overtakers>,
 }
 
@@ -153,7 +158,10 @@ fn added_up(scene: &Scene, times: &RunTimes, load: &Load) -> Wait {
         (units, limit.max(1) as f64)
     });
     let base = |(units, limit): (f64, f64)| (units - 0.5).max(0.0) * mean / limit;
-    let mut claims: Vec<(f64, f64)> = of_action.into_iter().chain(of_group).collect();
+    let claims = of_action.into_iter().chain(of_group);
+    let mut claims: Vec<(f64, f64)> = claims
+        .map(|(units, limit)| (units + returning(scene, times, (units, limit)), limit))
+        .collect();
     claims.sort_by(|one, other| base(*one).total_cmp(&base(*other)));
     let Some((units, limit)) = claims.pop() else {
         return Wait {
@@ -180,6 +188,20 @@ fn added_up(scene: &Scene, times: &RunTimes, load: &Load) -> Wait {
         median,
         latest: median + range,
     }
+}
+
+/// How many more slots those take who come back before somebody has one, of so many slots that are to come
+/// free: who holds one now may come back as well, and who waits for its time does.
+fn returning(scene: &Scene, times: &RunTimes, (units, limit): (f64, f64)) -> f64 {
+    let (back, pause) = times.returns();
+    let back = back.min(MOST_RETURN);
+    let time = units * times.mean() / limit / (1.0 - back);
+    // Whose pause is not over by then does not come in between.
+    let in_time = ((time - pause) / time.max(1.0)).clamp(0.0, 1.0);
+    let due = scene.due.iter().take_while(|(at, _)| *at < time);
+    let due: f64 = due.map(|(_, waiter)| f64::from(waiter.cost)).sum();
+    let tries = 1.0 / (1.0 - back);
+    (units + limit) * in_time * (tries - 1.0) + due * tries
 }
 
 /// How much longer it takes with those who come meanwhile: `t = base + what comes until t`.
@@ -239,7 +261,7 @@ impl Scene {
 fn played(scene: &Scene, times: &RunTimes, looks: &mut usize) -> Option<Wait> {
     let moves = scene.line.len() + scene.holders.len() + 1;
     let plays = (MOVES / moves).clamp(LEAST_PLAYS, MOST_PLAYS);
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut dice = Dice::new();
     let model = Model::of(times);
     let mut waits = Vec::with_capacity(plays);
     for _ in 0..plays {
@@ -291,6 +313,12 @@ impl Ord for End {
     }
 }
 
+/// Somebody whose time comes, for a heap.
+fn due((at, waiter): &(f64, Waiter)) -> Reverse<End> {
+    let (at, cost, group) = (*at, waiter.cost, waiter.group);
+    Reverse(End { at, cost, group })
+}
+
 /// One way in which it may go on.
 struct Play<'a> {
     scene: &'a Scene,
@@ -301,6 +329,8 @@ struct Play<'a> {
     line: VecDeque<Option<Waiter>>,
     /// When the next of each kind of overtakers comes.
     next: Vec<f64>,
+    /// Who waits for its time, as those do whose try has ended.
+    due: BinaryHeap<Reverse<End>>,
     /// In which round a group was seen to lack room.
     lacking: Vec<usize>,
 }
@@ -315,7 +345,7 @@ impl<'a> Play<'a> {
             used_by[holder.group] += u64::from(holder.cost);
             used += u64::from(holder.cost);
             ends.push(Reverse(End {
-                at: model.rest(holder.age, dice),
+                at: model.runs.rest(holder.age, dice),
                 cost: holder.cost,
                 group: holder.group,
             }));
@@ -327,6 +357,7 @@ impl<'a> Play<'a> {
             used_by,
             line: scene.line.iter().copied().map(Some).collect(),
             next: next.map(|who| dice.exponential() / who.rate).collect(),
+            due: scene.due.iter().map(due).collect(),
             lacking: vec![0; groups],
             scene,
         }
@@ -343,9 +374,32 @@ impl<'a> Play<'a> {
             now = end.at;
             self.used -= u64::from(end.cost);
             self.used_by[end.group] -= u64::from(end.cost);
+            self.come_back(end, model, dice, looks)?;
             self.overtake(now, dice, looks)?;
         }
         Some(now)
+    }
+
+    /// Whose try has just ended may be to come back, and whose time for that has come waits again: before the
+    /// last in line, as all who hold a slot did.
+    fn come_back(
+        &mut self,
+        end: End,
+        model: &Model,
+        dice: &mut Dice,
+        looks: &mut usize,
+    ) -> Option<()> {
+        let (back, pause) = model.returns;
+        if back > 0.0 && dice.uniform() < back {
+            let at = end.at + pause;
+            self.due.push(Reverse(End { at, ..end }));
+        }
+        while let Some(first) = self.due.peek_mut().filter(|it| it.0.at <= end.at) {
+            look(looks)?;
+            let Reverse(End { cost, group, .. }) = PeekMut::pop(first);
+            self.line.push_front(Some(Waiter { cost, group }));
+        }
+        Some(())
     }
 
     /// Whoever came until now and goes before.
@@ -399,99 +453,10 @@ impl<'a> Play<'a> {
             self.used += u64::from(cost);
             self.used_by[group] += u64::from(cost);
             self.line[place] = None;
-            let at = now + model.run(dice);
+            let at = now + model.runs.run(dice);
             self.ends.push(Reverse(End { at, cost, group }));
         }
         Some(false)
-    }
-}
-
-/// How run times are distributed.
-#[derive(Debug, Clone, Copy)]
-enum Model {
-    /// A shortest time and an exponential rest.
-    Shifted { least: f64, rest: f64 },
-    /// One of two means, the first with this chance.
-    Mixed { first: f64, means: [f64; 2] },
-}
-
-impl Model {
-    fn of(times: &RunTimes) -> Self {
-        let (mean, deviation) = (times.mean(), times.deviation());
-        if deviation <= mean {
-            return Self::Shifted {
-                least: mean - deviation,
-                rest: deviation,
-            };
-        }
-        let square = (deviation / mean).powi(2).min(1e6);
-        let first = 0.5 * (1.0 + ((square - 1.0) / (square + 1.0)).sqrt());
-        Self::Mixed {
-            first,
-            means: [mean / (2.0 * first), mean / (2.0 * (1.0 - first))],
-        }
-    }
-
-    fn run(&self, dice: &mut Dice) -> f64 {
-        match *self {
-            Self::Shifted { least, rest } => least + rest * dice.exponential(),
-            Self::Mixed { first, means } => {
-                let mean = means[usize::from(dice.uniform() >= first)];
-                mean * dice.exponential()
-            }
-        }
-    }
-
-    /// How long somebody holds its slot still, who has held it for `age`.
-    fn rest(&self, age: Option<Millis>, dice: &mut Dice) -> f64 {
-        let age = age.map(|age| age.max(0) as f64);
-        match (*self, age) {
-            (Self::Shifted { least, rest }, Some(age)) => {
-                (least - age).max(0.0) + rest * dice.exponential()
-            }
-            (Self::Shifted { least, rest }, None) => {
-                // It is seen at any time of its run, and longer runs are seen more often.
-                let mean = least + rest;
-                if dice.uniform() * mean < least {
-                    least * dice.uniform()
-                } else {
-                    least + rest * dice.exponential()
-                }
-            }
-            (Self::Mixed { first, means }, Some(age)) => {
-                let alive = [first, 1.0 - first];
-                let [one, two] = [0, 1].map(|kind: usize| alive[kind] * (-age / means[kind]).exp());
-                let kind = usize::from(dice.uniform() * (one + two) >= one);
-                means[kind] * dice.exponential()
-            }
-            (Self::Mixed { means, .. }, None) => {
-                means[usize::from(dice.uniform() >= 0.5)] * dice.exponential()
-            }
-        }
-    }
-}
-
-/// Numbers that look random and are always the same (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    /// From 0 to below 1.
-    fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
-        (bits >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn exponential(&mut self) -> f64 {
-        -(1.0 - self.uniform()).ln()
-    }
-
-    /// About normal, as the sum of twelve is.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
 

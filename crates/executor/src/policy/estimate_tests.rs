@@ -8,7 +8,7 @@ use super::*;
 fn ended(between: Millis, held: Millis) -> RunTimes {
     let mut times = RunTimes::default();
     for n in 0..300 {
-        times.note(n * between, held, Priority::High);
+        times.note(n * between, held, Priority::High, None);
     }
     times
 }

@@ -149,6 +149,15 @@ pub(crate) struct Holds {
     pub(crate) weight: u16,
 }
 
+/// A flow and the one whose turn it is, on the highest level on which they are not the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    pub(crate) own: Holds,
+    pub(crate) next: Holds,
+    /// The place of whoever of that one is next.
+    pub(crate) seq: Seq,
+}
+
 /// The flows of a queue, or of those in it that share a limit.
 #[derive(Debug, Clone)]
 pub(super) struct Flows {
@@ -249,27 +258,28 @@ impl Flows {
         }
     }
 
-    /// What a flow holds, and what the one holds whose turn it is in a lane, on the highest level on which
-    /// they are not the same.
-    pub(super) fn beside_first(&self, lane: Priority, flow: Flow) -> Option<(Holds, Holds)> {
+    /// A flow beside the one whose turn it is in a lane; nothing where that is its own.
+    pub(super) fn beside_first(&self, lane: Priority, flow: Flow) -> Option<Turn> {
         let mut above = ROOT;
         for key in flow.keys() {
-            let first = self.nodes[above as usize].first(lane)?.of;
-            let own = self.by_key.get(&(above, key)).copied();
-            let held = |of: u32| {
-                let node = &self.nodes[of as usize];
-                Holds {
-                    slots: node.holds,
-                    weight: node.weight,
-                }
-            };
-            match own {
-                Some(own) if own == first => above = own,
-                Some(own) => return Some((held(own), held(first))),
-                None => return None,
+            let first = self.nodes[above as usize].first(lane)?;
+            let own = self.by_key.get(&(above, key)).copied()?;
+            if own != first.of {
+                let (own, next) = (self.holds(own), self.holds(first.of));
+                let seq = first.seq;
+                return Some(Turn { own, next, seq });
             }
+            above = own;
         }
         None
+    }
+
+    fn holds(&self, of: u32) -> Holds {
+        let node = &self.nodes[of as usize];
+        Holds {
+            slots: node.holds,
+            weight: node.weight,
+        }
     }
 
     /// Changes a flow: its nodes leave the lines above, are changed, and stand there again. Each is handed to

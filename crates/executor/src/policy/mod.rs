@@ -10,10 +10,12 @@ mod limits;
 mod meters;
 mod order;
 mod quotas;
+mod run_model;
 mod run_times;
 mod users;
 mod window;
 
+pub(crate) use flows::Turn;
 #[cfg(test)]
 pub(crate) use groups::IS_ALONE;
 pub use groups::{Group, Share};

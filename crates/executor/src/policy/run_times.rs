@@ -22,12 +22,23 @@ pub(crate) struct RunTimes {
     between: f64,
     /// Which part of the ends had which priority.
     shares: [f32; Priority::ALL.len()],
+    /// Which part of the ends was that of a try after which the execution waits again at its old place.
+    returning: f32,
+    /// How long those wait before they do, in milliseconds.
+    pause: f32,
     last: Millis,
 }
 
 impl RunTimes {
-    /// A slot that was `held` for so long came free at `now`.
-    pub(crate) fn note(&mut self, now: Millis, held: Millis, priority: Priority) {
+    /// A slot that was `held` for so long came free at `now`; whoever held it comes `back` to its place so many
+    /// milliseconds later, if it does.
+    pub(crate) fn note(
+        &mut self,
+        now: Millis,
+        held: Millis,
+        priority: Priority,
+        back: Option<Millis>,
+    ) {
         if self.ends > 0 {
             let between = self.last.abs_diff(now.max(self.last)) as f64;
             self.between += (between - self.between) / f64::from(self.ends).min(NEWEST);
@@ -41,7 +52,24 @@ impl RunTimes {
             let is_it = f32::from(u8::from(rank == priority.rank()));
             *share += (weight as f32) * (is_it - *share);
         }
+        let weight = weight as f32;
+        self.returning += weight * (f32::from(u8::from(back.is_some())) - self.returning);
+        if let Some(pause) = back {
+            // The first counts wholly.
+            let weight = if self.pause > 0.0 {
+                weight.max(0.05)
+            } else {
+                1.0
+            };
+            self.pause += weight * (pause.max(1) as f32 - self.pause);
+        }
         self.last = self.last.max(now);
+    }
+
+    /// Which part of the ends is no end of its execution, which waits again at its old place, and how long it
+    /// takes until it does, in milliseconds.
+    pub(crate) fn returns(&self) -> (f64, f64) {
+        (self.returning.into(), self.pause.into())
     }
 
     /// How many ends the figures are worth.
@@ -87,7 +115,12 @@ mod tests {
     fn figures_are_those_of_what_was_noted() {
         let mut times = RunTimes::default();
         for n in 0..50 {
-            times.note(n * 20, 100 + 100 * (n % 2), Priority::ALL[(n % 2) as usize]);
+            times.note(
+                n * 20,
+                100 + 100 * (n % 2),
+                Priority::ALL[(n % 2) as usize],
+                None,
+            );
         }
         assert!((times.mean() - 150.0).abs() < 1e-6 && (times.deviation() - 50.0).abs() < 1e-6);
         assert!((times.rate(Priority::Critical) - 0.025).abs() < 1e-6);
@@ -108,20 +141,25 @@ mod tests {
     fn what_was_long_ago_counts_less_and_less() {
         let mut times = RunTimes::default();
         for n in 0..1_000 {
-            times.note(n, 1_000, Priority::Normal);
+            times.note(n, 1_000, Priority::Normal, Some(100));
         }
         for n in 0..300 {
-            times.note(1_000 + n, 10, Priority::Normal);
+            times.note(1_000 + n, 10, Priority::Normal, None);
         }
         assert!(times.mean() < 70.0, "{}", times.mean());
         assert_eq!(times.samples(), 200);
+        let (returning, pause) = times.returns();
+        assert!(
+            returning < 0.06 && (pause - 100.0).abs() < 1e-3,
+            "{returning}"
+        );
     }
 
     #[test]
     fn a_clock_that_goes_back_spoils_nothing() {
         let mut times = RunTimes::default();
         for now in [1_000, 500, 2_000] {
-            times.note(now, -5, Priority::Normal);
+            times.note(now, -5, Priority::Normal, None);
         }
         assert_eq!(times.basis(1_500).age_ms, 0);
         assert!(times.rate(Priority::Normal) > 0.0 && times.mean() >= 1.0);

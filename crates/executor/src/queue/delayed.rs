@@ -222,6 +222,15 @@ impl Delayed {
         self.by_time.first().map(|(time, _)| *time)
     }
 
+    /// Who becomes eligible when, with which priority, by rising time.
+    pub(super) fn by_time(&self) -> impl Iterator<Item = (Millis, Priority, Waiting)> + '_ {
+        let by_time = self.by_time.iter();
+        by_time.filter_map(|(time, seq)| {
+            let (priority, waiting, _) = self.find(*seq)?;
+            Some((*time, priority, waiting))
+        })
+    }
+
     /// All of them, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
         let row = self.row.iter().filter(|place| !place.is_gone());

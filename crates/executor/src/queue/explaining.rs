@@ -13,7 +13,7 @@ use super::action_queue::ActionQueue;
 use super::entry::{Holder, Millis, Waiting};
 use super::load::Load;
 use crate::policy::estimate::{self, Held, Overtakers, Scene, Waiter};
-use crate::policy::{Group, Groups, Member, RunTimes, Share, key_in};
+use crate::policy::{Group, Groups, Member, RunTimes, Share, Turn, key_in};
 
 /// How many places of a queue, holders and members of a group are looked at one by one at most.
 const LOOKED_AT: usize = 4096;
@@ -53,7 +53,10 @@ impl ActionQueue {
                 let opens = self.rate_opens(rate).filter(|_| until <= now);
                 let backoff = (until > now).then(|| Reason::Backoff { until: time(until) });
                 said.waits_for.extend(backoff);
-                let opens = opens.map(|until| Reason::Rate { until: time(until) });
+                let opens = opens.map(|until| Reason::Rate {
+                    until: time(until),
+                    ahead: 0,
+                });
                 said.waits_for.extend(opens);
                 if said.waits_for.is_empty() {
                     said.waits_for.push(Reason::NextRound);
@@ -90,6 +93,7 @@ impl ActionQueue {
             seq,
         });
         said.waits_for = self.reasons(load, &place, pool);
+        said.expires_at = self.expires_at(&waiting).map(time);
         match self.estimate(now, load, &place, &said.waits_for, times) {
             Ok(estimate) => said.estimate = estimate,
             Err(why) => said.no_estimate = Some(why),
@@ -132,11 +136,26 @@ impl ActionQueue {
             groups.rate_of(place.waiting.share.group)
         });
         let until = self.rate_opens(rate).map(time);
-        reasons.extend(until.map(|until| Reason::Rate { until }));
+        reasons.extend(until.map(|until| {
+            let ahead = self.ahead_in_rate(load, rate, place);
+            Reason::Rate { until, ahead }
+        }));
         if reasons.is_empty() {
             reasons.push(Reason::NextRound);
         }
         reasons
+    }
+
+    /// How many wait before somebody for the same rate: all of its queue, or where starts are counted by a key
+    /// those of its group.
+    fn ahead_in_rate(&self, load: &Load, rate: GroupKey, place: &Place) -> u64 {
+        match &load.groups {
+            Some(groups) if rate != GroupKey::default() => {
+                let (group, me) = (place.waiting.share.group, member(place));
+                groups.before_in(&self.limits, group, &me, LOOKED_AT).0
+            }
+            _ => place.position,
+        }
     }
 
     /// What somebody lacks where all demand the same.
@@ -154,12 +173,8 @@ impl ActionQueue {
     fn lacks_in(&self, load: &Load, groups: &Groups, place: &Place) -> Vec<Reason> {
         let (limits, waiting) = (&self.limits, &place.waiting);
         let share = waiting.share;
-        let me = Member {
-            lane: waiting.lane(place.priority),
-            seq: waiting.seq,
-            cost: share.cost,
-            enqueued_at: waiting.enqueued_at,
-        };
+        let me = member(place);
+        let is_shared = limits.fairness().is_some();
         let (ahead, taken_ahead) = groups.before_in(limits, share.group, &me, LOOKED_AT);
         let (used, used_of_group) = groups.used(share.group);
         let cost = share.cost.into();
@@ -169,18 +184,20 @@ impl ActionQueue {
                 || !groups.has_room_in(limits, share, taken_ahead))
         {
             let group = Some(share.group);
-            let lack = lack(load, group, capacity, used_of_group, (cost, ahead));
+            let mut lack = lack(load, group, capacity, used_of_group, (cost, ahead));
+            lack.is_shared = is_shared;
             reasons.push(Reason::GroupLimit(lack));
+            let turn = groups.beside_first_in(share.group, me.lane);
+            reasons.extend(turn.map(|turn| turn_of(waiting, &turn, true)));
         }
-        if limits.fairness().is_some() {
-            reasons.extend(self.lacks_of_a_turn(load, groups, (share, &me), taken_ahead));
+        if is_shared {
+            reasons.extend(self.lacks_of_a_turn(load, groups, (waiting, &me), taken_ahead));
             return reasons;
         }
-        let before = groups.ready_cost_before(limits, share.group, &me, LOOKED_AT);
+        let (others, before) = groups.ready_before(limits, share.group, &me, LOOKED_AT);
         if let Some(capacity) = limits.max_concurrent
             && !groups.has_room_beside(limits, share.cost, taken_ahead + before)
         {
-            let others = groups.ready_before(limits, share.group, &me, LOOKED_AT);
             let lack = lack(load, None, capacity, used, (cost, others + ahead));
             reasons.push(Reason::Limit(lack));
         }
@@ -193,44 +210,30 @@ impl ActionQueue {
         &self,
         load: &Load,
         groups: &Groups,
-        (share, me): (Share, &Member),
+        (waiting, me): (&Waiting, &Member),
         taken_ahead: u64,
     ) -> Vec<Reason> {
-        let limits = &self.limits;
+        let (limits, share) = (&self.limits, waiting.share);
         let mut reasons = Vec::new();
         let (used, _) = groups.used(share.group);
         let (ahead, _) = groups.before_in(limits, share.group, me, LOOKED_AT);
         let turn = groups.beside_first(share.group, me.lane);
         let is_full = !groups.has_room_beside(limits, share.cost, taken_ahead);
         // Whoever has the turn of an earlier lane may be too dear for the room that there is.
-        let is_behind = turn.is_none() && !is_full && {
-            let before = groups.ready_cost_before(limits, share.group, me, LOOKED_AT);
-            !groups.has_room_beside(limits, share.cost, taken_ahead + before)
+        let (others, before) = match turn.is_none() && !is_full {
+            true => groups.ready_before(limits, share.group, me, LOOKED_AT),
+            false => (0, 0),
         };
+        let is_behind = !groups.has_room_beside(limits, share.cost, taken_ahead + before);
         if let Some(capacity) = limits.max_concurrent
-            && (is_full || is_behind)
+            && is_behind
         {
-            let others = match is_behind {
-                true => groups.ready_before(limits, share.group, me, LOOKED_AT),
-                false => 0,
-            };
-            let lack = lack(
-                load,
-                None,
-                capacity,
-                used,
-                (share.cost.into(), ahead + others),
-            );
+            let cost = share.cost.into();
+            let mut lack = lack(load, None, capacity, used, (cost, ahead + others));
+            lack.is_shared = others == 0;
             reasons.push(Reason::Limit(lack));
         }
-        if let Some((own, next)) = turn {
-            reasons.push(Reason::Turn {
-                holds: own.slots,
-                weight: own.weight.into(),
-                next_holds: next.slots,
-                next_weight: next.weight.into(),
-            });
-        }
+        reasons.extend(turn.map(|turn| turn_of(waiting, &turn, false)));
         reasons
     }
 
@@ -281,6 +284,7 @@ impl ActionQueue {
         let holders = load.active.values().take(estimate::PLAYED_HOLDERS + 1);
         let played = place.position.min(estimate::PLAYED as u64 - 1);
         let waiter = Waiter { cost: 1, group: 0 };
+        let due = self.due(now, load, place);
         Scene {
             limit: self.limits.max_concurrent.map(u64::from),
             group_limit: None,
@@ -288,6 +292,7 @@ impl ActionQueue {
             holders: holders.map(|holder| held(now, holder, 0)).collect(),
             line: (0..=played).map(|_| waiter).collect(),
             beyond: (place.position - played) as f64,
+            due: due.map(|(at, _)| (at, waiter)).collect(),
             overtakers: Vec::new(),
         }
     }
@@ -313,6 +318,11 @@ impl ActionQueue {
             group: number(waiting.share.group),
         });
         let line = line.collect();
+        let due = self.due(now, load, place).map(|(at, share)| {
+            let (cost, group) = (share.cost.into(), number(share.group));
+            (at, Waiter { cost, group })
+        });
+        let due = due.collect();
         let holders = load.active.values().take(LOOKED_AT);
         let holders = holders.map(|holder| held(now, holder, number(holder.share.group)));
         let holders = holders.collect();
@@ -323,8 +333,23 @@ impl ActionQueue {
             holders,
             line,
             beyond: beyond as f64,
+            due,
             overtakers: Vec::new(),
         }
+    }
+
+    /// Who waits for its time and goes before somebody from then on, as those do who are tried again: in how many
+    /// milliseconds, and what it takes. Of those whose time comes first.
+    fn due(&self, now: Millis, load: &Load, place: &Place) -> impl Iterator<Item = (f64, Share)> {
+        let rule = self.limits.order;
+        let key = move |priority: Priority, waiting: &Waiting| {
+            let key = key_in(rule, waiting.lane(priority), waiting.enqueued_at);
+            (key, waiting.seq)
+        };
+        let own = key(place.priority, &place.waiting);
+        let first = load.delayed.by_time().take(WEIGHED);
+        let before = first.filter(move |(_, priority, waiting)| key(*priority, waiting) < own);
+        before.map(move |(time, _, waiting)| ((time - now).max(0) as f64, waiting.share))
     }
 
     /// Who comes later and goes before somebody, as far as what has ended shows.
@@ -350,6 +375,30 @@ impl ActionQueue {
     }
 }
 
+/// Somebody as it stands in its group.
+fn member(place: &Place) -> Member {
+    let waiting = &place.waiting;
+    Member {
+        lane: waiting.lane(place.priority),
+        seq: waiting.seq,
+        cost: waiting.share.cost,
+        enqueued_at: waiting.enqueued_at,
+    }
+}
+
+/// Whose turn it is, for somebody whose turn it is not.
+fn turn_of(waiting: &Waiting, turn: &Turn, in_group: bool) -> Reason {
+    let partition = waiting.execution_id.partition();
+    Reason::Turn {
+        holds: turn.own.slots,
+        weight: turn.own.weight.into(),
+        next_holds: turn.next.slots,
+        next_weight: turn.next.weight.into(),
+        next: Some(ExecutionId::new(partition, turn.seq)),
+        in_group,
+    }
+}
+
 fn explained(
     now: Millis,
     state: QueueState,
@@ -363,6 +412,7 @@ fn explained(
         at: time(now),
         waits_for: Vec::new(),
         next_time: None,
+        expires_at: None,
         position: None,
         is_about: false,
         order_key: None,
@@ -414,6 +464,7 @@ fn lack(
         ahead,
         holders: named,
         more_holders,
+        is_shared: false,
     }
 }
 

@@ -244,9 +244,11 @@ fn whose_turn_it_is_is_told() {
         weight: 1,
         next_holds: 1,
         next_weight: 3,
+        next: Some(id(5)),
+        in_group: false,
     };
     assert!(
-        matches!(&said.waits_for[..], [Reason::Limit(_), it] if *it == turn),
+        matches!(&said.waits_for[..], [Reason::Limit(lack), it] if *it == turn && lack.is_shared),
         "{said:?}"
     );
     // Two of a group of which one dear one is first: what is left is not for the other.
@@ -262,9 +264,16 @@ fn whose_turn_it_is_is_told() {
     }
     assert_eq!(granted(&mut queue), [1]);
     let said = queue.explain(9, id(3), "pool", None).unwrap();
-    assert!(
-        matches!(&said.waits_for[..], [Reason::GroupLimit(_)]),
-        "{said:?}"
+    let [
+        Reason::GroupLimit(lack),
+        Reason::Turn { next, in_group, .. },
+    ] = &said.waits_for[..]
+    else {
+        panic!("{said:?}");
+    };
+    assert_eq!(
+        (lack.is_shared, *next, *in_group),
+        (true, Some(id(2)), true)
     );
 }
 

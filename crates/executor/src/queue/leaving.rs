@@ -90,6 +90,13 @@ impl ActionQueue {
         self.held().mode.is_none().then_some(until)
     }
 
+    /// When somebody who waits has waited too long; of a queue that is held, and of one that has held a slot,
+    /// never.
+    pub(super) fn expires_at(&self, waiting: &Waiting) -> Option<Millis> {
+        let until = self.expiry_since(waiting.wait_counts_from()?);
+        self.held().mode.is_none().then_some(until)
+    }
+
     /// When somebody has waited too long that waits since then.
     fn expiry_since(&self, since: Millis) -> Millis {
         let since = since.max(self.held().waits_from);
@@ -125,6 +132,12 @@ impl ActionQueue {
             woken += 1;
         }
         woken
+    }
+
+    /// Until when somebody is delayed, if it is.
+    pub(crate) fn delayed_until(&self, seq: Seq) -> Option<Millis> {
+        let (.., until) = self.load.as_ref()?.delayed.find(seq)?;
+        Some(until)
     }
 
     /// Whether somebody delayed could be woken.

@@ -21,7 +21,7 @@ use attune_core::{Bug, Demand, Flow, GroupKey, Priority, Seq};
 use super::known::Known;
 use super::{Class, Group, Groups, Member, Place, Share, Together, are_both, fits};
 use crate::policy::QueueLimits;
-use crate::policy::flows::{Flows, Head, Holds};
+use crate::policy::flows::{Flows, Head, Turn};
 
 /// How a class stands among others.
 #[derive(Debug, Clone, Copy, Default)]
@@ -502,15 +502,18 @@ impl Groups {
         Some(fair.weights.of_flow(standing.flow))
     }
 
-    /// What the flow of a class holds, and what the one holds whose turn it is in its lane, where they
-    /// differ.
-    pub(crate) fn beside_first(
-        &self,
-        group: Group,
-        lane: Option<Priority>,
-    ) -> Option<(Holds, Holds)> {
+    /// The flow of a class beside the one whose turn it is in its lane; nothing where that is its own.
+    pub(crate) fn beside_first(&self, group: Group, lane: Option<Priority>) -> Option<Turn> {
         let fair = self.fair.as_ref()?;
-        fair.flows
-            .beside_first(lane?, fair.of.get(group.0 as usize)?.flow)
+        let flow = fair.of.get(group.0 as usize)?.flow;
+        fair.flows.beside_first(lane?, flow)
+    }
+
+    /// The same among those of its group, which share what room there is in that.
+    pub(crate) fn beside_first_in(&self, group: Group, lane: Option<Priority>) -> Option<Turn> {
+        let fair = self.fair.as_ref()?;
+        let flow = fair.of.get(group.0 as usize)?.flow;
+        let shared = self.together.get(&self.key_of(group)?)?.fair.as_ref()?;
+        shared.flows.beside_first(lane?, flow)
     }
 }

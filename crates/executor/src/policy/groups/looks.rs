@@ -137,17 +137,17 @@ impl Groups {
         groups.filter(move |group| *group != but)
     }
 
-    /// What those take together who wait before somebody in other groups with room, as far as there is room for
-    /// them in their groups; up to `max` groups are looked at, and up to `max` who wait.
-    pub(crate) fn ready_cost_before(
+    /// Who waits before somebody in other groups with room, as far as there is room for them in their groups:
+    /// how many, and what they take together; up to `max` groups are looked at, and up to `max` who wait.
+    pub(crate) fn ready_before(
         &self,
         limits: &QueueLimits,
         but: Group,
         me: &Member,
         max: usize,
-    ) -> u64 {
+    ) -> (u64, u64) {
         let place = me.key(limits.order);
-        let (mut cost, mut looks) = (0, max);
+        let (mut many, mut cost, mut looks) = (0, 0, max);
         for group in self.all_ready_before(limits, but, me, max) {
             let Some(class) = self.classes.get(group.0 as usize) else {
                 continue;
@@ -167,20 +167,10 @@ impl Groups {
                 }
                 used += u64::from(its_cost);
                 cost += u64::from(its_cost);
+                many += 1;
             }
         }
-        cost
-    }
-
-    /// How many groups with room, but for one, have their first before somebody; up to `max`.
-    pub(crate) fn ready_before(
-        &self,
-        limits: &QueueLimits,
-        but: Group,
-        me: &Member,
-        max: usize,
-    ) -> u64 {
-        self.all_ready_before(limits, but, me, max).count() as u64
+        (many, cost)
     }
 
     /// How many groups stand among those with room for their first.
