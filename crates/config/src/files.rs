@@ -5,6 +5,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
 
+use attune_core::nesting::check_nesting;
 use config::{File, FileFormat, Source as _};
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IgnoredAny, MapAccess, SeqAccess,
@@ -174,6 +175,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Value, LoadError> {
     {
         return Ok(Value::Null);
     }
+    check_nesting(text).map_err(syntax)?;
     // The parser of `config` copies what an alias stands for each time, so that some hundred bytes
     // of nested aliases would fill all memory. This one follows them without keeping anything.
     let walked = Walk(&Cell::new(0)).deserialize(yaml_serde::Deserializer::from_str(text));

@@ -8,6 +8,7 @@ pub mod explain;
 pub mod foreign;
 pub mod ids;
 pub mod input;
+pub mod nesting;
 pub mod network;
 pub mod operation;
 pub mod outcome;

@@ -1,5 +1,7 @@
 //! What is refused, and in which words.
 
+use std::time::Instant;
+
 use attune_config::{LoadError, Loader};
 
 use crate::{MAX_LENGTH_VARIABLE, YamlFile, problem, with_variable};
@@ -432,6 +434,16 @@ fn files_that_would_fill_the_memory_are_refused_with_their_name() {
             text.contains("alias") || text.contains("repetition"),
             "{text}"
         );
+    }
+    let deep = YamlFile::new(&"{a: ".repeat(200_000));
+    let (started, error) = (Instant::now(), Loader::new().file(Some(deep.path())).load());
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("more than 128 deep at line 1"), "{text}");
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    for key in ["<<", "\"<<\""] {
+        let merges = YamlFile::new(&format!("a: &a {{wiring: embedded}}\n{key}: *a\n"));
+        let error = Loader::new().file(Some(merges.path())).load().unwrap_err();
+        assert!(error.to_string().contains("<< (file"), "{error}");
     }
     let long = YamlFile::new(&format!("# {}\n", "x".repeat(1024 * 1024)));
     for (path, said) in [
