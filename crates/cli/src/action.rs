@@ -8,7 +8,8 @@ use attune_core::{ActionRef, Run};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::action_file::{self, FileAction, Place};
+use super::action_file::{self, FileAction};
+use super::documents::{self, Place};
 use super::http::{CallError, Http};
 use super::render::{Column, limit, one_line, or_dash, table};
 use super::{Connect, EXIT_CODES, Exit, Failure, NOBODY, Output, bounded};
@@ -24,7 +25,7 @@ pub struct ActionArguments {
 
 #[derive(Debug, Clone, Subcommand)]
 enum ActionCommand {
-    /// Create or change the actions of YAML files; a new limit takes effect on the live queue.
+    /// Create or change the actions of YAML or JSON files; a new limit takes effect on the live queue.
     #[command(after_help = EXIT_CODES)]
     Apply {
         /// Files, or folders whose *.yaml and *.yml files are applied in the order of their names.
@@ -67,7 +68,7 @@ pub(super) async fn execute(http: &Http, arguments: ActionArguments) -> Result<O
 fn read(paths: &[PathBuf]) -> Result<Vec<FileAction>, Failure> {
     let (mut actions, mut problems) = (Vec::new(), Vec::new());
     for path in paths {
-        let files = action_file::files(path).unwrap_or_else(|problem| {
+        let files = documents::files(path).unwrap_or_else(|problem| {
             problems.push(problem);
             Vec::new()
         });

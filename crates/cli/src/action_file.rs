@@ -1,13 +1,13 @@
-//! Action files: YAML, one document for each action.
+//! Action files: YAML or JSON, one document for each action.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use attune_core::ActionSpec;
 use attune_core::plain::plain;
 use attune_core::strict::{self, Strict};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use super::documents::{Place, documents};
 
 /// An action and where it is written.
 #[derive(Debug)]
@@ -16,51 +16,13 @@ pub(super) struct FileAction {
     pub(super) place: Place,
 }
 
-/// A document in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) file: PathBuf,
-    /// From 1; empty documents count.
-    pub(super) document: usize,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, document {}", self.file.display(), self.document)
-    }
-}
-
-/// The files that `path` stands for: itself, or every `*.yaml` and `*.yml` in it, sorted.
-pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let file = entry.map_err(failed)?.path();
-        let is_yaml = file
-            .extension()
-            .is_some_and(|it| it == "yaml" || it == "yml");
-        if is_yaml && file.is_file() {
-            found.push(file);
-        }
-    }
-    found.sort();
-    if found.is_empty() {
-        return Err(format!("{}: no *.yaml or *.yml file", path.display()));
-    }
-    Ok(found)
-}
-
 /// The actions of a file's text, and what is wrong with the documents that are none.
 pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
     let (documents, mut problems) = documents(file, text);
     let mut actions = Vec::new();
     for (document, place) in documents {
         match read(document) {
-            Ok(Some(spec)) => actions.push(FileAction { spec, place }),
-            Ok(None) => {}
+            Ok(spec) => actions.push(FileAction { spec, place }),
             Err(found) => {
                 problems.extend(found.iter().map(|problem| format!("{place}: {problem}")));
             }
@@ -69,52 +31,8 @@ pub(super) fn parse(file: &Path, text: &str) -> (Vec<FileAction>, Vec<String>) {
     (actions, problems)
 }
 
-/// The documents of a file's text and where they stand, up to the first that is no YAML.
-fn documents(file: &Path, text: &str) -> (Vec<(yaml_serde::Value, Place)>, Vec<String>) {
-    // Editors of some systems begin a file with this mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut documents = Vec::new();
-    for (index, document) in yaml_serde::Deserializer::from_str(text).enumerate() {
-        let place = Place {
-            file: file.to_owned(),
-            document: index + 1,
-        };
-        match yaml_serde::Value::deserialize(document) {
-            Ok(value) => documents.push((value, place)),
-            // What follows broken YAML cannot be told apart any more.
-            Err(error) => return (documents, vec![format!("{place}: {error}")]),
-        }
-    }
-    (documents, Vec::new())
-}
-
-/// The documents of a file's text as JSON, whatever they say, and what is wrong with those that are none.
-pub(super) fn parse_any(file: &Path, text: &str) -> (Vec<(Value, Place)>, Vec<String>) {
-    let (found, mut problems) = documents(file, text);
-    let mut values = Vec::new();
-    for (mut document, place) in found {
-        if document.is_null() {
-            continue;
-        }
-        let merged = document.apply_merge().map_err(|error| error.to_string());
-        match merged.and_then(|()| to_json(document, "")) {
-            Ok(value) => values.push((value, place)),
-            Err(problem) => problems.push(format!("{place}: {problem}")),
-        }
-    }
-    (values, problems)
-}
-
-/// The action in a document; `None` for an empty one. Else everything that is wrong with it.
-fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<String>> {
-    if document.is_null() {
-        return Ok(None);
-    }
-    document
-        .apply_merge()
-        .map_err(|error| vec![error.to_string()])?;
-    // By way of JSON, so that a file and an HTTP request mean the same and fail the same.
-    let mut value = to_json(document, "").map_err(|problem| vec![problem])?;
+/// The action in a document, or everything that is wrong with it.
+fn read(mut value: Value) -> Result<ActionSpec, Vec<String>> {
     if value.get("scope").is_some() && value.get("ref").is_none() {
         let words = "it is a policy document: `attune policy apply` takes it";
         return Err(vec![words.to_owned()]);
@@ -123,7 +41,7 @@ fn read(mut document: yaml_serde::Value) -> Result<Option<ActionSpec>, Vec<Strin
     let mut taken_out: Vec<String> = Vec::new();
     loop {
         let wrong = match judge(&value) {
-            Ok(spec) if problems.is_empty() => return Ok(Some(spec)),
+            Ok(spec) if problems.is_empty() => return Ok(spec),
             Ok(_) => return Err(problems),
             Err(wrong) => wrong,
         };
@@ -220,58 +138,6 @@ fn mend(value: &mut Value, place: &str) -> bool {
         }
     }
     true
-}
-
-/// The same value in JSON, which has fewer kinds of values.
-fn to_json(value: yaml_serde::Value, path: &str) -> Result<Value, String> {
-    use yaml_serde::Value as Yaml;
-    let at = |problem: &str| {
-        if path.is_empty() {
-            problem.to_owned()
-        } else {
-            format!("{path}: {problem}")
-        }
-    };
-    Ok(match value {
-        Yaml::Null => Value::Null,
-        Yaml::Bool(value) => Value::Bool(value),
-        Yaml::String(text) => Value::String(text),
-        Yaml::Number(number) => {
-            let number = number
-                .as_i64()
-                .map(serde_json::Number::from)
-                .or_else(|| number.as_u64().map(serde_json::Number::from))
-                .or_else(|| number.as_f64().and_then(serde_json::Number::from_f64));
-            Value::Number(number.ok_or_else(|| at("the number must be finite"))?)
-        }
-        Yaml::Sequence(items) => {
-            let items = items.into_iter().enumerate();
-            let items = items.map(|(index, item)| to_json(item, &join(path, &index.to_string())));
-            Value::Array(items.collect::<Result<_, _>>()?)
-        }
-        Yaml::Mapping(mapping) => {
-            let mut map = Map::new();
-            for (key, value) in mapping {
-                let Yaml::String(key) = key else {
-                    return Err(at("keys must be words; put quotes around this one"));
-                };
-                let value = to_json(value, &join(path, &key))?;
-                map.insert(key, value);
-            }
-            Value::Object(map)
-        }
-        Yaml::Tagged(tagged) => {
-            return Err(at(&format!("the tag {} has no meaning here", tagged.tag)));
-        }
-    })
-}
-
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{path}.{key}")
-    }
 }
 
 /// An action as a file that could be applied.
@@ -460,25 +326,5 @@ mod tests {
         for spec in ActionSpec::core_pack() {
             assert_eq!(parsed(&write(&spec)), (vec![spec], Vec::new()));
         }
-    }
-
-    #[test]
-    fn a_folder_stands_for_its_yaml_files() {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["b.yml", "a.yaml", "c.txt"] {
-            std::fs::write(folder.path().join(name), "").unwrap();
-        }
-        std::fs::create_dir(folder.path().join("d.yaml")).unwrap();
-        let found = files(folder.path()).unwrap();
-        let names: Vec<_> = found
-            .iter()
-            .map(|it| it.file_name().unwrap().to_owned())
-            .collect();
-        assert_eq!(names, ["a.yaml", "b.yml"]);
-        assert!(
-            files(&folder.path().join("x.yaml"))
-                .unwrap_err()
-                .contains("x.yaml")
-        );
     }
 }

@@ -12,6 +12,7 @@ mod batch_report;
 mod bounded;
 mod cluster;
 mod dead_letters;
+mod documents;
 mod events;
 mod executions;
 mod explain;
@@ -34,6 +35,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod waits;
+mod yaml;
 
 use std::process::ExitCode;
 use std::time::Duration;

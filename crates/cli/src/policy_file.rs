@@ -8,7 +8,7 @@ use attune_core::strict::{self, Strict};
 use attune_core::{PolicyDocument, PolicyTarget};
 use serde_json::Value;
 
-use super::action_file::{self, Place};
+use super::documents::{self, Place};
 use super::{Failure, bounded};
 
 /// Reads every file before anything is applied: a mistake in the last one must not leave the
@@ -17,7 +17,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
     let (mut documents, mut problems) = (Vec::new(), Vec::new());
     let mut seen: HashMap<PolicyTarget, Place> = HashMap::new();
     for path in paths {
-        let files = action_file::files(path).unwrap_or_else(|problem| {
+        let files = documents::files(path).unwrap_or_else(|problem| {
             problems.push(problem);
             Vec::new()
         });
@@ -29,7 +29,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
                     continue;
                 }
             };
-            let (found, wrong) = action_file::parse_any(&file, &text);
+            let (found, wrong) = documents::documents(&file, &text);
             problems.extend(wrong);
             for (value, place) in found {
                 match document(&value) {

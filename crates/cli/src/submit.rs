@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use attune_api_types::{Execution, Submitted};
+use attune_core::strict::Strict;
 use attune_core::{ActionRef, ExecutionId, Priority, RequestId, Source, Status, Submission};
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use reqwest::Method;
+use serde::Deserialize as _;
 use serde_json::value::RawValue;
 
 use super::http::{CallError, Http, IDEMPOTENCY_KEY};
@@ -171,8 +173,7 @@ fn parameters(whole: Option<&str>, single: &[String]) -> Result<Box<RawValue>, S
                     .map_err(|error| format!("--params @{file}: {error}"))?,
                 None => text.to_owned(),
             };
-            serde_json::from_str(&text)
-                .map_err(|error| format!("--params is not a JSON object: {error}"))?
+            object(&text).map_err(|error| format!("--params is not a JSON object: {error}"))?
         }
     };
     let mut seen = BTreeSet::new();
@@ -187,6 +188,13 @@ fn parameters(whole: Option<&str>, single: &[String]) -> Result<Box<RawValue>, S
         parameters.insert(key.to_owned(), value);
     }
     serde_json::value::to_raw_value(&parameters).map_err(|error| error.to_string())
+}
+
+/// The members of an object, each once.
+fn object(text: &str) -> serde_json::Result<BTreeMap<String, Box<RawValue>>> {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let members = BTreeMap::deserialize(Strict(&mut json))?;
+    json.end().map(|()| members)
 }
 
 fn split<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), String> {
@@ -483,6 +491,8 @@ mod tests {
             ("core.echo -p a=1 -p a=2", "given twice"),
             ("core.echo --label a=1 --label a=2", "given twice"),
             ("core.echo --params [1]", "not a JSON object"),
+            (r#"core.echo --params {"a":1,"a":2}"#, "duplicate field `a`"),
+            (r#"core.echo --params {"a":1}2"#, "trailing characters"),
             ("core.echo --params @/no/such/file", "/no/such/file"),
             ("core.echo --priority urgent", "urgent"),
             ("core.echo --label k=", "labels.k"),
