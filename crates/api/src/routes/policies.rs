@@ -406,7 +406,8 @@ pub(crate) async fn apply_many(
     params.end("dry_run")?;
     no_if_match(
         request.headers(),
-        "there are several documents: put each by itself",
+        "it is for the one document of a path; leave it out, or put that one by itself: `PUT \
+         /api/v1/policies/{scope}/{target}`",
     )?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let share = may_parse(&app, &body).await?;

@@ -22,6 +22,8 @@ async fn a_condition_that_is_not_looked_at_is_refused() {
         let refused = send(&api, method, path, Some("\"99\""), &body).await;
         assert_eq!(refused.status, 422, "{:?}", refused.body);
         assert_eq!(refused.body["error"]["field"], "If-Match");
+        let words = refused.body["error"]["message"].as_str().unwrap();
+        assert!(!words.contains("several"), "{words}");
     }
     let request = Request::builder()
         .method("PUT")
