@@ -416,11 +416,16 @@ async fn check_actions(
     asked: &Asked,
     specs: &BTreeMap<ActionRef, ActionSpec>,
 ) -> Result<(), ApiError> {
-    for spec in specs.values() {
-        let target = PolicyTarget::Action(spec.action_ref.clone());
-        let refusal = |reject| asked.refusal_of(&target, reject);
-        set.check(spec).map_err(refusal)?;
-    }
+    let given = |target: &PolicyTarget| asked.documents.iter().any(|(it, _)| it == target);
+    let refuse = |spec: &ActionSpec| {
+        let Some(conflict) = set.conflict(spec, given) else {
+            return Ok(());
+        };
+        // The document that says it, also where it is none of those that are given.
+        let own = || PolicyTarget::Action(spec.action_ref.clone());
+        Err(asked.refusal_of(&conflict.from.unwrap_or_else(own), conflict.reject))
+    };
+    specs.values().try_for_each(refuse)?;
     let documents = asked.documents.iter();
     let defaults: Vec<_> = documents
         .filter(|(target, _)| matches!(target, PolicyTarget::Global | PolicyTarget::Pack(_)))
@@ -440,22 +445,17 @@ async fn check_actions(
         for action in &actions {
             let spec = specs.get(&action.spec.action_ref).unwrap_or(&action.spec);
             packs.insert(spec.action_ref.pack().to_owned());
-            let covering = |(it, _): &&&(PolicyTarget, _)| it.covers(&spec.action_ref);
-            let mut covering = defaults.iter().filter(covering);
-            let Some((first, _)) = covering.next() else {
+            let mut targets = defaults.iter().map(|(target, _)| target);
+            if !targets.any(|target| target.covers(&spec.action_ref)) {
                 continue;
-            };
+            }
             // Others are served between two.
             tokio::task::yield_now().await;
             let says = json!([spec.action_ref.pack(), document_of(spec), spec.parameters]);
             if !checked.insert(keys.hash_one(says.to_string())) {
                 continue;
             }
-            set.check(spec).map_err(|reject| match covering.next() {
-                // What an action inherits of two does not say which of them it is from.
-                Some(_) => reject.into(),
-                None => asked.refusal_of(first, reject),
-            })?;
+            refuse(spec)?;
         }
     }
     for (target, content) in defaults {

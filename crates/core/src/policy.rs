@@ -1,5 +1,6 @@
 //! Policies: under which limits, and in which order, executions may start.
 
+mod conflict;
 mod demand;
 mod difference;
 mod document;
@@ -24,6 +25,7 @@ use crate::priority::Priority;
 use crate::reject::Reject;
 use places::{check_key, check_path, check_stored};
 
+pub use conflict::Conflict;
 pub use demand::{Demand, DemandRule, GroupKey};
 pub use difference::{FieldDifference, differences};
 pub use document::{

@@ -14,6 +14,7 @@ mod fake_cluster;
 mod fakes;
 mod harness;
 mod http;
+mod inherited;
 mod operations;
 mod operators;
 mod pauses;

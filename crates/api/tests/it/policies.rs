@@ -302,45 +302,6 @@ async fn many_are_applied_all_or_none_and_can_be_checked_before() {
 }
 
 #[tokio::test]
-async fn what_an_action_would_inherit_is_judged_on_both_ways() {
-    let api = Api::new();
-    api.fake.add_action("core.fifo", |spec| {
-        spec.policy.queue.ordering = Some(attune_core::policy::Ordering::Fifo);
-    });
-    let low = defaults(&json!({"priority": {"default": "low"}}));
-    let refused = api.put("/api/v1/policies/global", &low).await;
-    assert_eq!(refused.status, 422, "{:?}", refused.body);
-    assert_eq!(
-        refused.body["error"]["field"],
-        "action_defaults.priority.default"
-    );
-    let words = refused.body["error"]["message"].as_str().unwrap();
-    assert!(words.contains("core.fifo"), "{words}");
-    let refused = api
-        .put("/api/v1/policies/action/core.none", &json!({"policy": {}}))
-        .await;
-    assert_eq!(refused.body["error"]["field"], "target");
-    // And the other way round.
-    let other = Api::new();
-    other.fake.add_action("core.echo", |_| ());
-    assert_eq!(
-        other.put("/api/v1/policies/pack/core", &low).await.status,
-        200
-    );
-    let fifo = json!({"ref": "core.new", "run": {"builtin": "noop"}, "policy": {"queue": {"ordering": "fifo"}}});
-    let refused = other.put("/api/v1/actions/core.new", &fifo).await;
-    assert_eq!(refused.status, 422, "{:?}", refused.body);
-    assert_eq!(
-        refused.body["error"]["field"],
-        "action_defaults.priority.default"
-    );
-    let checked = other
-        .put("/api/v1/actions/core.new?check=true", &fifo)
-        .await;
-    assert_eq!(checked.status, 422);
-}
-
-#[tokio::test]
 async fn what_is_not_in_force_everywhere_says_so() {
     let api = Api::new();
     api.fake.with(|state| state.policies.late = 1);

@@ -7,15 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
-use super::document::under_defaults;
 use super::retry::{Backoff, TryEnd, TryEnds};
 use super::{
     ActionDefaults, ActionPolicy, Content, PolicyTarget, Priorities, QueueBounds, Retry, UserPolicy,
 };
 use crate::action::{ActionRef, ActionSpec, MAX_ATTEMPTS, OnWorkerLost};
-use crate::reject::Reject;
 
 /// Every document that is in force, but for those of actions, which stand in the actions themselves.
 /// There are few, and who has the whole set cannot miss a part of a change.
@@ -136,55 +132,6 @@ impl PolicySet {
             Some(behaviour) => spec.clone().with(behaviour),
             None => spec.clone(),
         }
-    }
-
-    /// Checks what an action has with what it inherits.
-    ///
-    /// # Errors
-    /// A [`Reject`] that names the action, the field and from where it is inherited.
-    pub fn check(&self, spec: &ActionSpec) -> Result<(), Reject> {
-        let Some(whole) = self.resolve(&spec.action_ref, &spec.behaviour()) else {
-            return Ok(());
-        };
-        let Err(reject) = whole.policy.check(spec.parameters.as_ref()) else {
-            return Ok(());
-        };
-        let field = reject.field.clone().unwrap_or_else(|| "policy".to_owned());
-        let (field, from) = match self.source_of(&spec.action_ref, &field) {
-            Some(target) => (under_defaults(&field), target.to_string()),
-            None => (field, "what it inherits".to_owned()),
-        };
-        let words = format!(
-            "with it the action `{}` would have a policy that cannot be ({from}): {}; change the action or \
-             the document",
-            spec.action_ref, reject.message
-        );
-        Err(Reject::field(field, words))
-    }
-
-    /// Which document says something about a field; the nearest, if several do.
-    #[must_use]
-    pub fn source_of(&self, action_ref: &ActionRef, field: &str) -> Option<PolicyTarget> {
-        let inner = field.strip_prefix("policy.").unwrap_or(field);
-        let says = |defaults: &ActionDefaults| {
-            let mut place = &serde_json::to_value(defaults).unwrap_or_default();
-            for part in inner.split('.') {
-                match place {
-                    Value::Object(members) => match members.get(part) {
-                        Some(member) => place = member,
-                        None => return false,
-                    },
-                    _ => return true,
-                }
-            }
-            true
-        };
-        let pack = self.packs.get(action_ref.pack());
-        if pack.is_some_and(says) {
-            return Some(PolicyTarget::Pack(action_ref.pack().to_owned()));
-        }
-        let global = self.global.as_ref();
-        global.is_some_and(says).then_some(PolicyTarget::Global)
     }
 }
 

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::action::{Builtin, Run};
-use crate::policy::OnLimit;
+use crate::policy::{Conflict, OnLimit};
 
 fn defaults(value: Value) -> ActionDefaults {
     serde_json::from_value(value).unwrap()
@@ -43,16 +43,6 @@ fn the_nearest_says_each_field() {
     let mut other = own.clone();
     other.action_ref = "other.pay".parse().unwrap();
     assert_eq!(set.in_force(&other).policy.queue.max_length, Some(9));
-    let source = |field| set.source_of(&own.action_ref, field);
-    assert_eq!(
-        source("policy.queue.max_length"),
-        Some(PolicyTarget::Pack("shop".into()))
-    );
-    assert_eq!(
-        source("policy.queue.timeout_seconds"),
-        Some(PolicyTarget::Global)
-    );
-    assert_eq!(source("policy.queue.on_full"), None);
 }
 
 #[test]
@@ -80,11 +70,111 @@ fn what_an_action_would_inherit_is_checked_with_it() {
     );
     for words in [
         "`shop.pay`",
-        "(global)",
+        "with `action_defaults.priority.default` of policy global the action",
+        "`action_defaults.priority.default` has no meaning with `policy.queue.ordering: fifo`",
         "change the action or the document",
     ] {
         assert!(reject.message.contains(words), "{reject}");
     }
+}
+
+/// What the action says itself is never said to be what is wrong, nor that it is inherited.
+#[test]
+fn a_conflict_is_of_the_document_that_says_the_field() {
+    let low = || json!({"priority": {"default": "low"}});
+    let fifo = || json!({"queue": {"ordering": "fifo"}});
+    let rules = |then: &str| json!([{"when": {"user": "ann"}, "then": then}]);
+    let (pack, global) = (
+        Some(PolicyTarget::Pack("shop".into())),
+        Some(PolicyTarget::Global),
+    );
+    let both =
+        "`action_defaults.priority.default` has no meaning with `action_defaults.queue.ordering";
+    for (own, of_pack, of_global, from, field, words) in [
+        (
+            low(),
+            Some(fifo()),
+            None,
+            pack.clone(),
+            "queue.ordering",
+            "`policy.priority.default` has no meaning",
+        ),
+        (
+            low(),
+            None,
+            Some(fifo()),
+            global.clone(),
+            "queue.ordering",
+            "of policy global the action `shop.pay`",
+        ),
+        // The action says the one field of the document itself.
+        (
+            low(),
+            Some(json!({"priority": {"default": "high"}, "queue": {"ordering": "fifo"}})),
+            None,
+            pack.clone(),
+            "queue.ordering",
+            "`policy.priority.default` has no meaning",
+        ),
+        // Two documents, of which neither alone is wrong.
+        (
+            json!({}),
+            Some(low()),
+            Some(fifo()),
+            pack.clone(),
+            "priority.default",
+            both,
+        ),
+        (
+            json!({}),
+            Some(fifo()),
+            Some(low()),
+            pack.clone(),
+            "queue.ordering",
+            "is of policy global",
+        ),
+        (
+            json!({"priority": {"max": "low"}}),
+            Some(json!({"priority": {"rules": rules("low")}})),
+            Some(json!({"priority": {"default": "high"}})),
+            global.clone(),
+            "priority.default",
+            "`policy.priority.max` low",
+        ),
+        (
+            json!({"priority": {"max": "low"}}),
+            None,
+            Some(json!({"priority": {"rules": rules("high")}})),
+            global.clone(),
+            "priority.rules.0.then",
+            "`action_defaults.priority.rules.0.then` is high",
+        ),
+        (
+            json!({"concurrency": {"limit": 1}, "queue": {"on_full": "drop_oldest"}}),
+            None,
+            Some(json!({"concurrency": {"on_limit": "cancel_running"}})),
+            global.clone(),
+            "concurrency.on_limit",
+            "`policy.queue.on_full: drop_oldest` does not go together with `action_defaults.concurrency.on_limit",
+        ),
+    ] {
+        let (set, spec) = (set(of_pack, of_global), spec(own));
+        let is_new = |target: &PolicyTarget| matches!(target, PolicyTarget::Pack(_));
+        let conflict = set.conflict(&spec, is_new).unwrap();
+        let Conflict { reject, from: of } = &conflict;
+        assert_eq!(of, &from, "{reject}");
+        assert_eq!(
+            reject.field,
+            Some(format!("action_defaults.{field}")),
+            "{reject}"
+        );
+        assert!(reject.message.contains(words), "{reject}");
+    }
+    // What is new is wrong, whichever of the two that is.
+    let set = set(Some(fifo()), Some(low()));
+    let is_new = |target: &PolicyTarget| *target == PolicyTarget::Global;
+    let conflict = set.conflict(&spec(json!({})), is_new).unwrap();
+    assert_eq!(conflict.from, global, "{conflict:?}");
 }
 
 #[test]
