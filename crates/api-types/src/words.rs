@@ -5,6 +5,7 @@ mod explained;
 mod fairness;
 mod policies;
 mod rates;
+mod shapes;
 mod told;
 mod tries;
 
@@ -24,6 +25,7 @@ pub use policies::{
     ActionDefaults, ConcurrencyDefaults, PolicyDocument, PolicyScope, RetryDefaults,
 };
 pub use rates::{Calendar, OnRate, Quota, RateLimit};
+pub use shapes::{Argv, Levels, Places, Weights, When};
 pub use told::EventName;
 pub use tries::{Backoff, Retry, TryEnd};
 
@@ -182,7 +184,7 @@ pub struct ActionSpec {
     pub on_worker_lost: Option<OnWorkerLost>,
     /// How often it may be tried in all: `policy.retry.max_attempts` where that is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, default = 3)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64, default = 3)]
     pub max_attempts: Option<u32>,
     /// Variables that its program sees beside those that the worker lets through.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -205,7 +207,7 @@ fn pool() -> String {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Run {
     /// A program and its arguments; never a shell line built from parameters.
-    Program(Vec<String>),
+    Program(Argv),
     /// Something the worker knows how to do itself.
     Builtin(Builtin),
 }
@@ -263,7 +265,7 @@ pub struct ActionPolicy {
     /// How many executions of one user may wait or hold a slot; the next is refused with
     /// `USER_LIMIT_REACHED`. What names no user is not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub per_user_limit: Option<u32>,
     /// How often executions may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -294,16 +296,16 @@ fn is_default(priority: &Priorities) -> bool {
 pub struct Concurrency {
     /// The limit; without one it is unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub limit: Option<u32>,
     /// By what executions are grouped: those with the same values share `group_limit`. Places in a
     /// submission: `user`, `group`, `labels.NAME` or `parameters.NAME`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 4)]
+    #[schema(value_type = Places)]
     pub group_by: Vec<String>,
     /// The limit of each group; not above `limit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub group_limit: Option<u32>,
     /// How much of the limits an execution takes; without it, 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -350,10 +352,10 @@ pub struct Cost {
     pub path: String,
     /// What it is where nothing is said.
     #[serde(default = "one")]
-    #[schema(minimum = 1, default = 1)]
+    #[schema(minimum = 1, maximum = 65_535, default = 1)]
     pub default: u16,
     /// The most that may be said; not above the lowest of the limits.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 65_535)]
     pub max: u16,
 }
 
@@ -367,11 +369,11 @@ fn one() -> u16 {
 pub struct QueueBounds {
     /// How many executions may wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub max_length: Option<u32>,
     /// How long an execution may wait, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub timeout_seconds: Option<u32>,
     /// By what executions stand in line; `priority` unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -387,7 +389,7 @@ pub struct QueueBounds {
 pub struct PriorityRule {
     /// What a submission must say, all of it: places, as in `concurrency.group_by`, `source` and `user.tier`,
     /// each with the value that must stand there, a list of which it must be one, or `{exists: true}`.
-    #[schema(value_type = Object)]
+    #[schema(value_type = When)]
     pub when: BTreeMap<String, Value>,
     /// The priority that it has then.
     pub then: Priority,

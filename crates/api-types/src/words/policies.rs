@@ -77,7 +77,7 @@ pub struct ConcurrencyDefaults {
 pub struct RetryDefaults {
     /// How often it may be tried in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub max_attempts: Option<u32>,
     /// Which ends of a try are tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,13 +3,15 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Places;
+
 /// At most so many starts in any so many seconds: a window that slides, so never twice as many around a
 /// full minute. A start is the grant of a slot, of a retry as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimit {
     /// How many may start.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub max_executions: u32,
     /// Within how many seconds.
     #[schema(minimum = 1, maximum = 2_678_400)]
@@ -17,7 +19,7 @@ pub struct RateLimit {
     /// For whom starts are counted: those that say the same in these places share the limit. Places as in
     /// `concurrency.group_by`; without any all executions of the action share it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 4)]
+    #[schema(value_type = Places)]
     pub by: Vec<String>,
     /// What becomes of who comes when the limit is used up; `wait` unless set.
     #[serde(default, skip_serializing_if = "OnRate::is_default")]
@@ -48,11 +50,11 @@ pub struct Quota {
     /// Of which window of the calendar, by UTC.
     pub per: Calendar,
     /// How many.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64)]
     pub max: u32,
     /// For whom they are counted, as in `rate_limit`; `source` as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 4)]
+    #[schema(value_type = Places)]
     pub by: Vec<String>,
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub struct Retry {
     /// How often it may be tried in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, default = 3)]
+    #[schema(minimum = 1, maximum = 2_147_483_647_i64, default = 3)]
     pub max_attempts: Option<u32>,
     /// Which ends of a try are tried again; all of them when it is left out, but for `worker_lost` with
     /// `on_worker_lost: fail`.

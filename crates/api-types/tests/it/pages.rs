@@ -203,11 +203,65 @@ fn the_action_page_and_its_schema_are_made_from_the_types() -> anyhow::Result<()
 #[test]
 fn the_policy_page_and_its_schema_are_made_from_the_types() -> anyhow::Result<()> {
     let mut schema = schema_of::<PolicyDocument>("A policy document of Attune")?;
+    schema["allOf"] = by_scope();
     keep_schema("docs/policy.schema.json", &schema)?;
     // The policy of an action has a page of its own.
     schema["properties"]["policy"] = json!({"type": "object",
         "description": schema["properties"]["policy"]["description"]});
     keep_table("docs/POLICIES.md", &schema)
+}
+
+/// What a document of each scope has, and what it cannot have; the types know no more than all that there is.
+fn by_scope() -> Value {
+    let object = || json!({"type": "object"});
+    let none = || json!({"type": "null"});
+    let scopes = [
+        (
+            "global",
+            json!(["action_defaults"]),
+            json!({
+                "target": false, "tier": false, "policy": none(), "action_defaults": object(),
+            }),
+        ),
+        (
+            "pack",
+            json!(["target", "action_defaults"]),
+            json!({
+                "target": {"pattern": "^[a-z0-9_-]+$", "maxLength": 126},
+                "tier": false, "policy": none(), "action_defaults": object(),
+            }),
+        ),
+        (
+            "action",
+            json!(["target", "policy"]),
+            json!({
+                "target": {"pattern": r"^[a-z0-9_-]+(\.[a-z0-9_-]+)+$", "maxLength": 128},
+                "tier": false, "policy": object(), "action_defaults": none(),
+            }),
+        ),
+        (
+            "user",
+            json!(["target"]),
+            json!({
+                "action_defaults": none(),
+                "policy": {
+                    "additionalProperties": false,
+                    "properties": {"priority": {
+                        "type": "object",
+                        "additionalProperties": false,
+                        "properties": {"max": true},
+                    }},
+                },
+            }),
+        ),
+    ];
+    let scopes = scopes.map(|(scope, required, properties)| {
+        json!({
+            "if": {"properties": {"scope": {"const": scope}}},
+            "then": {"required": required, "properties": properties},
+        })
+    });
+    json!(scopes)
 }
 
 fn keep_schema(name: &str, schema: &Value) -> anyhow::Result<()> {

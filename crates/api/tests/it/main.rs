@@ -19,6 +19,7 @@ mod operations;
 mod operators;
 mod pauses;
 mod policies;
+mod published;
 mod queues;
 mod recording;
 mod reference;
