@@ -1,7 +1,5 @@
 //! What is refused, and in which words.
 
-use std::time::Instant;
-
 use attune_config::{LoadError, Loader};
 
 use crate::{MAX_LENGTH_VARIABLE, YamlFile, problem, with_variable};
@@ -436,10 +434,9 @@ fn files_that_would_fill_the_memory_are_refused_with_their_name() {
         );
     }
     let deep = YamlFile::new(&"{a: ".repeat(200_000));
-    let (started, error) = (Instant::now(), Loader::new().file(Some(deep.path())).load());
+    let error = Loader::new().file(Some(deep.path())).load();
     let text = error.unwrap_err().to_string();
-    assert!(text.contains("more than 128 deep at line 1"), "{text}");
-    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    assert!(text.contains("4096 brackets are open at line 1"), "{text}");
     for key in ["<<", "\"<<\""] {
         let merges = YamlFile::new(&format!("a: &a {{wiring: embedded}}\n{key}: *a\n"));
         let error = Loader::new().file(Some(merges.path())).load().unwrap_err();
