@@ -11,6 +11,7 @@ mod path;
 mod places;
 mod priorities;
 mod rates;
+mod reach;
 mod refused;
 mod resolve;
 mod retry;
@@ -188,6 +189,13 @@ impl ActionPolicy {
     /// # Errors
     /// A [`Reject`] that names the field, its problem and what would be right.
     pub fn check(&self, parameters: Option<&Value>) -> Result<(), Reject> {
+        self.check_inherited(parameters)?;
+        reach::check_reached(&self.priority.rules)
+    }
+
+    /// As [`check`](Self::check), where the rules of priorities are those of a document: whether each of them is
+    /// reached was checked with it.
+    fn check_inherited(&self, parameters: Option<&Value>) -> Result<(), Reject> {
         let settings = "that of the executor's settings";
         self.check_stored()?;
         self.concurrency.check(parameters)?;

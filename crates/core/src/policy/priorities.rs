@@ -1,6 +1,6 @@
 //! Which priority an execution has, and what that is worth.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -127,7 +127,7 @@ impl Test {
         }
     }
 
-    fn values(&self) -> &[Value] {
+    pub(super) fn values(&self) -> &[Value] {
         match self {
             Self::Exists(_) => &[],
             Self::Equals(value) => std::slice::from_ref(value),
@@ -155,60 +155,6 @@ impl Test {
         let mut values = self.values().iter();
         let wrong = values.find(|value| !could(value));
         wrong.map(|value| (value, what))
-    }
-}
-
-/// Whom a rule is for. Each value has a number, the same wherever it stands: a hundred rules with thousands of
-/// values are compared with each other, for each action that inherits them.
-struct Reach<'a>(BTreeMap<&'a Path, Fits>);
-
-/// What fits a test.
-enum Fits {
-    /// Whatever stands there, or nothing.
-    Exists(bool),
-    /// One of these values, by rising numbers.
-    Values(Vec<usize>),
-}
-
-impl<'a> Reach<'a> {
-    fn of(rule: &'a PriorityRule, numbers: &mut HashMap<String, usize>) -> Self {
-        let tests = rule.when.iter().map(|(path, test)| match test {
-            Test::Exists(wanted) => (path, Fits::Exists(wanted.exists)),
-            _ => {
-                let values = test.values().iter();
-                let mut fitting: Vec<usize> = values
-                    .map(|value| {
-                        let next = numbers.len();
-                        *numbers.entry(value.to_string()).or_insert(next)
-                    })
-                    .collect();
-                fitting.sort_unstable();
-                fitting.dedup();
-                (path, Fits::Values(fitting))
-            }
-        });
-        Self(tests.collect())
-    }
-
-    /// Whether it has all that another has.
-    fn covers(&self, other: &Self) -> bool {
-        let mut tests = self.0.iter();
-        tests.all(|(path, fits)| other.0.get(path).is_some_and(|other| fits.covers(other)))
-    }
-}
-
-impl Fits {
-    fn covers(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Exists(wanted), Self::Exists(other)) => wanted == other,
-            (Self::Exists(wanted), Self::Values(_)) => *wanted,
-            (Self::Values(_), Self::Exists(_)) => false,
-            (Self::Values(all), Self::Values(some)) => {
-                let mut all = all.iter();
-                // Both rise, so what was passed is not looked for again.
-                some.iter().all(|value| all.any(|it| it == value))
-            }
-        }
     }
 }
 
@@ -243,6 +189,7 @@ impl Priorities {
         self.max.map_or(wanted, |max| wanted.max(max))
     }
 
+    /// Checks all but whether each rule is reached.
     pub(super) fn check(&self, is_fifo: bool, parameters: Option<&Value>) -> Result<(), Reject> {
         if let (Some(default), Some(max)) = (self.default, self.max)
             && default < max
@@ -283,19 +230,8 @@ impl Priorities {
             );
             return Err(Reject::field(field, words));
         }
-        let (mut reaches, mut numbers) = (Vec::new(), HashMap::new());
         for (number, rule) in self.rules.iter().enumerate() {
             self.check_rule(number, rule, parameters)?;
-            let reach = Reach::of(rule, &mut numbers);
-            if let Some(before) = reaches.iter().position(|it: &Reach| it.covers(&reach)) {
-                let field = format!("{field}.{number}");
-                let words = format!(
-                    "`{field}` is never reached: whatever it is for is rule {before}'s already; put it \
-                     before that one or leave it out"
-                );
-                return Err(Reject::field(format!("{field}.when"), words));
-            }
-            reaches.push(reach);
         }
         let places = self.rules.iter().flat_map(|rule| rule.when.keys());
         let places: BTreeSet<_> = places
@@ -369,9 +305,17 @@ impl Priorities {
 mod tests {
     use super::*;
     use crate::Submission;
+    use crate::policy::reach::check_reached;
 
     fn priorities(text: &str) -> Priorities {
         serde_json::from_str(text).unwrap()
+    }
+
+    /// As a policy checks them.
+    fn check(text: &str, is_fifo: bool, parameters: Option<&Value>) -> Result<(), Reject> {
+        let priorities = priorities(text);
+        priorities.check(is_fifo, parameters)?;
+        check_reached(&priorities.rules)
     }
 
     #[test]
@@ -491,7 +435,7 @@ mod tests {
             ),
         ] {
             let schema = serde_json::json!({"properties": {"y": {}}});
-            let reject = priorities(&text).check(false, Some(&schema)).unwrap_err();
+            let reject = check(&text, false, Some(&schema)).unwrap_err();
             assert_eq!(
                 reject.field,
                 Some(format!("policy.priority.{field}")),
@@ -509,7 +453,7 @@ mod tests {
             r#"{"parameters.y": {"exist": true}}"#,
         ] {
             let text = format!(r#"{{"rules": [{}]}}"#, rule(when, "low"));
-            let reject = priorities(&text).check(false, None).unwrap_err();
+            let reject = check(&text, false, None).unwrap_err();
             assert_eq!(
                 reject.field.as_deref(),
                 Some("policy.priority.rules.0.when"),
@@ -521,13 +465,13 @@ mod tests {
             r#"{{"rules": [{}, {user}]}}"#,
             rule(r#"{"user": "bob"}"#, "low")
         );
-        assert_eq!(priorities(&wider).check(false, None), Ok(()));
+        assert_eq!(check(&wider, false, None), Ok(()));
         for (text, field) in [
             (r#"{"default": "low"}"#.to_owned(), "default"),
             (r#"{"max": "low"}"#.to_owned(), "max"),
             (format!(r#"{{"rules": [{user}]}}"#), "rules"),
         ] {
-            let reject = priorities(&text).check(true, None).unwrap_err();
+            let reject = check(&text, true, None).unwrap_err();
             assert_eq!(
                 reject.field,
                 Some(format!("policy.priority.{field}")),
