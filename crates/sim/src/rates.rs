@@ -82,13 +82,16 @@ impl Starts {
 struct Start {
     /// When it was stored.
     at: Time,
-    /// The same by the clock of the store, which may have been far ahead: an owner that goes on from there
-    /// takes it for so much younger.
-    by_store: Time,
+    /// The same by the clock of the store or by what its owner wrote down, either of which may have been far
+    /// ahead: an owner that goes on from there takes it for so much younger.
+    latest: Time,
     user: Option<u8>,
     /// The furthest that any clock by which it may be counted was behind since: a later owner that knows
     /// the time better takes it for so much older.
     behind: Time,
+    /// The furthest that any such clock was ahead since: that owner takes it for so much older, and does not hand
+    /// it on when its window is over by then.
+    ahead: Time,
 }
 
 /// What was stored.
@@ -169,7 +172,10 @@ impl World {
         let behind = owner.map_or(behind, |owner| behind.min(self.ahead(owner)));
         for starts in self.rates.starts.values_mut() {
             let starts = starts.iter_mut();
-            starts.for_each(|start| start.behind = start.behind.min(behind));
+            starts.for_each(|start| {
+                start.behind = start.behind.min(behind);
+                start.ahead = start.ahead.max(written.ahead);
+            });
         }
         let facts = written.commit.decided.iter().flat_map(|it| &it.facts);
         for fact in facts.cloned().collect::<Vec<_>>() {
@@ -178,7 +184,10 @@ impl World {
                     execution_id,
                     action_id,
                     ..
-                } => self.judge_start(execution_id, action_id, written.ahead, behind),
+                } => {
+                    let stamp = written.commit.batch.at - WALL;
+                    self.judge_start((execution_id, action_id), stamp, (written.ahead, behind))
+                }
                 Fact::Accepted {
                     action_id,
                     request_id,
@@ -212,10 +221,9 @@ impl World {
 
     fn judge_start(
         &mut self,
-        execution: ExecutionId,
-        action: ActionId,
-        ahead: Time,
-        behind: Time,
+        (execution, action): (ExecutionId, ActionId),
+        stamp: Time,
+        (ahead, behind): (Time, Time),
     ) -> Option<String> {
         let number = usize::try_from(action.0 - 1).unwrap_or(0);
         let limits = self.plan.actions[number].starts;
@@ -225,18 +233,19 @@ impl World {
         let row = self.store.active.get(&execution)?;
         let user = Words::of(row.request).user();
         let now = self.now;
-        let by_store = self.store_now();
+        let latest = self.store_now().max(stamp);
         let starts = self.rates.starts.entry(action).or_default();
         starts.push(Start {
             at: now,
-            by_store,
+            latest,
             user,
             behind,
+            ahead,
         });
         self.seen.counted_starts += 1;
         let within = |window: Time, of: Option<Option<u8>>| {
             let starts = starts.iter().filter(|start| {
-                let unsure = (ahead - start.behind).max(0);
+                let unsure = (ahead.max(start.ahead) - start.behind).max(0);
                 start.at > now - (window - unsure) && of.is_none_or(|of| of == start.user)
             });
             starts.count()
@@ -307,7 +316,7 @@ impl World {
                 let starts = starts
                     .into_iter()
                     .flatten()
-                    .filter(|start| start.at.max(start.by_store) > since)
+                    .filter(|start| start.at.max(start.latest) > since)
                     .filter(|start| !limits.by_user || start.user == said);
                 limits.rejects && starts.count() >= max as usize
             }),
