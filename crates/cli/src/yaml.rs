@@ -1,6 +1,7 @@
 //! Reading YAML: into a tree of its own, because that of the parser's crate does not tell a key in quotes from
 //! one without, and `<<` without quotes is no key but says what else an object has.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt;
 
@@ -10,6 +11,9 @@ use serde::de::{
     VariantAccess as _, Visitor,
 };
 use serde_json::{Map, Number, Value};
+
+/// So many values may a text have, with what its aliases stand for: a few kilobytes can stand for millions.
+const MAX_VALUES: usize = 500_000;
 
 /// What a document says.
 #[derive(Debug, Clone)]
@@ -42,9 +46,9 @@ pub(super) fn documents(text: &str) -> Vec<Result<Tree, String>> {
     if let Err(problem) = check_nesting(text) {
         return vec![Err(problem)];
     }
-    let mut found = Vec::new();
+    let (mut found, left) = (Vec::new(), Cell::new(MAX_VALUES));
     for document in yaml_serde::Deserializer::from_str(text) {
-        let tree = Reader { text }.deserialize(document);
+        let tree = Reader { text, left: &left }.deserialize(document);
         let is_broken = tree.is_err();
         found.push(tree.map_err(|error| error.to_string()));
         if is_broken {
@@ -134,12 +138,20 @@ fn join(path: &str, key: &str) -> String {
 #[derive(Clone, Copy)]
 struct Reader<'t> {
     text: &'t str,
+    /// How many values may still come, those of aliases among them.
+    left: &'t Cell<usize>,
 }
 
 impl<'t> DeserializeSeed<'t> for Reader<'t> {
     type Value = Tree;
 
     fn deserialize<D: Deserializer<'t>>(self, from: D) -> Result<Tree, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            return Err(Error::custom(format_args!(
+                "more than {MAX_VALUES} values, with what aliases stand for"
+            )));
+        };
+        self.left.set(left);
         from.deserialize_any(self)
     }
 }
@@ -323,7 +335,6 @@ impl<'t> Visitor<'t> for KeyReader<'t> {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize as _;
     use serde_json::json;
 
     use super::*;
@@ -384,6 +395,14 @@ mod tests {
             let error = json(text).unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn what_aliases_stand_for_is_bounded() {
+        let keys: String = (0..1_000).map(|n| format!("k{n}: 1, ")).collect();
+        let members: String = (0..1_000).map(|n| format!("m{n}: {{<<: *b}}\n")).collect();
+        let error = json(&format!("b: &b {{{keys}}}\n{members}")).unwrap_err();
+        assert!(error.contains("more than 500000 values"), "{error}");
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 /// Whether a letter steers a terminal (control characters, among them those that begin its
-/// commands) or turns the direction of what follows. Line ends and tabs do not count.
+/// commands), turns the direction of what follows, or is not seen at all, so that two names look
+/// alike. Line ends and tabs do not count, nor do those that join letters.
 #[must_use]
 pub fn steers(letter: char) -> bool {
     let turns = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let breaks = matches!(letter, '\u{2028}' | '\u{2029}');
-    turns || breaks || (letter.is_control() && !matches!(letter, '\n' | '\t'))
+    let hides = matches!(letter, '\u{ad}' | '\u{200b}' | '\u{2060}'..='\u{2064}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    turns || breaks || hides || (letter.is_control() && !matches!(letter, '\n' | '\t'))
 }
 
 /// What a terminal may be shown of a text: what [`steers`] stands there as JSON writes it,

@@ -8,7 +8,7 @@ use attune_api_types::{
     ErrorBody, OperationFilter, OperationList, OperationName, OperationPreview, OperationRequest,
     OperationState, OperationView,
 };
-use attune_core::input::{check_required_text, check_text};
+use attune_core::input::check_text;
 use attune_core::{ActionRef, OperationId, OperationKind, RequestId};
 use attune_record::{OperationAsked, OperationTold, Record, now_ns};
 use attune_store::{MAX_OPEN_OPERATIONS, NewOperation, OperationRecord};
@@ -152,7 +152,7 @@ async fn asked(app: &App, request: Request) -> Result<NewOperation, ApiError> {
     let who = asked.who.clone().unwrap_or_else(|| NOBODY.to_owned());
     check_text("who", &who)?;
     if let Some(reason) = &asked.reason {
-        check_required_text("reason", reason)?;
+        check_text("reason", reason)?;
     }
     let kind = kind_of(&asked)?;
     let filter = filter_of(asked.filter)?;

@@ -2,7 +2,7 @@
 
 use attune_api_types::{ErrorBody, InForce, PauseApplied, PauseList, PauseRequest, PauseView};
 use attune_commands::ClientError;
-use attune_core::input::{check_required_text, check_text};
+use attune_core::input::check_text;
 use attune_core::{ActionRef, PartitionId, PauseMode, PauseTarget, Reject, RequestId};
 use attune_record::{Record, now_ns};
 use attune_store::{MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet};
@@ -143,7 +143,7 @@ async fn change(
     let who = who.unwrap_or_else(|| NOBODY.to_owned());
     check_text("who", &who)?;
     if let Some(reason) = &reason {
-        check_required_text("reason", reason)?;
+        check_text("reason", reason)?;
     }
     let change = PauseChange {
         request_id: RequestId::fresh(),

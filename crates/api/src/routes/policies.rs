@@ -5,7 +5,7 @@ mod change;
 use attune_api_types::{
     ErrorBody, PolicyApplied, PolicyList, PolicyRequest, PolicyShown, PolicyVersions, words,
 };
-use attune_core::input::{check_required_text, check_text};
+use attune_core::input::check_text;
 use attune_core::{PolicyDocument, PolicyScope, PolicyTarget};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
@@ -465,7 +465,7 @@ fn asked_by(uri: &Uri) -> Result<AskedBy, ApiError> {
 fn check_words(who: &str, reason: Option<&str>) -> Result<(), ApiError> {
     check_text("who", who)?;
     if let Some(reason) = reason {
-        check_required_text("reason", reason)?;
+        check_text("reason", reason)?;
     }
     Ok(())
 }
