@@ -1,8 +1,8 @@
 //! `attune explain ID`.
 
 use attune_api_types::{Execution, ExplainState, ExplainView};
-use attune_core::ExecutionId;
 use attune_core::explain::{Lack, Reason};
+use attune_core::{ExecutionId, Status};
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 
@@ -29,17 +29,36 @@ pub(super) async fn execute(http: &Http, arguments: ExplainArguments) -> Result<
     // What its queue does not know: that it cannot be seen is no reason to say nothing.
     let path = format!("/executions/{}", arguments.id);
     let record: Option<Execution> = http.get(&path, &[]).await.ok();
-    let (mut error, mut trouble) = (None, None);
+    let (mut view, mut beside) = (view, Beside::default());
     if let Some(record) = record {
-        trouble = waits::troubles(http, &record).await;
-        error = record.error;
+        match record.status {
+            // Its queue has done its part: who works says more.
+            Status::Requested => {
+                view.waits = waits::remarks(http, &record)
+                    .await
+                    .waits
+                    .unwrap_or(view.waits)
+            }
+            _ => beside.trouble = waits::troubles(http, &record).await,
+        }
+        (beside.error, beside.last_error) = (record.error, record.last_error);
     }
-    Ok(Output::text(text(&view, error, trouble)))
+    Ok(Output::text(text(&view, beside)))
 }
 
-/// A line for each thing that is said, why it has ended if it has, what else is wrong, and a table for the
-/// holders of each limit.
-fn text(view: &ExplainView, error: Option<String>, trouble: Option<String>) -> String {
+/// What its queue does not say of it.
+#[derive(Debug, Default)]
+struct Beside {
+    /// Why it has ended.
+    error: Option<String>,
+    /// Why its last try has.
+    last_error: Option<String>,
+    /// What is wrong with who would run it, or does.
+    trouble: Option<String>,
+}
+
+/// A line for each thing that is said, and a table for the holders of each limit.
+fn text(view: &ExplainView, beside: Beside) -> String {
     let time = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
     let about = if view.is_about { "about " } else { "" };
     let position = view.position.map(|before| match before {
@@ -61,10 +80,14 @@ fn text(view: &ExplainView, error: Option<String>, trouble: Option<String>) -> S
         ("action", Some(view.action_ref.clone())),
         ("status", Some(view.status.to_string())),
         ("waits", Some(view.waits.clone())),
-        ("error", error),
-        ("trouble", trouble),
+        ("error", beside.error),
+        ("last error", beside.last_error),
+        ("trouble", beside.trouble),
         ("held", pauses::of_queue(&view.pauses, 1).filter(|_| !over)),
-        ("not before", view.next_time.map(from_now)),
+        (
+            "not before",
+            view.next_time.filter(|at| *at > view.at).map(from_now),
+        ),
         ("position", position),
         ("order", order),
         ("starts", view.starts.clone()),
@@ -89,6 +112,9 @@ fn text(view: &ExplainView, error: Option<String>, trouble: Option<String>) -> S
             Reason::GroupLimit(lack) => ("the room of its group", lack),
             _ => continue,
         };
+        if lack.holders.is_empty() {
+            continue;
+        }
         text.push_str(&format!(
             "\nwho holds {name}:\n{}\n",
             holders(lack, view.at)
@@ -122,7 +148,7 @@ fn holders(lack: &Lack, now: DateTime<Utc>) -> String {
 #[cfg(test)]
 mod tests {
     use attune_core::explain::{LimitHolder, OrderKey};
-    use attune_core::{Attempt, Priority, Seq, Status};
+    use attune_core::{Attempt, Priority, Seq};
     use chrono::TimeDelta;
 
     use super::*;
@@ -185,7 +211,10 @@ mod tests {
                         execution  attempt  takes  held for\n        \
                         5        1      1      3.0s\n\
                         (and 1 more)\n";
-        let trouble = "no worker of its pool \"gpu\" is alive".to_owned();
-        assert_eq!(text(&view, None, Some(trouble)), expected);
+        let beside = Beside {
+            trouble: Some("no worker of its pool \"gpu\" is alive".to_owned()),
+            ..Beside::default()
+        };
+        assert_eq!(text(&view, beside), expected);
     }
 }

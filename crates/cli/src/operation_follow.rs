@@ -20,6 +20,8 @@ const TOLD_AFTER: Duration = Duration::from_secs(3);
 const LAST_LOOK: Duration = Duration::from_millis(500);
 /// How long finding out who is missing may take.
 const REMARKS: Duration = Duration::from_secs(1);
+/// How much longer than the wait the first answer may take.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
 /// How wide the bar is.
 const BAR: usize = 30;
 
@@ -40,8 +42,13 @@ impl Patience {
         }
     }
 
-    fn is_over(self) -> bool {
+    pub(super) fn is_over(self) -> bool {
         Instant::now() >= self.until
+    }
+
+    /// When whoever asks for something gives up on the answer: the server takes its time for the first.
+    pub(super) fn for_the_first_answer(self) -> Instant {
+        self.until + FIRST_ANSWER
     }
 }
 
@@ -80,11 +87,12 @@ pub(super) async fn to_its_end(
         match look(http, &now, patience).await {
             Ok(later) => now = later,
             Err(error @ CallError::Refused(_)) => return Err(error.into()),
-            // It goes on without anybody who looks.
-            Err(error) => {
+            // It goes on without anybody who looks, and may be seen again in a moment.
+            Err(error) if patience.is_over() => {
                 bar.end();
                 return Err(Failure::unknown(cannot_be_seen(&now, &error)));
             }
+            Err(_) => {}
         }
     }
     bar.end();

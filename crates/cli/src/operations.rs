@@ -12,6 +12,7 @@ use attune_api_types::{
 use attune_core::{ActionRef, ExecutionId, PauseTarget, Priority, RequestId};
 use clap::Args;
 use reqwest::Method;
+use tokio::time::timeout_at;
 
 use super::http::{CallError, Http};
 use super::operation_follow::{self, Followed, Patience};
@@ -253,7 +254,10 @@ async fn run(
         return Ok(if json {
             Output::json(&preview)
         } else {
-            Output::text(format!("{} executions would be touched", preview.matched))
+            Output::text(match preview.matched {
+                1 => "1 execution would be touched".to_owned(),
+                many => format!("{many} executions would be touched"),
+            })
         });
     }
     let patience = Patience::of(how.wait.unwrap_or(WAIT_SECONDS));
@@ -261,7 +265,7 @@ async fn run(
         true => Some(http.send::<OperationPreview>(preview).await?.matched),
         false => None,
     };
-    let begun = begin(http, &request).await?;
+    let begun = begin(http, &request, patience).await?;
     let followed = operation_follow::to_its_end(http, begun, patience, expected).await?;
     Ok(told(&followed, json))
 }
@@ -311,16 +315,29 @@ fn nobody_waits(operation: &OperationView, named: usize) -> String {
 }
 
 /// Asks for it, again under the same request id where the answer got lost.
-async fn begin(http: &Http, request: &OperationRequest) -> Result<OperationView, CallError> {
+async fn begin(
+    http: &Http,
+    request: &OperationRequest,
+    patience: Patience,
+) -> Result<OperationView, Failure> {
     let mut tries = 0;
     loop {
         tries += 1;
         let asked = http.request(Method::POST, "/operations").json(request);
-        match http.send(asked).await {
-            Err(CallError::Unknown(_) | CallError::Unavailable(_)) if tries < TRIES => {
+        let answer = timeout_at(patience.for_the_first_answer(), http.send(asked)).await;
+        let Ok(answer) = answer else {
+            return Err(Failure::unknown(
+                "no answer in time: it may have begun, and goes on then (`attune operations list`)"
+                    .to_owned(),
+            ));
+        };
+        match answer {
+            Err(CallError::Unknown(_) | CallError::Unavailable(_))
+                if tries < TRIES && !patience.is_over() =>
+            {
                 tokio::time::sleep(PAUSE).await;
             }
-            outcome => return outcome,
+            outcome => return Ok(outcome?),
         }
     }
 }

@@ -89,7 +89,7 @@ pub(super) async fn remarks(http: &Http, record: &Execution) -> Remarks {
 /// What is wrong beside its queue with an execution that has not ended: with who would run it, or runs it.
 pub(super) async fn troubles(http: &Http, record: &Execution) -> Option<String> {
     match record.status {
-        Status::Queued | Status::Requested => {
+        Status::Queued => {
             let action: ActionView = http
                 .get(&format!("/actions/{}", record.action_ref), &[])
                 .await

@@ -118,8 +118,7 @@ pub enum Reason {
     Rate {
         /// That time.
         until: DateTime<Utc>,
-        /// How many wait before it for the same rate; where starts are counted by a key, those of its own
-        /// group.
+        /// How many go before it for the same rate, those among them that keep their slots until their next try.
         #[serde(default, skip_serializing_if = "is_zero")]
         ahead: u64,
     },
@@ -160,7 +159,7 @@ pub struct Lack {
     /// How many wait before it that take of the same limit first: those who lack room in a group of their own
     /// are not among them.
     pub ahead: u64,
-    /// Slots are shared: only those of its own flow are counted in `ahead`.
+    /// Slots are shared: those of its own flow are counted in `ahead`, and those of higher priority.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_shared: bool,
     /// Who holds it, at most [`MAX_HOLDERS`] of them, by rising id.
@@ -361,7 +360,7 @@ impl Reason {
                 let of = if *in_group { " in its group" } else { "" };
                 let who = next.map_or(String::new(), |id| format!(" (execution {id})"));
                 format!(
-                    "for its turn{of}: its flow holds {holds} with weight {weight}, and the one that is \
+                    "for its turn{of} among those of its priority: its flow holds {holds} with weight {weight}, and the one that is \
                      next{who} {next_holds} with weight {next_weight}"
                 )
             }
@@ -389,7 +388,11 @@ impl Lack {
             cost => format!(", it takes {cost}"),
         };
         let ahead = match self.is_shared {
-            true => before_it(self.ahead, " of its flow", "it is the next of its flow"),
+            true => before_it(
+                self.ahead,
+                " of its flow or of higher priority",
+                "it is the next of its flow",
+            ),
             false => before_it(self.ahead, of, next),
         };
         format!("{taken}{takes}, {ahead}")

@@ -40,7 +40,7 @@ fn every_reason_is_said_in_words() {
                 is_shared: true,
                 ..lack(5, 1, 1)
             }),
-            "for room in its group: 5 of 5 are taken, 1 of its flow waits before it",
+            "for room in its group: 5 of 5 are taken, 1 of its flow or of higher priority waits before it",
         ),
         (
             Reason::Rate { until, ahead: 2 },
@@ -67,7 +67,7 @@ fn every_reason_is_said_in_words() {
                 next: Some(ExecutionId(7)),
                 in_group: true,
             },
-            "for its turn in its group: its flow holds 3 with weight 1, and the one that is next \
+            "for its turn in its group among those of its priority: its flow holds 3 with weight 1, and the one that is next \
              (execution 7) 2 with weight 4",
         ),
     ] {

@@ -54,8 +54,8 @@ pub enum Reason {
     Rate {
         /// That time.
         until: DateTime<Utc>,
-        /// How many wait before it for the same rate; where starts are counted by a key, those of its own
-        /// group. Absent where nobody does.
+        /// How many go before it for the same rate, those among them that keep their slots until their next try.
+        /// Absent where nobody does.
         #[serde(default, skip_serializing_if = "is_zero")]
         ahead: u64,
     },
@@ -98,7 +98,8 @@ pub struct Lack {
     /// How many wait before it that take of the same limit first: those who lack room in a group of their own
     /// are not among them.
     pub ahead: u64,
-    /// Slots are shared: only those of its own flow are counted in `ahead`. Absent where they are not.
+    /// Slots are shared: those of its own flow are counted in `ahead`, and those of higher priority. Absent
+    /// where they are not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_shared: bool,
     /// Who holds it, by rising id; at most 20.

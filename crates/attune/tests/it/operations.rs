@@ -198,7 +198,7 @@ async fn cleared(system: &System) -> anyhow::Result<()> {
     let number = kept.to_string();
     let count = ["executions", "cancel", &number, "--dry-run"];
     let text = attune(system, 0, &count).await?;
-    ensure!(text.contains("1 executions would be touched"), "{text}");
+    ensure!(text.contains("1 execution would be touched"), "{text}");
     let text = attune(
         system,
         0,

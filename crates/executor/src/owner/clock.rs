@@ -177,27 +177,19 @@ impl StoreClock {
         if drift.abs() > DRIFT {
             return self.is_news(drift).map(Finding::Drift);
         }
-        if drift < 0 && !Bug::ClockStaysAhead.is_planted() {
-            let left = self.ahead.map_or(0, |ahead| ahead.left(shown.answered));
-            let (since, by) = (shown.answered, least - new_least + left);
-            self.ahead = Some(Ahead { since, by });
-            self.anchor = Some(Anchor::Sure {
-                least: new_least,
-                most: new_most,
-            });
-            self.reported = 0;
-            return None;
-        }
-        let least = least.max(new_least);
-        let most = if drift > 0 {
-            new_most
-        } else {
-            most.min(new_most)
+        let stays = drift == 0 || (drift < 0 && Bug::ClockStaysAhead.is_planted());
+        let (least, most) = match stays {
+            true => (least.max(new_least), most.min(new_most)),
+            false => (new_least, new_most),
         };
+        // Wherever it is from now on, it was here.
+        let (since, was) = (shown.answered, self.at(shown.answered));
         self.anchor = Some(Anchor::Sure {
             least,
             most: most.max(least),
         });
+        let by = was - (since + least);
+        self.ahead = (by > 0).then_some(Ahead { since, by });
         self.reported = 0;
         None
     }
@@ -271,8 +263,20 @@ mod tests {
         assert_eq!(clock.observe(seen(3_000, 1_002_000, 1_002_000)), None);
         assert_eq!(clock.at(3_000), 1_005_000);
         assert_eq!((clock.at(9_000), clock.at(10_000)), (1_008_000, 1_009_000));
+        // One on the way onwards leads it no further than the store is.
+        assert_eq!(clock.observe(seen(3_000, 1_006_000, 1_006_000)), None);
+        assert_eq!(clock.at(3_000), 1_006_000);
+        assert_eq!(clock.observe(seen(3_000, 1_002_000, 1_002_000)), None);
+        for to_and_fro in 0..10 {
+            let now = 3_000 + to_and_fro * 1_000;
+            let store = 1_000_000 + now - 1_000;
+            assert_eq!(clock.observe(seen(now, store + 4_000, store)), None);
+            assert_eq!(clock.at(now), store + 4_000);
+            assert_eq!(clock.observe(seen(now, store, store)), None);
+            assert_eq!(clock.at(now), store + 4_000);
+        }
         let mut last = 0;
-        for now in 3_000..12_000 {
+        for now in 12_000..21_000 {
             let time = clock.at(now);
             assert!(time >= last && (clock.when(time) - now).abs() <= 1, "{now}");
             last = time;

@@ -502,6 +502,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
 }
 
 #[cfg(test)]
+mod ahead_tests;
+#[cfg(test)]
 mod counting_tests;
 #[cfg(test)]
 mod explaining_tests;

@@ -53,9 +53,9 @@ impl ActionQueue {
                 let opens = self.rate_opens(rate).filter(|_| until <= now);
                 let backoff = (until > now).then(|| Reason::Backoff { until: time(until) });
                 said.waits_for.extend(backoff);
-                let opens = opens.map(|until| Reason::Rate {
-                    until: time(until),
-                    ahead: 0,
+                let opens = opens.map(|opens| Reason::Rate {
+                    until: time(opens),
+                    ahead: self.kept_before(load, rate, (until, id)),
                 });
                 said.waits_for.extend(opens);
                 if said.waits_for.is_empty() {
@@ -135,10 +135,9 @@ impl ActionQueue {
         let rate = load.groups.as_ref().map_or(GroupKey::default(), |groups| {
             groups.rate_of(place.waiting.share.group)
         });
-        let until = self.rate_opens(rate).map(time);
-        reasons.extend(until.map(|until| {
-            let ahead = self.ahead_in_rate(load, rate, place);
-            Reason::Rate { until, ahead }
+        reasons.extend(self.rate_opens(rate).map(|opens| Reason::Rate {
+            until: time(opens),
+            ahead: self.ahead_in_rate(load, rate, place, opens),
         }));
         if reasons.is_empty() {
             reasons.push(Reason::NextRound);
@@ -146,16 +145,30 @@ impl ActionQueue {
         reasons
     }
 
-    /// How many wait before somebody for the same rate: all of its queue, or where starts are counted by a key
-    /// those of its group.
-    fn ahead_in_rate(&self, load: &Load, rate: GroupKey, place: &Place) -> u64 {
-        match &load.groups {
-            Some(groups) if rate != GroupKey::default() => {
-                let (group, me) = (place.waiting.share.group, member(place));
-                groups.before_in(&self.limits, group, &me, LOOKED_AT).0
+    /// How many go before somebody for the same rate, which has room again then: who waits, and who keeps its slot
+    /// until its next try and is due by then.
+    fn ahead_in_rate(&self, load: &Load, rate: GroupKey, place: &Place, opens: Millis) -> u64 {
+        let waiting = match &load.groups {
+            Some(groups) => {
+                let group = place.waiting.share.group;
+                groups.before_for_rate(&self.limits, group, &member(place), LOOKED_AT)
             }
-            _ => place.position,
-        }
+            None => place.position,
+        };
+        waiting + self.kept_before(load, rate, (opens, ExecutionId(i64::MAX)))
+    }
+
+    /// How many keep their slots and begin their next try before somebody, when the same rate has room.
+    fn kept_before(&self, load: &Load, rate: GroupKey, place: (Millis, ExecutionId)) -> u64 {
+        let due = load.kept.iter().flat_map(|kept| kept.due_before(place));
+        let of_rate = due.take(LOOKED_AT).filter(|id| {
+            let holder = load.active.get(id);
+            let rate_of = |groups: &Groups| holder.map(|it| groups.rate_of(it.share.group));
+            load.groups
+                .as_ref()
+                .is_none_or(|it| rate_of(it) == Some(rate))
+        });
+        of_rate.count() as u64
     }
 
     /// What somebody lacks where all demand the same.
@@ -184,8 +197,10 @@ impl ActionQueue {
                 || !groups.has_room_in(limits, share, taken_ahead))
         {
             let group = Some(share.group);
-            let mut lack = lack(load, group, capacity, used_of_group, (cost, ahead));
-            lack.is_shared = is_shared;
+            // Whose turn it is of the group has what is left of it, and may wait for the action.
+            let named = groups.named_before(share.group);
+            let mut lack = lack(load, group, capacity, used_of_group, (cost, ahead + named));
+            lack.is_shared = is_shared && named == 0;
             reasons.push(Reason::GroupLimit(lack));
             let turn = groups.beside_first_in(share.group, me.lane);
             reasons.extend(turn.map(|turn| turn_of(waiting, &turn, true)));
@@ -195,10 +210,11 @@ impl ActionQueue {
             return reasons;
         }
         let (others, before) = groups.ready_before(limits, share.group, &me, LOOKED_AT);
+        let (own, own_before) = groups.fitting_before_in(limits, share.group, &me, LOOKED_AT);
         if let Some(capacity) = limits.max_concurrent
-            && !groups.has_room_beside(limits, share.cost, taken_ahead + before)
+            && !groups.has_room_beside(limits, share.cost, own_before + before)
         {
-            let lack = lack(load, None, capacity, used, (cost, others + ahead));
+            let lack = lack(load, None, capacity, used, (cost, others + own));
             reasons.push(Reason::Limit(lack));
         }
         reasons
@@ -216,7 +232,8 @@ impl ActionQueue {
         let (limits, share) = (&self.limits, waiting.share);
         let mut reasons = Vec::new();
         let (used, _) = groups.used(share.group);
-        let (ahead, _) = groups.before_in(limits, share.group, me, LOOKED_AT);
+        let (own, _) = groups.fitting_before_in(limits, share.group, me, LOOKED_AT);
+        let earlier = groups.in_earlier_lanes(limits, share.group, me, LOOKED_AT);
         let turn = groups.beside_first(share.group, me.lane);
         let is_full = !groups.has_room_beside(limits, share.cost, taken_ahead);
         // Whoever has the turn of an earlier lane may be too dear for the room that there is.
@@ -229,7 +246,8 @@ impl ActionQueue {
             && is_behind
         {
             let cost = share.cost.into();
-            let mut lack = lack(load, None, capacity, used, (cost, ahead + others));
+            let ahead = own + others.max(earlier);
+            let mut lack = lack(load, None, capacity, used, (cost, ahead));
             lack.is_shared = others == 0;
             reasons.push(Reason::Limit(lack));
         }

@@ -282,6 +282,13 @@ fn check_all(world: &World) -> Result<(), TestCaseError> {
         }
         check_next(world, id)?;
     }
+    // Of those who lack room in the action alone one is next.
+    let next = world.waiting().into_iter().filter(|id| {
+        let said = world.explain(*id);
+        matches!(said.waits_for.as_slice(), [Reason::Limit(lack)] if lack.ahead == 0)
+    });
+    let next: Vec<ExecutionId> = next.collect();
+    prop_assert!(next.len() <= 1, "{next:?} are all next");
     in_order.sort_unstable();
     for (place, (.., position)) in (0..).zip(in_order) {
         prop_assert_eq!(position, Some(place));

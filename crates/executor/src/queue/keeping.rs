@@ -41,6 +41,16 @@ impl Kept {
         Some(until)
     }
 
+    /// Whose time comes before a place among them.
+    pub(super) fn due_before(
+        &self,
+        place: (Millis, ExecutionId),
+    ) -> impl Iterator<Item = ExecutionId> + '_ {
+        let times = self.times.iter();
+        let due = times.filter(move |(id, (until, _))| (*until, **id) < place);
+        due.map(|(id, _)| *id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.times.is_empty()
     }

@@ -126,8 +126,9 @@ impl Plan {
                 owner: rng.index(self.owner_skews.len()),
                 lost: rng.between(1_000, 30_000),
             },
+            _ if rng.chance(333) => return self.swing_a_clock(rng),
             _ => {
-                let by = rng.pick(&[-7_200_000, 7_200_000, 4_000]);
+                let by = rng.pick(&[-7_200_000, 7_200_000]);
                 return self.step_a_clock(by, long, rng);
             }
         };
@@ -154,6 +155,16 @@ impl Plan {
                 Op::ForceRelease { of }
             };
             self.ask(at, what);
+        }
+    }
+
+    /// The store's clock goes ahead by what is followed and is set right, a few times.
+    fn swing_a_clock(&mut self, rng: &mut Rng) {
+        let at = rng.between(200, self.heal_at);
+        let (by, lasts) = (rng.between(1_000, 4_500), rng.between(1_000, 3_000));
+        for swing in 0..rng.between(1, 12) {
+            let what = Fault::StepStoreClock { by, lasts };
+            self.plan_fault(at + swing * 2 * lasts, what);
         }
     }
 

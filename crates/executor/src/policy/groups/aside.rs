@@ -41,6 +41,12 @@ struct OfRate {
 }
 
 impl Aside {
+    /// The classes of a rate that are set aside, by their first.
+    pub(super) fn of_rate(&self, rate: GroupKey) -> impl Iterator<Item = Place> + '_ {
+        let of_rate = self.of_rate.get(&rate).into_iter();
+        of_rate.flat_map(|it| it.classes.iter().copied())
+    }
+
     /// It must be seen whether the rate of a class is used up.
     pub(super) fn look_at(&mut self, group: Group) {
         self.unsure.push(group);

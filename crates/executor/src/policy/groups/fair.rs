@@ -132,6 +132,11 @@ impl Together {
 }
 
 impl Shared {
+    /// How many are named.
+    pub(super) fn named(&self) -> usize {
+        self.named.len()
+    }
+
     fn name(&mut self, limits: &QueueLimits, head: &Member, of: Group) {
         self.named.insert((head.lane, head.seq, of));
         self.taking[lane_number(head.lane)] += taken(head, limits);

@@ -6,6 +6,25 @@ use super::line::Line;
 use super::{Class, Group, Groups, Member, Share, fits};
 use crate::policy::QueueLimits;
 
+/// Where somebody stands, and what it takes.
+type Standing = ((i64, Seq), u16);
+
+/// How many of a group have room one after the other, beside those who take so much of its limit, and what they
+/// take.
+fn fitting(limits: &QueueLimits, mut used: u64, mut line: Vec<Standing>) -> (u64, u64) {
+    line.sort_unstable();
+    let (mut many, mut taken) = (0, 0);
+    for (_, cost) in line {
+        if !fits(used, cost, limits.group_limit()) {
+            break;
+        }
+        used += u64::from(cost);
+        taken += u64::from(cost);
+        many += 1;
+    }
+    (many, taken)
+}
+
 impl Groups {
     /// Whether somebody who came now would be the next to have a slot, and has room in its limits.
     pub(crate) fn is_open(&self, limits: &QueueLimits, demand: &Demand, key: (i64, Seq)) -> bool {
@@ -100,27 +119,122 @@ impl Groups {
         me: &Member,
         max: usize,
     ) -> (u64, u64) {
+        let before = self.all_before_in(limits, group, me, max);
+        let cost = before.iter().map(|(_, cost)| u64::from(*cost)).sum();
+        (before.len() as u64, cost)
+    }
+
+    /// The same of those for whom there is room in the group now: only so many of them take of the limit of the
+    /// action what nobody of the group gives back.
+    pub(crate) fn fitting_before_in(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        me: &Member,
+        max: usize,
+    ) -> (u64, u64) {
+        let (_, used) = self.used(group);
+        fitting(limits, used, self.all_before_in(limits, group, me, max))
+    }
+
+    fn all_before_in(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        me: &Member,
+        max: usize,
+    ) -> Vec<Standing> {
         let together = self.key_of(group).and_then(|key| self.together.get(&key));
         let together = together.filter(|_| self.fair.is_none());
         let others = together.iter().flat_map(|it| it.waiting.iter());
         let others = others.map(|(.., other)| *other);
         let others = others.filter(|other| *other != group).take(max);
-        let key = me.key(limits.order);
-        let (mut many, mut cost) = (0, 0);
-        for group in others.chain([group]) {
-            let Some(class) = self.classes.get(group.0 as usize) else {
-                continue;
-            };
-            for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
-                let lane = class.line.in_lane(lane);
-                let before = lane.take_while(|it| it.key(limits.order) < key);
-                for member in before.take(max) {
-                    many += 1;
-                    cost += u64::from(member.cost);
-                }
-            }
+        let classes = others.chain([group]);
+        classes
+            .flat_map(|class| self.of_class_before(limits, class, me, max))
+            .collect()
+    }
+
+    /// Who waits in a class before somebody, in no particular order; up to `max` in each lane.
+    fn of_class_before(
+        &self,
+        limits: &QueueLimits,
+        class: Group,
+        me: &Member,
+        max: usize,
+    ) -> Vec<Standing> {
+        let place = me.key(limits.order);
+        let Some(class) = self.classes.get(class.0 as usize) else {
+            return Vec::new();
+        };
+        let lanes = std::iter::once(None).chain(Priority::ALL.map(Some));
+        let before = lanes.flat_map(|lane| {
+            let lane = class.line.in_lane(lane).take(max);
+            let lane = lane.map(|it| (it.key(limits.order), it.cost));
+            lane.take_while(|(its, _)| *its < place)
+        });
+        before.collect()
+    }
+
+    /// How many wait before somebody for the rate for which it waits, as far as there is room for them in their
+    /// groups; up to `max` classes are looked at, and up to `max` who wait in each lane of them.
+    pub(crate) fn before_for_rate(
+        &self,
+        limits: &QueueLimits,
+        group: Group,
+        me: &Member,
+        max: usize,
+    ) -> u64 {
+        let (key, seq) = me.key(limits.order);
+        let others = self.aside.of_rate(self.rate_of(group));
+        let others = others.take_while(|place| *place < (key, seq, Group(0)));
+        let others = others.map(|(.., other)| other).filter(|it| *it != group);
+        let classes = others.take(max).chain([group]);
+        let many = classes.map(|class| {
+            let (_, used) = self.used(class);
+            fitting(limits, used, self.of_class_before(limits, class, me, max)).0
+        });
+        many.sum()
+    }
+
+    /// How many of the classes that share what is left of a group are to have it before another one of it, whose
+    /// turn is not yet; those that go on with each other alone.
+    pub(crate) fn named_before(&self, group: Group) -> u64 {
+        let together = self.key_of(group).and_then(|key| self.together.get(&key));
+        let shared = together.and_then(|it| it.fair.as_ref());
+        match self.waits_to_be_named(group) {
+            true => shared.map_or(0, |shared| shared.named() as u64),
+            false => 0,
         }
-        (many, cost)
+    }
+
+    /// How many of an earlier lane have room in their groups and wait; up to `max` groups are looked at, and up to
+    /// `max` who wait in each lane of them.
+    pub(crate) fn in_earlier_lanes(
+        &self,
+        limits: &QueueLimits,
+        but: Group,
+        me: &Member,
+        max: usize,
+    ) -> u64 {
+        let lanes = std::iter::once(None).chain(Priority::ALL.map(Some));
+        let lanes: Vec<_> = lanes.take_while(|lane| *lane != me.lane).collect();
+        if lanes.is_empty() {
+            return 0;
+        }
+        let groups = self.ready.iter().take(max).map(|(.., group)| *group);
+        let many = groups.filter(|group| *group != but).map(|group| {
+            let Some(class) = self.classes.get(group.0 as usize) else {
+                return 0;
+            };
+            let its = lanes
+                .iter()
+                .flat_map(|lane| class.line.in_lane(*lane).take(max));
+            let its = its.map(|it| (it.key(limits.order), it.cost)).collect();
+            let (_, used) = self.used(group);
+            fitting(limits, used, its).0
+        });
+        many.sum()
     }
 
     /// The groups with room, but for one, that have their first before somebody; up to `max` are looked at.
@@ -134,7 +248,12 @@ impl Groups {
         let (key, seq) = me.key(limits.order);
         let before = self.ready.range(..(key, seq, Group(0))).take(max);
         let groups = before.map(|(.., group)| *group);
-        groups.filter(move |group| *group != but)
+        let is_shared = self.fair.is_some();
+        groups.filter(move |group| match is_shared {
+            true => *group != but,
+            // Others of one group, told apart by whose starts are counted, are counted with it.
+            false => !self.share_limit(*group, but),
+        })
     }
 
     /// Who waits before somebody in other groups with room, as far as there is room for them in their groups:
@@ -146,29 +265,14 @@ impl Groups {
         me: &Member,
         max: usize,
     ) -> (u64, u64) {
-        let place = me.key(limits.order);
         let (mut many, mut cost, mut looks) = (0, 0, max);
         for group in self.all_ready_before(limits, but, me, max) {
-            let Some(class) = self.classes.get(group.0 as usize) else {
-                continue;
-            };
-            let mut its = Vec::new();
-            for lane in std::iter::once(None).chain(Priority::ALL.map(Some)) {
-                let lane = class.line.in_lane(lane).take(looks - its.len());
-                let before = lane.map(|it| (it.key(limits.order), it.cost));
-                its.extend(before.take_while(|(its, _)| *its < place));
-            }
-            looks -= its.len();
-            its.sort_unstable();
-            let (_, mut used) = self.used(group);
-            for (.., its_cost) in its {
-                if !fits(used, its_cost, limits.group_limit()) {
-                    break;
-                }
-                used += u64::from(its_cost);
-                cost += u64::from(its_cost);
-                many += 1;
-            }
+            let its = self.of_class_before(limits, group, me, looks);
+            looks -= its.len().min(looks);
+            let (_, used) = self.used(group);
+            let (more, costs) = fitting(limits, used, its);
+            many += more;
+            cost += costs;
         }
         (many, cost)
     }
