@@ -25,7 +25,7 @@ pub(super) fn check_reached(rules: &[PriorityRule]) -> Result<(), Reject> {
 }
 
 /// Whom a rule is for. Each value has a number, the same wherever it stands: a hundred rules with thousands of
-/// values are compared with each other, for each action that inherits them.
+/// values are compared with each other.
 struct Reach<'a>(BTreeMap<&'a Path, Fits>);
 
 /// What fits a test.

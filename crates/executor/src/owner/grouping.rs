@@ -71,21 +71,17 @@ impl Owner {
             pending.any(|(of, event)| *of == id && matches!(event, Event::Words(_)))
         };
         let open = self.places.keys();
+        let open = open.filter(|id| !self.grouping.waits(**id, now));
         let open = open.filter(|id| self.is_open(**id) && !is_read(**id));
         let unknown = open.filter_map(|id| {
             let at_once = self.grouping.at_once(*id);
             let unknown: Vec<ExecutionId> = self.partition(*id)?.unknown(at_once);
             (!unknown.is_empty()).then_some((*id, unknown))
         });
-        let (last, mut waits) = (self.grouping.last, false);
-        let unknown = unknown.filter(|(id, _)| {
-            let is_slow = self.grouping.waits(*id, now);
-            waits |= is_slow;
-            !is_slow
-        });
+        let last = self.grouping.last;
         let next = unknown.min_by_key(|(id, _)| (Some(*id) <= last, *id));
         let Some((id, unknown)) = next else {
-            if !waits {
+            if self.grouping.slow.values().all(|slow| slow.at <= now) {
                 self.grouping.slow.clear();
                 self.failing.over(Call::LoadWords(Vec::new()).name());
             }
