@@ -9,6 +9,10 @@ use crate::fact::Fact;
 use crate::happened::Happened;
 use crate::queue::Millis;
 
+/// An owner may be behind the time at which something was resumed by as much: it saw the time in an answer that
+/// came late. What lies further ahead was written down by a clock that was wrong.
+const BEHIND: Millis = 60_000;
+
 impl Partition {
     /// The version of the set by which it goes.
     pub(crate) fn pauses_version(&self) -> i64 {
@@ -32,14 +36,17 @@ impl Partition {
     /// Holds the queue of an action as the pauses say; whether that is a change.
     pub(super) fn hold(&mut self, now: Millis, action: &Action, out: &mut Vec<Effect>) -> bool {
         let (action_id, mut hold) = (action.id, self.pauses.hold_of(&action.spec.action_ref));
-        // What is written down as of the future was resumed while nobody knew the time.
-        hold.waits_from = hold.waits_from.min(now);
+        // An owner that is a little behind steps onwards when it sees that. A wait that counted from its own time
+        // would be over too early then by all of the step; one that counts from the resume is at most late.
+        if hold.waits_from > now.saturating_add(BEHIND) {
+            hold.waits_from = now;
+        }
         let mut earlier = None;
         let set = self.queues.with_existing(action_id, |queue| {
             earlier = queue.held().mode;
-            // What is held no longer is resumed now, even where nobody wrote down when.
+            // What is held no longer is resumed now at the earliest, even where nobody wrote down when.
             if queue.held().mode.is_some() && hold.mode.is_none() {
-                hold.waits_from = now;
+                hold.waits_from = hold.waits_from.max(now);
             }
             queue.set_hold(hold).then(|| queue.held())
         });

@@ -111,6 +111,40 @@ fn nothing_expires_during_a_pause_and_waits_count_anew_after_it() {
     }
 }
 
+/// A partition is taken over, and a queue is resumed at a time that its new owner has not come to yet, by
+/// `ahead`. Then the owner sees what time it is.
+#[track_caller]
+fn is_resumed_ahead(ahead: Millis, waits_until: impl Fn(Millis) -> Millis) {
+    for knows_it_held in [false, true] {
+        let mut world = World::new(Some(0), 100);
+        let id = world.submit(1)[0];
+        world.step(set(1, &[(own(), PauseMode::Pause)], None));
+        let mut world = world.take_over(Some(0));
+        if !knows_it_held {
+            world.step(set(2, &[], Some(world.now)));
+        }
+        let resumed = world.now + ahead;
+        world.step(set(3, &[], Some(resumed)));
+        let until = waits_until(resumed);
+        world.now = until - 1;
+        world.round(vec![]);
+        assert!(world.stored.history.is_empty(), "{knows_it_held}");
+        world.now = until;
+        world.round(vec![]);
+        assert_eq!(world.stored.history[&id], Status::Expired);
+    }
+}
+
+#[test]
+fn waits_count_from_a_resume_that_an_owner_has_not_come_to_yet() {
+    is_resumed_ahead(5_360, |resumed| resumed + 60_000);
+}
+
+#[test]
+fn a_resume_by_a_clock_that_was_wrong_keeps_nobody_waiting() {
+    is_resumed_ahead(7_200_000, |resumed| resumed - 7_200_000 + 60_000);
+}
+
 #[test]
 fn a_pause_that_is_recovered_holds_from_the_first_moment() {
     let mut world = World::new(Some(2), 100);
