@@ -69,6 +69,8 @@ pub enum Bug {
     StopTheWorld,
     /// A takeover forgets the groups of those who hold a slot.
     UngroupedHolders,
+    /// Whoever was accepted by an owner that was ahead waits from the time of the next owner on.
+    WaitsAnew,
     /// An owner's time follows a clock that steps.
     WallClock,
     /// What stands beside the executions of a round is written with them or not at all.
@@ -77,7 +79,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::AckFirst,
         Self::CancelDb,
         Self::ClockStaysAhead,
@@ -109,6 +111,7 @@ impl Bug {
         Self::ReadTogether,
         Self::StopTheWorld,
         Self::UngroupedHolders,
+        Self::WaitsAnew,
         Self::WallClock,
         Self::WriteTogether,
     ];
@@ -147,6 +150,7 @@ impl Bug {
             Self::ReadTogether => "read-together",
             Self::StopTheWorld => "stop-the-world",
             Self::UngroupedHolders => "ungrouped-holders",
+            Self::WaitsAnew => "waits-anew",
             Self::WallClock => "wall-clock",
             Self::WriteTogether => "write-together",
         }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use attune_core::PauseTarget;
 use attune_store::{
-    MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS, StoreError,
+    MAX_PAUSES, MAX_RESUMED, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, StoreError,
 };
 use sqlx::postgres::{PgArguments, PgPool, PgTransaction};
 
@@ -152,7 +152,7 @@ async fn write(
         sqlx::query(sql::REMOVE_PAUSE)
             .bind(target.scope())
             .bind(target.target())
-            .bind(i32::from(RESUMED_DAYS))
+            .bind(i64::from(MAX_RESUMED))
             .execute(&mut **transaction)
             .await?;
         return Ok(None);

@@ -7,7 +7,6 @@ use attune_store::{
     PolicyVersion, StoreError, StoredPolicies,
 };
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 use sqlx::postgres::{PgArguments, PgPool, PgTransaction};
 
 use crate::actions::{self, Wanted, to_json};
@@ -161,8 +160,7 @@ fn set(rows: Vec<SetColumns>) -> Result<Option<StoredPolicies>, Failure> {
 
 fn version_of(target: &PolicyTarget, columns: VersionColumns) -> Result<PolicyVersion, Failure> {
     let (version, set_version, spec, who, Time(at), reason, removed) = columns;
-    let document: Value =
-        serde_json::from_str(&spec).map_err(|error| unreadable("policy", error))?;
+    let document = text::value(spec);
     Ok(PolicyVersion {
         target: target.clone(),
         version,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use attune_core::{PauseMode, PauseTarget};
 use attune_store::{
-    MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS, StoreError,
+    MAX_PAUSES, MAX_RESUMED, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, StoreError,
 };
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -142,11 +142,11 @@ async fn write(
     sqlx::query(sql::FORGET_RESUMED)
         .bind(scope)
         .bind(name.clone())
-        .bind(RESUMED_DAYS)
+        .bind(MAX_RESUMED - 1)
         .execute(&mut *connection)
         .await?;
     let Some(mode) = change.mode else {
-        for statement in [sql::REMOVE_PAUSE, sql::ADD_RESUMED] {
+        for statement in [sql::ADD_RESUMED, sql::REMOVE_PAUSE] {
             sqlx::query(statement)
                 .bind(scope)
                 .bind(name.clone())

@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::actions::{self, Wanted};
 use crate::error::Failure;
-use crate::rows::{json, partition, text_of, time};
+use crate::rows::{foreign_json, json, partition, text_of, time};
 use crate::store::{Inner, SqliteStore};
 use crate::{batch, sql};
 
@@ -139,7 +139,7 @@ fn set(rows: &[SqliteRow]) -> Result<Option<StoredPolicies>, sqlx::Error> {
 
 fn version_of(target: &PolicyTarget, row: &SqliteRow) -> Result<PolicyVersion, sqlx::Error> {
     let removed: bool = row.try_get("removed")?;
-    let document: Value = json(row.try_get("spec")?)?;
+    let document = foreign_json(row.try_get("spec")?);
     Ok(PolicyVersion {
         target: target.clone(),
         version: row.try_get("version")?,

@@ -47,9 +47,7 @@ pub use partitions::{
     Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES,
     MovedExecution, NewExecution, PartitionStore, PutBack, Update,
 };
-pub use pauses::{
-    MAX_PAUSES, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore, RESUMED_DAYS,
-};
+pub use pauses::{MAX_PAUSES, MAX_RESUMED, Pause, PauseChange, PauseOutcome, PauseSet, PauseStore};
 pub use policies::{
     DocumentChange, MAX_DOCUMENTS, MAX_SET_BYTES, PolicyChanges, PolicyMark, PolicyOutcome,
     PolicyStore, PolicyVersion, StoredPolicies,

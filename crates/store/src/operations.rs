@@ -257,7 +257,11 @@ fn read_what<R: OperationRow>(
     let filter = needed_text(row, "filter")?;
     let filter = serde_json::from_str(filter);
     Ok(kind.and_then(|kind| {
-        let filter = filter.map_err(|error| format!("its filter is not known: {error}"))?;
+        let filter: OperationFilter =
+            filter.map_err(|error| format!("its filter is not known: {error}"))?;
+        // A filter that names nothing would mean every execution.
+        let check = filter.check(kind);
+        check.map_err(|refusal| format!("its filter is refused: {refusal}"))?;
         Ok((kind, filter))
     }))
 }

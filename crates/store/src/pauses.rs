@@ -11,9 +11,9 @@ use crate::error::StoreError;
 /// How many things may be held at once: owners read the whole set.
 pub const MAX_PAUSES: usize = 1000;
 
-/// For how many days it is known when something was resumed, and with it since when the waits count
-/// there. Longer than that nobody's wait is taken to have begun at a resume.
-pub const RESUMED_DAYS: u16 = 366;
+/// Of how many targets it is known when they were resumed, and with it since when the waits count there: of those
+/// that were resumed last.
+pub const MAX_RESUMED: u16 = 10_000;
 
 /// Something that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Behaviour, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
+    Action, ActionId, Attempt, Behaviour, Bug, DemandRule, Epoch, ExecutionId, PartitionId, Pauses,
     PolicySet, QueueStats, QueueTotals, RequestId, Status,
 };
 
@@ -453,15 +453,34 @@ impl Partition {
     }
 }
 
+/// An owner may be behind a time that was written down by as much: it saw the time in an answer that came late, or
+/// whoever wrote it down was ahead. What lies further ahead was written down by a clock that was wrong.
+const BEHIND: Millis = 60_000;
+
+/// A time that was written down, as it counts for an owner: also where the owner has not come to it yet, because it
+/// steps onwards when it sees how late it is, and a wait that counted from its own time would be over too early
+/// then by all of the step. One that counts from what was written down is at most late.
+fn unless_wrong(now: Millis, written: Millis) -> Millis {
+    if written > now.saturating_add(BEHIND) {
+        return now;
+    }
+    written
+}
+
 /// Takes a stored execution into a queue, as it is stored: as a holder, whatever the limit is
 /// now, or at its place in the order. Totals know it already.
 fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
-    // Who is written down as of the future was accepted while nobody knew the time.
+    // Its place is among those of now at the latest, whoever wrote it down as of the future.
     let (seq, enqueued_at) = (row.id.seq(), row.created.min(now));
-    // The time it was not eligible does not count as waiting for a slot.
+    // It waits from the time of whoever accepted it, or it would wait less than it was promised; the time it was
+    // not eligible does not count as waiting for a slot.
+    let since = match Bug::WaitsAnew.is_planted() {
+        true => enqueued_at,
+        false => unless_wrong(now, row.created),
+    };
     let eligible_at = row
         .not_before
-        .map_or(enqueued_at, |time| time.min(now).max(enqueued_at));
+        .map_or(since, |time| time.min(now).max(since));
     if row.status.holds_slot() {
         let holder = Holder {
             attempt: row.attempt,

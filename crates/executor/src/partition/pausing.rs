@@ -4,14 +4,10 @@ use std::sync::Arc;
 
 use attune_core::{Action, ActionId, Bug, Hold, PauseMode, Pauses, Reject};
 
-use super::{Effect, Partition};
+use super::{Effect, Partition, unless_wrong};
 use crate::fact::Fact;
 use crate::happened::Happened;
 use crate::queue::Millis;
-
-/// An owner may be behind the time at which something was resumed by as much: it saw the time in an answer that
-/// came late. What lies further ahead was written down by a clock that was wrong.
-const BEHIND: Millis = 60_000;
 
 impl Partition {
     /// The version of the set by which it goes.
@@ -36,16 +32,17 @@ impl Partition {
     /// Holds the queue of an action as the pauses say; whether that is a change.
     pub(super) fn hold(&mut self, now: Millis, action: &Action, out: &mut Vec<Effect>) -> bool {
         let (action_id, mut hold) = (action.id, self.pauses.hold_of(&action.spec.action_ref));
-        // An owner that is a little behind steps onwards when it sees that. A wait that counted from its own time
-        // would be over too early then by all of the step; one that counts from the resume is at most late.
-        if hold.waits_from > now.saturating_add(BEHIND) {
-            hold.waits_from = now;
-        }
+        let resumed_at = unless_wrong(now, hold.waits_from);
         let mut earlier = None;
         let set = self.queues.with_existing(action_id, |queue| {
-            earlier = queue.held().mode;
+            let Hold { mode, waits_from } = queue.held();
+            earlier = mode;
+            // A resume by a clock that was wrong counts from when it was seen, and from no later time when
+            // something else is paused or resumed.
+            let is_known = resumed_at != hold.waits_from && waits_from != i64::MIN;
+            hold.waits_from = if is_known { waits_from } else { resumed_at };
             // What is held no longer is resumed now at the earliest, even where nobody wrote down when.
-            if queue.held().mode.is_some() && hold.mode.is_none() {
+            if mode.is_some() && hold.mode.is_none() {
                 hold.waits_from = hold.waits_from.max(now);
             }
             queue.set_hold(hold).then(|| queue.held())

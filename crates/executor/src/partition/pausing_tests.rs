@@ -146,6 +146,26 @@ fn a_resume_by_a_clock_that_was_wrong_keeps_nobody_waiting() {
 }
 
 #[test]
+fn pauses_of_others_put_off_nobody_who_was_resumed_by_a_clock_that_was_wrong() {
+    let mut world = World::new(Some(0), 100);
+    let id = world.submit(1)[0];
+    world.step(set(1, &[(own(), PauseMode::Pause)], None));
+    let wrong = world.now + 86_400_000;
+    let until = world.now + 60_000;
+    world.step(set(2, &[], Some(wrong)));
+    for version in 3..9 {
+        world.now += 5_000;
+        let other = PauseTarget::Pack("other".to_owned());
+        let held = [(other, PauseMode::Pause)];
+        let held = if version % 2 == 1 { &held[..] } else { &[] };
+        world.step(set(version, held, Some(wrong)));
+    }
+    world.now = until;
+    world.round(vec![]);
+    assert_eq!(world.stored.history[&id], Status::Expired);
+}
+
+#[test]
 fn a_pause_that_is_recovered_holds_from_the_first_moment() {
     let mut world = World::new(Some(2), 100);
     world.step(set(4, &[(own(), PauseMode::Pause)], None));

@@ -308,10 +308,14 @@ impl World {
 
     /// The same, before it has served anybody.
     pub(super) fn load(self, limit: Option<u32>) -> Self {
+        let rows = self.rows();
+        self.load_rows(limit, rows)
+    }
+
+    pub(super) fn load_rows(self, limit: Option<u32>, rows: Vec<StoredExecution>) -> Self {
         let epoch = Epoch(self.partition.epoch().0 + 1);
         let totals = vec![(ACTION, self.stored.totals)];
         let config = self.partition.queues.config();
-        let rows = self.rows();
         let sets = Sets {
             pauses: Arc::clone(&self.partition.pauses),
             policies: Arc::clone(&self.partition.policies),

@@ -360,6 +360,35 @@ fn a_cancellation_meant_for_another_partition_ends_nothing() {
     assert_eq!(world.stored.active[&ids[1]].0, Status::Queued);
 }
 
+/// A partition is taken over by an owner that is `behind` the one that accepted somebody, and catches up. The wait
+/// ends when `until` says, by the time of the acceptance.
+#[track_caller]
+fn is_accepted_ahead(behind: Millis, until: impl Fn(Millis) -> Millis) {
+    let mut world = World::new(Some(0), 100);
+    let id = world.submit(1)[0];
+    let mut rows = world.rows();
+    let accepted = world.now;
+    rows[0].created = accepted;
+    world.now -= behind;
+    let mut world = world.load_rows(Some(0), rows);
+    world.now = until(accepted) - 1;
+    world.round(vec![]);
+    assert!(world.stored.history.is_empty());
+    world.now = until(accepted);
+    world.round(vec![]);
+    assert_eq!(world.stored.history[&id], Status::Expired);
+}
+
+#[test]
+fn who_was_accepted_by_an_owner_that_was_ahead_waits_as_long_as_was_promised() {
+    is_accepted_ahead(4_000, |accepted| accepted + 60_000);
+}
+
+#[test]
+fn who_was_accepted_by_a_clock_that_was_wrong_counts_from_when_it_was_seen() {
+    is_accepted_ahead(7_200_000, |accepted| accepted - 7_200_000 + 60_000);
+}
+
 #[test]
 fn what_waits_again_for_a_slot_does_not_expire_and_holds_up_nobody() {
     let mut world = World::new(Some(1), 100);

@@ -1,12 +1,17 @@
 //! What an owner decides, brought before the oracle.
 
 use attune_core::{ActionId, QueueStats, Seq};
+use attune_executor::stored::StoredExecution;
 
 use super::*;
 use crate::groups::Words;
 use crate::oracle::totals_of;
 use crate::shadow::Told;
 use crate::world::pool_name;
+
+/// Milliseconds. A row that lies further ahead of its new owner was written by a clock that was wrong: those that are
+/// right are a few seconds apart at most.
+const CLOCK_WAS_WRONG: i64 = 60_000;
 
 impl World {
     /// Judges what a round decided, once. What the oracle says counts when it is stored: what a
@@ -169,15 +174,22 @@ impl World {
         self.shadows.insert(key, shadow);
     }
 
-    /// Since when what is loaded waits, by the clock of the owner.
+    /// Since when what is loaded waits, by the clock of whoever accepted it: the new owner may be behind that one's
+    /// time, and whoever it then takes to be waiting from its own time on waits less than it was promised. A time
+    /// that lies too far ahead for that tells nothing.
     pub(super) fn note_rows(&mut self, o: usize, reply: &Reply) {
         let (Reply::Rows { rows, .. } | Reply::Slice { rows, .. }) = reply else {
             return;
         };
         let owner = &mut self.owners[o];
         let wall = owner.wall(self.now);
-        let since = rows.iter().map(|row| (row.id, row.created.min(wall)));
-        owner.since.extend(since);
+        let since = |row: &StoredExecution| match row.created > wall + CLOCK_WAS_WRONG {
+            true => wall,
+            false => row.created,
+        };
+        owner
+            .since
+            .extend(rows.iter().map(|row| (row.id, since(row))));
     }
 
     pub(super) fn counted(&mut self, o: usize, counter: Counter) {

@@ -1,6 +1,9 @@
 //! What operators and the reconciler ask stays cheap however much waits.
 
-use attune_store::ExecutionStore as _;
+use attune_core::{PauseMode, PauseTarget, RequestId};
+use attune_store::{
+    ExecutionStore as _, PartitionStore as _, PauseChange, PauseStore as _, Store as _,
+};
 use attune_store_postgres::sql;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -83,6 +86,45 @@ async fn the_audit_log_cannot_be_changed() {
             assert!(error.to_string().contains("append-only"), "{error}");
         }
         assert_eq!(db.count("SELECT count(*) FROM attune.audit_log").await, 1);
+    })
+    .await;
+}
+
+/// A clock that was wrong once says nothing of what others resumed, and nothing was resumed before it was paused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_by_a_clock_that_is_wrong_spoils_no_other() {
+    on_fresh_db(|db| async move {
+        let owner = db.owner().await;
+        let own = PauseTarget::Action(owner.action.spec.action_ref.clone());
+        let change = |target: &PauseTarget, mode| PauseChange {
+            request_id: RequestId::fresh(),
+            target: target.clone(),
+            mode,
+            who: "test".to_owned(),
+            reason: None,
+        };
+        let pause = Some(PauseMode::Pause);
+        for mode in [pause, None] {
+            db.store.change_pause(&change(&own, mode)).await.unwrap();
+        }
+        let resumed = db.store.pauses(None).await.unwrap().unwrap().resumed;
+
+        let ahead = db.with_clock("400 days").await;
+        for mode in [pause, None] {
+            let change = change(&PauseTarget::All, mode);
+            ahead.change_pause(&change).await.unwrap();
+        }
+        ahead.close().await;
+        let known = db.store.pauses(None).await.unwrap().unwrap().resumed;
+        assert!(known.contains(&resumed[0]), "{known:?}");
+
+        db.store.change_pause(&change(&own, pause)).await.unwrap();
+        let held = db.store.pauses(None).await.unwrap().unwrap().held;
+        let behind = db.with_clock("-1 hour").await;
+        behind.change_pause(&change(&own, None)).await.unwrap();
+        behind.close().await;
+        let known = db.store.pauses(None).await.unwrap().unwrap().resumed;
+        assert!(known.contains(&(own, held[0].since)), "{known:?}");
     })
     .await;
 }

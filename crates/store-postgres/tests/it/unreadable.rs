@@ -305,3 +305,50 @@ async fn a_standing_needs_no_parameters() {
     })
     .await;
 }
+
+/// A document that is no JSON that can be read, and operations that nobody could have asked for: one that names nothing
+/// would mean every execution.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_operators_cannot_have_said_holds_up_nothing() {
+    on_fresh_db(|db| async move {
+        let mut owner = db.owner().await;
+        owner.insert(2).await;
+        let deep = format!("{}{}", "[".repeat(300), "]".repeat(300));
+        run(
+            &db,
+            format!(
+                "INSERT INTO attune.policy (scope, target, version, spec, changed_by, set_version)
+                 VALUES ('pack', 'tour', 1, '{deep}', 'somebody', 1), ('user', 'ann', 1, '{{}}', 'somebody', 1);
+                 UPDATE attune.policy_set SET version = 1"
+            ),
+        )
+        .await;
+        let stored = db.store.policies(None).await.unwrap().unwrap();
+        let (_, unreadable) = stored.set();
+        let unreadable: Vec<String> = unreadable.iter().map(|(it, _)| it.to_string()).collect();
+        assert_eq!(unreadable, ["pack tour"]);
+        assert_eq!(stored.documents.len(), 2);
+
+        for (kind, filter) in [
+            ("cancel", "{}"),
+            ("clear", r#"{"user": "ann"}"#),
+            ("cancel", r#"{"user": "ann"}"#),
+        ] {
+            run(
+                &db,
+                format!(
+                    "WITH asked AS (
+                         INSERT INTO attune.operation (request_id, kind, filter, args, who)
+                         VALUES (gen_random_uuid(), '{kind}', '{filter}', '{{}}', 'somebody') RETURNING id
+                     )
+                     INSERT INTO attune.operation_progress (operation, partition) SELECT id, 0 FROM asked"
+                ),
+            )
+            .await;
+        }
+        let open = db.store.open_operations(&every_partition()).await.unwrap();
+        let open: Vec<i64> = open.iter().map(|it| it.operation.id.0).collect();
+        assert_eq!(open, [3], "only the last one says whom it means");
+    })
+    .await;
+}
