@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_core::{Action, ActionId, ExecutionId, Explanation, Reject, RejectCode, RequestId};
 
 use super::{Accepted, Answer, Effect, Partition};
-use crate::policy::RunTimes;
+use crate::policy::{Ran, RunTimes};
 use crate::queue::{ActionQueue, Blocked, Holder, Millis};
 
 /// The longest that whoever finds a queue full is told to wait, in seconds.
@@ -82,7 +82,13 @@ impl Partition {
         let back = self.queues.with_existing(action_id, back).flatten();
         let back = back.map(|until| until - now);
         let times = self.run_times.entry(action_id).or_default();
-        times.note(now, now - since, holder.priority, back);
+        let ran = Ran {
+            held: now - since,
+            priority: holder.priority,
+            accepted: holder.enqueued_at,
+            back,
+        };
+        times.note(now, ran);
     }
 
     /// When a place comes free in a full queue, in seconds: when the next of those that wait starts, because a

@@ -426,6 +426,16 @@ fn who_is_passed_faster_than_slots_come_free_is_told_so() {
 }
 
 #[test]
+fn those_that_came_at_once_are_no_sign_that_more_of_them_come() {
+    let mut world = World::new(Some(1), 100);
+    world.submit_with(8, Priority::High);
+    let normal = world.submit_with(1, Priority::Normal)[0];
+    run_some(&mut world, 7);
+    let said = world.partition.explanation(world.now, normal).unwrap();
+    assert_eq!((said.position, said.no_estimate), (Some(0), None));
+}
+
+#[test]
 fn a_full_queue_says_when_a_place_comes_free() {
     let mut world = World::new(Some(2), 3);
     world.submit(5);

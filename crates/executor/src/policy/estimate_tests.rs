@@ -3,12 +3,19 @@
 use attune_core::Priority;
 
 use super::*;
+use crate::policy::Ran;
 
 /// So many have ended, one in so many milliseconds, each after so long.
 fn ended(between: Millis, held: Millis) -> RunTimes {
     let mut times = RunTimes::default();
     for n in 0..300 {
-        times.note(n * between, held, Priority::High, None);
+        let run = Ran {
+            held,
+            priority: Priority::High,
+            accepted: n * between,
+            back: None,
+        };
+        times.note(n * between, run);
     }
     times
 }
@@ -41,7 +48,7 @@ fn a_lowered_limit_makes_a_line_that_only_grows_and_is_not_played_to_its_end() {
         holders: holders(1),
         line: [Waiter { cost: 1, group: 0 }].into(),
         overtakers: vec![Overtakers {
-            rate: times.rate(Priority::High),
+            rate: times.rate(0, Priority::High, None),
             until: Some(hour),
         }],
         ..Scene::default()
@@ -65,7 +72,7 @@ fn groups_that_all_lack_room_are_not_looked_at_again_and_again() {
         }]
         .into(),
         overtakers: vec![Overtakers {
-            rate: times.rate(Priority::High),
+            rate: times.rate(0, Priority::High, None),
             until: None,
         }],
         ..Scene::default()
@@ -86,7 +93,7 @@ fn where_only_groups_have_limits_they_use_nothing_up_for_one_another() {
         holders: holders(50),
         line: [Waiter { cost: 1, group: 7 }].into(),
         overtakers: vec![Overtakers {
-            rate: times.rate(Priority::High),
+            rate: times.rate(0, Priority::High, None),
             until: None,
         }],
         ..Scene::default()

@@ -25,6 +25,6 @@ pub(crate) use meters::{Counted, Meters, StartLimit};
 pub(crate) use order::Order;
 pub use quotas::QuotaClaim;
 pub(crate) use quotas::QuotaMeter;
-pub(crate) use run_times::RunTimes;
+pub(crate) use run_times::{Ran, RunTimes};
 pub(crate) use users::Users;
 pub use window::Rate;

@@ -265,6 +265,13 @@ impl Lane {
         }
     }
 
+    /// When the last in it was accepted.
+    fn newest(&self) -> Option<Millis> {
+        let row = self.row.back().map(|place| place.enqueued_at);
+        let late = self.late.last_key_value();
+        row.max(late.map(|(_, waiting)| waiting.enqueued_at))
+    }
+
     /// Who stands at a place.
     fn get(&self, seq: Seq) -> Option<Waiting> {
         if let Some(waiting) = self.late.get(&seq) {
@@ -298,6 +305,12 @@ impl Order {
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.in_front() + self.lanes.iter().map(Lane::len).sum::<usize>()
+    }
+
+    /// When the last of a priority was accepted that waits.
+    pub(crate) fn newest(&self, priority: Priority) -> Option<Millis> {
+        let lane = self.lanes.iter().find(|lane| lane.priority == priority);
+        lane.and_then(Lane::newest)
     }
 
     /// How many go before all lanes.

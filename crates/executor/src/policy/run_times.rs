@@ -8,8 +8,22 @@ use crate::queue::Millis;
 
 /// The newest ends count with a hundredth each, which is worth as much as a mean over the last 200.
 const NEWEST: f64 = 100.0;
+/// Of those that come one by one, as many are missing in a row once in twenty times.
+const SILENT: f64 = 3.0;
 /// How many ends the figures are worth at most.
 const WORTH: u32 = 200;
+
+/// A slot that somebody gives back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ran {
+    /// For how long it was held, in milliseconds.
+    pub(crate) held: Millis,
+    pub(crate) priority: Priority,
+    /// When whoever held it was accepted.
+    pub(crate) accepted: Millis,
+    /// In how many milliseconds it comes back to its place, if it does.
+    pub(crate) back: Option<Millis>,
+}
 
 /// Decayed figures of the ends of an action.
 #[derive(Debug, Clone, Default)]
@@ -27,18 +41,19 @@ pub(crate) struct RunTimes {
     /// How long those wait before they do, in milliseconds.
     pause: f32,
     last: Millis,
+    /// When the last of each priority was accepted that has ended.
+    newest: [Millis; Priority::ALL.len()],
 }
 
 impl RunTimes {
-    /// A slot that was `held` for so long came free at `now`; whoever held it comes `back` to its place so many
-    /// milliseconds later, if it does.
-    pub(crate) fn note(
-        &mut self,
-        now: Millis,
-        held: Millis,
-        priority: Priority,
-        back: Option<Millis>,
-    ) {
+    /// A slot came free at `now` in which somebody `ran`.
+    pub(crate) fn note(&mut self, now: Millis, ran: Ran) {
+        let Ran {
+            held,
+            priority,
+            accepted,
+            back,
+        } = ran;
         if self.ends > 0 {
             let between = self.last.abs_diff(now.max(self.last)) as f64;
             self.between += (between - self.between) / f64::from(self.ends).min(NEWEST);
@@ -52,6 +67,8 @@ impl RunTimes {
             let is_it = f32::from(u8::from(rank == priority.rank()));
             *share += (weight as f32) * (is_it - *share);
         }
+        let newest = &mut self.newest[usize::from(priority.rank())];
+        *newest = accepted.max(*newest);
         let weight = weight as f32;
         self.returning += weight * (f32::from(u8::from(back.is_some())) - self.returning);
         if let Some(pause) = back {
@@ -87,13 +104,21 @@ impl RunTimes {
         self.variance.max(0.0).sqrt()
     }
 
-    /// How many of a priority come free in a millisecond; where all that come are served, as many come.
-    pub(crate) fn rate(&self, priority: Priority) -> f64 {
-        let share = f64::from(self.shares[usize::from(priority.rank())]);
+    /// How many of a priority come in a millisecond, where the newest of those that are still there was accepted at
+    /// `newest`: as many as end, because where all that come are served as many come. But where none has come for
+    /// longer than is likely at that pace, those that ended had come together and are no sign of more.
+    pub(crate) fn rate(&self, now: Millis, priority: Priority, newest: Option<Millis>) -> f64 {
+        let rank = usize::from(priority.rank());
         if self.ends < 2 {
             return 0.0;
         }
-        share / self.between.max(1.0)
+        let rate = f64::from(self.shares[rank]) / self.between.max(1.0);
+        let newest = newest.map_or(self.newest[rank], |newest| newest.max(self.newest[rank]));
+        let silent = now.saturating_sub(newest) as f64;
+        if rate * silent > SILENT {
+            return 1.0 / silent;
+        }
+        rate
     }
 
     /// What estimates are based on.
@@ -111,20 +136,42 @@ impl RunTimes {
 mod tests {
     use super::*;
 
+    /// Somebody that was accepted when its slot came free to it.
+    fn ran(now: Millis, held: Millis, priority: Priority, back: Option<Millis>) -> Ran {
+        Ran {
+            held,
+            priority,
+            accepted: now - held,
+            back,
+        }
+    }
+
+    #[test]
+    fn those_that_came_together_are_no_sign_of_more() {
+        let mut times = RunTimes::default();
+        for n in 1..=8 {
+            let run = Ran {
+                accepted: 0,
+                ..ran(n * 1_000, 1_000, Priority::High, None)
+            };
+            times.note(n * 1_000, run);
+        }
+        let rate = |newest| times.rate(8_000, Priority::High, newest);
+        assert!((rate(None) - 1.0 / 8_000.0).abs() < 1e-9, "{}", rate(None));
+        // One that waits has come just now: they go on.
+        assert!((rate(Some(7_000)) - 0.001).abs() < 1e-6);
+    }
+
     #[test]
     fn figures_are_those_of_what_was_noted() {
         let mut times = RunTimes::default();
         for n in 0..50 {
-            times.note(
-                n * 20,
-                100 + 100 * (n % 2),
-                Priority::ALL[(n % 2) as usize],
-                None,
-            );
+            let priority = Priority::ALL[(n % 2) as usize];
+            times.note(n * 20, ran(n * 20, 100 + 100 * (n % 2), priority, None));
         }
         assert!((times.mean() - 150.0).abs() < 1e-6 && (times.deviation() - 50.0).abs() < 1e-6);
-        assert!((times.rate(Priority::Critical) - 0.025).abs() < 1e-6);
-        assert_eq!(times.rate(Priority::Low), 0.0);
+        assert!((times.rate(980, Priority::Critical, None) - 0.025).abs() < 1e-6);
+        assert_eq!(times.rate(980, Priority::Low, None), 0.0);
         let basis = times.basis(1_000);
         assert_eq!(
             (
@@ -141,10 +188,10 @@ mod tests {
     fn what_was_long_ago_counts_less_and_less() {
         let mut times = RunTimes::default();
         for n in 0..1_000 {
-            times.note(n, 1_000, Priority::Normal, Some(100));
+            times.note(n, ran(n, 1_000, Priority::Normal, Some(100)));
         }
         for n in 0..300 {
-            times.note(1_000 + n, 10, Priority::Normal, None);
+            times.note(1_000 + n, ran(1_000 + n, 10, Priority::Normal, None));
         }
         assert!(times.mean() < 70.0, "{}", times.mean());
         assert_eq!(times.samples(), 200);
@@ -159,9 +206,9 @@ mod tests {
     fn a_clock_that_goes_back_spoils_nothing() {
         let mut times = RunTimes::default();
         for now in [1_000, 500, 2_000] {
-            times.note(now, -5, Priority::Normal, None);
+            times.note(now, ran(now, -5, Priority::Normal, None));
         }
         assert_eq!(times.basis(1_500).age_ms, 0);
-        assert!(times.rate(Priority::Normal) > 0.0 && times.mean() >= 1.0);
+        assert!(times.rate(500, Priority::Normal, None) > 0.0 && times.mean() >= 1.0);
     }
 }

@@ -286,7 +286,7 @@ impl ActionQueue {
             None => self.scene(now, load, place),
             Some(_) => self.scene_in_groups(now, load, place),
         };
-        scene.overtakers = self.overtakers(now, place, times);
+        scene.overtakers = self.overtakers(now, load, place, times);
         let wait = estimate::wait(&scene, times).ok_or(NoEstimate::Overtaken)?;
         let after = |millis: f64| time(now.saturating_add(millis.round() as Millis));
         Ok(Some(attune_core::explain::Estimate {
@@ -371,7 +371,13 @@ impl ActionQueue {
     }
 
     /// Who comes later and goes before somebody, as far as what has ended shows.
-    fn overtakers(&self, now: Millis, place: &Place, times: &RunTimes) -> Vec<Overtakers> {
+    fn overtakers(
+        &self,
+        now: Millis,
+        load: &Load,
+        place: &Place,
+        times: &RunTimes,
+    ) -> Vec<Overtakers> {
         if place.waiting.front {
             return Vec::new();
         }
@@ -385,7 +391,11 @@ impl ActionQueue {
                 OrderRule::Fifo => return None,
                 OrderRule::Ageing { .. } => Some((key - rule.key(priority, now)) as f64),
             };
-            let rate = times.rate(priority);
+            let holders = load.active.values().take(LOOKED_AT);
+            let holders = holders.filter(|holder| holder.priority == priority);
+            let newest = holders.map(|holder| holder.enqueued_at).max();
+            let newest = newest.max(load.order.newest(priority));
+            let rate = times.rate(now, priority, newest);
             (rate > 0.0 && until.is_none_or(|until| until > 0.0))
                 .then_some(Overtakers { rate, until })
         });
