@@ -217,6 +217,8 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
                 let problem = error.inner().to_string();
                 let words = if problem.starts_with("number out of range") {
                     "the number is out of range"
+                } else if problem.starts_with("recursion limit exceeded") {
+                    "it is nested deeper than 32 levels"
                 } else {
                     plain::half_pair(&problem)
                         .unwrap_or("a text, or an object with one member, is expected here")

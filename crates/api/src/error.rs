@@ -49,6 +49,12 @@ impl ApiError {
         Reject::field(field, message).into()
     }
 
+    /// What a path is about is no text.
+    pub(crate) fn unreadable_target() -> Self {
+        let words = "`target` cannot be read: escape the bytes of its UTF-8, such as %C3%A4 for ä";
+        Self::field("target", words)
+    }
+
     /// What is wrong with one of the `documents` of a list, with its place.
     pub(crate) fn in_document(mut self, number: usize) -> Self {
         let field = self.detail.field.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use attune_api_types::{
     AdminQueue, ByPriority, ErrorBody, ExecutionList, PriorityRequest, Reprioritised,
 };
-use attune_core::input::{check_required_text, check_text};
+use attune_core::input::check_text;
 use attune_core::{ExecutionId, OperationFilter, OperationKind, Priority, RequestId, Status};
 use attune_store::{Bodies, ExecutionFilter, NewOperation};
 use axum::Json;
@@ -71,7 +71,7 @@ pub(crate) async fn set_priority(
     let who = asked.who.unwrap_or_else(|| NOBODY.to_owned());
     check_text("who", &who)?;
     if let Some(reason) = &asked.reason {
-        check_required_text("reason", reason)?;
+        check_text("reason", reason)?;
     }
     let (_, status) = stands(&app, id).await?;
     if status != Status::Queued {

@@ -24,7 +24,7 @@ use crate::query::{NoParams, Params};
 type Named = Result<Path<(String, String)>, PathRejection>;
 
 fn target_of(path: Named) -> Result<PauseTarget, ApiError> {
-    let (scope, target) = path.map(|Path(named)| named).unwrap_or_default();
+    let Path((scope, target)) = path.map_err(|_| ApiError::unreadable_target())?;
     PauseTarget::of(&scope, &target).map_err(|(field, problem)| ApiError::field(field, problem))
 }
 

@@ -32,10 +32,7 @@ const MAX_AT_ONCE: usize = 1_000;
 type Named = Result<Path<(String, String)>, PathRejection>;
 
 fn target_of(path: Named) -> Result<PolicyTarget, ApiError> {
-    let Path((scope, target)) = path.map_err(|_| {
-        let words = "`target` cannot be read: escape the bytes of its UTF-8, such as %C3%A4 for ä";
-        ApiError::field("target", words)
-    })?;
+    let Path((scope, target)) = path.map_err(|_| ApiError::unreadable_target())?;
     let scope: PolicyScope = scope
         .parse()
         .map_err(|problem: String| ApiError::field("scope", format!("`scope`: {problem}")))?;

@@ -89,6 +89,25 @@ async fn what_would_be_stored_otherwise_than_it_was_said_is_refused() {
 }
 
 #[tokio::test]
+async fn what_cannot_be_read_is_named_by_what_it_is() {
+    let api = Api::new();
+    for path in ["/api/v1/pauses/action/%ff", "/api/v1/policies/user/%ff"] {
+        let refused = api.put(path, &json!({"mode": "pause"})).await;
+        assert_eq!(refused.error(), (422, "INVALID_INPUT", "target"), "{path}");
+    }
+    for depth in [100, 200] {
+        let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        let body = format!(r#"{{"action_defaults": {deep}}}"#);
+        let request = Request::put("/api/v1/policies/global")
+            .header("content-type", "application/json")
+            .body(Body::from(body));
+        let refused = api.send(request.unwrap()).await;
+        let words = refused.body["error"]["message"].as_str().unwrap();
+        assert!(words.contains("nested deeper than 32 levels"), "{words}");
+    }
+}
+
+#[tokio::test]
 async fn a_place_that_nobody_could_say_is_refused_by_its_length() {
     let api = Api::new();
     let of = |by: String| {
