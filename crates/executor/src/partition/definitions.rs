@@ -102,6 +102,10 @@ impl Partition {
             return;
         }
         let id = action.id;
+        // Another program takes another time.
+        if known.is_some_and(|known| known.spec.run != action.spec.run) {
+            self.run_times.remove(&id);
+        }
         self.define(now, action, out);
         // A raised limit wakes waiters now, not when the next slot comes free.
         self.serve(now, id, out);

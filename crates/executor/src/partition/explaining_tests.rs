@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 use attune_core::explain::NoEstimate;
-use attune_core::policy::{Backoff, Factor, OnRate, Path, Priorities, RateLimit, Retry};
-use attune_core::{Outcome, Priority, RejectCode, Submission};
-use chrono::DateTime;
+use attune_core::policy::{Backoff, Factor, Path, Priorities, Retry};
+use attune_core::{ActionSpec, Outcome, Priority, RejectCode, Submission};
 
-use super::test_world::{ACTION, CLUSTER, PARTITION, World, action, submitted};
+use super::test_world::{ACTION, CLUSTER, PARTITION, World, action};
 use super::*;
 use crate::queue::QueueConfig;
 
@@ -414,6 +413,26 @@ fn nothing_is_told_before_five_have_ended_and_after_a_takeover() {
 }
 
 #[test]
+fn another_program_takes_another_time() {
+    let mut world = World::new(Some(1), 100);
+    let last = world.submit(20)[19];
+    run_some(&mut world, 6);
+    let mut other = action(Some(1));
+    (other.version, other.spec.timeout_seconds) = (2, 9);
+    world.round(vec![Event::ActionKnown(Box::new(other.clone()))]);
+    assert_eq!(no_estimate(&world, last), None, "it is the same program");
+    other.version = 3;
+    other.spec.run = ActionSpec::core_pack().pop().unwrap().run;
+    assert_ne!(other.spec.run, action(Some(1)).spec.run);
+    world.round(vec![Event::ActionKnown(Box::new(other))]);
+    let few = NoEstimate::FewSamples {
+        samples: 0,
+        needed: 5,
+    };
+    assert_eq!(no_estimate(&world, last), Some(few));
+}
+
+#[test]
 fn who_is_passed_faster_than_slots_come_free_is_told_so() {
     let mut world = World::new(Some(1), 100);
     world.submit_with(5, Priority::High);
@@ -433,70 +452,6 @@ fn those_that_came_at_once_are_no_sign_that_more_of_them_come() {
     run_some(&mut world, 7);
     let said = world.partition.explanation(world.now, normal).unwrap();
     assert_eq!((said.position, said.no_estimate), (Some(0), None));
-}
-
-#[test]
-fn a_full_queue_says_when_a_place_comes_free() {
-    let mut world = World::new(Some(2), 3);
-    world.submit(5);
-    let refused = |world: &mut World| {
-        world.submit(1);
-        world
-            .refused()
-            .and_then(|reject| reject.retry_after_seconds)
-    };
-    assert_eq!(refused(&mut world), Some(1), "nothing has ended yet");
-    for _ in 0..6 {
-        world.now += 20_000;
-        for holder in world.holders() {
-            let attempt = world.partition.holds(holder).unwrap();
-            world.complete(holder, attempt.0);
-        }
-        world.submit(3);
-    }
-    assert_eq!(refused(&mut world), Some(10), "two slots for 20 s each");
-}
-
-#[test]
-fn a_full_queue_that_waits_for_its_rate_or_for_a_time_says_so() {
-    let after = |world: &mut World| {
-        world.submit(1);
-        world
-            .refused()
-            .and_then(|reject| reject.retry_after_seconds)
-    };
-    let mut world = World::new(None, 2);
-    let mut rated = action(None);
-    rated.version = 2;
-    rated.spec.policy.rate_limit = Some(RateLimit {
-        max_executions: 1,
-        window_seconds: 90,
-        by: vec![],
-        on_limit: OnRate::Wait,
-    });
-    world.round(vec![Event::ActionKnown(Box::new(rated.clone()))]);
-    world.submit(3);
-    world.now += 20_000;
-    assert_eq!(after(&mut world), Some(70), "one may start every 90 s");
-
-    // With a limit that is reached as well, whichever comes later.
-    rated.version = 3;
-    rated.spec.policy.concurrency.limit = Some(1);
-    world.round(vec![Event::ActionKnown(Box::new(rated))]);
-    assert_eq!(after(&mut world), Some(70));
-
-    let mut world = World::new(Some(1), 2);
-    world.submit(1);
-    for _ in 0..2 {
-        let mut submission = Submission::new("core.noop");
-        submission.not_before = DateTime::from_timestamp_millis(40_000);
-        world.round(vec![submitted(
-            RequestId::fresh(),
-            submission,
-            OnReject::Answer,
-        )]);
-    }
-    assert_eq!(after(&mut world), Some(40), "both wait for their time");
 }
 
 #[test]

@@ -527,6 +527,8 @@ mod counting_tests;
 #[cfg(test)]
 mod explaining_tests;
 #[cfg(test)]
+mod full_tests;
+#[cfg(test)]
 mod operator_tests;
 #[cfg(test)]
 mod pausing_tests;
