@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use attune_core::input::MAX_DEPTH;
 use attune_core::plain;
 use attune_core::strict::{self, Strict};
 use axum::body::{Body, BodyDataStream, HttpBody as _};
@@ -215,10 +216,12 @@ fn parse_any<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T, ApiError> {
             // It says so as well where one of several words is expected and a number stands.
             Category::Syntax if is_json(text) => {
                 let problem = error.inner().to_string();
+                if problem.starts_with("recursion limit exceeded") {
+                    let words = format!("it is nested deeper than {MAX_DEPTH} levels");
+                    return wrong_form(&path, &words);
+                }
                 let words = if problem.starts_with("number out of range") {
                     "the number is out of range"
-                } else if problem.starts_with("recursion limit exceeded") {
-                    "it is nested deeper than 32 levels"
                 } else {
                     plain::half_pair(&problem)
                         .unwrap_or("a text, or an object with one member, is expected here")

@@ -91,7 +91,7 @@ impl PolicyStore for PostgresStore {
                     .fetch_all(&pool)
                     .await?;
                 let rows = rows.into_iter();
-                rows.map(|columns| version_of(&target, columns)).collect()
+                Ok(rows.map(|columns| version_of(&target, columns)).collect())
             })
             .await
     }
@@ -153,15 +153,15 @@ fn set(rows: Vec<SetColumns>) -> Result<Option<StoredPolicies>, Failure> {
         };
         let who = who.unwrap_or_default();
         let columns = (version, set_version, spec, who, at, reason, false);
-        set.documents.push(version_of(&target, columns)?);
+        set.documents.push(version_of(&target, columns));
     }
     Ok(Some(set))
 }
 
-fn version_of(target: &PolicyTarget, columns: VersionColumns) -> Result<PolicyVersion, Failure> {
+fn version_of(target: &PolicyTarget, columns: VersionColumns) -> PolicyVersion {
     let (version, set_version, spec, who, Time(at), reason, removed) = columns;
     let document = text::value(spec);
-    Ok(PolicyVersion {
+    PolicyVersion {
         target: target.clone(),
         version,
         set_version,
@@ -169,7 +169,7 @@ fn version_of(target: &PolicyTarget, columns: VersionColumns) -> Result<PolicyVe
         who,
         at,
         reason,
-    })
+    }
 }
 
 /// The next version of what is said about a target.

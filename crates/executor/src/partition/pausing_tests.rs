@@ -3,6 +3,7 @@
 use attune_core::{PauseMode, PauseTarget, RejectCode};
 
 use super::test_world::{ACTION, World, action};
+use super::tests::expire_at;
 use super::*;
 use crate::queue::Blocked;
 
@@ -101,14 +102,7 @@ fn nothing_expires_during_a_pause_and_waits_count_anew_after_it() {
     let later = world.submit(1)[0];
     let deadline = world.partition.next_deadline().unwrap();
     assert_eq!(deadline, resumed + 60_000);
-    world.now = deadline - 1;
-    world.round(vec![]);
-    assert!(world.stored.history.is_empty());
-    world.now = deadline;
-    world.round(vec![]);
-    for id in [id, later] {
-        assert_eq!(world.stored.history[&id], Status::Expired);
-    }
+    expire_at(&mut world, deadline, &[id, later]);
 }
 
 /// A partition is taken over, and a queue is resumed at a time that its new owner has not come to yet, by

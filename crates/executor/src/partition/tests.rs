@@ -207,12 +207,20 @@ fn waiting_too_long_expires_at_the_deadline_that_was_announced() {
     let ids = world.submit(2);
     let deadline = world.partition.next_deadline().unwrap();
     assert_eq!(deadline, 60_000);
+    expire_at(&mut world, deadline, &ids[1..]);
+}
+
+/// Nothing has ended before a deadline, and these expire at it.
+#[track_caller]
+pub(super) fn expire_at(world: &mut World, deadline: Millis, ids: &[ExecutionId]) {
     world.now = deadline - 1;
     world.round(vec![]);
     assert!(world.stored.history.is_empty());
     world.now = deadline;
     world.round(vec![]);
-    assert_eq!(world.stored.history[&ids[1]], Status::Expired);
+    for id in ids {
+        assert_eq!(world.stored.history[id], Status::Expired);
+    }
 }
 
 #[test]
@@ -371,12 +379,7 @@ fn is_accepted_ahead(behind: Millis, until: impl Fn(Millis) -> Millis) {
     rows[0].created = accepted;
     world.now -= behind;
     let mut world = world.load_rows(Some(0), rows);
-    world.now = until(accepted) - 1;
-    world.round(vec![]);
-    assert!(world.stored.history.is_empty());
-    world.now = until(accepted);
-    world.round(vec![]);
-    assert_eq!(world.stored.history[&id], Status::Expired);
+    expire_at(&mut world, until(accepted), &[id]);
 }
 
 #[test]
