@@ -40,8 +40,8 @@ pub(crate) struct Flow {
     since: BTreeMap<ActionId, Time>,
     /// Since when the owner of each action goes by another limit than the stored one, without an excuse.
     behind: BTreeMap<ActionId, Time>,
-    /// How many ends of each action its owner had not taken at the last look.
-    backlogs: BTreeMap<ActionId, usize>,
+    /// Which ends of each action its owner had not taken at the last look, and which of all in its partition.
+    backlogs: BTreeMap<ActionId, [BTreeSet<Key>; 2]>,
     /// Runs whose ends the broker has.
     ended: BTreeSet<Key>,
     /// Until then whatever does not go on has an excuse.
@@ -119,10 +119,7 @@ impl World {
                 self.flow.since.remove(&action);
                 continue;
             };
-            // Many ends that are being taken one after the other are work that goes on.
-            let backlog = self.backlog(action);
-            let before = self.flow.backlogs.insert(action, backlog);
-            if before.is_some_and(|before| backlog < before) {
+            if self.takes_ends(number) {
                 self.flow.since.remove(&action);
             }
             let since = *self.flow.since.entry(action).or_insert(self.now);
@@ -250,12 +247,26 @@ impl World {
         self.lasting.without_bus(owner, self.now).is_none() || self.should_have_gone(partition)
     }
 
-    /// How many runs of an action hold a slot although the broker has their ends.
-    fn backlog(&self, action: ActionId) -> usize {
+    /// Whether ends of an action were taken since the last look, or others that may lie before those of the action:
+    /// that is work that goes on, also where as many have come meanwhile.
+    fn takes_ends(&mut self, number: usize) -> bool {
+        let stored = &self.store.actions[number];
+        let (action, partition) = (stored.id, stored.partition);
+        let of_action = self.backlog(|_, of| of == action);
+        let of_partition = self.backlog(|id, _| id.partition() == partition);
+        let waits = !of_action.is_empty();
+        let now = [of_action, of_partition];
+        let before = self.flow.backlogs.insert(action, now).unwrap_or_default();
+        let now = &self.flow.backlogs[&action];
+        !before[0].is_subset(&now[0]) || waits && !before[1].is_subset(&now[1])
+    }
+
+    /// The runs of these that hold a slot although the broker has their ends.
+    fn backlog(&self, of: impl Fn(ExecutionId, ActionId) -> bool) -> BTreeSet<Key> {
         let rows = self.store.active.iter();
-        let rows = rows.filter(|(_, row)| row.action == action && row.status.holds_slot());
-        rows.filter(|(id, row)| self.flow.ended.contains(&(**id, row.attempt)))
-            .count()
+        let rows = rows.filter(|(id, row)| of(**id, row.action) && row.status.holds_slot());
+        let keys = rows.map(|(id, row)| (*id, row.attempt));
+        keys.filter(|key| self.flow.ended.contains(key)).collect()
     }
 
     /// Whether anybody changes by what an action is grouped.

@@ -31,13 +31,14 @@ struct Place {
 }
 
 impl Place {
-    fn waiting(self, front: bool) -> Waiting {
+    /// As it waits for a slot: since its time came, or since `since` where that is said.
+    fn waiting(self, front: bool, since: Option<Millis>) -> Waiting {
         Waiting {
             execution_id: self.execution_id,
             seq: self.seq,
             enqueued_at: self.enqueued_at,
             // The time it was not eligible does not count as waiting for a slot.
-            eligible_at: self.enqueued_at.max(self.not_before),
+            eligible_at: since.unwrap_or(self.enqueued_at.max(self.not_before)),
             attempt: self.attempt,
             unbegun: self.unbegun,
             delayed: self.delayed,
@@ -68,6 +69,13 @@ pub(super) struct Delayed {
         reason = "every queue has it, and nearly none uses it"
     )]
     front: Option<Box<BTreeSet<Seq>>>,
+    /// Since when those wait for a slot whom an owner accepted that was ahead of this one, and of their time;
+    /// absent while there are none.
+    #[expect(
+        clippy::box_collection,
+        reason = "every queue has it, and nearly none uses it"
+    )]
+    since: Option<Box<BTreeMap<Seq, Millis>>>,
 }
 
 impl Delayed {
@@ -85,8 +93,7 @@ impl Delayed {
             Some(place) => place,
             None => &self.row[self.in_row(seq)?],
         };
-        let waiting = place.waiting(self.is_in_front(seq));
-        Some((place.priority?, waiting, place.not_before))
+        Some((place.priority?, self.waiting(place), place.not_before))
     }
 
     /// Where in the row somebody stands.
@@ -109,6 +116,10 @@ impl Delayed {
             share: waiting.share,
         };
         self.by_time.insert((not_before, seq));
+        if waiting.eligible_at > place.enqueued_at.max(not_before) {
+            let since = self.since.get_or_insert_default();
+            since.insert(seq, waiting.eligible_at);
+        }
         if waiting.front {
             self.front.get_or_insert_default().insert(seq);
         }
@@ -122,7 +133,22 @@ impl Delayed {
     pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiting> {
         let place = self.take(seq)?;
         self.by_time.remove(&(place.not_before, seq));
-        Some(place.waiting(self.leave_front(seq)))
+        Some(self.leave(place))
+    }
+
+    /// Somebody who is here, as it will wait for a slot.
+    fn waiting(&self, place: &Place) -> Waiting {
+        let since = self.since.as_ref();
+        let since = since.and_then(|since| since.get(&place.seq).copied());
+        place.waiting(self.is_in_front(place.seq), since)
+    }
+
+    /// Somebody who was taken out, as it waits for a slot.
+    fn leave(&mut self, place: Place) -> Waiting {
+        let since = self.since.as_mut();
+        let of_it = since.and_then(|since| since.remove(&place.seq));
+        self.since.take_if(|since| since.is_empty());
+        place.waiting(self.leave_front(place.seq), of_it)
     }
 
     /// Says what somebody takes of the limits, once it waits for a slot; false when it is not here.
@@ -214,7 +240,7 @@ impl Delayed {
         let (_, seq) = *self.by_time.first().filter(|(time, _)| *time <= now)?;
         self.by_time.pop_first();
         let place = self.take(seq)?;
-        Some((place.priority?, place.waiting(self.leave_front(seq))))
+        Some((place.priority?, self.leave(place)))
     }
 
     /// When the first becomes eligible.
@@ -235,7 +261,7 @@ impl Delayed {
     pub(super) fn iter(&self) -> impl Iterator<Item = Waiting> + '_ {
         let row = self.row.iter().filter(|place| !place.is_gone());
         let places = row.chain(self.late.values());
-        places.map(|place| place.waiting(self.is_in_front(place.seq)))
+        places.map(|place| self.waiting(place))
     }
 }
 

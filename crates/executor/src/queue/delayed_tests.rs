@@ -72,6 +72,24 @@ fn who_is_delayed_is_found_by_time_and_by_place() {
     assert_eq!(delayed.pop_due(Millis::MAX), None);
 }
 
+#[test]
+fn whoever_was_accepted_ahead_waits_since_then() {
+    let mut delayed = Delayed::default();
+    let ahead = Waiting {
+        eligible_at: 70,
+        ..waiting(4)
+    };
+    delayed.insert(Priority::Normal, ahead, 50);
+    delayed.insert(Priority::Normal, waiting(5), 50);
+    assert_eq!(delayed.find(Seq(4)), Some((Priority::Normal, ahead, 50)));
+    assert!(delayed.iter().any(|it| it == ahead));
+    assert_eq!(delayed.pop_due(50), Some((Priority::Normal, ahead)));
+    // Nobody else waits since then, also at the same place.
+    assert_eq!(delayed.pop_due(50), Some((Priority::Normal, waited(5, 50))));
+    delayed.insert(Priority::Normal, waiting(4), 50);
+    assert_eq!(delayed.remove(Seq(4)), Some(waited(4, 50)));
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     /// The next place, or one that comes late, with a time.
