@@ -292,7 +292,7 @@ fn details(record: &Execution, remarks: Remarks) -> String {
         ("waits", remarks.waits),
         (
             "cancelling",
-            record.cancel_requested.then(|| "yes".to_owned()),
+            (record.cancel_requested && !record.status.is_terminal()).then(|| "yes".to_owned()),
         ),
         ("priority", Some(record.priority.to_string())),
         ("attempt", Some(record.attempt.to_string())),
@@ -406,6 +406,16 @@ mod tests {
                 "2.0s"
             ]
         );
+    }
+
+    #[test]
+    fn whoever_has_ended_is_not_being_cancelled_any_more() {
+        for (status, is_told) in [(Status::Running, true), (Status::Cancelled, false)] {
+            let mut execution = record(7, status);
+            execution.cancel_requested = true;
+            let text = details(&execution, Remarks::default());
+            assert_eq!(text.contains("cancelling"), is_told, "{text}");
+        }
     }
 
     #[test]

@@ -134,9 +134,9 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
             by,
         } => apply_again(http, &paths, version, by, json).await,
         PolicyCommand::Apply { paths, by, .. } => {
-            let request = request(read(&paths)?, by);
-            let applied: PolicyApplied = post(http, &request, false).await?;
-            Ok(output(&applied, json))
+            let request = request(read(&paths).map_err(not_applied)?, by);
+            let applied = post(http, &request, false).await;
+            Ok(output(&applied.map_err(not_applied)?, json))
         }
         PolicyCommand::Check { paths } => {
             let (checked, many) = checked(http, &paths).await?;
@@ -175,6 +175,15 @@ pub(super) async fn execute(http: &Http, arguments: PolicyArguments) -> Result<O
             Ok(output)
         }
     }
+}
+
+/// Says of what was refused that nothing of it is in force, also of the documents beside what is wrong.
+fn not_applied(failure: Failure) -> Failure {
+    let message = match failure.exit {
+        Exit::Refused => format!("nothing was applied\n{}", failure.message),
+        _ => failure.message,
+    };
+    Failure { message, ..failure }
 }
 
 fn request(documents: Vec<PolicyDocument>, by: By) -> PolicyRequest {

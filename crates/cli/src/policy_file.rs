@@ -45,14 +45,18 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<PolicyDocument>, Failure> {
         }
     }
     if problems.is_empty() && documents.is_empty() {
-        problems.push("there is no policy document in it".to_owned());
+        let names: Vec<String> = paths
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        problems.push(format!(
+            "{}: there is no policy document in it",
+            names.join(", ")
+        ));
     }
     match problems.as_slice() {
         [] => Ok(documents),
-        problems => Err(Failure::usage(format!(
-            "nothing was applied\n{}",
-            problems.join("\n")
-        ))),
+        problems => Err(Failure::usage(problems.join("\n"))),
     }
 }
 
@@ -105,11 +109,9 @@ mod tests {
         }
         let action = files("ref: a.b\nrun: {builtin: noop}\n").unwrap_err();
         assert!(action.message.contains("attune action apply"), "{action:?}");
-        assert!(
-            files("# nothing\n")
-                .unwrap_err()
-                .message
-                .contains("no policy document")
-        );
+        let empty = files("# nothing\n").unwrap_err().message;
+        let (file, words) = empty.split_once(": ").unwrap();
+        assert_eq!(words, "there is no policy document in it");
+        assert!(std::path::Path::new(file).is_absolute(), "{empty}");
     }
 }

@@ -415,6 +415,10 @@ mod tests {
             let refused = PolicyTarget::of(PolicyScope::User, target).unwrap_err();
             assert_eq!(refused.field.as_deref(), Some("target"));
         }
+        let missing = PolicyTarget::of(PolicyScope::Pack, "").unwrap_err();
+        assert_eq!(missing.message, "`target`: it is required; say which pack");
+        let scope = "pakc".parse::<PolicyScope>().unwrap_err();
+        assert!(scope.starts_with("\"pakc\" is no scope"), "{scope}");
     }
 
     #[test]

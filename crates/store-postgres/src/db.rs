@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_core::Bug;
-use attune_store::{LetterGauge, StoreError};
+use attune_store::{LetterGauge, StoreError, Unread};
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool};
 
@@ -30,6 +30,7 @@ pub(crate) struct Db {
     outdated: Arc<Outdated>,
     /// Something of a batch was there already: while that goes on, no commit is tried without.
     pub(crate) duplicates: Arc<Lately>,
+    pub(crate) unread: Arc<Unread>,
     migrate: PgConnectOptions,
     address: Arc<str>,
 }
@@ -82,6 +83,7 @@ impl Db {
             read_only: Arc::clone(&read_only),
             outdated: Arc::clone(&outdated),
             duplicates: Arc::default(),
+            unread: Arc::default(),
             migrate: Purpose::Migrate.connect_options(options, &base),
             address,
         })

@@ -1,6 +1,7 @@
 //! Bulk operations.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use attune_core::{
@@ -222,19 +223,20 @@ pub(crate) async fn open(
 ) -> Result<Vec<PartOfOperation>, StoreError> {
     let partitions = partitions.iter().map(|it| i32::from(it.0));
     let query = sqlx::query(sql::OPEN_OPERATIONS).bind(partitions.collect::<Vec<i32>>());
-    let pool = db.general.clone();
+    let (pool, told) = (db.general.clone(), Arc::clone(&db.unread));
     db.run(async move {
         let rows = query.fetch_all(&pool).await?;
-        let mut open = Vec::new();
+        let (mut open, mut unread) = (Vec::new(), Vec::new());
         for row in &rows {
             match read_part(&Columns(row)) {
                 Ok(part) => open.push(part),
                 // Of a later release, or somebody's hand: all others must be read.
-                Err(Failure::Store(error)) => {
-                    tracing::warn!(%error, "an operation cannot be read, and is left to others");
-                }
+                Err(Failure::Store(error)) => unread.push(error.to_string()),
                 Err(failure) => return Err(failure),
             }
+        }
+        if let Some(errors) = told.news(unread) {
+            tracing::warn!(errors, "operations cannot be read, and are left to others");
         }
         Ok(open)
     })

@@ -223,15 +223,16 @@ pub(crate) async fn open(
     store
         .task(async move |inner: Arc<Inner>| {
             let rows = query.fetch_all(&mut *inner.reader().await?).await?;
-            let mut open = Vec::new();
+            let (mut open, mut unread) = (Vec::new(), Vec::new());
             for row in &rows {
                 match read_part(&Columns(row)) {
                     Ok(part) => open.push(part),
                     // Of a later release, or somebody's hand: all others must be read.
-                    Err(error) => {
-                        tracing::warn!(%error, "an operation cannot be read, and is left to others");
-                    }
+                    Err(error) => unread.push(error.to_string()),
                 }
+            }
+            if let Some(errors) = inner.unread.news(unread) {
+                tracing::warn!(errors, "operations cannot be read, and are left to others");
             }
             Ok(open)
         })

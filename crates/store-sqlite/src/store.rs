@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_store::{LetterGauge, Store, StoreError};
+use attune_store::{LetterGauge, Store, StoreError, Unread};
 use sqlx::Sqlite;
 use sqlx::pool::PoolConnection;
 use sqlx::query::Query;
@@ -39,6 +39,7 @@ pub(crate) struct Inner {
     pub(crate) writer: Writer,
     readers: SqlitePool,
     pub(crate) letters: LetterGauge,
+    pub(crate) unread: Unread,
     lock: Mutex<Option<FileLock>>,
     _folder: Option<TempDir>,
 }
@@ -87,6 +88,7 @@ impl SqliteStore {
         Ok(Self {
             inner: Arc::new(Inner {
                 letters: LetterGauge::new(options.letters),
+                unread: Unread::default(),
                 options,
                 writer,
                 readers,

@@ -41,7 +41,7 @@ pub use leases::{ExecutorRow, Lease, LeaseTrouble, ObservedLease, TroubleNote};
 pub use meters::{Meter, MeterPage, MeterPlace, MeterRow};
 pub use operations::{
     Depth, ExecutionLabels, MAX_OPEN_OPERATIONS, NewOperation, OperationRecord, OperationRow,
-    OperationStore, read_part, read_record, stored_kind, stored_place, stored_state,
+    OperationStore, Unread, read_part, read_record, stored_kind, stored_place, stored_state,
 };
 pub use partitions::{
     Batch, CommitError, Committed, End, GrantedBody, KnownRequest, Lookup, MAX_BODIES_BYTES,

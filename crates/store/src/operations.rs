@@ -2,6 +2,7 @@
 //! commits that say how far they are.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use attune_core::{
@@ -301,4 +302,39 @@ pub fn stored_state(progress: &OperationProgress) -> &'static str {
 /// A place as it is stored: the execution that has it.
 pub fn stored_place(partition: PartitionId, place: Option<Seq>) -> Option<i64> {
     place.map(|place| ExecutionId::new(partition, place).0)
+}
+
+/// What of the stored operations could not be read when they were looked at last: each look finds it again, and it is
+/// worth a word when it changes.
+#[derive(Debug, Default)]
+pub struct Unread(Mutex<Vec<String>>);
+
+impl Unread {
+    /// What was not read this time, if it is not the same as last time; nothing where all was read.
+    pub fn news(&self, found: Vec<String>) -> Option<String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == found {
+            return None;
+        }
+        let words = found.join("; ");
+        *known = found;
+        (!words.is_empty()).then_some(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_read_is_news_once() {
+        let unread = Unread::default();
+        let found = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(unread.news(found(&[])), None);
+        assert_eq!(unread.news(found(&["a", "b"])).unwrap(), "a; b");
+        assert_eq!(unread.news(found(&["a", "b"])), None);
+        assert_eq!(unread.news(found(&["b"])).unwrap(), "b");
+        assert_eq!(unread.news(found(&[])), None, "all is read");
+        assert_eq!(unread.news(found(&["b"])).unwrap(), "b", "again");
+    }
 }

@@ -55,8 +55,10 @@ impl std::str::FromStr for PolicyScope {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::Global, Self::Pack, Self::Action, Self::User];
         let mut all = all.into_iter();
-        all.find(|scope| scope.as_str() == text)
-            .ok_or_else(|| "there are global, pack, action and user".to_owned())
+        all.find(|scope| scope.as_str() == text).ok_or_else(|| {
+            let scope: String = text.chars().take(64).collect();
+            format!("{scope:?} is no scope; there are `global`, `pack`, `action` and `user`")
+        })
     }
 }
 
@@ -86,6 +88,10 @@ impl PolicyTarget {
         match scope {
             PolicyScope::Global if target.is_empty() => Ok(Self::Global),
             PolicyScope::Global => Err(wrong("`global` has none; leave it out".to_owned())),
+            _ if target.is_empty() => Err(wrong(format!(
+                "it is required; say which {}",
+                scope.as_str()
+            ))),
             // A pack is named as actions begin.
             PolicyScope::Pack => match ActionRef::check(&format!("{target}.x")) {
                 Ok(()) if !target.contains('.') => Ok(Self::Pack(target.to_owned())),

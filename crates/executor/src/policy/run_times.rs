@@ -10,6 +10,10 @@ use crate::queue::Millis;
 const NEWEST: f64 = 100.0;
 /// Of those that come one by one, as many are missing in a row once in twenty times.
 const SILENT: f64 = 3.0;
+/// How many times as long as the longest silence so far another one is, if it is more than the next of them.
+const LONGER: f64 = 1.5;
+/// How much of the longest silence is forgotten with each end: half of it with 280.
+const FORGOTTEN: f32 = 1.0 / 400.0;
 /// How many ends the figures are worth at most.
 const WORTH: u32 = 200;
 
@@ -43,6 +47,8 @@ pub(crate) struct RunTimes {
     last: Millis,
     /// When the last of each priority was accepted that has ended.
     newest: [Millis; Priority::ALL.len()],
+    /// About how long the longest time was in which none of a priority came, in milliseconds.
+    silence: [f32; Priority::ALL.len()],
 }
 
 impl RunTimes {
@@ -67,8 +73,7 @@ impl RunTimes {
             let is_it = f32::from(u8::from(rank == priority.rank()));
             *share += (weight as f32) * (is_it - *share);
         }
-        let newest = &mut self.newest[usize::from(priority.rank())];
-        *newest = accepted.max(*newest);
+        self.note_accepted(priority, accepted);
         let weight = weight as f32;
         self.returning += weight * (f32::from(u8::from(back.is_some())) - self.returning);
         if let Some(pause) = back {
@@ -81,6 +86,20 @@ impl RunTimes {
             self.pause += weight * (pause.max(1) as f32 - self.pause);
         }
         self.last = self.last.max(now);
+    }
+
+    fn note_accepted(&mut self, priority: Priority, accepted: Millis) {
+        let rank = usize::from(priority.rank());
+        let before = self.newest[rank];
+        self.newest[rank] = accepted.max(before);
+        let silence = &mut self.silence[rank];
+        // Before the first there was no silence.
+        let between = if before > 0 {
+            accepted.saturating_sub(before)
+        } else {
+            0
+        };
+        *silence = (*silence * (1.0 - FORGOTTEN)).max(between as f32);
     }
 
     /// Which part of the ends is no end of its execution, which waits again at its old place, and how long it
@@ -106,7 +125,8 @@ impl RunTimes {
 
     /// How many of a priority come in a millisecond, where the newest of those that are still there was accepted at
     /// `newest`: as many as end, because where all that come are served as many come. But where none has come for
-    /// longer than is likely at that pace, those that ended had come together and are no sign of more.
+    /// longer than is likely at that pace, and longer than it has happened before, those that ended had come together
+    /// and are no sign of more.
     pub(crate) fn rate(&self, now: Millis, priority: Priority, newest: Option<Millis>) -> f64 {
         let rank = usize::from(priority.rank());
         if self.ends < 2 {
@@ -115,7 +135,8 @@ impl RunTimes {
         let rate = f64::from(self.shares[rank]) / self.between.max(1.0);
         let newest = newest.map_or(self.newest[rank], |newest| newest.max(self.newest[rank]));
         let silent = now.saturating_sub(newest) as f64;
-        if rate * silent > SILENT {
+        let usual = f64::from(self.silence[rank]) * LONGER;
+        if rate * silent > SILENT && silent > usual {
             return 1.0 / silent;
         }
         rate
@@ -160,6 +181,26 @@ mod tests {
         assert!((rate(None) - 1.0 / 8_000.0).abs() < 1e-9, "{}", rate(None));
         // One that waits has come just now: they go on.
         assert!((rate(Some(7_000)) - 0.001).abs() < 1e-6);
+    }
+
+    #[test]
+    fn those_that_come_together_again_and_again_are_a_sign_of_more() {
+        let mut times = RunTimes::default();
+        for n in 0..22 * 8_i64 {
+            let burst = 1_000 + n / 22 * 9_000;
+            let now = burst + n % 22 * 400;
+            let run = Ran {
+                accepted: burst + n % 22,
+                ..ran(now, 400, Priority::High, None)
+            };
+            times.note(now, run);
+        }
+        let last = 1_000 + 7 * 9_000;
+        let rate = |after: Millis| times.rate(last + after, Priority::High, None);
+        for after in [500, 4_000, 8_900] {
+            assert!((rate(after) - 1.0 / 400.0).abs() < 1e-4, "{}", rate(after));
+        }
+        assert!(rate(20_000) < 1.0 / 19_000.0, "it is over");
     }
 
     #[test]
