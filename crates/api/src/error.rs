@@ -180,10 +180,10 @@ impl From<StoreError> for ApiError {
             }
             StoreError::Schema(problem) => {
                 error!(error.message = %problem, "a request failed: the store's schema does not fit");
-                Self::unavailable(
-                    "STORE_UNAVAILABLE",
-                    "the store is not ready for this server",
-                )
+                // It names the row, where it is about one: nothing else says what is to be mended.
+                let problem: String = problem.to_string().chars().take(300).collect();
+                let words = format!("the store is not ready for this server: {problem}");
+                Self::unavailable("STORE_UNAVAILABLE", words)
             }
             StoreError::Conflict(message) => {
                 Self::new(StatusCode::CONFLICT, "CONFLICT", message.clone())

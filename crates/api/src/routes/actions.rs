@@ -65,23 +65,28 @@ pub(crate) async fn apply(
     no_if_match(request.headers(), instead)?;
     let body = body::read(request, &app.options, &app.bodies).await?;
     let deadline = app.check_deadline();
-    // A schema is parsed to a tree, which can take many times its text.
     let problem = "too many actions are being applied; nothing was done, apply it again";
-    let share = app.aside.parsed.take(body.len(), deadline, problem).await?;
-    let spec: ActionSpec = body::parse(&body)?;
-    if spec.action_ref != action_ref {
-        return Err(ApiError::field(
-            "ref",
-            format!(
-                "`ref` is {} and the path says {action_ref}",
-                spec.action_ref
-            ),
-        ));
-    }
-    spec.check()?;
+    let read = move |body: &[u8]| {
+        let spec: ActionSpec = body::parse(body)?;
+        if spec.action_ref != action_ref {
+            return Err(ApiError::field(
+                "ref",
+                format!(
+                    "`ref` is {} and the path says {action_ref}",
+                    spec.action_ref
+                ),
+            ));
+        }
+        spec.check()?;
+        if let Some(schema) = &spec.parameters {
+            // Before it waits for its turn: no tree waits that is too large to be used.
+            Extent::check_size(schema)?;
+        }
+        Ok(spec)
+    };
+    // A schema is parsed to a tree, which can take many times its text.
+    let (spec, share) = app.read_document(body, problem, read).await?;
     if let Some(schema) = &spec.parameters {
-        // Before it waits for its turn: no tree waits that is too large to be used.
-        Extent::check_size(schema)?;
         compile(schema, &app.aside, deadline).await??;
     }
     drop(share);

@@ -25,6 +25,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -34,8 +35,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::answers::AnswerMemory;
-use crate::aside::Aside;
-use crate::budget::Budget;
+use crate::aside::{Aside, Line};
+use crate::budget::{Budget, SMALL_BODY, Share};
 use crate::catalog::Catalog;
 use crate::error::ApiError;
 use crate::events::Events;
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) policy_turns: Turns,
     pub(crate) memory: AnswerMemory,
     pub(crate) aside: Arc<Aside>,
+    /// In which documents that are large are read.
+    documents: Line,
     /// The bytes of all bodies.
     pub(crate) bodies: Budget,
     /// What happens.
@@ -68,6 +71,32 @@ impl Shared {
     /// Until when the schemas of a request that comes now may be worked on.
     pub(crate) fn check_deadline(&self) -> Instant {
         Instant::now() + self.options.check_timeout
+    }
+
+    /// Reads a body by `read`, which may take many times its length: one that is large beside the threads that serve
+    /// requests, and one after the other. In a process that is an executor as well they serve its queues.
+    ///
+    /// # Errors
+    /// What `read` says; 503 `OVERLOADED` with `problem` when it had not ended in time.
+    async fn read_document<T: Send + 'static>(
+        &self,
+        body: Bytes,
+        problem: &str,
+        read: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Share), ApiError> {
+        let deadline = self.check_deadline();
+        let share = self
+            .aside
+            .parsed
+            .take(body.len(), deadline, problem)
+            .await?;
+        if body.len() <= SMALL_BODY {
+            return Ok((read(&body)?, share));
+        }
+        // The share is held already, so that what was read counts until it is dropped.
+        let aside = &self.aside;
+        let read = aside.run(&self.documents, 0, deadline, problem, move || read(&body));
+        Ok((read.await??, share))
     }
 }
 
@@ -91,6 +120,7 @@ pub fn router(options: ApiOptions, ports: Ports, extra: Router) -> Router {
         policy_turns: Turns::new(),
         memory: AnswerMemory::new(),
         aside,
+        documents: Line::default(),
         bodies: Budget::of_bodies(),
         events,
         listeners: events::listeners(),

@@ -148,7 +148,16 @@ pub(crate) async fn show(
 /// What a request asks for.
 async fn asked(app: &App, request: Request) -> Result<NewOperation, ApiError> {
     let body = body::read(request, &app.options, &app.bodies).await?;
-    let asked: OperationRequest = body::parse(&body)?;
+    let problem = "too many operations are being asked for; nothing was done, ask again";
+    let partitions = app.options.partitions;
+    let read = move |body: &[u8]| new_operation(body, partitions);
+    let (asked, _) = app.read_document(body, problem, read).await?;
+    check_known(app, &asked.filter).await?;
+    Ok(asked)
+}
+
+fn new_operation(body: &[u8], partitions: u16) -> Result<NewOperation, ApiError> {
+    let asked: OperationRequest = body::parse(body)?;
     let who = asked.who.clone().unwrap_or_else(|| NOBODY.to_owned());
     check_text("who", &who)?;
     if let Some(reason) = &asked.reason {
@@ -157,11 +166,10 @@ async fn asked(app: &App, request: Request) -> Result<NewOperation, ApiError> {
     let kind = kind_of(&asked)?;
     let filter = filter_of(asked.filter)?;
     filter.check(kind)?;
-    check_known(app, &filter).await?;
     Ok(NewOperation {
         request_id: asked.request_id.unwrap_or_else(RequestId::fresh),
         kind,
-        partitions: filter.partitions(app.options.partitions),
+        partitions: filter.partitions(partitions),
         filter,
         who,
         reason: asked.reason,

@@ -18,7 +18,6 @@ use super::App;
 use super::holders::NOBODY;
 use crate::answers::PageBudget;
 use crate::body;
-use crate::budget::Share;
 use crate::error::ApiError;
 use crate::layers::no_if_match;
 use crate::policies::{Asked, IfVersion, unknown};
@@ -27,6 +26,8 @@ use change::{change, progress, view};
 
 /// How many documents one request may have.
 const MAX_AT_ONCE: usize = 1_000;
+/// Why a document is not read.
+const TOO_MANY: &str = "too many policies are being applied; nothing was done, apply it again";
 
 /// The scope and the target that a path names.
 type Named = Result<Path<(String, String)>, PathRejection>;
@@ -278,10 +279,9 @@ async fn put(
 ) -> Result<Response, ApiError> {
     let (params, if_version) = (asked_by(uri)?, if_match(request.headers())?);
     let body = body::read(request, &app.options, &app.bodies).await?;
-    let share = may_parse(&app, &body).await?;
-    let document = named(body::parse(&body)?, &target)?;
-    let (_, content) = document.read()?;
-    drop((document, share));
+    let of = target.clone();
+    let read = move |body: &[u8]| Ok(named(body::parse(body)?, &of)?.read()?.1);
+    let (content, _) = app.read_document(body, TOO_MANY, read).await?;
     let asked = Asked {
         documents: vec![(target, Some(content))],
         is_list: false,
@@ -290,13 +290,6 @@ async fn put(
         reason: params.reason,
     };
     change(app, asked, params.dry_run).await
-}
-
-/// Waits until documents may be parsed to trees, which can take many times their text.
-async fn may_parse(app: &App, body: &[u8]) -> Result<Share, ApiError> {
-    let problem = "too many policies are being applied; nothing was done, apply it again";
-    let deadline = app.check_deadline();
-    app.aside.parsed.take(body.len(), deadline, problem).await
 }
 
 /// A document whose scope and target the path names; it may name them as well.
@@ -407,8 +400,13 @@ pub(crate) async fn apply_many(
          /api/v1/policies/{scope}/{target}`",
     )?;
     let body = body::read(request, &app.options, &app.bodies).await?;
-    let share = may_parse(&app, &body).await?;
-    let given: PolicyRequest = body::parse(&body)?;
+    let (asked, _) = app.read_document(body, TOO_MANY, several).await?;
+    change(app, asked, dry_run).await
+}
+
+/// What a list of documents asks for.
+fn several(body: &[u8]) -> Result<Asked, ApiError> {
+    let given: PolicyRequest = body::parse(body)?;
     if given.documents.is_empty() || given.documents.len() > MAX_AT_ONCE {
         let words = format!(
             "`documents` has {} documents; it must be from 1 to {MAX_AT_ONCE}",
@@ -428,15 +426,13 @@ pub(crate) async fn apply_many(
     }
     let who = given.who.unwrap_or_else(|| NOBODY.to_owned());
     check_words(&who, given.reason.as_deref())?;
-    let asked = Asked {
+    Ok(Asked {
         documents,
         is_list: true,
         if_version: None,
         who,
         reason: given.reason,
-    };
-    drop((given.documents, share));
-    change(app, asked, dry_run).await
+    })
 }
 
 struct AskedBy {

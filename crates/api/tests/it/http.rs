@@ -1,10 +1,10 @@
 //! What holds for every route.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use attune_api::Probe;
+use attune_api::{ApiOptions, Probe};
 use attune_runtime::Health;
 use axum::Router;
 use axum::body::Body;
@@ -201,4 +201,62 @@ async fn more_requests_than_allowed_are_refused() {
         (503, "OVERLOADED", "")
     );
     assert_eq!(api.get("/healthz").await.status, StatusCode::OK);
+}
+
+/// In a process that is an executor as well the threads that read bodies serve its queues.
+#[tokio::test]
+async fn documents_that_are_large_are_read_beside_everything_else() {
+    let api = Api::with(ApiOptions {
+        max_body_bytes: 1 << 20,
+        ..options()
+    });
+    let many = |word: &str| {
+        let members = (0..40_000).map(|n| format!("\"k{n}\":{word}"));
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+    };
+    let document = format!("{{\"action_defaults\":{{\"queue\":{}}}}}", many("1"));
+    let run = r#""run":{"builtin":"noop"}"#;
+    let bodies = [
+        ("PUT", "/api/v1/policies/pack/t", document.clone()),
+        (
+            "POST",
+            "/api/v1/policies",
+            format!("{{\"documents\":[{document}]}}"),
+        ),
+        (
+            "PUT",
+            "/api/v1/actions/t.a",
+            format!("{{\"ref\":\"t.a\",{run},\"parameters\":{}}}", many("1")),
+        ),
+        (
+            "POST",
+            "/api/v1/operations/preview",
+            format!(
+                "{{\"kind\":\"clear\",\"filter\":{{\"labels\":{}}}}}",
+                many("\"v\"")
+            ),
+        ),
+    ];
+    for (method, path, body) in bodies {
+        let order = Mutex::new(Vec::new());
+        let large = async {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.header(header::CONTENT_TYPE, "application/json");
+            let answer = api.send(request.body(Body::from(body)).unwrap()).await;
+            order.lock().unwrap().push("large");
+            answer
+        };
+        let small = async {
+            let answer = api.get("/healthz").await;
+            order.lock().unwrap().push("small");
+            answer
+        };
+        let (large, small) = tokio::join!(large, small);
+        assert_eq!(
+            (large.status.as_u16(), small.status.as_u16()),
+            (422, 200),
+            "{large:?}"
+        );
+        assert_eq!(*order.lock().unwrap(), ["small", "large"], "{path}");
+    }
 }
