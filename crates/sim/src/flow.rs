@@ -210,7 +210,7 @@ impl World {
         for id in ids {
             if let Some(row) = self.store.active.get(&id) {
                 self.flow.since.remove(&row.action);
-                self.flow.idle.granted(row.action);
+                self.flow.idle.went_on(row.action);
             }
         }
     }

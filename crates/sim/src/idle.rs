@@ -32,8 +32,9 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Somebody of an action was given a slot: things go on.
-    pub(crate) fn granted(&mut self, action: ActionId) {
+    /// Somebody of an action was given a slot, or a round has done for it as much as one may, and says that the next
+    /// one goes on. Whether that ever leads to a slot is for `progress`.
+    pub(crate) fn went_on(&mut self, action: ActionId) {
         self.since.remove(&action);
     }
 }

@@ -135,7 +135,9 @@ impl Rates {
             // A large limit counts by slices, of which there are 64 in a window.
             let longest = window + window / 64 + 1;
             let starts = starts.clone().filter(move |start| {
-                start.at.max(calm) + late + longest > now && of.is_none_or(|of| of == start.user)
+                // Written down by a clock that was ahead, it counts for as much longer with whoever goes on.
+                let counts_from = start.at.max(start.latest).max(calm) + late;
+                counts_from + longest > now && of.is_none_or(|of| of == start.user)
             });
             starts.count()
         };

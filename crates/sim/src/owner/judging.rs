@@ -30,6 +30,16 @@ impl World {
                 shadow.judged = decided.number;
                 let mut said = Vec::new();
                 let facts = without_extra(&decided.facts, &self.extra);
+                for fact in &facts {
+                    if let Fact::Totals {
+                        stats,
+                        goes_on: true,
+                        ..
+                    } = fact
+                    {
+                        self.flow.idle.went_on(stats.action_id);
+                    }
+                }
                 said.extend(facts.iter().filter_map(|fact| self.oracle.said.judge(fact)));
                 let told = Told {
                     reports: &self.reports,
