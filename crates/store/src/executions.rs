@@ -47,13 +47,14 @@ pub struct ExecutionRecord {
     pub timeout_seconds: Option<u32>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
-    /// Who runs or ran it.
+    /// Whom its attempt was granted to: who runs or ran it, if somebody did.
     pub worker: Option<WorkerId>,
     /// When it was accepted.
     pub created: DateTime<Utc>,
     /// When it was last given a slot.
     pub requested_at: Option<DateTime<Utc>>,
-    /// When a worker claimed it.
+    /// When its attempt began to run: as soon as its worker has said so, which it does of one that runs
+    /// for a while, or with its end.
     pub started_at: Option<DateTime<Utc>>,
     /// When its end was recorded.
     pub finished_at: Option<DateTime<Utc>>,
@@ -83,7 +84,7 @@ pub struct Standing {
     pub status: Status,
     /// How often it was granted a slot.
     pub attempt: Attempt,
-    /// Who runs or ran it.
+    /// Whom its attempt was granted to: who runs or ran it, if somebody did.
     pub worker: Option<WorkerId>,
 }
 
@@ -100,11 +101,11 @@ pub struct SlotHolder {
     pub requested_at: Option<DateTime<Utc>>,
     /// How long ago that was.
     pub held_for: Duration,
-    /// When a worker claimed it.
+    /// When it began to run, if its worker has said so.
     pub started_at: Option<DateTime<Utc>>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
-    /// Who claimed it.
+    /// Whom the slot was granted to; nobody while it is kept for the next try.
     pub worker: Option<SlotWorker>,
 }
 
@@ -122,7 +123,7 @@ pub struct SlotWorker {
     /// How long its lease still holds; zero when it has expired.
     pub remaining: Duration,
     /// How long ago its lease ended; zero while it holds. Without a lease row it counts as lost
-    /// since the claim.
+    /// since the start, or since the grant where nothing is known of a start.
     pub lost_for: Duration,
 }
 

@@ -56,7 +56,7 @@ pub use rows::{
     ActivePage, ActivePlace, ActiveRow, ActiveSlice, ExecutionWords, SlotRow, WorkerEnd,
 };
 pub use stats::{StatsCursor, StatsPage, StatsRow, StatsStore, StoredStats};
-pub use workers::{Claim, WorkerLease, WorkerRow, WorkerStore};
+pub use workers::{WorkerLease, WorkerRow, WorkerStore};
 
 /// How far [`Store::restore_fence`] makes the epochs jump: further than partitions change hands
 /// between a backup and its restore. From epoch 8192 on ids are larger than 2^53, which clients that

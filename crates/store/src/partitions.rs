@@ -63,6 +63,8 @@ pub struct NewExecution {
     pub attempt: Attempt,
     /// The number of its grant among the grants of its partition, when it was granted.
     pub grant_no: Option<i64>,
+    /// The worker that it was granted to, when it was granted. Ignored when it ends in the same batch.
+    pub worker: Option<WorkerId>,
     /// What it demands of the limits of its action, where not all demand the same.
     pub demand: Option<Demand>,
     /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
@@ -80,10 +82,27 @@ pub struct Update {
     pub attempt: Attempt,
     /// The number of the grant, for a grant.
     pub grant_no: Option<i64>,
-    /// Whether a worker that runs or claims it shall end it.
+    /// The worker that may start the attempt, for a grant: also of the next try in a slot that was kept.
+    /// Whoever waits, or keeps its slot, has none, and a mark leaves the stored one.
+    pub worker: Option<WorkerId>,
+    /// When the attempt began to run, where its worker has said so. Counts in an update without a status
+    /// that keeps no slot ([`starts`](Self::starts)), and while the row is `Requested` in just this
+    /// attempt: then it is `Running` since this time.
+    pub started: Option<DateTime<Utc>>,
+    /// Whether its worker shall end it.
     pub cancel_requested: bool,
     /// What else is written of it, if it was put back.
     pub put_back: Option<PutBack>,
+}
+
+impl Update {
+    /// Since when the attempt runs, if this update says so: it is [`started`](Self::started), unless the
+    /// update itself gives the slot, takes it back, or keeps it for another attempt.
+    pub fn starts(&self) -> Option<DateTime<Utc>> {
+        let keeps_slot = self.put_back.as_ref().is_some_and(|back| back.keeps_slot);
+        self.started
+            .filter(|_| self.status.is_none() && !keeps_slot)
+    }
 }
 
 /// What is written of an execution that waits again after it had a slot, or keeps it until its next try;
@@ -97,7 +116,7 @@ pub struct PutBack {
     /// Why its last try ended; what was written before stays without it.
     pub last_error: Option<String>,
     /// Whether it keeps its slot until `not_before`, in an update without a status: it is `Requested`
-    /// again, by no worker, and nobody can claim it before it is granted its next attempt.
+    /// again, by no worker, and nobody starts it before it is granted its next attempt.
     pub keeps_slot: bool,
 }
 
@@ -119,6 +138,9 @@ pub struct End {
     pub id: ExecutionId,
     /// How it ended.
     pub outcome: Arc<Outcome>,
+    /// How long its last attempt ran, by the clock of its worker; `None` when it never began. Where
+    /// nothing was said of its start ([`Update::started`]), it began so long before [`Batch::at`].
+    pub ran: Option<Duration>,
 }
 
 /// Everything an owner decided in one round. Each execution appears at most once.
@@ -431,7 +453,8 @@ pub trait PartitionStore: Send + Sync {
 
     /// Ends the leases of those workers whose [`WorkerEnd::renewals`] are still what was observed,
     /// and returns which of the asked ones are over: these, those that had ended before, and those
-    /// without a row. From then on they neither renew nor claim, so their slots can be taken back.
+    /// without a row. From then on they cannot renew, so their slots can be taken back once they have
+    /// had the time to notice.
     ///
     /// # Errors
     /// When the store fails.

@@ -20,6 +20,8 @@ pub struct ActiveRow {
     pub status: Status,
     /// Its attempt.
     pub attempt: Attempt,
+    /// Who was granted that attempt, as long as it holds the slot for it.
+    pub worker: Option<WorkerId>,
     /// How many of its grants never began: [`PutBack::unbegun`](crate::PutBack::unbegun).
     pub unbegun: u16,
     /// Whether it has a [`PutBack::last_error`](crate::PutBack::last_error).
@@ -92,6 +94,8 @@ pub struct WorkerEnd {
     pub pool: String,
     /// How many executions it runs at once.
     pub slots: u32,
+    /// [`WorkerLease::draining`](crate::WorkerLease::draining).
+    pub draining: bool,
     /// Rises with every renewal.
     pub renewals: i64,
     /// How long the lease was when it was last renewed; at most until its end when it was ended.
@@ -115,7 +119,7 @@ pub struct SlotRow {
     pub unbegun: u16,
     /// `Requested` or `Running`.
     pub status: Status,
-    /// Who claimed it.
+    /// Who was granted that attempt; nobody where the slot is kept for the next one.
     pub worker: Option<WorkerId>,
     /// Whether the lease of its worker was ended, or its row is gone. Only somebody's decision
     /// ends a lease ([`PartitionStore::end_workers`](crate::PartitionStore::end_workers)), never the store's clock.
@@ -124,7 +128,8 @@ pub struct SlotRow {
     pub created: DateTime<Utc>,
     /// When the slot was granted, likewise.
     pub requested_at: Option<DateTime<Utc>>,
-    /// How long ago it was claimed by the store's clock, if it was.
+    /// How long ago it started, by the store's clock, if its worker has said so
+    /// ([`Update::started`](crate::Update::started)).
     pub running_for: Option<Duration>,
     /// Whether it shall be ended.
     pub cancel_requested: bool,
