@@ -9,6 +9,7 @@ pub mod envelope;
 pub mod pack;
 pub mod reply;
 pub mod v1;
+pub mod v2;
 
 pub use copies::{Copies, Headers, MessageCopy, TIMES_BACK, lasting_id};
 pub use envelope::{

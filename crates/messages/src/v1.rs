@@ -3,7 +3,7 @@
 use attune_core::policy::EventKind;
 use attune_core::{
     ActionId, Attempt, Epoch, ExecutionId, Explanation, OperationId, OwnerId, PartitionId,
-    PauseMode, Priority, QueueStats, Reject, RequestId, Run, Status, Submission, WorkerId,
+    PauseMode, Priority, QueueStats, Reject, RequestId, Status, Submission, WorkerId,
 };
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -196,39 +196,6 @@ pub struct Accepted {
     pub explanation: Option<Box<Explanation>>,
 }
 
-/// Run an execution. Owner → workers of a pool.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ExecutionRequested {
-    /// Which execution.
-    pub execution_id: ExecutionId,
-    /// Which attempt of it; claim exactly this one.
-    pub attempt: Attempt,
-    /// Its action.
-    pub action_id: ActionId,
-    /// The action's ref.
-    pub action_ref: String,
-    /// What it is given.
-    pub parameters: Box<RawValue>,
-    /// What to run.
-    pub run: Run,
-    /// How long it may run, in seconds.
-    pub timeout_seconds: u32,
-    /// Variables its program sees.
-    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
-    pub env: std::collections::BTreeMap<String, String>,
-}
-message!(ExecutionRequested = "execution.requested");
-
-/// End a run. Owner → every worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExecutionCancel {
-    /// Which execution.
-    pub execution_id: ExecutionId,
-    /// Which attempt of it.
-    pub attempt: Attempt,
-}
-message!(ExecutionCancel = "execution.cancel");
-
 /// A run has ended. Worker → completion listener → owner.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -259,7 +226,7 @@ pub struct Completion {
     /// The partition of the execution; where it is given it must be the one in its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<PartitionId>,
-    /// Who ran it.
+    /// Which life of which worker ran it. One without it ends nothing and goes to the dead letters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerId>,
     /// When the run began, by the worker's clock.

@@ -1,0 +1,546 @@
+//! What a life of a worker holds: the worker's half of the protocol.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use attune_core::{ActionId, Epoch, OwnerId, PartitionId};
+
+
+use crate::section::{Granted, Key, Millis, Report, Returned, Section, Started};
+
+/// A run that has lasted so long is told: shorter ones cost no message.
+const TOLD_AFTER: Millis = 100;
+/// What waits for so long because all slots are taken is given back: another worker may have a free one.
+const GIVEN_BACK_AFTER: Millis = 100;
+/// What was given back is reported this often until it is settled.
+const RETURNS_EVERY: Millis = 2_000;
+/// A missing section is asked for this often.
+const RESYNC_EVERY: Millis = 500;
+/// How often an owner is told at most that the worker has more or less of others.
+const ELSEWHERE_EVERY: Millis = 20;
+
+/// What follows from a section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken<G> {
+    /// Whether it was taken: it was neither a copy, nor old, nor came before one that is missing.
+    pub taken: bool,
+    /// Runs that hold no slot any more: end them and report nothing.
+    pub kill: Vec<Key>,
+    /// Runs that are to be ended.
+    pub cancel: Vec<Key>,
+    /// What was cancelled before it began: report it as ended.
+    pub cancelled: Vec<G>,
+    /// Ends that their owner has not written down: report them again.
+    pub again: Vec<Key>,
+}
+
+impl<G> Default for Taken<G> {
+    fn default() -> Self {
+        Self {
+            taken: false,
+            kill: Vec::new(),
+            cancel: Vec::new(),
+            cancelled: Vec::new(),
+            again: Vec::new(),
+        }
+    }
+}
+
+/// What became of the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is kept until it is settled, and to be reported.
+    Kept,
+    /// It holds no slot any more: nothing is to be reported.
+    Gone,
+}
+
+#[derive(Debug)]
+enum State<G> {
+    Waiting {
+        grant: G,
+        since: Millis,
+    },
+    Running {
+        since: Millis,
+        /// Whether the owner was told.
+        told: bool,
+    },
+    /// It has run, and its end is reported until it is settled.
+    Ended,
+    Returned {
+        why: &'static str,
+    },
+}
+
+#[derive(Debug)]
+struct Entry<G> {
+    state: State<G>,
+    /// Its action; not known of what a sync names and nobody has seen here.
+    action_id: Option<ActionId>,
+}
+
+/// The worker's end of the stream of a partition.
+#[derive(Debug)]
+struct Incoming {
+    epoch: Epoch,
+    next: u64,
+    owner: OwnerId,
+    /// A section is missing; when that was said last.
+    missing: Option<Option<Millis>>,
+}
+
+/// What was said to an owner.
+#[derive(Debug, Default)]
+struct Said {
+    /// How many grants of others there were.
+    elsewhere: u32,
+    elsewhere_at: Millis,
+    /// When what was given back was reported, and whether there is more since.
+    returns_at: Option<Millis>,
+    has_more: bool,
+}
+
+/// What a life of a worker holds. An entry stays until its owner has written down what became of it, so that
+/// whatever was lost on the way is repaired by comparing; its size is bounded by what owners have granted.
+#[derive(Debug)]
+pub struct Entries<G> {
+    slots: usize,
+    streams: BTreeMap<PartitionId, Incoming>,
+    entries: HashMap<Key, Entry<G>, foldhash::fast::FixedState>,
+    /// What waits, in order of arrival; and some that does no longer.
+    order: VecDeque<Key>,
+    waiting: usize,
+    running: usize,
+    /// How many wait or run, by partition.
+    unended: BTreeMap<PartitionId, u32>,
+    returned: usize,
+    said: BTreeMap<OwnerId, Said>,
+}
+
+impl<G: Granted> Entries<G> {
+    /// Nothing, for a life with so many slots.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            slots,
+            streams: BTreeMap::new(),
+            entries: HashMap::default(),
+            order: VecDeque::new(),
+            waiting: 0,
+            running: 0,
+            unended: BTreeMap::new(),
+            returned: 0,
+            said: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a section, if it is the next of its stream, or a sync that is not older. One that is neither
+    /// changes nothing; where one before it is missing, that is reported.
+    pub fn take(&mut self, now: Millis, section: Section<G>) -> Taken<G> {
+        let mut taken = Taken::default();
+        let place = (section.epoch, section.number);
+        let stream = self.streams.get_mut(&section.partition);
+        let next = stream.as_ref().map(|stream| (stream.epoch, stream.next));
+        let fits = match section.sync {
+            Some(_) => next.is_none_or(|next| place >= next),
+            None => next == Some(place),
+        };
+        if !fits {
+            if next.is_none_or(|next| place > next) {
+                self.note_missing(&section);
+            }
+            return taken;
+        }
+        taken.taken = true;
+        let incoming = Incoming {
+            epoch: section.epoch,
+            next: section.number + 1,
+            owner: section.owner,
+            missing: None,
+        };
+        match stream {
+            Some(stream) => *stream = incoming,
+            None => {
+                self.streams.insert(section.partition, incoming);
+            }
+        }
+        if let Some(holds) = &section.sync {
+            self.forget_others(section.partition, holds, &mut taken);
+        }
+        for key in &section.settled {
+            self.forget(key, &mut taken);
+        }
+        for grant in section.grants {
+            self.accept(now, section.partition, grant);
+        }
+        if let Some(holds) = section.sync {
+            self.compare(section.partition, holds, &mut taken);
+        }
+        for key in section.cancel {
+            self.cancel(key, &mut taken);
+        }
+        taken
+    }
+
+    /// A section came too early: of a stream that nobody has opened here, or after one that is missing.
+    fn note_missing(&mut self, section: &Section<G>) {
+        let stream = self.streams.entry(section.partition);
+        let stream = stream.or_insert_with(|| Incoming {
+            // Everything of the stream is still to come.
+            epoch: Epoch(0),
+            next: 0,
+            owner: section.owner,
+            missing: None,
+        });
+        // Whoever has the later epoch knows what is missing.
+        if section.epoch >= stream.epoch {
+            stream.owner = section.owner;
+            stream.missing.get_or_insert(None);
+        }
+    }
+
+    /// Forgets what a sync does not name.
+    fn forget_others(&mut self, partition: PartitionId, holds: &[Key], taken: &mut Taken<G>) {
+        let holds: HashSet<&Key> = holds.iter().collect();
+        let keys = self.entries.keys();
+        let others = keys.filter(|key| key.0.partition() == partition && !holds.contains(key));
+        let mut others: Vec<Key> = others.copied().collect();
+        others.sort_unstable();
+        for key in others {
+            self.forget(&key, taken);
+        }
+    }
+
+    /// What a sync names and is not here will never begin here; what is here is told again.
+    fn compare(&mut self, partition: PartitionId, holds: Vec<Key>, taken: &mut Taken<G>) {
+        for key in holds {
+            match self.entries.get_mut(&key) {
+                None => {
+                    self.entries.insert(
+                        key,
+                        Entry {
+                            state: State::Returned {
+                                why: "it was lost on its way",
+                            },
+                            action_id: None,
+                        },
+                    );
+                    self.returned += 1;
+                    self.has_returned(partition);
+                }
+                Some(entry) => match &mut entry.state {
+                    State::Running { told, .. } => *told = false,
+                    State::Ended => taken.again.push(key),
+                    State::Returned { .. } => self.has_returned(partition),
+                    State::Waiting { .. } => {}
+                },
+            }
+        }
+    }
+
+    fn has_returned(&mut self, partition: PartitionId) {
+        if let Some(stream) = self.streams.get(&partition) {
+            self.said.entry(stream.owner).or_default().has_more = true;
+        }
+    }
+
+    fn accept(&mut self, now: Millis, partition: PartitionId, grant: G) {
+        let (key, action_id) = (grant.key(), grant.action_id());
+        if self.entries.contains_key(&key) {
+            return;
+        }
+        let state = if self.is_closed(partition, action_id) {
+            // Something of it is on its way back: what begins here now might overtake it.
+            self.returned += 1;
+            self.has_returned(partition);
+            State::Returned {
+                why: "something before it was given back",
+            }
+        } else {
+            self.waiting += 1;
+            *self.unended.entry(partition).or_default() += 1;
+            self.order.push_back(key);
+            State::Waiting { grant, since: now }
+        };
+        let action_id = Some(action_id);
+        self.entries.insert(key, Entry { state, action_id });
+    }
+
+    /// Whether something of an action was given back and is not settled, or something of its partition of
+    /// which nobody knows the action.
+    fn is_closed(&self, partition: PartitionId, action_id: ActionId) -> bool {
+        self.returned > 0
+            && self.entries.iter().any(|(key, entry)| {
+                matches!(entry.state, State::Returned { .. })
+                    && key.0.partition() == partition
+                    && entry.action_id.is_none_or(|of| of == action_id)
+            })
+    }
+
+    /// Forgets an entry: its owner has written down what became of it.
+    fn forget(&mut self, key: &Key, taken: &mut Taken<G>) {
+        let Some(entry) = self.entries.remove(key) else {
+            return;
+        };
+        match entry.state {
+            State::Waiting { .. } => {
+                self.waiting -= 1;
+                self.has_ended(key);
+            }
+            State::Running { .. } => {
+                self.running -= 1;
+                self.has_ended(key);
+                taken.kill.push(*key);
+            }
+            State::Ended => {}
+            State::Returned { .. } => self.returned -= 1,
+        }
+        self.tidy();
+    }
+
+    fn has_ended(&mut self, key: &Key) {
+        if let Some(many) = self.unended.get_mut(&key.0.partition()) {
+            *many -= 1;
+        }
+    }
+
+    /// Drops from the order what waits no longer, once that is most of it.
+    fn tidy(&mut self) {
+        if self.order.len() > 2 * self.waiting + 64 {
+            let entries = &self.entries;
+            let waits = |key: &Key| {
+                let entry = entries.get(key);
+                entry.is_some_and(|entry| matches!(entry.state, State::Waiting { .. }))
+            };
+            self.order.retain(waits);
+        }
+    }
+
+    fn cancel(&mut self, key: Key, taken: &mut Taken<G>) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        match &entry.state {
+            State::Running { .. } => taken.cancel.push(key),
+            State::Waiting { .. } => {
+                let ended = std::mem::replace(&mut entry.state, State::Ended);
+                if let State::Waiting { grant, .. } = ended {
+                    taken.cancelled.push(grant);
+                }
+                self.waiting -= 1;
+                self.has_ended(&key);
+                self.tidy();
+            }
+            State::Ended | State::Returned { .. } => {}
+        }
+    }
+
+    /// The next one that may begin, while there is a free slot; it counts as running from now on. Whoever
+    /// takes it must be sure of its lease.
+    pub fn begin_next(&mut self, now: Millis) -> Option<G> {
+        if self.running >= self.slots || self.waiting == 0 {
+            return None;
+        }
+        while let Some(key) = self.order.pop_front() {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            if !matches!(entry.state, State::Waiting { .. }) {
+                continue;
+            }
+            let running = State::Running {
+                since: now,
+                told: false,
+            };
+            if let State::Waiting { grant, .. } = std::mem::replace(&mut entry.state, running) {
+                self.waiting -= 1;
+                self.running += 1;
+                return Some(grant);
+            }
+        }
+        None
+    }
+
+    /// A run has ended.
+    pub fn end(&mut self, key: Key) -> Outcome {
+        match self.entries.get_mut(&key) {
+            Some(entry) if matches!(entry.state, State::Running { .. }) => {
+                entry.state = State::Ended;
+                self.running -= 1;
+                self.has_ended(&key);
+                Outcome::Kept
+            }
+            _ => Outcome::Gone,
+        }
+    }
+
+    /// What was taken to be begun was not, and never will be.
+    pub fn give_up(&mut self, key: Key, why: &'static str) {
+        if let Some(entry) = self.entries.get_mut(&key)
+            && matches!(entry.state, State::Running { .. })
+        {
+            entry.state = State::Returned { why };
+            self.running -= 1;
+            self.returned += 1;
+            self.has_ended(&key);
+            self.has_returned(key.0.partition());
+        }
+    }
+
+    /// Gives back everything that waits.
+    pub fn give_back_all(&mut self, why: &'static str) {
+        for key in std::mem::take(&mut self.order) {
+            self.give_back(key, why);
+        }
+    }
+
+    /// Gives back what has waited for long because all slots are taken, with everything of the same actions
+    /// that waits: one from the middle would be overtaken.
+    pub fn give_back_late(&mut self, now: Millis) {
+        if self.waiting == 0 || self.running < self.slots {
+            return;
+        }
+        let mut late = std::collections::BTreeSet::new();
+        for key in &self.order {
+            if let Some(entry) = self.entries.get(key)
+                && let State::Waiting { since, .. } = entry.state
+                && now - since >= GIVEN_BACK_AFTER
+            {
+                late.extend(entry.action_id);
+            }
+        }
+        if late.is_empty() {
+            return;
+        }
+        for key in self.order.clone() {
+            let action_id = self.entries.get(&key).and_then(|entry| entry.action_id);
+            if action_id.is_some_and(|action_id| late.contains(&action_id)) {
+                self.give_back(key, "all slots of its worker are taken");
+            }
+        }
+        self.tidy();
+    }
+
+    fn give_back(&mut self, key: Key, why: &'static str) {
+        if let Some(entry) = self.entries.get_mut(&key)
+            && matches!(entry.state, State::Waiting { .. })
+        {
+            entry.state = State::Returned { why };
+            self.waiting -= 1;
+            self.returned += 1;
+            self.has_ended(&key);
+            self.has_returned(key.0.partition());
+        }
+    }
+
+    /// Something that was on its way to this life may have been lost, because its link is new.
+    pub fn link_is_new(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.missing.get_or_insert(None);
+        }
+        for said in self.said.values_mut() {
+            said.returns_at = None;
+        }
+    }
+
+    /// What is to be reported now.
+    pub fn reports(&mut self, now: Millis) -> Vec<Report> {
+        let mut reports: BTreeMap<OwnerId, Report> = BTreeMap::new();
+        let total: u32 = self.unended.values().sum();
+        let mut own: BTreeMap<OwnerId, u32> = BTreeMap::new();
+        for (partition, stream) in &self.streams {
+            let many = self.unended.get(partition).copied().unwrap_or(0);
+            *own.entry(stream.owner).or_default() += many;
+        }
+        self.said.retain(|owner, _| own.contains_key(owner));
+        for (owner, own) in &own {
+            let elsewhere = total - own;
+            let said = self.said.entry(*owner).or_default();
+            let is_new = elsewhere != said.elsewhere && now - said.elsewhere_at >= ELSEWHERE_EVERY;
+            let due = said.returns_at.is_none_or(|at| now - at >= RETURNS_EVERY);
+            let returns = self.returned > 0 && (said.has_more || due);
+            if is_new || returns {
+                reports.insert(*owner, Report::new(*owner, elsewhere));
+            }
+            if returns {
+                (said.has_more, said.returns_at) = (false, Some(now));
+            }
+        }
+        let elsewhere = |owner: &OwnerId| total - own.get(owner).copied().unwrap_or(0);
+        for (partition, stream) in &mut self.streams {
+            if let Some(asked) = &mut stream.missing
+                && asked.is_none_or(|at| now - at >= RESYNC_EVERY)
+            {
+                *asked = Some(now);
+                let report = reports.entry(stream.owner);
+                let report =
+                    report.or_insert_with(|| Report::new(stream.owner, elsewhere(&stream.owner)));
+                report.resync.push(*partition);
+            }
+        }
+        for (key, entry) in &mut self.entries {
+            let Some(stream) = self.streams.get(&key.0.partition()) else {
+                continue;
+            };
+            match &mut entry.state {
+                State::Running { since, told } if !*told && now - *since >= TOLD_AFTER => {
+                    *told = true;
+                    let report = reports.entry(stream.owner);
+                    let report = report
+                        .or_insert_with(|| Report::new(stream.owner, elsewhere(&stream.owner)));
+                    report.started.push(Started {
+                        key: *key,
+                        age: now - *since,
+                    });
+                }
+                State::Returned { why } => {
+                    let said = self.said.get(&stream.owner);
+                    if said.is_some_and(|said| said.returns_at == Some(now))
+                        && let Some(report) = reports.get_mut(&stream.owner)
+                    {
+                        report.returned.push(Returned { key: *key, why });
+                    }
+                }
+                _ => {}
+            }
+        }
+        for report in reports.values_mut() {
+            report.returned.sort_unstable_by_key(|returned| returned.key);
+            report.started.sort_unstable_by_key(|started| started.key);
+            let said = self.said.entry(report.owner).or_default();
+            (said.elsewhere, said.elsewhere_at) = (report.elsewhere, now);
+        }
+        reports.into_values().collect()
+    }
+
+    /// Whether something is to be reported at once.
+    pub fn has_news(&self) -> bool {
+        self.said.values().any(|said| said.has_more)
+            || self.streams.values().any(|stream| stream.missing == Some(None))
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// How many run.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// How many entries there are, also of what has ended and is not settled.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether everything is settled.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether the end of this one is not settled.
+    pub fn is_unsettled(&self, key: &Key) -> bool {
+        let entry = self.entries.get(key);
+        entry.is_some_and(|entry| matches!(entry.state, State::Ended))
+    }
+}

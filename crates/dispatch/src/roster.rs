@@ -1,0 +1,308 @@
+//! Which life of which worker has room: the owner's view of all pools.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use attune_core::WorkerId;
+
+
+use crate::section::Key;
+
+/// A life as the store shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Life {
+    /// Which.
+    pub worker: WorkerId,
+    /// The pool that it serves.
+    pub pool: String,
+    /// How many executions it runs at once.
+    pub slots: u32,
+    /// It takes nothing more: it is about to stop.
+    pub draining: bool,
+}
+
+/// What is known of a life.
+#[derive(Debug)]
+struct Known {
+    life: Life,
+    /// How many grants of other owners it has, as it has said itself.
+    elsewhere: u32,
+    /// Messages to it came back: nobody receives them at the moment.
+    is_cut_off: bool,
+    /// Its place among those of its pool that have room, if it has any.
+    place: Option<(u64, u64)>,
+}
+
+/// The lives of one pool.
+#[derive(Debug, Default)]
+struct Pool {
+    lives: usize,
+    /// Those with room: the least loaded first, and of equals the one that was chosen longest ago.
+    open: BTreeSet<((u64, u64), WorkerId)>,
+}
+
+type Keys = HashSet<Key, foldhash::fast::FixedState>;
+
+/// Which life has room, by what this owner has granted and what the lives say of others. Several owners may
+/// overdraw one for a moment: it gives back what it cannot begin, and no promise rests on it.
+#[derive(Debug, Default)]
+pub struct Roster {
+    lives: BTreeMap<WorkerId, Known>,
+    pools: BTreeMap<String, Pool>,
+    /// What each life holds of this owner, known or not.
+    holds: HashMap<WorkerId, Keys, foldhash::fast::FixedState>,
+    turns: u64,
+    /// Pools in which there is room that was not there before.
+    freed: BTreeSet<String>,
+}
+
+impl Roster {
+    /// The lives as they are now: those that are not named are over.
+    pub fn set(&mut self, lives: impl IntoIterator<Item = Life>) {
+        let mut gone: BTreeSet<WorkerId> = self.lives.keys().copied().collect();
+        for life in lives {
+            let worker = life.worker;
+            gone.remove(&worker);
+            let known = self.lives.get_mut(&worker);
+            match known {
+                Some(known) if known.life == life => continue,
+                Some(known) => known.life = life,
+                None => {
+                    self.pools.entry(life.pool.clone()).or_default().lives += 1;
+                    let known = Known {
+                        life,
+                        elsewhere: 0,
+                        is_cut_off: false,
+                        place: None,
+                    };
+                    self.lives.insert(worker, known);
+                }
+            }
+            self.place(worker);
+        }
+        for worker in gone {
+            self.forget(worker);
+        }
+    }
+
+    /// A life is over.
+    pub fn forget(&mut self, worker: WorkerId) {
+        let Some(known) = self.lives.remove(&worker) else {
+            return;
+        };
+        if let Some(pool) = self.pools.get_mut(&known.life.pool) {
+            pool.lives -= 1;
+            if let Some(place) = known.place {
+                pool.open.remove(&(place, worker));
+            }
+            if pool.lives == 0 {
+                self.pools.remove(&known.life.pool);
+            }
+        }
+    }
+
+    /// How many grants of other owners a life has.
+    pub fn note_elsewhere(&mut self, worker: WorkerId, elsewhere: u32) {
+        if let Some(known) = self.lives.get_mut(&worker) {
+            known.elsewhere = elsewhere;
+            self.place(worker);
+        }
+    }
+
+    /// Whether messages reach a life.
+    pub fn note_reach(&mut self, worker: WorkerId, reaches: bool) {
+        if let Some(known) = self.lives.get_mut(&worker)
+            && known.is_cut_off == reaches
+        {
+            known.is_cut_off = !reaches;
+            self.place(worker);
+        }
+    }
+
+    /// The life that has most room in a pool; `None` where none has any.
+    pub fn choose(&self, pool: &str) -> Option<WorkerId> {
+        let (_, worker) = self.pools.get(pool)?.open.first()?;
+        Some(*worker)
+    }
+
+    /// Whether any life of a pool has room.
+    pub fn has_room(&self, pool: &str) -> bool {
+        self.choose(pool).is_some()
+    }
+
+    /// How many lives serve a pool.
+    pub fn lives_of(&self, pool: &str) -> usize {
+        self.pools.get(pool).map_or(0, |pool| pool.lives)
+    }
+
+    /// Every life that is known.
+    pub fn lives(&self) -> impl Iterator<Item = &Life> {
+        self.lives.values().map(|known| &known.life)
+    }
+
+    /// Whether a life is known.
+    pub fn knows(&self, worker: WorkerId) -> bool {
+        self.lives.contains_key(&worker)
+    }
+
+    /// A life holds a grant.
+    pub fn hold(&mut self, worker: WorkerId, key: Key) {
+        if self.holds.entry(worker).or_default().insert(key) {
+            self.place(worker);
+        }
+    }
+
+    /// A life holds a grant no longer.
+    pub fn free(&mut self, worker: WorkerId, key: Key) {
+        let Some(keys) = self.holds.get_mut(&worker) else {
+            return;
+        };
+        if !keys.remove(&key) {
+            return;
+        }
+        if keys.is_empty() {
+            self.holds.remove(&worker);
+        }
+        self.place(worker);
+    }
+
+    /// Forgets what lives hold of those that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
+        let mut changed = Vec::new();
+        self.holds.retain(|worker, keys| {
+            let before = keys.len();
+            keys.retain(&keep);
+            if keys.len() != before {
+                changed.push(*worker);
+            }
+            !keys.is_empty()
+        });
+        changed.sort_unstable();
+        for worker in changed {
+            self.place(worker);
+        }
+    }
+
+    /// What a life holds, in order.
+    pub fn held_by(&self, worker: WorkerId) -> Vec<Key> {
+        let keys = self.holds.get(&worker).into_iter().flatten();
+        let mut keys: Vec<Key> = keys.copied().collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// How many a life holds.
+    pub fn held(&self, worker: WorkerId) -> usize {
+        self.holds.get(&worker).map_or(0, HashSet::len)
+    }
+
+    /// The pools in which room was found since this was asked last.
+    pub fn take_freed(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.freed)
+    }
+
+    /// Puts a life where it belongs among those with room.
+    fn place(&mut self, worker: WorkerId) {
+        let held = self.held(worker) as u64;
+        let Some(known) = self.lives.get_mut(&worker) else {
+            return;
+        };
+        let Some(pool) = self.pools.get_mut(&known.life.pool) else {
+            return;
+        };
+        if let Some(place) = known.place.take() {
+            pool.open.remove(&(place, worker));
+        }
+        let slots = u64::from(known.life.slots);
+        let load = held + u64::from(known.elsewhere);
+        if known.is_cut_off || known.life.draining || load >= slots {
+            return;
+        }
+        self.turns += 1;
+        // How full it is, in parts of 2²⁰.
+        let place = ((load << 20) / slots, self.turns);
+        known.place = Some(place);
+        pool.open.insert((place, worker));
+        self.freed.insert(known.life.pool.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use attune_core::{Attempt, ExecutionId};
+
+    fn life(worker: WorkerId, slots: u32) -> Life {
+        Life {
+            worker,
+            pool: "default".to_owned(),
+            slots,
+            draining: false,
+        }
+    }
+
+    fn key(id: i64) -> Key {
+        (ExecutionId(id), Attempt(1))
+    }
+
+    #[test]
+    fn the_least_loaded_is_chosen_and_equals_take_turns() {
+        let (one, two) = (WorkerId::fresh(), WorkerId::fresh());
+        let mut roster = Roster::default();
+        roster.set([life(one, 2), life(two, 4)]);
+        let mut chosen = Vec::new();
+        for id in 0..6 {
+            let worker = roster.choose("default").unwrap();
+            roster.hold(worker, key(id));
+            chosen.push(worker);
+        }
+        assert_eq!(roster.choose("default"), None);
+        assert_eq!(chosen.iter().filter(|worker| **worker == one).count(), 2);
+        assert_ne!(chosen[0], chosen[1]);
+        roster.take_freed();
+        roster.free(one, key(77));
+        assert!(roster.take_freed().is_empty(), "nothing was freed");
+        let held = roster.held_by(one)[0];
+        roster.free(one, held);
+        assert_eq!(roster.choose("default"), Some(one));
+        assert_eq!(roster.take_freed().len(), 1);
+        // Said twice it frees nothing more.
+        roster.free(one, held);
+        assert_eq!(roster.held(one), 1);
+    }
+
+    #[test]
+    fn who_drains_is_cut_off_or_full_of_others_gets_nothing() {
+        let worker = WorkerId::fresh();
+        let mut roster = Roster::default();
+        roster.set([life(worker, 2)]);
+        roster.note_elsewhere(worker, 2);
+        assert!(!roster.has_room("default"));
+        roster.note_elsewhere(worker, 1);
+        assert!(roster.has_room("default"));
+        roster.note_reach(worker, false);
+        assert!(!roster.has_room("default"));
+        roster.note_reach(worker, true);
+        assert!(roster.has_room("default"));
+        roster.set([Life {
+            draining: true,
+            ..life(worker, 2)
+        }]);
+        assert!(!roster.has_room("default"));
+        assert_eq!(roster.lives_of("default"), 1);
+        roster.set([]);
+        assert_eq!(roster.lives_of("default"), 0);
+        assert!(!roster.knows(worker));
+    }
+
+    #[test]
+    fn what_is_held_counts_before_its_life_is_known() {
+        let worker = WorkerId::fresh();
+        let mut roster = Roster::default();
+        roster.hold(worker, key(1));
+        roster.hold(worker, key(1));
+        roster.set([life(worker, 1)]);
+        assert!(!roster.has_room("default"));
+        roster.retain(|key| key.0 != ExecutionId(1));
+        assert!(roster.has_room("default"));
+    }
+}

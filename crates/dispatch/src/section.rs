@@ -1,0 +1,102 @@
+//! What an owner tells a worker, and what a worker tells an owner.
+
+use attune_core::{ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId};
+
+/// Names a grant: an attempt of an execution is granted once, to one life.
+pub type Key = (ExecutionId, Attempt);
+
+/// Milliseconds by a clock that only measures durations.
+pub type Millis = i64;
+
+/// Something that is granted.
+pub trait Granted {
+    /// Names the grant.
+    fn key(&self) -> Key;
+
+    /// Its action.
+    fn action_id(&self) -> ActionId;
+}
+
+/// A part of the stream of one partition, in one epoch, to one life. Sections are numbered from 0 on; the
+/// first of an epoch has a [`sync`](Self::sync). Its parts come true in the order in which they stand here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section<G> {
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// In which epoch.
+    pub epoch: Epoch,
+    /// Its place in the stream.
+    pub number: u64,
+    /// To whom reports about the partition go.
+    pub owner: OwnerId,
+    /// Everything of the partition that the life holds, by what its owner has committed; also what is
+    /// granted in this section.
+    pub sync: Option<Vec<Key>>,
+    /// What the owner has written down as ended, put back or taken away: it can be forgotten.
+    pub settled: Vec<Key>,
+    /// What is to be ended.
+    pub cancel: Vec<Key>,
+    /// What may begin.
+    pub grants: Vec<G>,
+}
+
+impl<G> Section<G> {
+    /// A section that says nothing yet.
+    pub fn new(partition: PartitionId, epoch: Epoch, number: u64, owner: OwnerId) -> Self {
+        Self {
+            partition,
+            epoch,
+            number,
+            owner,
+            sync: None,
+            settled: Vec::new(),
+            cancel: Vec::new(),
+            grants: Vec::new(),
+        }
+    }
+}
+
+/// A grant that never began at the worker, and never will.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Returned {
+    /// Which grant.
+    pub key: Key,
+    /// Why, for people.
+    pub why: &'static str,
+}
+
+/// A run that has lasted for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// Which grant.
+    pub key: Key,
+    /// For how long it has been running.
+    pub age: Millis,
+}
+
+/// What a worker tells the owner of some partitions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// To whom.
+    pub owner: OwnerId,
+    /// How many grants of other owners the worker has that have not ended.
+    pub elsewhere: u32,
+    /// Everything of this owner that is given back and not settled.
+    pub returned: Vec<Returned>,
+    /// What runs and was not told yet.
+    pub started: Vec<Started>,
+    /// Of which partitions a section is missing.
+    pub resync: Vec<PartitionId>,
+}
+
+impl Report {
+    pub(crate) fn new(owner: OwnerId, elsewhere: u32) -> Self {
+        Self {
+            owner,
+            elsewhere,
+            returned: Vec::new(),
+            started: Vec::new(),
+            resync: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Messages whose form has changed once: version 2, and what came with it.
+
+use std::collections::BTreeMap;
+
+use attune_core::{
+    ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartitionId, Run, WorkerId,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::envelope::Message;
+
+/// Names a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GrantKey {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+}
+
+impl GrantKey {
+    /// The same as a pair.
+    pub fn pair(self) -> (ExecutionId, Attempt) {
+        (self.execution_id, self.attempt)
+    }
+}
+
+impl From<(ExecutionId, Attempt)> for GrantKey {
+    fn from((execution_id, attempt): (ExecutionId, Attempt)) -> Self {
+        Self {
+            execution_id,
+            attempt,
+        }
+    }
+}
+
+/// An execution that a worker may begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Grant {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// Its action.
+    pub action_id: ActionId,
+    /// The action's ref.
+    pub action_ref: String,
+    /// What it is given.
+    pub parameters: Box<RawValue>,
+    /// What to run.
+    pub run: Run,
+    /// How long it may run, in seconds.
+    pub timeout_seconds: u32,
+    /// Variables its program sees.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+}
+
+impl Grant {
+    /// Names it.
+    pub fn key(&self) -> (ExecutionId, Attempt) {
+        (self.execution_id, self.attempt)
+    }
+}
+
+/// A part of what the owner of a partition tells one life of a worker: what it may begin, what is settled,
+/// what it is to end. Owner → the worker's link. Its parts come true in the order in which they stand here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Section {
+    /// For which life.
+    pub worker: WorkerId,
+    /// Who says it: reports about the partition go there.
+    pub owner: OwnerId,
+    /// Of which partition.
+    pub partition: PartitionId,
+    /// In which epoch of it.
+    pub epoch: Epoch,
+    /// Its place in the stream of the partition and epoch to this life, from 0 on.
+    pub number: u64,
+    /// Everything of the partition that the life holds, where that is to be compared; the first section of
+    /// an epoch has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<Vec<GrantKey>>,
+    /// What became of these is written down: they can be forgotten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled: Vec<GrantKey>,
+    /// These are to be ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel: Vec<GrantKey>,
+    /// These may begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<Grant>,
+}
+
+impl Message for Section {
+    const TYPE: &'static str = "execution.requested";
+    const VERSION: u32 = 2;
+}
+
+/// A grant that never began at its worker, and never will.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReturnedGrant {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// Why, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+}
+
+/// A run that has lasted for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StartedGrant {
+    /// Which execution.
+    pub execution_id: ExecutionId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// For how long it has been running when this was written, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// What a worker tells an executor. Worker → `attune.reports`, with the executor's id as the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerReport {
+    /// Which life says it.
+    pub worker: WorkerId,
+    /// How many grants of other executors it has that have not ended.
+    #[serde(default)]
+    pub elsewhere: u32,
+    /// Everything of this executor's partitions that is given back and not settled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub returned: Vec<ReturnedGrant>,
+    /// What runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub started: Vec<StartedGrant>,
+    /// Of which partitions a section is missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resync: Vec<PartitionId>,
+}
+
+impl Message for WorkerReport {
+    const TYPE: &'static str = "worker.report";
+    const VERSION: u32 = 1;
+}
+
+/// A worker has come, or is about to stop: a hint to look at the workers' leases. Worker → every executor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerHello {
+    /// Which life.
+    pub worker: WorkerId,
+    /// The pool that it serves.
+    pub pool: String,
+}
+
+impl Message for WorkerHello {
+    const TYPE: &'static str = "worker.hello";
+    const VERSION: u32 = 1;
+}
