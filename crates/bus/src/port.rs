@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use attune_core::PartitionId;
 pub use attune_core::Refusal;
 use attune_core::policy::EventKind;
+use attune_core::{OwnerId, PartitionId, WorkerId};
 pub use attune_messages::reply::{MAX_NAME_BYTES, REPLY_PREFIX, reply_address};
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use uuid::Uuid;
 
-/// Where a message goes. Each topic behaves in one of four ways.
+/// Where a message goes. Each topic behaves in one of five ways.
 ///
 /// - *ordered*: one subscriber at a time receives, in order; what it did not acknowledge comes
 ///   again, first, to the next ([`Enforcements`](Self::Enforcements),
@@ -21,10 +21,20 @@ use uuid::Uuid;
 ///   [`Completed`](Self::Completed), [`QueueStats`](Self::QueueStats),
 ///   [`DeadLetters`](Self::DeadLetters)).
 /// - *broadcast*: everyone who is subscribed at that moment receives a copy
-///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver), [`Event`](Self::Event)); nobody being
-///   subscribed is fine.
-/// - *direct*: the one subscriber with that address receives, while it lives
+///   ([`Cancel`](Self::Cancel), [`HandedOver`](Self::HandedOver), [`Hello`](Self::Hello),
+///   [`Event`](Self::Event)); nobody being subscribed is fine.
+/// - *answers*: the one subscriber with that address receives, while it lives
 ///   ([`Reply`](Self::Reply)); nobody being there is fine.
+/// - *direct*: the one subscriber receives, in order, while it lives ([`Link`](Self::Link),
+///   [`Reports`](Self::Reports)). Nothing is kept for a later one, not even what was delivered and
+///   not settled. When nobody is there, the publisher is told: [`Refusal::Unroutable`].
+///
+/// *What a direct topic does not promise.* A message that was confirmed can be lost with its
+/// subscriber, or with the subscriber's connection, before it is received: whoever needs to know
+/// numbers what it sends, and looks at [`Subscriber::renewals`]. There is meant to be one subscriber,
+/// but a broker that has not noticed the end of an old connection keeps that one's queue beside the
+/// new one's for a while. Either gets a copy; the old one's is read by nobody, and until it is gone a
+/// message may be confirmed that reached only that.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// `enforcement.created`: rule firings from clients.
@@ -41,6 +51,12 @@ pub enum Topic {
     Cancel,
     /// `partition.handed_over`: partitions that another executor may take now.
     HandedOver,
+    /// `worker.hello`: that a worker is there, to every executor.
+    Hello,
+    /// `<life of a worker>`: what owners of partitions tell one life of a worker.
+    Link(WorkerId),
+    /// `<executor>`: what workers tell one executor.
+    Reports(OwnerId),
     /// `event.<kind>`: what happens to actions that ask for it to be told.
     Event(EventKind),
     /// `event.*`: every [`Event`](Self::Event), to be received only.
@@ -64,6 +80,9 @@ impl Topic {
             Self::Completed => "execution.completed".to_owned(),
             Self::Cancel => "execution.cancel".to_owned(),
             Self::HandedOver => "partition.handed_over".to_owned(),
+            Self::Hello => "worker.hello".to_owned(),
+            Self::Link(worker) => worker.to_string(),
+            Self::Reports(owner) => owner.to_string(),
             Self::Event(kind) => format!("event.{kind}"),
             Self::Events => "event.*".to_owned(),
             Self::QueueStats => "queue.stats".to_owned(),
@@ -73,16 +92,28 @@ impl Topic {
     }
 
     /// Whether a message that nobody is there to receive is an error. Answers and broadcasts
-    /// may go nowhere; everything else must be kept for a later subscriber.
+    /// may go nowhere; everything else must be kept for a later subscriber, or be received by the
+    /// one that there is.
     pub fn must_route(&self) -> bool {
         !self.is_broadcast() && !matches!(self, Self::Reply(_))
+    }
+
+    /// Whether messages are kept for a later subscriber: once it is declared, the topic stays.
+    pub fn is_kept(&self) -> bool {
+        self.must_route() && !self.is_direct()
+    }
+
+    /// Whether its one subscriber receives while it lives, and the publisher is told when there is
+    /// none.
+    pub fn is_direct(&self) -> bool {
+        matches!(self, Self::Link(_) | Self::Reports(_))
     }
 
     /// Whether everyone who is subscribed receives a copy.
     pub fn is_broadcast(&self) -> bool {
         matches!(
             self,
-            Self::Cancel | Self::HandedOver | Self::Event(_) | Self::Events
+            Self::Cancel | Self::HandedOver | Self::Hello | Self::Event(_) | Self::Events
         )
     }
 
@@ -94,7 +125,12 @@ impl Topic {
 
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.routing_key())
+        match self {
+            // Their keys are bare ids.
+            Self::Link(worker) => write!(f, "worker {worker}"),
+            Self::Reports(owner) => write!(f, "executor {owner}"),
+            _ => f.write_str(&self.routing_key()),
+        }
     }
 }
 
@@ -274,10 +310,13 @@ pub type Confirmation = oneshot::Receiver<()>;
 pub type Settler = Arc<dyn Settle>;
 
 /// Receives the deliveries of a subscription. The adapter rebuilds whatever breaks below it;
-/// what was not settled comes again. Dropping it gives unsettled messages back, in order.
+/// what was not settled comes again. Dropping it gives unsettled messages back, in order. Of a
+/// topic that keeps nothing, unsettled messages end with what breaks, and with the subscriber.
 pub struct Subscriber {
     deliveries: mpsc::Receiver<Delivery>,
     settler: Settler,
+    /// Kept here too, so that who listens hears nothing, and no end, while nothing is made anew.
+    renewals: watch::Sender<u64>,
     /// Ends the adapter's work when the subscriber is dropped.
     _guard: Box<dyn Send + Sync>,
 }
@@ -292,8 +331,15 @@ impl Subscriber {
         Self {
             deliveries,
             settler,
+            renewals: watch::Sender::default(),
             _guard: guard,
         }
+    }
+
+    /// For adapters that make subscriptions anew: what counts how often, beginning with 0.
+    #[must_use]
+    pub fn renewed_by(self, renewals: watch::Sender<u64>) -> Self {
+        Self { renewals, ..self }
     }
 
     /// The next delivery; `None` only when the bus was closed. Cancel safe.
@@ -304,6 +350,14 @@ impl Subscriber {
     /// A delivery that is there already.
     pub fn try_next(&mut self) -> Option<Delivery> {
         self.deliveries.try_recv().ok()
+    }
+
+    /// How often the subscription was made anew below, on a new connection: 0 at first, and always
+    /// on the in-process bus. It rises before anything of the new life is delivered, and when the new
+    /// subscription stands: of a direct topic, what was published before that may be lost, and what
+    /// is published from then on comes. The receiver ends after the subscriber.
+    pub fn renewals(&self) -> watch::Receiver<u64> {
+        self.renewals.subscribe()
     }
 
     /// What settles its deliveries; it outlives the subscriber, without effect.
@@ -329,7 +383,7 @@ pub trait Bus: Send + Sync + 'static {
     async fn subscribe(&self, subscription: Subscription) -> Result<Subscriber, BusError>;
 
     /// Declares what the topic needs without receiving, so that messages are kept from now on. Of
-    /// answers none are kept; that they may be sent is made sure of.
+    /// answers and on direct topics none are kept; that they may be sent is made sure of.
     ///
     /// # Errors
     /// See [`BusError`].
@@ -381,7 +435,7 @@ pub fn letter(
     // Whoever sent it may have set these; they are ours, and the broker's.
     headers.retain(|(name, _)| !DEAD_LETTER_HEADERS.contains(&name.as_str()));
     headers.push((DEAD_LETTER_REASON.to_owned(), reason.to_owned()));
-    headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.routing_key()));
+    headers.push((DEAD_LETTER_TOPIC.to_owned(), topic.to_string()));
     Outgoing {
         topic: Topic::DeadLetters,
         message_id: Uuid::now_v7(),

@@ -47,6 +47,8 @@ struct State {
     unsettled: usize,
     /// The place of the next message.
     next_place: u64,
+    /// Its one subscriber is gone, for good.
+    abandoned: bool,
     closed: bool,
 }
 
@@ -77,6 +79,7 @@ impl Mailbox {
             turn: 0,
             unsettled: 0,
             next_place: 0,
+            abandoned: false,
             closed: false,
         };
         Self {
@@ -101,6 +104,14 @@ impl Mailbox {
         let mut state = self.lock();
         if state.closed {
             return Err(PublishError::Closed);
+        }
+        if state.abandoned {
+            let unroutable = run.map(super::unroutable);
+            match self.overflow {
+                Overflow::Refuse => refused.extend(unroutable),
+                Overflow::DropOldest => unroutable.for_each(drop),
+            }
+            return Ok(());
         }
         for message in run {
             if self.overflow == Overflow::DropOldest {
@@ -200,18 +211,29 @@ impl Mailbox {
         state.waiting.len() + state.unsettled
     }
 
+    /// Ends its subscriber and what it keeps; from now on nobody is there.
+    pub(super) fn abandon(&self) {
+        let mut state = self.lock();
+        state.abandoned = true;
+        state.clear();
+    }
+
     /// Ends all subscribers and takes nothing any more.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
-        state.receivers.clear();
-        state.waiting.clear();
-        state.unsettled = 0;
-        state.bytes = 0;
+        state.clear();
     }
 }
 
 impl State {
+    fn clear(&mut self) {
+        self.receivers.clear();
+        self.waiting.clear();
+        self.unsettled = 0;
+        self.bytes = 0;
+    }
+
     /// Whether one more message of so many bytes may be kept. An empty mailbox has room for one
     /// of any size, as a queue of a broker has.
     fn has_room(&self, bytes: usize) -> bool {
@@ -302,6 +324,7 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
+    use attune_core::WorkerId;
     use uuid::Uuid;
 
     use super::*;
@@ -415,6 +438,22 @@ mod tests {
         // Nothing was lost: what had no room is delivered with the next settlement.
         mailbox.settle(1, std::iter::empty());
         assert_eq!(bodies(&mut deliveries), [2, 3]);
+    }
+
+    #[test]
+    fn an_abandoned_mailbox_has_nobody() {
+        let mailbox = Mailbox::new(Sharing::InTurn, Overflow::Refuse, room(100));
+        let mut deliveries = mailbox.attach(1, 1).unwrap();
+        assert_eq!(post(&mailbox, 0..3), 0);
+        mailbox.abandon();
+        assert_eq!((bodies(&mut deliveries), mailbox.kept()), (vec![0], 0));
+        let mut refused = Vec::new();
+        let message = Outgoing::new(Topic::Link(WorkerId::fresh()), Uuid::now_v7(), vec![]);
+        let expected = super::super::unroutable(message.clone());
+        mailbox
+            .post(&mut std::iter::once(message), &mut refused)
+            .unwrap();
+        assert_eq!(refused, [expected]);
     }
 
     #[test]

@@ -9,6 +9,10 @@
 //! oldest waiting messages make room instead: a receiver that has stopped reading never becomes
 //! an error of the sender.
 //!
+//! *Direct topics* exist while their subscriber does: before and after, what is published to them is
+//! refused as [`Refusal::Unroutable`], and what was not settled ends with the subscriber. A second
+//! subscriber is refused.
+//!
 //! *Cost.* Publishing locks the topic once for each run of messages to it and hands them to the
 //! subscribers' channels on the spot; there is no task between sender and receiver. No lock is
 //! held over an await point.
@@ -35,8 +39,8 @@ pub struct MemoryBus {
 }
 
 struct Shared {
-    /// Mailboxes by topic; those of broadcasts stand apart. Written when a topic is
-    /// declared and when an asker comes or goes, read by every publish.
+    /// Mailboxes by topic; those of broadcasts stand apart. Written when a topic is declared and
+    /// when an asker, or the subscriber of a direct topic, comes or goes; read by every publish.
     mailboxes: RwLock<HashMap<Topic, Arc<Mailbox>>>,
     /// One mailbox for each subscriber of broadcasts, with what it listens to.
     broadcast: RwLock<Vec<(Topic, Arc<Mailbox>)>>,
@@ -100,9 +104,14 @@ impl MemoryBus {
     }
 
     /// Bounds one ordered or work topic anew, declaring it if need be, as an operator's policy on
-    /// a broker would: what is kept already stays.
+    /// a broker would: what is kept already stays. One that has a single subscriber is bounded while
+    /// that is there.
     pub fn set_room(&self, topic: &Topic, room: Room) {
-        self.shared.kept(topic).set_room(room);
+        if topic.is_kept() {
+            self.shared.kept(topic).set_room(room);
+        } else if let Some(mailbox) = self.shared.find(topic) {
+            mailbox.set_room(room);
+        }
     }
 
     /// How many messages of a topic are not settled yet, delivered or not. A process that stops
@@ -155,12 +164,12 @@ impl Shared {
     }
 
     /// A mailbox that lives as long as its one subscriber.
-    fn private(&self) -> Arc<Mailbox> {
-        Arc::new(Mailbox::new(
-            Sharing::InTurn,
-            Overflow::DropOldest,
-            self.room,
-        ))
+    fn private(&self, topic: &Topic) -> Arc<Mailbox> {
+        let overflow = match topic.is_direct() {
+            true => Overflow::Refuse,
+            false => Overflow::DropOldest,
+        };
+        Arc::new(Mailbox::new(Sharing::InTurn, overflow, self.room))
     }
 
     /// Everyone who listens to broadcasts now, or to this one.
@@ -178,7 +187,7 @@ impl Shared {
     fn mailbox_for_subscriber(&self, topic: &Topic) -> Result<Arc<Mailbox>, BusError> {
         match topic {
             _ if topic.is_broadcast() => {
-                let mailbox = self.private();
+                let mailbox = self.private(topic);
                 let mut listeners = self
                     .broadcast
                     .write()
@@ -186,14 +195,14 @@ impl Shared {
                 listeners.push((topic.clone(), Arc::clone(&mailbox)));
                 Ok(mailbox)
             }
-            Topic::Reply(address) => {
-                let mailbox = self.private();
+            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => {
+                let mailbox = self.private(topic);
                 let mut mailboxes = self
                     .mailboxes
                     .write()
                     .unwrap_or_else(PoisonError::into_inner);
                 if mailboxes.contains_key(topic) {
-                    return Err(BusError::Refused(format!("the address {address} is taken")));
+                    return Err(BusError::Refused(format!("the address {topic} is taken")));
                 }
                 mailboxes.insert(topic.clone(), Arc::clone(&mailbox));
                 Ok(mailbox)
@@ -210,11 +219,13 @@ impl Shared {
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .retain(|(_, listener)| !Arc::ptr_eq(listener, mailbox)),
-            Topic::Reply(_) => {
+            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => {
                 self.mailboxes
                     .write()
                     .unwrap_or_else(PoisonError::into_inner)
                     .remove(topic);
+                // Who has found it before that is told too.
+                mailbox.abandon();
             }
             _ => {}
         }
@@ -239,10 +250,7 @@ impl Shared {
             Some(mailbox) => mailbox.post(run, refused),
             None => {
                 // An iterator that is only peeked into must be run dry in either case.
-                let unroutable = run.map(|message| Refused {
-                    message_id: message.message_id,
-                    why: Refusal::Unroutable,
-                });
+                let unroutable = run.map(unroutable);
                 if topic.must_route() {
                     refused.extend(unroutable)
                 } else {
@@ -251,6 +259,14 @@ impl Shared {
                 Ok(())
             }
         }
+    }
+}
+
+/// Nobody is there to receive it.
+fn unroutable(message: Outgoing) -> Refused {
+    Refused {
+        message_id: message.message_id,
+        why: Refusal::Unroutable,
     }
 }
 
@@ -317,7 +333,7 @@ impl Bus for MemoryBus {
         if self.shared.is_closed() {
             return Err(BusError::Closed);
         }
-        if topic.must_route() {
+        if topic.is_kept() {
             self.shared.kept(topic);
         }
         Ok(())
@@ -351,7 +367,7 @@ impl Bus for MemoryBus {
     }
 }
 
-/// A subscriber's hold on its mailbox; letting go gives back what is unsettled.
+/// A subscriber's hold on its mailbox; letting go gives back what is unsettled, where it is kept.
 struct Lease {
     shared: Arc<Shared>,
     topic: Topic,
