@@ -19,8 +19,8 @@ use crate::phase::{
 ///
 /// The owner of a partition records a round of decisions when it is committed, in the order in which it
 /// decided. Its records carry the epoch and the number of the round: an epoch has one owner and so one file,
-/// and of different epochs the higher is the later. Their `t_ns` is the moment after the commit, which of a
-/// process that was stopped meanwhile may be much later.
+/// and of different epochs the higher is the later. Their `t_ns` is the moment after the commit and before it
+/// tells anybody of the round; of a process that was stopped meanwhile that may be much later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -44,8 +44,7 @@ pub enum Record {
         attempt: Attempt,
         /// Its action.
         action_id: ActionId,
-        /// How it ended; absent when it was killed because its worker could not go on, which
-        /// is reported to nobody.
+        /// How it ended; absent when it was killed because its worker could not go on, which nobody is told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Status>,
         /// When.
@@ -69,16 +68,14 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// The broker has confirmed the message of a submission: it is kept from now on, whether
-    /// its client is ever answered or not.
+    /// The broker has confirmed the message of a submission: it is kept, whether its client is answered or not.
     Confirmed {
         /// Which submission.
         request_id: RequestId,
         /// When.
         t_ns: i64,
     },
-    /// The API is about to store an action. One that was asked for and has no
-    /// [`ApplyOk`](Self::ApplyOk) may have been stored.
+    /// The API is about to store an action. Without an [`ApplyOk`](Self::ApplyOk) it may have been stored.
     ApplyInvoke {
         /// By which the outcome is found.
         apply_id: Uuid,
@@ -109,8 +106,7 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// The API is about to hold queues or to resume them. What was asked for and has no
-    /// [`PauseOk`](Self::PauseOk) may have been stored.
+    /// The API is about to hold queues or to resume them. Without a [`PauseOk`](Self::PauseOk) it may be stored.
     PauseInvoke {
         /// By which the outcome is found.
         pause_id: Uuid,
@@ -219,8 +215,7 @@ pub enum Record {
         priority: Priority,
         /// The request that led to it.
         request_id: RequestId,
-        /// `Queued`; `Requested` when it got a slot at once, which is recorded on its own; or
-        /// `Rejected`.
+        /// `Queued`; `Requested` when it got a slot at once, which is recorded on its own; or `Rejected`.
         status: Status,
         /// Whether it may not start before a time of its own, so that others may overtake it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -304,6 +299,9 @@ pub enum Record {
         /// When it was decided, by the owner's time, in milliseconds since 1970.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at: Option<i64>,
+        /// The life of a worker that may begin the attempt, and nobody else; absent where it names nobody.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker: Option<WorkerId>,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -344,6 +342,9 @@ pub enum Record {
         /// What ended it, if it was a try that is followed by another.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retried: Option<Retried>,
+        /// Whether the owner counts the attempt as one that never began, and never will.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        never_begun: bool,
         /// The epoch of its owner.
         epoch: Epoch,
         /// The round, counted by the owner.
@@ -423,8 +424,8 @@ pub enum Record {
         /// When.
         t_ns: i64,
     },
-    /// A worker has claimed an attempt.
-    Claimed {
+    /// A worker has taken an attempt that was granted to it and is about to begin it.
+    Taken {
         /// Which execution.
         execution_id: ExecutionId,
         /// Which attempt of it.

@@ -230,6 +230,7 @@ fn the_form_of_decisions_is_fixed() {
         rate: None,
         interval_ms: None,
         weights: None,
+        worker: None,
         epoch,
         round,
         t_ns,
@@ -287,6 +288,7 @@ fn the_form_of_decisions_is_fixed() {
         action_id,
         attempt,
         retried,
+        never_begun: false,
         epoch,
         round,
         t_ns,
@@ -358,14 +360,14 @@ fn the_form_of_what_surrounds_them_is_fixed() {
         r#"{"kind":"stale_completion","execution_id":300,"attempt":2,"t_ns":1}"#,
     );
     check(
-        &Record::Claimed {
+        &Record::Taken {
             execution_id,
             attempt,
             worker,
             pid: Some(9),
             t_ns,
         },
-        r#"{"kind":"claimed","execution_id":300,"attempt":2,"worker":"NIL","pid":9,"t_ns":1}"#,
+        r#"{"kind":"taken","execution_id":300,"attempt":2,"worker":"NIL","pid":9,"t_ns":1}"#,
     );
     check(
         &Record::WorkerLost { worker, t_ns },
@@ -538,3 +540,6 @@ fn the_form_of_changes_is_fixed() {
 
 #[path = "document_tests.rs"]
 mod documents;
+
+#[path = "grant_tests.rs"]
+mod grants;
