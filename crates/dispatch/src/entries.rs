@@ -1,22 +1,15 @@
 //! What a life of a worker holds: the worker's half of the protocol.
 
+mod reports;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use attune_core::{ActionId, Epoch, OwnerId, PartitionId};
 
+use crate::section::{Granted, Key, Millis, Section};
 
-use crate::section::{Granted, Key, Millis, Report, Returned, Section, Started};
-
-/// A run that has lasted so long is told: shorter ones cost no message.
-const TOLD_AFTER: Millis = 100;
 /// What waits for so long because all slots are taken is given back: another worker may have a free one.
 const GIVEN_BACK_AFTER: Millis = 100;
-/// What was given back is reported this often until it is settled.
-const RETURNS_EVERY: Millis = 2_000;
-/// A missing section is asked for this often.
-const RESYNC_EVERY: Millis = 500;
-/// How often an owner is told at most that the worker has more or less of others.
-const ELSEWHERE_EVERY: Millis = 20;
 
 /// What follows from a section.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +24,8 @@ pub struct Taken<G> {
     pub cancelled: Vec<G>,
     /// Ends that their owner has not written down: report them again.
     pub again: Vec<Key>,
+    /// Ends that their owner has written down: report them no more.
+    pub settled: Vec<Key>,
 }
 
 impl<G> Default for Taken<G> {
@@ -41,6 +36,7 @@ impl<G> Default for Taken<G> {
             cancel: Vec::new(),
             cancelled: Vec::new(),
             again: Vec::new(),
+            settled: Vec::new(),
         }
     }
 }
@@ -291,7 +287,7 @@ impl<G: Granted> Entries<G> {
                 self.has_ended(key);
                 taken.kill.push(*key);
             }
-            State::Ended => {}
+            State::Ended => taken.settled.push(*key),
             State::Returned { .. } => self.returned -= 1,
         }
         self.tidy();
@@ -432,95 +428,17 @@ impl<G: Granted> Entries<G> {
         }
     }
 
-    /// Something that was on its way to this life may have been lost, because its link is new.
-    pub fn link_is_new(&mut self) {
-        for stream in self.streams.values_mut() {
-            stream.missing.get_or_insert(None);
-        }
-        for said in self.said.values_mut() {
-            said.returns_at = None;
-        }
-    }
-
-    /// What is to be reported now.
-    pub fn reports(&mut self, now: Millis) -> Vec<Report> {
-        let mut reports: BTreeMap<OwnerId, Report> = BTreeMap::new();
-        let total: u32 = self.unended.values().sum();
-        let mut own: BTreeMap<OwnerId, u32> = BTreeMap::new();
-        for (partition, stream) in &self.streams {
-            let many = self.unended.get(partition).copied().unwrap_or(0);
-            *own.entry(stream.owner).or_default() += many;
-        }
-        self.said.retain(|owner, _| own.contains_key(owner));
-        for (owner, own) in &own {
-            let elsewhere = total - own;
-            let said = self.said.entry(*owner).or_default();
-            let is_new = elsewhere != said.elsewhere && now - said.elsewhere_at >= ELSEWHERE_EVERY;
-            let due = said.returns_at.is_none_or(|at| now - at >= RETURNS_EVERY);
-            let returns = self.returned > 0 && (said.has_more || due);
-            if is_new || returns {
-                reports.insert(*owner, Report::new(*owner, elsewhere));
-            }
-            if returns {
-                (said.has_more, said.returns_at) = (false, Some(now));
-            }
-        }
-        let elsewhere = |owner: &OwnerId| total - own.get(owner).copied().unwrap_or(0);
-        for (partition, stream) in &mut self.streams {
-            if let Some(asked) = &mut stream.missing
-                && asked.is_none_or(|at| now - at >= RESYNC_EVERY)
-            {
-                *asked = Some(now);
-                let report = reports.entry(stream.owner);
-                let report =
-                    report.or_insert_with(|| Report::new(stream.owner, elsewhere(&stream.owner)));
-                report.resync.push(*partition);
-            }
-        }
-        for (key, entry) in &mut self.entries {
-            let Some(stream) = self.streams.get(&key.0.partition()) else {
-                continue;
-            };
-            match &mut entry.state {
-                State::Running { since, told } if !*told && now - *since >= TOLD_AFTER => {
-                    *told = true;
-                    let report = reports.entry(stream.owner);
-                    let report = report
-                        .or_insert_with(|| Report::new(stream.owner, elsewhere(&stream.owner)));
-                    report.started.push(Started {
-                        key: *key,
-                        age: now - *since,
-                    });
-                }
-                State::Returned { why } => {
-                    let said = self.said.get(&stream.owner);
-                    if said.is_some_and(|said| said.returns_at == Some(now))
-                        && let Some(report) = reports.get_mut(&stream.owner)
-                    {
-                        report.returned.push(Returned { key: *key, why });
-                    }
-                }
-                _ => {}
-            }
-        }
-        for report in reports.values_mut() {
-            report.returned.sort_unstable_by_key(|returned| returned.key);
-            report.started.sort_unstable_by_key(|started| started.key);
-            let said = self.said.entry(report.owner).or_default();
-            (said.elsewhere, said.elsewhere_at) = (report.elsewhere, now);
-        }
-        reports.into_values().collect()
-    }
-
-    /// Whether something is to be reported at once.
-    pub fn has_news(&self) -> bool {
-        self.said.values().any(|said| said.has_more)
-            || self.streams.values().any(|stream| stream.missing == Some(None))
-    }
-
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// What waits.
+    #[cfg(test)]
+    pub(crate) fn waiting_keys(&self) -> std::collections::BTreeSet<Key> {
+        let waits = |entry: &Entry<G>| matches!(entry.state, State::Waiting { .. });
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
+        waiting.map(|(key, _)| *key).collect()
     }
 
     /// How many run.

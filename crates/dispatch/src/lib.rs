@@ -11,6 +11,8 @@
 //! No I/O, no clock, no chance: production, the simulator and the property tests drive the same code.
 
 mod entries;
+#[cfg(test)]
+mod naive;
 mod roster;
 mod section;
 mod stream;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use attune_core::WorkerId;
+use attune_core::{PartitionId, WorkerId};
 
 
 use crate::section::Key;
@@ -51,8 +51,8 @@ pub struct Roster {
     /// What each life holds of this owner, known or not.
     holds: HashMap<WorkerId, Keys, foldhash::fast::FixedState>,
     turns: u64,
-    /// Pools in which there is room that was not there before.
-    freed: BTreeSet<String>,
+    /// The partitions in which somebody stands in line for a pool.
+    waited_for: BTreeMap<String, BTreeSet<PartitionId>>,
 }
 
 impl Roster {
@@ -165,8 +165,54 @@ impl Roster {
         self.place(worker);
     }
 
+    /// Somebody of a partition stands in line for a pool.
+    pub fn wait_for(&mut self, pool: &str, partition: PartitionId) {
+        match self.waited_for.get_mut(pool) {
+            Some(partitions) => {
+                partitions.insert(partition);
+            }
+            None => {
+                self.waited_for
+                    .insert(pool.to_owned(), BTreeSet::from([partition]));
+            }
+        }
+    }
+
+    /// Nobody of a partition stands in line for a pool any more.
+    pub fn wait_no_longer(&mut self, pool: &str, partition: PartitionId) {
+        if let Some(partitions) = self.waited_for.get_mut(pool) {
+            partitions.remove(&partition);
+            if partitions.is_empty() {
+                self.waited_for.remove(pool);
+            }
+        }
+    }
+
+    /// Whether somebody stands in line for a pool.
+    pub fn is_waited_for(&self, pool: &str) -> bool {
+        self.waited_for.contains_key(pool)
+    }
+
+    /// The pools that have room and for which somebody stands in line, with the partitions.
+    pub fn ready(&self) -> Vec<(String, Vec<PartitionId>)> {
+        let waited_for = self.waited_for.iter();
+        let ready = waited_for.filter(|(pool, _)| self.has_room(pool));
+        ready
+            .map(|(pool, partitions)| (pool.clone(), partitions.iter().copied().collect()))
+            .collect()
+    }
+
+    /// Forgets what was granted and who stands in line of a partition.
+    pub fn forget_partition(&mut self, partition: PartitionId) {
+        self.waited_for.retain(|_, partitions| {
+            partitions.remove(&partition);
+            !partitions.is_empty()
+        });
+        self.retain(|key| key.0.partition() != partition);
+    }
+
     /// Forgets what lives hold of those that are not to be kept.
-    pub fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
+    fn retain(&mut self, keep: impl Fn(&Key) -> bool) {
         let mut changed = Vec::new();
         self.holds.retain(|worker, keys| {
             let before = keys.len();
@@ -190,14 +236,18 @@ impl Roster {
         keys
     }
 
+    /// The lives, known or not, that hold something of a partition.
+    pub fn holders_of(&self, partition: PartitionId) -> Vec<WorkerId> {
+        let of = |key: &Key| key.0.partition() == partition;
+        let holders = self.holds.iter().filter(|(_, keys)| keys.iter().any(of));
+        let mut holders: Vec<WorkerId> = holders.map(|(worker, _)| *worker).collect();
+        holders.sort_unstable();
+        holders
+    }
+
     /// How many a life holds.
     pub fn held(&self, worker: WorkerId) -> usize {
         self.holds.get(&worker).map_or(0, HashSet::len)
-    }
-
-    /// The pools in which room was found since this was asked last.
-    pub fn take_freed(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.freed)
     }
 
     /// Puts a life where it belongs among those with room.
@@ -222,7 +272,6 @@ impl Roster {
         let place = ((load << 20) / slots, self.turns);
         known.place = Some(place);
         pool.open.insert((place, worker));
-        self.freed.insert(known.life.pool.clone());
     }
 }
 
@@ -258,13 +307,11 @@ mod tests {
         assert_eq!(roster.choose("default"), None);
         assert_eq!(chosen.iter().filter(|worker| **worker == one).count(), 2);
         assert_ne!(chosen[0], chosen[1]);
-        roster.take_freed();
         roster.free(one, key(77));
-        assert!(roster.take_freed().is_empty(), "nothing was freed");
+        assert_eq!(roster.choose("default"), None, "nothing was freed");
         let held = roster.held_by(one)[0];
         roster.free(one, held);
         assert_eq!(roster.choose("default"), Some(one));
-        assert_eq!(roster.take_freed().len(), 1);
         // Said twice it frees nothing more.
         roster.free(one, held);
         assert_eq!(roster.held(one), 1);
@@ -302,7 +349,7 @@ mod tests {
         roster.hold(worker, key(1));
         roster.set([life(worker, 1)]);
         assert!(!roster.has_room("default"));
-        roster.retain(|key| key.0 != ExecutionId(1));
+        roster.forget_partition(ExecutionId(1).partition());
         assert!(roster.has_room("default"));
     }
 }

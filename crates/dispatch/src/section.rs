@@ -29,8 +29,8 @@ pub struct Section<G> {
     pub number: u64,
     /// To whom reports about the partition go.
     pub owner: OwnerId,
-    /// Everything of the partition that the life holds, by what its owner has committed; also what is
-    /// granted in this section.
+    /// Everything of the partition that the life holds, by what its owner has committed; but for what is
+    /// granted in this section and later ones.
     pub sync: Option<Vec<Key>>,
     /// What the owner has written down as ended, put back or taken away: it can be forgotten.
     pub settled: Vec<Key>,

@@ -57,12 +57,14 @@ counters! {
     Retried = "executor.retried.total",
     /// Executions that ended because their worker was lost.
     Abandoned = "executor.abandoned.total",
-    /// Dispatches that were sent once more.
-    Redispatched = "executor.redispatched.total",
+    /// Times that a worker was told everything that it holds of a partition, because something may have been lost.
+    Synced = "executor.workers.synced.total",
+    /// Grants that nobody received, and that were given to others at once.
+    Bounced = "executor.grants.bounced.total",
+    /// Grants that workers gave back without having begun them.
+    Returned = "executor.grants.returned.total",
     /// Executions that ended because their dispatch can never be sent.
     Undispatchable = "executor.undispatchable.total",
-    /// Dispatches left to be sent later, because their pool took none.
-    DispatchDropped = "executor.dispatches.dropped.total",
     /// Events that were dropped, because too many were on their way to whoever listens.
     EventLost = "executor.events.lost.total",
     /// Dead letters that were stored with a commit.

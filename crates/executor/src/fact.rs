@@ -6,7 +6,7 @@
 use attune_core::policy::{FlowWeights, TryEnd};
 use attune_core::{
     ActionId, Attempt, Demand, EndCode, Epoch, ExecutionId, Hold, Moved, OperationId,
-    OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status,
+    OperationProgress, OrderRule, PartitionId, Priority, RejectCode, RequestId, Status, WorkerId,
 };
 
 use crate::policy::{QueueLimits, QuotaClaim, Rate, RateBound};
@@ -119,6 +119,8 @@ pub enum Fact {
         weights: Option<FlowWeights>,
         /// That moment.
         at: Millis,
+        /// Which life of a worker may run it.
+        worker: WorkerId,
     },
     /// An execution ended.
     Ended {
@@ -195,13 +197,6 @@ pub enum Fact {
         /// Which attempt.
         attempt: Attempt,
     },
-    /// Nothing is granted to a pool from now on, because it takes no dispatches, or it is again.
-    Pool {
-        /// Which pool.
-        name: String,
-        /// Whether nothing is granted.
-        closed: bool,
-    },
     /// Operators hold a queue in another way from now on.
     Paused {
         /// Which action.
@@ -217,7 +212,8 @@ pub enum Fact {
     Totals {
         /// Its counts.
         stats: attune_core::QueueStats,
-        /// Whether nothing is granted because its pool takes no dispatches.
+        /// Whether nothing is granted because no worker of its pool has room, or others stand before it in
+        /// line for one.
         pool_closed: bool,
         /// Whether nothing is granted because operators hold it.
         paused: bool,

@@ -26,6 +26,7 @@ pub mod owner;
 pub mod partition;
 pub mod policy;
 pub mod queue;
+pub mod roster;
 pub mod round;
 pub mod stored;
 

@@ -138,26 +138,6 @@ pub enum Notice {
     },
     /// A promise was broken.
     Violation(Box<Violation>),
-    /// The pool takes no dispatches; nothing is granted to it meanwhile.
-    PoolClosed {
-        /// Which pool.
-        pool: String,
-        /// Why.
-        why: &'static str,
-    },
-    /// The pool takes dispatches again.
-    PoolOpen {
-        /// Which pool.
-        pool: String,
-    },
-    /// Dispatches that found no room in the line of their closed pool; they are read again once it has
-    /// taken the others.
-    DispatchesDropped {
-        /// Of which pool.
-        pool: String,
-        /// How many.
-        count: usize,
-    },
     /// A submission that cannot even be recorded is kept as a dead letter.
     LetterKept {
         /// The ref that was asked for.

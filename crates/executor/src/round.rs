@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use attune_core::policy::EventKind;
 use attune_core::{
-    ActionId, ActionRef, Attempt, ExecutionId, Moved, OperationId, OperationProgress, Outcome,
-    OwnerId, PartitionId,
+    ActionId, ActionRef, ExecutionId, Moved, OperationId, OperationProgress, Outcome, OwnerId,
+    PartitionId, WorkerId,
 };
+use attune_dispatch::Key;
 
 use crate::ById;
 use crate::counters::Counter;
@@ -29,10 +30,10 @@ use crate::stored::{Audit, Batch, Change, End, NewExecution, PutBack};
 pub struct Tell {
     /// Executions that may run.
     pub dispatches: Vec<Grantee>,
-    /// The same, told again; their bodies are only in the store.
-    pub redispatches: Vec<Grantee>,
-    /// Runs to be ended.
-    pub cancels: Vec<(ExecutionId, Attempt)>,
+    /// Runs to be ended, and at which worker.
+    pub cancels: Vec<(WorkerId, Key)>,
+    /// What became of grants is written down, for their workers.
+    pub settled: Vec<(WorkerId, Key)>,
     /// Who asked, and what to say.
     pub answers: Vec<(Arc<str>, Answer)>,
     /// What to count, and how often.
@@ -184,7 +185,6 @@ impl Draft {
                 !instant.contains_key(&id) && !ended.contains(&id)
             };
             tell.dispatches.retain(alive);
-            tell.redispatches.retain(alive);
             for new in inserts {
                 match instant.remove(&new.id) {
                     Some(outcome) => batch.instant.push((new, outcome)),
@@ -378,13 +378,8 @@ impl PartitionDraft {
             Effect::GoesBy(version) => self.policies = Some(version),
             Effect::End(end) => self.end(end),
             Effect::Dispatch(dispatch) => self.tell.dispatches.push(dispatch),
-            Effect::Redispatch(dispatch) => self.tell.redispatches.push(dispatch),
-            Effect::CancelRun {
-                execution_id,
-                attempt,
-            } => {
-                self.tell.cancels.push((execution_id, attempt));
-            }
+            Effect::CancelRun { worker, grant } => self.tell.cancels.push((worker, grant)),
+            Effect::Settled { worker, grant } => self.tell.settled.push((worker, grant)),
             Effect::Answer { reply_to, answer } => self.tell.answers.push((reply_to, answer)),
             Effect::DeadLetter(letter) => self.dead_letter(letter),
             Effect::Audit(entry) => {
@@ -426,16 +421,24 @@ impl PartitionDraft {
                 new.status = transition.to();
                 new.attempt = change.attempt;
                 new.grant_no = change.grant_no;
+                new.worker = change.worker;
             }
             return;
         }
         match self.changes.get_mut(&change.id) {
             Some(earlier) => {
+                let changes_holder = change.transition.is_some() || change.put_back.is_some();
                 earlier.transition = change.transition.or(earlier.transition);
                 earlier.attempt = change.attempt;
                 earlier.grant_no = change.grant_no.or(earlier.grant_no);
                 earlier.cancel_requested |= change.cancel_requested;
                 earlier.put_back = put_back_after(earlier.put_back.take(), change.put_back);
+                if changes_holder {
+                    // Of an attempt that was put back nothing has started, and nobody runs it.
+                    (earlier.worker, earlier.started) = (change.worker, change.started);
+                } else {
+                    earlier.started = change.started.or(earlier.started);
+                }
             }
             None => {
                 self.changes.insert(change.id, change);

@@ -59,6 +59,8 @@ pub struct NewExecution {
     pub demand: Option<Box<Demand>>,
     /// Whether it shall be ended already: it was given a slot, and a later one of its round takes its place.
     pub cancel_requested: bool,
+    /// Which life of a worker may run it, when it holds a slot.
+    pub worker: Option<WorkerId>,
 }
 
 /// A move of an execution that [`Status::after`] allows; there is no other way to one.
@@ -122,6 +124,26 @@ pub struct Change {
     pub cancel_requested: bool,
     /// What else is written of an execution that is put back.
     pub put_back: Option<Box<PutBack>>,
+    /// Which life of a worker may run it, if it is given a slot.
+    pub worker: Option<WorkerId>,
+    /// Since when it runs, where its worker has said so.
+    pub started: Option<Millis>,
+}
+
+impl Change {
+    /// A change of nothing yet.
+    pub(crate) fn of(id: ExecutionId, attempt: Attempt) -> Self {
+        Self {
+            id,
+            transition: None,
+            attempt,
+            grant_no: None,
+            cancel_requested: false,
+            put_back: None,
+            worker: None,
+            started: None,
+        }
+    }
 }
 
 /// What is written of an execution that waits again, or that keeps its slot until its next try.
@@ -134,7 +156,7 @@ pub struct PutBack {
     pub unbegun: u16,
     /// Why its last try ended, if one did; else that is as it was.
     pub last_error: Option<String>,
-    /// Whether it keeps its slot until `not_before`: nobody may claim the attempt that has ended.
+    /// Whether it keeps its slot until `not_before`: nobody may run the attempt that has ended.
     pub keeps_slot: bool,
 }
 
@@ -145,6 +167,8 @@ pub struct End {
     pub id: ExecutionId,
     /// How it ended.
     pub outcome: Arc<Outcome>,
+    /// For how long it ran, as its worker says.
+    pub ran: Option<Millis>,
 }
 
 impl End {
@@ -154,7 +178,11 @@ impl End {
     /// [`IllegalMove`] when it cannot end so.
     pub fn of(id: ExecutionId, from: Status, outcome: Arc<Outcome>) -> Result<Self, IllegalMove> {
         Transition::of(from, Move::End(outcome.status))?;
-        Ok(Self { id, outcome })
+        Ok(Self {
+            id,
+            outcome,
+            ran: None,
+        })
     }
 }
 
@@ -353,6 +381,8 @@ pub struct StoredExecution {
     pub front: bool,
     /// What it demands of the limits of its action, by the rule of the time when it was accepted.
     pub demand: Option<Demand>,
+    /// Which life of a worker may run it, if it holds a slot.
+    pub worker: Option<WorkerId>,
 }
 
 /// What an execution says by which it can be grouped.
@@ -447,6 +477,7 @@ impl StoredSlot {
             cancel_requested: self.cancel_requested,
             front: self.front,
             demand: self.demand,
+            worker: self.worker,
         }
     }
 }
@@ -518,4 +549,6 @@ pub struct WorkerEnd {
     pub ttl: Millis,
     /// Whether it was ended.
     pub ended: bool,
+    /// Whether it takes nothing more, because it is about to stop.
+    pub draining: bool,
 }

@@ -1,5 +1,5 @@
-//! Dispatches what was granted once more: reads the bodies, a few at a time, and only of what still
-//! holds its slot.
+//! Reads the bodies of what was granted, where the answer to the commit did not bring them, a few at a time,
+//! and only of what still holds its slot.
 //!
 //! One body that cannot be read fails the read of all that are asked for with it. They are asked for
 //! again by halves, at once, until one is left alone: that one waits a little, is told, and holds up
@@ -8,16 +8,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use attune_core::{Epoch, ExecutionId, PartitionId};
+use attune_core::{Attempt, Epoch, ExecutionId, PartitionId};
 
-use super::pools::{MAX_BYTES_TOGETHER, Whom};
 use super::{Call, Dispatch, Owner, Purpose, Reply, Trouble};
 use crate::partition::Grantee;
 use crate::queue::Millis;
 
-/// How many executions are dispatched once more at a time, and how often: a partition that was
-/// taken over must not flood the broker with what mostly waits at the workers already.
-pub(super) const AGAIN_AT_ONCE: usize = 500;
+/// Whom a grant is for.
+type Whom = (PartitionId, Grantee);
+
+/// How many bytes of bodies are read together, but always one.
+const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
+/// How many bodies are read at a time, and how often.
+const AGAIN_AT_ONCE: usize = 500;
 /// How many at first, when nobody knows how large their bodies are; and how many times more than
 /// the last time.
 const AGAIN_AT_FIRST: usize = 8;
@@ -34,7 +37,7 @@ struct Unread {
     at: Option<Millis>,
 }
 
-/// What is to be dispatched once more.
+/// What was granted and cannot be told yet.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     queue: VecDeque<Whom>,
@@ -53,8 +56,11 @@ impl Again {
         self.queue.push_back((partition, grantee));
     }
 
-    pub(super) fn extend(&mut self, some: impl IntoIterator<Item = Whom>) {
-        self.queue.extend(some);
+    /// Everything that was granted and not told yet.
+    pub(super) fn all(&self) -> impl Iterator<Item = (ExecutionId, Attempt)> + '_ {
+        let waits = self.queue.iter().chain(self.reading.values());
+        let waits = waits.chain(self.unread.values().map(|unread| &unread.whom));
+        waits.map(|(_, grantee)| (grantee.execution_id, grantee.attempt))
     }
 
     /// A partition is served no more.
@@ -63,9 +69,9 @@ impl Again {
         self.unread.retain(|_, unread| unread.whom.0 != partition);
     }
 
-    /// When something is to be read, if anything waits here or `elsewhere`.
-    pub(super) fn wake_at(&self, elsewhere: bool) -> Option<Millis> {
-        let waits = elsewhere || !self.queue.is_empty();
+    /// When something is to be read.
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        let waits = !self.queue.is_empty();
         let unread = self.unread.values().filter_map(|unread| unread.at);
         let due = waits.then_some(self.at).into_iter().chain(unread).min();
         due.filter(|_| self.reading.is_empty())
@@ -141,11 +147,8 @@ impl Owner {
             return;
         }
         again.take_due(now);
-        if self.telling.is_full() {
+        if self.links.is_full() {
             return;
-        }
-        if self.telling.again.queue.is_empty() {
-            self.telling.take_dropped();
         }
         let again = &mut self.telling.again;
         if again.queue.is_empty() {

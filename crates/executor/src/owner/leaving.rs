@@ -90,6 +90,7 @@ impl Owner {
                     self.say(Notice::HandOverUnconfirmed(id));
                 }
                 self.telling.forget(id);
+                self.links.forget(id);
                 self.out.push(Output::Unsubscribe(subscription));
             }
             Stage::Leaving { .. } => {}

@@ -10,7 +10,7 @@ use attune_core::{Epoch, PartitionId};
 
 use super::backoff::Backoff;
 use super::{Call, Notice, Output, Owner, Purpose, Reply, Stage};
-use crate::partition::{Effect, Event, Partition};
+use crate::partition::{Event, Partition};
 use crate::queue::{ExecutionQueueManager, Millis};
 use crate::stored::{LoadedTo, MeterPlace};
 
@@ -26,8 +26,6 @@ pub(super) struct Load {
     backoff: Backoff,
     /// Since when it cannot be read, and what the store said last.
     refused: Option<(Millis, String)>,
-    /// What must be dispatched again, besides everything else that loading led to.
-    effects: Vec<Effect>,
 }
 
 /// What is to be asked next.
@@ -80,7 +78,9 @@ impl Owner {
     /// The beginning of loading a partition.
     pub(super) fn load_of(&self, now: Millis, id: PartitionId, epoch: Epoch) -> Load {
         let queues = ExecutionQueueManager::new(self.options.queue);
-        let mut partition = Partition::new(id, epoch, self.options.cluster, queues)
+        let roster = self.roster.clone();
+        roster.lock().forget_partition(id);
+        let mut partition = Partition::new(id, epoch, self.options.cluster, queues, roster)
             .with_steps_of(self.options.step_items);
         if self.options.keep_log {
             partition.keep_log();
@@ -94,7 +94,6 @@ impl Owner {
             },
             backoff: Backoff::new(20, 2_000),
             refused: None,
-            effects: Vec::new(),
         }
     }
 
@@ -152,7 +151,7 @@ impl Owner {
                     totals,
                     sets,
                 };
-                load.effects.extend(load.partition.step(wall, recover));
+                load.partition.step(wall, recover);
                 // Most partitions count nothing.
                 let of = match load.partition.counts() {
                     true => Page::Meters(None),
@@ -165,8 +164,7 @@ impl Owner {
             }
             Reply::Meters { rows, next } => {
                 load.refused = None;
-                let recovered = load.partition.step(wall, Event::RecoverMeters(rows));
-                load.effects.extend(recovered);
+                load.partition.step(wall, Event::RecoverMeters(rows));
                 let of = match next {
                     Some(next) => Page::Meters(Some(next)),
                     None => Page::Rows(None),
@@ -175,8 +173,7 @@ impl Owner {
             }
             Reply::Rows { rows, next } => {
                 load.refused = None;
-                let recovered = load.partition.step(wall, Event::RecoverRows(rows));
-                load.effects.extend(recovered);
+                load.partition.step(wall, Event::RecoverRows(rows));
                 load.next = Next {
                     of: Page::Rows(next),
                     at: Some(now),
@@ -211,7 +208,6 @@ impl Owner {
         let Load {
             began,
             mut partition,
-            effects,
             ..
         } = *load;
         partition.move_to(&self.queues);
@@ -224,14 +220,7 @@ impl Owner {
         }
         place.stage = Stage::Serving(Box::new(partition));
         let epoch = place.epoch;
-        for effect in effects {
-            if let Effect::Redispatch(grantee) = effect {
-                self.telling.again.push(id, grantee);
-            }
-        }
-        let closed = self.telling.closed_pools();
-        self.pending
-            .extend(closed.map(|name| (id, Event::Pool { name, closed: true })));
+        self.open_streams(id);
         self.pausing.adopt(now + self.options.reconcile.interval);
         self.policing.adopt(now + self.options.reconcile.interval);
         self.adopt_operations();

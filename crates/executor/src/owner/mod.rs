@@ -12,7 +12,8 @@
 //! - `rounds` gathers what was delivered, looks up, decides, commits.
 //! - `rewriting` writes again what the store refuses.
 //! - `beside` keeps dead letters and entries of the audit log that the store does not take.
-//! - `telling` says what was committed: dispatches, answers, snapshots, acknowledgements.
+//! - `telling` says what was committed: grants, answers, snapshots, acknowledgements.
+//! - `links` keeps the ways to the lives of workers, and `reports` takes what they say.
 //! - `sweep` compares memory with the store, beside the rounds.
 //! - `following` reads what operators hold and the policy documents, and brings them to the partitions.
 //! - `grouping` reads by what executions are grouped, when that has changed.
@@ -29,14 +30,15 @@ mod following;
 mod grouping;
 mod keeper;
 mod leaving;
+mod links;
 mod loading;
 mod look_ups;
 mod looks;
 mod operating;
 mod pace;
-mod pools;
 mod port;
 mod renewing;
+mod reports;
 mod rewriting;
 mod rounds;
 mod slow;
@@ -59,6 +61,7 @@ use crate::fact::{Decided, Fact};
 use crate::notice::Notice;
 use crate::partition::{ClusterBounds, Event, Page, Partition, ReconcileBounds};
 use crate::queue::{ExecutionQueueManager, Millis, QueueConfig, QueuesView};
+use crate::roster::SharedRoster;
 use backoff::Chance;
 use beside::Beside;
 use clock::StoreClock;
@@ -66,6 +69,7 @@ use cut_off::BusReach;
 use following::Following;
 use grouping::Grouping;
 use keeper::Keeper;
+use links::Links;
 use loading::Load;
 use look_ups::LookUps;
 use looks::Looks;
@@ -77,6 +81,7 @@ use steps::Steps;
 use sweep::Sweep;
 use telling::Telling;
 use trouble::FailingReads;
+pub use reports::Reported;
 pub use trouble::Trouble;
 use workers::Workers;
 
@@ -102,10 +107,6 @@ pub struct OwnerOptions {
     pub step_items: usize,
     /// How many bytes of messages one round takes at most, but always one message.
     pub round_max_bytes: usize,
-    /// How many executions one message to the workers holds at most.
-    pub dispatch_max_pack: usize,
-    /// How many dispatches wait with their bodies for a pool that takes none.
-    pub pool_line: usize,
     /// How often the snapshot of a changing queue is published, at most.
     pub stats_interval: Millis,
     /// How old the snapshot of a queue may become in which somebody waits or runs; of an idle one 60 times that.
@@ -235,6 +236,10 @@ pub struct Owner {
     /// What must be decided in the next round and was not delivered.
     pending: VecDeque<(PartitionId, Event)>,
     telling: Telling,
+    links: Links,
+    roster: SharedRoster,
+    /// The partition that was served last of those that stand in line for workers.
+    line_turn: Option<PartitionId>,
     sweep: Sweep,
     pausing: Following<Pauses>,
     policing: Following<PolicySet>,
@@ -267,6 +272,9 @@ impl Owner {
             beside: Beside::default(),
             pending: VecDeque::new(),
             telling: Telling::default(),
+            links: Links::default(),
+            roster: SharedRoster::default(),
+            line_turn: None,
             sweep: Sweep::default(),
             pausing: Following::default(),
             policing: Following::default(),
@@ -314,6 +322,8 @@ impl Owner {
             Input::Delivered(delivered) => self.receive(delivered),
             Input::Answered(call, reply) => self.answered(now, call, reply),
             Input::Published(id, published) => self.published(now, id, published),
+            Input::Reported(reports) => self.reported(now, reports),
+            Input::Hello => self.workers.hurry(now),
             Input::Unsubscribed(subscription) => self.unsubscribed(now, subscription),
             // Nothing is decided before the store's time is known: what was accepted until then would
             // look as if it had waited since 1970. The first look finds what is free.
@@ -357,7 +367,10 @@ impl Owner {
             by(self.operating.wake_at());
         }
         by(self.workers.wake_at());
-        by(self.telling.wake_at());
+        by(self.links.wake_at());
+        if !self.links.is_full() {
+            by(self.telling.again.wake_at());
+        }
         if self.may_begin() {
             by(self.telling.snapshots.wake_at());
         }
@@ -368,7 +381,7 @@ impl Owner {
             by(self.beside_at());
         }
         let may_begin = self.may_begin() && self.is_trusted(now);
-        if may_begin && !self.telling.is_full() {
+        if may_begin && !self.links.is_full() {
             by(self.look_up_at());
         }
         for (id, place) in &self.places {
@@ -524,6 +537,8 @@ impl Owner {
         self.beside.forget(id);
         self.pending.retain(|(partition, _)| *partition != id);
         self.telling.forget(id);
+        self.links.forget(id);
+        self.roster.lock().forget_partition(id);
         self.sweep.forget(id);
         self.pausing.forget(id);
         self.policing.forget(id);

@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
+    Action, ActionId, Epoch, ExecutionId, OwnerId, PartOfOperation, PartitionId, Pauses,
     PolicySet, QueueStats, QueueTotals, Refusal, RequestId, WorkerId,
 };
 
+use attune_dispatch::Section;
+
+use super::reports::Reported;
 use crate::counters::Counter;
 use crate::fact::Decided;
 use crate::happened::ActionEvent;
@@ -45,6 +48,10 @@ pub enum Input {
     Answered(CallId, Reply),
     /// What came of something that was published.
     Published(PublishId, Published),
+    /// What workers say of what they were granted.
+    Reported(Vec<Reported>),
+    /// A worker has come, or is about to stop.
+    Hello,
     /// A subscription has ended; what it had delivered went back.
     Unsubscribed(SubscriptionId),
     /// Somebody handed these partitions over to this owner.
@@ -132,14 +139,14 @@ impl Work {
 pub enum Output {
     /// A store call; its answer is [`Input::Answered`].
     Call(CallId, Call),
-    /// Tell the workers of one pool what they may run; what came of it is [`Input::Published`].
+    /// Tell one life of a worker; what came of it, by the places of the sections, is [`Input::Published`].
     Dispatch {
         /// By which its outcome is told.
         id: PublishId,
-        /// What they may run.
-        dispatches: Vec<Dispatch>,
-        /// How many one message holds at most: one worker gets all of a message.
-        pack: usize,
+        /// Which life.
+        worker: WorkerId,
+        /// What it is told, in order.
+        sections: Vec<Section<Dispatch>>,
     },
     /// Tell somebody; nobody waits for a confirm.
     Send(Send),
@@ -185,8 +192,6 @@ pub struct Dispatch {
 pub enum Send {
     /// Answers to askers.
     Answers(Vec<(Arc<str>, Answer)>),
-    /// Runs to be ended.
-    Cancels(Vec<(ExecutionId, Attempt)>),
     /// Queues as they are, each with a number that rises with every snapshot of a queue.
     Snapshots(Vec<(i64, QueueStats)>),
     /// What has happened, to whoever listens; what is lost of it is told to nobody again.

@@ -15,7 +15,7 @@
 //! - *unknown*: the first try may still be on its way. The partitions are loaded again in a new
 //!   epoch, so that it finds a fence when it comes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use attune_core::{Action, Bug, PartitionId, RequestId};
@@ -57,6 +57,11 @@ impl Rounds {
             Step::Committing(round) => Some(&round.commit),
             Step::Idle | Step::LookingUp(_) => None,
         }
+    }
+
+    /// The next step is to come at once.
+    pub(super) fn go_on(&mut self) {
+        self.goes_on = true;
     }
 
     /// Whether the next step is to come at once.
@@ -125,6 +130,14 @@ impl Owner {
             || self.sweep.has_read()
             || self.sweep.learnt().any(|partition| self.is_open(partition))
             || self.snapshots_are_due(now)
+            || self.has_line_to_serve()
+    }
+
+    /// Whether somebody stands in line for workers that have room.
+    fn has_line_to_serve(&self) -> bool {
+        let ready = self.roster.lock().ready();
+        let mut partitions = ready.iter().flat_map(|(_, partitions)| partitions);
+        partitions.any(|id| self.is_open(*id))
     }
 
     /// Takes what was delivered, as much as one round may: completions of all partitions first,
@@ -145,7 +158,7 @@ impl Owner {
         let (mut items, mut bytes, mut work) = (0, 0, Vec::new());
         // Completions take at most three quarters, so that commands are never starved.
         for (is_control, share) in [(true, max_items * 3 / 4), (false, max_items)] {
-            if !is_control && self.telling.is_full() {
+            if !is_control && self.links.is_full() {
                 break;
             }
             for id in &order {
@@ -194,7 +207,6 @@ impl Owner {
         // store could not write as many.
         let replaced = self.steps.items(usize::MAX);
         self.add_learnt(&open, &mut actions);
-        self.close_pools(wall, &mut draft);
         self.bring_policies(wall, &open, &mut draft);
         for id in &open {
             let Some(partition) = self.partition_mut(*id) else {
@@ -216,6 +228,7 @@ impl Owner {
         for delivered in work {
             self.decide_on(wall, delivered, &known, &mut draft);
         }
+        self.serve_lines(wall, &mut draft);
         self.rounds.made += 1;
         let mut round = draft.into_round(self.options.id, self.clock.stamp(now));
         for id in open {
@@ -224,28 +237,6 @@ impl Owner {
             }
         }
         self.write(now, round);
-    }
-
-    /// Closes pools before this round grants anything: also those that a partition finds closed which was
-    /// just taken over. One that opens has its turn after what the round learns of limits.
-    fn close_pools(&mut self, wall: Millis, draft: &mut Draft) {
-        let mut last = BTreeMap::new();
-        for (id, event) in &self.pending {
-            if let Event::Pool { name, closed } = event {
-                last.insert((*id, Arc::clone(name)), *closed);
-            }
-        }
-        last.retain(|(id, _), closed| *closed && self.is_open(*id));
-        self.pending.retain(|(id, event)| match event {
-            Event::Pool { name, .. } => !last.contains_key(&(*id, Arc::clone(name))),
-            _ => true,
-        });
-        for (id, name) in last.into_keys() {
-            if let Some(partition) = self.partition_mut(id) {
-                let event = Event::Pool { name, closed: true };
-                draft.add(id, partition.step(wall, event));
-            }
-        }
     }
 
     /// Decides on what was not delivered; `others` says whether something was.

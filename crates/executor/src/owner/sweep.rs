@@ -360,7 +360,7 @@ impl Owner {
         if self.sweep.read.is_empty() {
             return;
         }
-        let (wall, stamp) = (self.clock.at(now), self.clock.stamp(now));
+        let wall = self.clock.at(now);
         for read in std::mem::take(&mut self.sweep.read) {
             // What this round has decided so far was not there when the store was read.
             self.sweep.changed.extend(draft.executions());
@@ -374,8 +374,6 @@ impl Owner {
                         self.miss_actions(id, slots.iter().map(|slot| slot.action_id));
                         let event = Event::Reconcile {
                             slots,
-                            stamp,
-                            bounds: self.options.reconcile,
                             changed: Arc::clone(&changed),
                         };
                         self.compare_one(wall, open, (id, epoch), event, draft);

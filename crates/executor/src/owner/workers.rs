@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attune_core::WorkerId;
 
+use attune_dispatch::Life;
+
 use super::watch::Watch;
 use super::{Call, Owner, Purpose, Reply};
 use crate::queue::Millis;
@@ -21,14 +23,6 @@ const PERIOD: Millis = 500;
 /// is looked at once more instead of all the time.
 const AFTER_GRACE: Millis = 20;
 
-/// The workers of a pool that live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PoolWorkers {
-    pub(super) count: usize,
-    /// How many slots that one has which has the fewest.
-    pub(super) least_slots: usize,
-}
-
 /// What was seen of the workers.
 #[derive(Debug, Default)]
 pub(super) struct Workers {
@@ -36,9 +30,11 @@ pub(super) struct Workers {
     /// Leases are being ended: one call at a time, however long the store takes.
     is_ending: bool,
     at: Millis,
+    /// Somebody has come since the look that is under way was asked for.
+    comes_again: bool,
     watch: Watch<WorkerId, i64>,
-    /// Those that live in each pool.
-    pools: BTreeMap<String, PoolWorkers>,
+    /// The renewals of each, as they were seen last.
+    renewals: BTreeMap<WorkerId, i64>,
     /// Those whose leases are over, for as long as the grace takes.
     lost: BTreeSet<WorkerId>,
     /// Those who hold a slot, are over and were in no look, and since when that is known: they have
@@ -51,9 +47,11 @@ impl Workers {
         self.asked.is_none().then_some(self.at)
     }
 
-    /// Those that live in a pool, as far as is known.
-    pub(super) fn of_pool(&self, pool: &str) -> Option<PoolWorkers> {
-        self.pools.get(pool).copied()
+    /// The next look comes at once.
+    pub(super) fn hurry(&mut self, now: Millis) {
+        self.at = self.at.min(now);
+        // One that is under way may not show who has come.
+        self.comes_again = self.asked.is_some();
     }
 
     /// Leaves those slots alone whose workers have ended a moment ago: what they have said may be
@@ -126,18 +124,17 @@ impl Owner {
         let next = next.map_or(self.workers.at, |wait| now + wait);
         self.workers.at = self.workers.at.min(next);
 
-        let mut pools = BTreeMap::new();
-        for end in alive.iter().filter(|end| !end.ended) {
-            let slots = usize::try_from(end.slots).unwrap_or(usize::MAX);
-            let none = PoolWorkers {
-                count: 0,
-                least_slots: slots,
-            };
-            let pool: &mut PoolWorkers = pools.entry(end.pool.clone()).or_insert(none);
-            pool.count += 1;
-            pool.least_slots = pool.least_slots.min(slots);
+        if std::mem::take(&mut self.workers.comes_again) {
+            self.workers.at = now;
         }
-        self.workers.pools = pools;
+        let lives = alive.iter().filter(|end| !end.ended);
+        let lives = lives.map(|end| Life {
+            worker: end.worker,
+            pool: end.pool.clone(),
+            slots: end.slots,
+            draining: end.draining,
+        });
+        self.note_lives(ends, lives.collect());
 
         let ended = over.iter().filter(|end| end.ended);
         let lost: BTreeSet<WorkerId> = ended.map(|end| end.worker).collect();
@@ -158,5 +155,23 @@ impl Owner {
             self.workers.is_ending = true;
             self.call(Purpose::EndWorkers, call);
         }
+    }
+
+    /// Only who lives is granted anything. Whose renewals go on may be reached again.
+    fn note_lives(&mut self, ends: &[WorkerEnd], lives: Vec<Life>) {
+        let renewals = ends.iter().map(|end| (end.worker, end.renewals));
+        let renewals: BTreeMap<WorkerId, i64> = renewals.collect();
+        let moved: Vec<WorkerId> = renewals
+            .iter()
+            .filter(|(worker, number)| self.workers.renewals.get(worker) != Some(number))
+            .map(|(worker, _)| *worker)
+            .collect();
+        self.workers.renewals = renewals;
+        self.roster.lock().set(lives);
+        for worker in moved {
+            self.is_heard_of(worker);
+        }
+        let roster = self.roster.clone();
+        self.links.retain(|worker| roster.lock().knows(worker) || roster.lock().held(worker) > 0);
     }
 }

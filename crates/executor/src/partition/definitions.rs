@@ -122,14 +122,11 @@ impl Partition {
             self.happened(&action, Happened::LimitChanged { earlier, limit }, out);
         }
         self.detector.changed(action.id);
-        let closed = self.closed.contains(&action.spec.pool);
+        self.leave_line_unless(action.id, &action.spec.pool);
         self.queues.with_queue(
             action.id,
             || limits.clone(),
-            |queue| {
-                queue.set_limits(limits.clone());
-                queue.set_pool_closed(closed);
-            },
+            |queue| queue.set_limits(limits.clone()),
         );
         self.hold(now, &action, out);
         self.note_regrouping(action.id);
@@ -153,14 +150,7 @@ impl Partition {
             .insert(action.id, action.spec.dispatch_bytes());
         self.refs
             .insert(action.spec.action_ref.as_str().to_owned(), action.id);
-        let earlier = self.actions.insert(action.id, Arc::clone(&action));
-        if let Some(earlier) = earlier.filter(|earlier| earlier.spec.pool != action.spec.pool)
-            && let Some(actions) = self.pools.get_mut(&earlier.spec.pool)
-        {
-            actions.remove(&action.id);
-        }
-        let pool = self.pools.entry(action.spec.pool.clone()).or_default();
-        pool.insert(action.id);
+        self.actions.insert(action.id, Arc::clone(&action));
         action
     }
 }

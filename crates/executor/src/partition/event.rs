@@ -8,6 +8,8 @@ use attune_core::{
     Submission, WorkerId,
 };
 
+use attune_dispatch::Key;
+
 use super::Page;
 use crate::counters::Counter;
 use crate::happened::ActionEvent;
@@ -87,12 +89,31 @@ pub enum Event {
         /// Why, for people.
         why: String,
     },
-    /// The pool takes no dispatches at the moment, or takes them again.
-    Pool {
+    /// A worker gives back what it was granted: nothing of it has begun there, or ever will.
+    Returned {
+        /// Which life says it.
+        worker: WorkerId,
+        /// Everything of the partition that it gives back and that is not settled, with the reasons.
+        grants: Vec<(Key, Arc<str>)>,
+    },
+    /// Grants that never left: nobody received the message, and it is in no queue.
+    Bounced {
+        /// For whom they were.
+        worker: WorkerId,
+        /// Which.
+        grants: Vec<Key>,
+    },
+    /// What runs at a worker, and for how long.
+    Started {
+        /// Which life says it.
+        worker: WorkerId,
+        /// What runs, and since when.
+        runs: Vec<(Key, Millis)>,
+    },
+    /// A worker of this pool has room: whoever stands first in line for it may be granted a slot.
+    Room {
         /// Which pool.
-        name: Arc<str>,
-        /// Whether it takes none.
-        closed: bool,
+        pool: Arc<str>,
     },
     /// What the store has in a range of ids: every execution that waits or holds a slot, but for
     /// those that changed while it was read.
@@ -110,10 +131,6 @@ pub enum Event {
     Reconcile {
         /// The rows.
         slots: Vec<StoredSlot>,
-        /// The time that is written down now.
-        stamp: Millis,
-        /// What counts as lost or forgotten.
-        bounds: ReconcileBounds,
         /// What changed while they were read, and is not compared.
         changed: Arc<std::collections::HashSet<ExecutionId>>,
     },
@@ -192,6 +209,10 @@ pub struct Completion {
     pub action_id: ActionId,
     /// How it ended.
     pub outcome: Arc<Outcome>,
+    /// Which life of a worker has run it.
+    pub worker: WorkerId,
+    /// For how long it ran, as its worker says.
+    pub ran: Option<Millis>,
 }
 
 /// What an owner answers to one command.
@@ -226,22 +247,8 @@ pub struct ReconcileBounds {
     /// A worker whose lease ended this long ago is dead, and what it ran has been killed. The
     /// owner waits for that before it ends a lease.
     pub worker_grace: Millis,
-    /// A slot that nobody claimed for this long is dispatched again; then after twice as long,
-    /// four times, and so on: when all workers are busy for long, dispatches are not lost but
-    /// waiting, and saying it again every time would only add to what they must read.
-    pub republish_after: Millis,
     /// How often the reconciler looks.
     pub interval: Millis,
-}
-
-impl ReconcileBounds {
-    /// Whether a slot held for this long without a claim is dispatched again at this look.
-    pub fn is_forgotten(&self, held_for: Millis) -> bool {
-        let doublings = |time: Millis| (time / self.republish_after.max(1)).checked_ilog2();
-        // Looks are not exactly an interval apart; one too many does no harm, one too few delays.
-        let last_look = (held_for - self.interval - self.interval / 4).max(0);
-        doublings(held_for) != doublings(last_look)
-    }
 }
 
 /// Something that must be done. Stored effects come true in one commit; the others follow it.
@@ -264,16 +271,21 @@ pub enum Effect {
     GoesBy(i64),
     /// Move an execution to the history.
     End(End),
-    /// Tell the workers to run it.
+    /// Tell the worker that it may run it.
     Dispatch(Grantee),
-    /// Tell the workers again: the first time may have been lost.
-    Redispatch(Grantee),
-    /// Tell the workers to end it.
+    /// Tell the worker to end it.
     CancelRun {
-        /// Which execution.
-        execution_id: ExecutionId,
-        /// Which attempt of it.
-        attempt: Attempt,
+        /// Which life of a worker.
+        worker: WorkerId,
+        /// Which grant.
+        grant: Key,
+    },
+    /// Tell the worker that what became of it is written down.
+    Settled {
+        /// Which life of a worker.
+        worker: WorkerId,
+        /// Which grant.
+        grant: Key,
     },
     /// Tell the asker.
     Answer {
@@ -315,6 +327,8 @@ pub struct Grantee {
     pub attempt: Attempt,
     /// Its action, as it was when the slot was granted.
     pub action: Arc<Action>,
+    /// Which life of a worker may run it.
+    pub worker: WorkerId,
 }
 
 /// A submission that nothing can be done with, and why.
@@ -328,23 +342,4 @@ pub struct Letter {
     pub submission: Arc<Submission>,
     /// Why.
     pub reject: Reject,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unclaimed_slot_is_dispatched_again_ever_more_rarely() {
-        let bounds = ReconcileBounds {
-            worker_grace: 0,
-            republish_after: 30,
-            interval: 10,
-        };
-        let again: Vec<Millis> = (0..=50)
-            .map(|n| n * 10)
-            .filter(|t| bounds.is_forgotten(*t))
-            .collect();
-        assert_eq!(again, [30, 40, 60, 70, 120, 130, 240, 250, 480, 490]);
-    }
 }

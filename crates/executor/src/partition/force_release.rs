@@ -82,11 +82,11 @@ impl Partition {
             why: &why,
         };
         let status = self.take_back(now, &action, execution_id, holder, &lost, out);
-        // Whatever still runs ends; its report finds no holder.
-        out.push(Effect::CancelRun {
-            execution_id,
-            attempt,
-        });
+        // Whatever still runs ends, and nothing is reported of it.
+        if let Some(worker) = holder.worker {
+            let grant = (execution_id, attempt);
+            out.push(Effect::Settled { worker, grant });
+        }
         out.push(Effect::Count(Counter::ForceReleased));
         let action_ref = action.spec.action_ref.as_str().to_owned();
         out.push(Effect::Notice(Notice::ForceReleased {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use attune_core::policy::TryEnd;
 use attune_core::{Action, ActionId, Attempt, Bug, ExecutionId, Outcome, Status};
+use attune_dispatch::Key;
 
 use super::retry::Tried;
 use super::{Completion, Effect, Partition};
@@ -31,6 +32,8 @@ impl Partition {
             attempt,
             action_id: named,
             outcome,
+            worker,
+            ran,
         } = completion;
         let counter = if outcome.status == Status::Cancelled {
             Counter::Cancelled
@@ -40,15 +43,23 @@ impl Partition {
         // The execution and its attempt say which slot it is, whatever action the worker names.
         let found = self.index.get(&execution_id).copied();
         // Whoever waits for its next try has ended its last one.
+        let is_its = |queue: &mut ActionQueue| {
+            let holder = queue.holder(execution_id);
+            holder.is_some_and(|holder| holder.worker == Some(worker))
+        };
         let ended = found
             .filter(|_| outcome.status.is_reportable())
+            .filter(|action_id| self.queues.with_existing(*action_id, is_its) == Some(true))
             .filter(|action_id| self.kept_until(*action_id, execution_id).is_none());
         let ended = ended.and_then(|action_id| {
             let key = (execution_id, attempt);
             let holder = self.retry(now, action_id, key, &outcome, out);
-            let end = || self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+            let outcome = (outcome, ran);
+            let end = || self.end_holder(action_id, key, outcome, counter, out);
             Some((action_id, holder.or_else(end)?))
         });
+        let grant = (execution_id, attempt);
+        out.push(Effect::Settled { worker, grant });
         let Some((action_id, holder)) = ended else {
             // Unknown, finished or another attempt: it changes nothing, however often it comes.
             if Bug::Counter.is_planted() {
@@ -71,15 +82,15 @@ impl Partition {
     pub(super) fn end_holder(
         &mut self,
         action_id: ActionId,
-        execution_id: ExecutionId,
-        attempt: Attempt,
-        outcome: Arc<Outcome>,
+        (execution_id, attempt): Key,
+        (outcome, ran): (Arc<Outcome>, Option<Millis>),
         counter: Counter,
         out: &mut Vec<Effect>,
     ) -> Option<Holder> {
         let (status, code) = (outcome.status, outcome.code);
-        // A worker may have claimed it meanwhile; every end of a holder is an end of a run too.
-        let end = End::of(execution_id, Status::Requested, outcome).ok()?;
+        // A worker may have begun it meanwhile; every end of a holder is an end of a run too.
+        let mut end = End::of(execution_id, Status::Requested, outcome).ok()?;
+        end.ran = ran;
         let cancelled = status == Status::Cancelled;
         let finish = |queue: &mut ActionQueue| {
             let holder = queue.holder(execution_id)?;
@@ -88,6 +99,7 @@ impl Partition {
                 .then_some(holder)
         };
         let holder = self.queues.with_existing(action_id, finish).flatten()?;
+        self.free(execution_id, attempt, &holder);
         self.index.remove(&execution_id);
         self.note(|| Fact::Ended {
             execution_id,
@@ -121,7 +133,8 @@ impl Partition {
         }
         let outcome = Arc::new(Outcome::failed(why));
         let counter = Counter::Undispatchable;
-        let ended = self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+        let key = (execution_id, attempt);
+        let ended = self.end_holder(action_id, key, (outcome, None), counter, out);
         if ended.is_some() {
             self.serve(now, action_id, out);
         }
@@ -169,7 +182,8 @@ impl Partition {
             (Status::Abandoned, words(), Counter::Abandoned)
         };
         let outcome = Arc::new(Outcome::of(status, Some(words)));
-        self.end_holder(action.id, execution_id, attempt, outcome, counter, out);
+        let key = (execution_id, attempt);
+        self.end_holder(action.id, key, (outcome, None), counter, out);
         status
     }
 }

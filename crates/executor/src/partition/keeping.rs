@@ -1,5 +1,5 @@
 //! Who keeps its slot between two tries (`policy.retry.hold_slot`). Its row says so, and until when, from the
-//! commit of the end of its try on: whoever takes over gives its slot to nobody else. Nobody may claim the
+//! commit of the end of its try on: whoever takes over gives its slot to nobody else. Nobody may run the
 //! attempt that has ended; the next one is written, and told to the workers, when its time has come.
 
 use std::sync::Arc;
@@ -88,21 +88,22 @@ impl Partition {
     ) -> bool {
         let begun = last_error.is_some();
         let keep = |queue: &mut ActionQueue| queue.keep(execution_id, attempt, begun, until);
+        let holder = |queue: &mut ActionQueue| queue.holder(execution_id);
+        let holder = self.queues.with_existing(action_id, holder).flatten();
         if self.queues.with_existing(action_id, keep) != Some(true) {
             return false;
         }
+        if let Some(holder) = holder {
+            self.free(execution_id, attempt, &holder);
+        }
         out.push(Effect::Change(Change {
-            id: execution_id,
-            transition: None,
-            attempt,
-            grant_no: None,
-            cancel_requested: false,
             put_back: Some(Box::new(PutBack {
                 not_before: Some(until),
                 unbegun,
                 last_error,
                 keeps_slot: true,
             })),
+            ..Change::of(execution_id, attempt)
         }));
         true
     }
@@ -125,10 +126,15 @@ impl Partition {
         action: &Arc<Action>,
         out: &mut Vec<Effect>,
     ) {
-        while !self.room.is_used_up() {
+        while !self.room.is_used_up() && queue.first_kept(now).is_some() {
+            let Some(worker) = self.worker_for(&action.spec.pool) else {
+                self.stand_in_line(queue, action);
+                break;
+            };
             let Some(next) = queue.next_try(now, self.room.grants) else {
                 break;
             };
+            queue.give_to(next.execution_id, worker);
             self.room.grants -= 1;
             if queue.limits().counts_starts() {
                 self.counting.insert(action.id);
@@ -141,7 +147,7 @@ impl Partition {
             };
             let key = (next.execution_id, next.attempt);
             let put_back = Some(Box::new(put_back));
-            self.granted(now, (action, &*queue), key, put_back, out);
+            self.granted(now, (action, &*queue), (key, worker), put_back, out);
         }
     }
 
@@ -152,7 +158,8 @@ impl Partition {
             let words = "cancelled while it waited for its next try".to_owned();
             let outcome = Arc::new(Outcome::of(Status::Cancelled, Some(words)));
             let counter = Counter::Cancelled;
-            self.end_holder(action_id, execution_id, attempt, outcome, counter, out);
+            let key = (execution_id, attempt);
+            self.end_holder(action_id, key, (outcome, None), counter, out);
             self.unserved.insert(action_id);
         }
     }
@@ -179,17 +186,14 @@ impl Partition {
             until: Some(until),
         });
         out.push(Effect::Change(Change {
-            id: execution_id,
             transition: Some(Transition::revoke()),
-            attempt,
-            grant_no: None,
-            cancel_requested: false,
             put_back: Some(Box::new(PutBack {
                 not_before: Some(until),
                 unbegun: holder.unbegun,
                 last_error: None,
                 keeps_slot: false,
             })),
+            ..Change::of(execution_id, attempt)
         }));
         out.push(Effect::Count(Counter::Revoked));
     }

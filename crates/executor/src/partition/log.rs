@@ -54,8 +54,7 @@ impl Partition {
         if self.log.is_some()
             && let Some(stats) = self.stats(action_id)
         {
-            let action = self.actions.get(&action_id);
-            let pool_closed = action.is_some_and(|it| self.closed.contains(&it.spec.pool));
+            let pool_closed = self.lines.has(action_id);
             let paused = self.is_paused(action_id);
             let regrouping = self.regrouping.contains(&action_id);
             let scheduled = self.scheduled.get(&action_id);

@@ -23,6 +23,7 @@ mod retry;
 mod room;
 mod serve;
 mod submit;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -38,10 +39,12 @@ use crate::detector::Detector;
 use crate::fact::Fact;
 use crate::policy::{QuotaMeter, RunTimes, Share};
 use crate::queue::{ActionQueue, ExecutionQueueManager, Holder, Millis, Waiting};
+use crate::roster::SharedRoster;
 use crate::stored::{Audit, KnownRequest, Sets, StoredExecution};
 
 use operating::Operations;
 use room::Room;
+use workers::Lines;
 
 pub use event::{
     Accepted, Answer, Completion, Effect, Event, ForceRelease, Grantee, Letter, OnReject,
@@ -99,10 +102,14 @@ pub struct Partition {
     /// How long executions of an action hold their slots; of those of which any has ended since the partition
     /// was taken over.
     run_times: ById<ActionId, RunTimes>,
-    /// The actions of each pool.
-    pools: BTreeMap<String, BTreeSet<ActionId>>,
-    /// Pools that take no dispatches at the moment.
-    closed: BTreeSet<String>,
+    /// The lives of workers.
+    roster: SharedRoster,
+    /// Who stands in line for them.
+    lines: Lines,
+    /// How many slots whoever is served may be granted, where it has its turn in a line.
+    turns_left: Option<usize>,
+    /// Who holds a slot of which no worker knows.
+    orphans: Vec<(ActionId, ExecutionId)>,
     /// What operators hold.
     pauses: Arc<Pauses>,
     /// The policy documents by which it decides.
@@ -149,6 +156,7 @@ impl Partition {
         epoch: Epoch,
         cluster: ClusterBounds,
         queues: ExecutionQueueManager,
+        roster: SharedRoster,
     ) -> Self {
         Self {
             id,
@@ -168,8 +176,10 @@ impl Partition {
             index: BTreeMap::new(),
             holding: BTreeSet::new(),
             run_times: ById::default(),
-            pools: BTreeMap::new(),
-            closed: BTreeSet::new(),
+            roster,
+            lines: Lines::default(),
+            turns_left: None,
+            orphans: Vec::new(),
             pauses: Arc::default(),
             policies: Arc::default(),
             goes_by: 0,
@@ -306,6 +316,7 @@ impl Partition {
         for action_id in self.actions.keys() {
             self.queues.forget(*action_id);
         }
+        self.roster.lock().forget_partition(self.id);
     }
 
     /// Decides what follows from an event.
@@ -326,7 +337,7 @@ impl Partition {
                 sets,
             } => self.recover(now, actions, totals, sets),
             Event::RecoverMeters(rows) => self.recover_meters(now, rows),
-            Event::RecoverRows(rows) => self.recover_rows(now, rows, out),
+            Event::RecoverRows(rows) => self.recover_rows(now, rows),
             Event::ActionKnown(action) => self.learn(now, *action, out),
             Event::Pauses(pauses) => self.set_pauses(now, pauses, out),
             Event::Policies(policies) => self.set_policies(now, policies, out),
@@ -357,19 +368,24 @@ impl Partition {
                 attempt,
                 why,
             } => self.give_up(now, execution_id, attempt, why, out),
-            Event::Pool { name, closed } => self.set_pool(now, &name, closed, out),
+            Event::Returned { worker, grants } => {
+                self.take_returned(now, worker, grants, true, out);
+            }
+            Event::Bounced { worker, grants } => {
+                let why: Arc<str> = Arc::from("nobody received it");
+                let grants = grants.into_iter();
+                let grants = grants.map(|grant| (grant, Arc::clone(&why)));
+                self.take_returned(now, worker, grants, false, out);
+            }
+            Event::Started { worker, runs } => self.note_started(worker, runs, out),
+            Event::Room { pool } => self.serve_line(now, &pool, out),
             Event::ReconcileRange {
                 after,
                 last,
                 rows,
                 changed,
             } => self.reconcile_range(now, (after, last), &rows, &changed, out),
-            Event::Reconcile {
-                slots,
-                stamp,
-                bounds,
-                changed,
-            } => self.reconcile((now, stamp), &slots, bounds, &changed, out),
+            Event::Reconcile { slots, changed } => self.reconcile(now, &slots, &changed, out),
             Event::Words(words) => self.assign(now, words, out),
             Event::Operations(parts) => self.begin_operations(parts, out),
             Event::Page(page, words) => self.operate(now, page, words, out),
@@ -401,7 +417,7 @@ impl Partition {
         }
     }
 
-    fn recover_rows(&mut self, now: Millis, rows: Vec<StoredExecution>, out: &mut Vec<Effect>) {
+    fn recover_rows(&mut self, now: Millis, rows: Vec<StoredExecution>) {
         for row in rows {
             let Some(action) = self.actions.get(&row.action_id).cloned() else {
                 continue;
@@ -418,37 +434,20 @@ impl Partition {
             self.index.insert(row.id, row.action_id);
             self.queues
                 .with_existing(row.action_id, |queue| restore(queue, now, &row));
-            if row.status == Status::Requested && row.kept_until.is_none() {
-                // The dispatch may have been lost between the commit and the message.
-                let attempt = row.attempt;
-                out.push(Effect::Redispatch(Grantee {
-                    execution_id: row.id,
-                    attempt,
-                    action,
-                }));
-            }
+            self.hold_stored(&row);
             self.unserved.insert(row.action_id);
             self.note_regrouping(row.action_id);
         }
     }
 
-    fn set_pool(&mut self, now: Millis, name: &str, closed: bool, out: &mut Vec<Effect>) {
-        let changed = if closed {
-            self.closed.insert(name.to_owned())
-        } else {
-            self.closed.remove(name)
-        };
-        if !changed {
+    /// Counts a slot for the life of a worker that its row names.
+    fn hold_stored(&mut self, row: &StoredExecution) {
+        if !row.status.holds_slot() || row.kept_until.is_some() {
             return;
         }
-        self.note(|| Fact::Pool {
-            name: name.to_owned(),
-            closed,
-        });
-        for action_id in self.pools.get(name).cloned().unwrap_or_default() {
-            self.queues
-                .with_existing(action_id, |queue| queue.set_pool_closed(closed));
-            self.serve(now, action_id, out);
+        match row.worker {
+            Some(worker) => self.roster.lock().hold(worker, (row.id, row.attempt)),
+            None => self.orphans.push((row.action_id, row.id)),
         }
     }
 }
@@ -493,6 +492,8 @@ fn restore(queue: &mut ActionQueue, now: Millis, row: &StoredExecution) {
             cancel_requested: row.cancel_requested,
             front: row.front,
             share: Share::default(),
+            worker: row.worker.filter(|_| row.kept_until.is_none()),
+            started: row.status == Status::Running,
         };
         queue.restore_holder(row.id, holder, row.demand.as_ref());
         if let Some(until) = row.kept_until {

@@ -5,6 +5,8 @@ use attune_core::{
     Action, ActionId, Attempt, Bug, EndCode, ExecutionId, Outcome, Reject, Status, Submission,
 };
 
+use attune_dispatch::Key;
+
 use super::{Effect, Partition};
 use crate::counters::Counter;
 use crate::fact::Fact;
@@ -138,20 +140,22 @@ impl Partition {
             newcomer,
         });
         out.push(Effect::Change(Change {
-            id: execution_id,
-            transition: None,
-            attempt,
-            grant_no: None,
             cancel_requested: true,
-            put_back: None,
+            ..Change::of(execution_id, attempt)
         }));
         if self.kept_until(action_id, execution_id).is_some() {
             return self.ending.push((action_id, execution_id, attempt));
         }
-        out.push(Effect::CancelRun {
-            execution_id,
-            attempt,
-        });
+        self.cancel_run(action_id, (execution_id, attempt), out);
+    }
+
+    /// Tells the worker of whoever holds a slot to end it.
+    pub(super) fn cancel_run(&self, action_id: ActionId, grant: Key, out: &mut Vec<Effect>) {
+        let holder = |queue: &mut ActionQueue| queue.holder(grant.0);
+        let holder = self.queues.with_existing(action_id, holder).flatten();
+        if let Some(worker) = holder.and_then(|holder| holder.worker) {
+            out.push(Effect::CancelRun { worker, grant });
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use attune_core::{ActionId, Attempt, ExecutionId, Status};
 
 use super::holders::Lost;
-use super::{Effect, Grantee, Partition, ReconcileBounds, restore};
+use super::{Effect, Partition, restore};
 use crate::counters::Counter;
 use crate::fact::Fact;
 use crate::notice::Notice;
@@ -113,6 +113,7 @@ impl Partition {
         });
         self.index.insert(execution_id, action_id);
         self.holding.insert(action_id);
+        self.hold_stored(row);
         let what = "it was held in the store only and counts from now on";
         self.mended_slot(action_id, execution_id, attempt, what, out);
         out.push(Effect::Count(Counter::SlotMissingMended));
@@ -174,9 +175,8 @@ impl Partition {
     /// Compares everything that holds a slot in memory.
     pub(super) fn reconcile(
         &mut self,
-        (now, stamp): (Millis, Millis),
+        now: Millis,
         slots: &[StoredSlot],
-        bounds: ReconcileBounds,
         changed: &HashSet<ExecutionId>,
         out: &mut Vec<Effect>,
     ) {
@@ -187,7 +187,7 @@ impl Partition {
         self.watch_stored(now, slots, out);
         let mut freed = BTreeSet::new();
         for row in slots.iter().filter(|row| !changed.contains(&row.id)) {
-            if self.follow_up((now, stamp), row, bounds, out) {
+            if self.follow_up(now, row, out) {
                 freed.insert(row.action_id);
             }
         }
@@ -218,8 +218,14 @@ impl Partition {
             active.is_some_and(|active| active > 0)
         });
         for (action_id, execution_id, attempt) in leaked {
-            self.queues
-                .with_existing(action_id, |queue| queue.forget_holder(execution_id));
+            let forgotten = self.queues.with_existing(action_id, |queue| {
+                let holder = queue.holder(execution_id);
+                queue.forget_holder(execution_id);
+                holder
+            });
+            if let Some(holder) = forgotten.flatten() {
+                self.free(execution_id, attempt, &holder);
+            }
             self.index.remove(&execution_id);
             let what = "it was held in memory only and is released";
             self.mended_slot(action_id, execution_id, attempt, what, out);
@@ -287,9 +293,8 @@ impl Partition {
     /// Does what one stored slot asks for; true when its queue may have more to do.
     fn follow_up(
         &mut self,
-        (now, stamp): (Millis, Millis),
+        now: Millis,
         row: &StoredSlot,
-        bounds: ReconcileBounds,
         out: &mut Vec<Effect>,
     ) -> bool {
         let Some(action) = self.actions.get(&row.action_id).map(Arc::clone) else {
@@ -303,7 +308,8 @@ impl Partition {
         };
         let (execution_id, attempt) = (row.id, row.attempt);
         match row.status {
-            Status::Running if row.worker_over => {
+            // Whether it has begun, nobody can say any more.
+            _ if row.worker_over && row.worker.is_some() => {
                 out.push(Effect::Notice(Notice::WorkerLost {
                     execution_id,
                     attempt,
@@ -318,21 +324,7 @@ impl Partition {
                 true
             }
             Status::Running if row.cancel_requested => {
-                out.push(Effect::CancelRun {
-                    execution_id,
-                    attempt,
-                });
-                false
-            }
-            // It is told when its time has come.
-            Status::Requested if self.kept_until(row.action_id, execution_id).is_some() => false,
-            Status::Requested if bounds.is_forgotten(stamp - row.requested_at) => {
-                out.push(Effect::Count(Counter::Redispatched));
-                out.push(Effect::Redispatch(Grantee {
-                    execution_id,
-                    attempt,
-                    action,
-                }));
+                self.cancel_run(action.id, (execution_id, attempt), out);
                 false
             }
             _ => false,

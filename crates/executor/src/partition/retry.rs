@@ -92,6 +92,7 @@ impl Partition {
         if self.queues.with_existing(action_id, back) != Some(true) {
             return;
         }
+        self.free(execution_id, attempt, &holder);
         self.note(|| match tried.as_ref().zip(not_before) {
             Some((tried, not_before)) => Fact::Retried {
                 execution_id,
@@ -123,12 +124,9 @@ impl Partition {
             keeps_slot: false,
         };
         out.push(Effect::Change(Change {
-            id: execution_id,
             transition: Some(Transition::revoke()),
-            attempt,
-            grant_no: None,
-            cancel_requested: false,
             put_back: Some(Box::new(put_back)),
+            ..Change::of(execution_id, attempt)
         }));
     }
 }

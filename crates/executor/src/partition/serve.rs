@@ -4,8 +4,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use attune_core::{
-    Action, ActionId, Attempt, DemandRule, EndCode, ExecutionId, OrderRule, Outcome, Seq, Status,
+    Action, ActionId, DemandRule, EndCode, ExecutionId, OrderRule, Outcome, Seq, Status, WorkerId,
 };
+use attune_dispatch::Key;
 
 use super::room::Room;
 use super::{Effect, Grantee, Partition};
@@ -17,6 +18,7 @@ use crate::stored::{Change, End, PutBack, Transition};
 
 impl Partition {
     pub(super) fn tick(&mut self, now: Millis, out: &mut Vec<Effect>) {
+        self.put_orphans_back(now, out);
         // What was accepted before is stored by now: a look-up finds it.
         self.accepted.clear();
         self.replaced.clear();
@@ -86,15 +88,25 @@ impl Partition {
                 if self.room.expiries == 0 && queue.is_next_expired(now) {
                     break;
                 }
+                if queue.is_blocked() {
+                    is_blocked = true;
+                    break;
+                }
+                let Some(worker) = self.worker_for(&action.spec.pool) else {
+                    self.stand_in_line(queue, &action);
+                    is_blocked = true;
+                    break;
+                };
                 match queue.grant_next(now) {
                     Grant::Granted(granted) => {
+                        queue.give_to(granted.execution_id, worker);
                         self.room.grants -= 1;
                         if counts {
                             self.counting.insert(action_id);
                         }
                         self.detector.granted(now, &action, queue, granted, out);
                         let key = (granted.execution_id, granted.attempt);
-                        self.granted(now, (&action, &*queue), key, None, out);
+                        self.granted(now, (&action, &*queue), (key, worker), None, out);
                     }
                     Grant::Blocked(_) => {
                         is_blocked = true;
@@ -183,19 +195,21 @@ impl Partition {
         self.has_ended(action_id, key, (status, code), newcomer, out);
     }
 
-    /// Says that an execution holds a slot from now on, in this attempt; `put_back` is what is written besides
+    /// Says that an execution holds a slot from now on, in this attempt at this worker; `put_back` is what is written besides
     /// of one that has kept its slot for it.
     #[inline]
     pub(super) fn granted(
         &mut self,
         now: Millis,
         (action, queue): (&Arc<Action>, &ActionQueue),
-        (execution_id, attempt): (ExecutionId, Attempt),
+        ((execution_id, attempt), worker): (Key, WorkerId),
         put_back: Option<Box<PutBack>>,
         out: &mut Vec<Effect>,
     ) {
         let grant_no = Seq::new(self.epoch, self.next_grant).0;
         self.next_grant += 1;
+        self.turns_left = self.turns_left.map(|left| left.saturating_sub(1));
+        self.roster.lock().hold(worker, (execution_id, attempt));
         self.holding.insert(action.id);
         // Looked up for the log alone.
         let rules = self.log.is_some().then_some(&self.demands);
@@ -214,17 +228,17 @@ impl Partition {
             interval: queue.limits().interval(),
             weights: queue.flow_weights(execution_id),
             at: now,
+            worker,
         });
         out.push(Effect::Change(Change {
-            id: execution_id,
             transition: Some(match put_back {
                 None => Transition::grant(),
                 Some(_) => Transition::next_try(),
             }),
-            attempt,
             grant_no: Some(grant_no),
-            cancel_requested: false,
             put_back,
+            worker: Some(worker),
+            ..Change::of(execution_id, attempt)
         }));
         out.push(Effect::Count(Counter::Granted));
         let what = Happened::Started {
@@ -236,6 +250,7 @@ impl Partition {
             execution_id,
             attempt,
             action: Arc::clone(action),
+            worker,
         }));
     }
 

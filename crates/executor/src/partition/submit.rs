@@ -229,7 +229,11 @@ impl Partition {
         out.push(Effect::Insert(new));
         // It never waited: it is born in its last status, by no move of the state machine.
         let outcome = Arc::new(Outcome::coded(status, code, reject.to_string()));
-        out.push(Effect::End(End { id, outcome }));
+        out.push(Effect::End(End {
+            id,
+            outcome,
+            ran: None,
+        }));
     }
 
     pub(super) fn cancel(
@@ -314,6 +318,7 @@ fn new_execution(
         grant_no: None,
         demand: None,
         cancel_requested: false,
+        worker: None,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use attune_core::policy::FlowWeights;
 use attune_core::{
-    ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq,
+    ActionId, Attempt, Bug, ExecutionId, Hold, Priority, QueueStats, QueueTotals, Seq, WorkerId,
 };
 use chrono::{DateTime, Utc};
 
@@ -17,7 +17,7 @@ use crate::policy::{Groups, Member, Meters, QueueLimits};
 /// What stops a queue that has room and somebody who waits.
 #[derive(Debug, Clone, Copy)]
 struct Stops {
-    /// The pool of the action takes no dispatches: nobody is granted a slot meanwhile.
+    /// No worker of the pool has room: nobody is granted a slot meanwhile.
     pool_closed: bool,
     /// How operators hold it: nobody is granted a slot and nobody expires meanwhile.
     hold: Hold,
@@ -76,7 +76,7 @@ impl ActionQueue {
         &self.limits
     }
 
-    /// Says whether the pool of the action takes dispatches.
+    /// Says whether no worker of the pool has room, or others stand before it there.
     pub fn set_pool_closed(&mut self, closed: bool) {
         if closed || self.stops.is_some() {
             self.stops_mut().pool_closed = closed;
@@ -109,7 +109,7 @@ impl ActionQueue {
             .is_some_and(|stops| stops.hold.mode.is_some())
     }
 
-    /// Whether the pool of the action takes no dispatches.
+    /// Whether no worker of the pool has room, or others stand before it there.
     pub(super) fn is_pool_closed(&self) -> bool {
         self.stops.as_ref().is_some_and(|stops| stops.pool_closed)
     }
@@ -195,6 +195,14 @@ impl ActionQueue {
         self.without_room(load)
     }
 
+    /// Whether nobody can be given a slot right now, of those who are not to be set aside first.
+    pub(crate) fn is_blocked(&mut self) -> bool {
+        if self.meters.is_some() {
+            self.set_aside();
+        }
+        self.blocked().is_some()
+    }
+
     /// Why a slot cannot be given to anybody of those that wait.
     pub(super) fn without_room(&self, load: &Load) -> Option<Blocked> {
         if self.is_held() {
@@ -269,6 +277,8 @@ impl ActionQueue {
             cancel_requested: false,
             front: waiting.front,
             share: waiting.share,
+            worker: None,
+            started: false,
         };
         let lane = waiting.lane(priority);
         load.grant(limits, (waiting.execution_id, lane), holder);
@@ -288,6 +298,23 @@ impl ActionQueue {
             attempt,
             delayed: waiting.delayed,
         })
+    }
+
+    /// Says which life of a worker runs whoever holds a slot.
+    pub(crate) fn give_to(&mut self, execution_id: ExecutionId, worker: WorkerId) {
+        if let Some(holder) = self.active_mut(execution_id) {
+            (holder.worker, holder.started) = (Some(worker), false);
+        }
+    }
+
+    /// Notes that the worker of this attempt has said that it runs; whether that is new.
+    pub(crate) fn note_started(&mut self, execution_id: ExecutionId) -> bool {
+        let holder = self.active_mut(execution_id);
+        holder.is_some_and(|holder| !std::mem::replace(&mut holder.started, true))
+    }
+
+    fn active_mut(&mut self, execution_id: ExecutionId) -> Option<&mut Holder> {
+        self.load.as_mut()?.active.get_mut(&execution_id)
     }
 
     /// Whether this attempt holds a slot.

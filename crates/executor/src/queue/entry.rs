@@ -1,6 +1,6 @@
 //! Who is in a queue, and what is said of it.
 
-use attune_core::{Attempt, ExecutionId, Priority, Seq};
+use attune_core::{Attempt, ExecutionId, Priority, Seq, WorkerId};
 
 use crate::policy::Share;
 
@@ -67,6 +67,10 @@ pub struct Holder {
     pub front: bool,
     /// What it takes of the limits, likewise.
     pub share: Share,
+    /// Which life of a worker may run it; nobody while it keeps its slot between two tries.
+    pub worker: Option<WorkerId>,
+    /// Whether that one has said that it runs.
+    pub started: bool,
 }
 
 impl Holder {
@@ -141,7 +145,7 @@ pub enum Blocked {
     },
     /// By what executions are grouped has changed, and the groups of some are not known yet.
     Regrouping,
-    /// The pool that would run it takes no more dispatches at the moment.
+    /// No worker of the pool that would run it has room.
     PoolClosed,
     /// Operators hold the queue.
     Paused,

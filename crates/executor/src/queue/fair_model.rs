@@ -261,6 +261,8 @@ impl Model {
                 held_since: None,
                 cancel_requested: false,
                 share: Share::default(),
+                worker: None,
+                started: false,
             };
             queue.restore_holder(id(*n), holder, Some(&known.demand));
         }

@@ -347,6 +347,8 @@ fn again(model: &Model) -> ActionQueue {
                 held_since: None,
                 cancel_requested: false,
                 share: Share::default(),
+                worker: None,
+                started: false,
             };
             queue.restore_holder(id(*n), holder, Some(&known.demand));
         } else {

@@ -97,6 +97,7 @@ impl ActionQueue {
         let (_, load) = self.parts();
         if let Some(holder) = load.active.get_mut(&execution_id) {
             holder.unbegun = holder.unbegun.saturating_add(u16::from(!begun));
+            (holder.worker, holder.started) = (None, false);
         }
         load.kept
             .get_or_insert_default()
@@ -141,7 +142,7 @@ impl ActionQueue {
     }
 
     /// Who is due of those that keep their slots, where somebody may start.
-    pub(super) fn first_kept(&self, now: Millis) -> Option<ExecutionId> {
+    pub(crate) fn first_kept(&self, now: Millis) -> Option<ExecutionId> {
         let (time, execution_id) = self.load.as_ref()?.kept.as_ref()?.first()?;
         (time <= now && !self.starts_nothing()).then_some(execution_id)
     }

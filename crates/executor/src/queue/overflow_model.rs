@@ -305,6 +305,8 @@ fn again(model: &Model) -> ActionQueue {
                 held_since: None,
                 front: known.front,
                 share: Share::default(),
+                worker: None,
+                started: false,
             };
             queue.restore_holder(id(*n), holder, demand);
         } else {

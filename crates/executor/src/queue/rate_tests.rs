@@ -263,6 +263,8 @@ fn again(model: &Model) -> ActionQueue {
                 held_since: None,
                 front: false,
                 share: Share::default(),
+                worker: None,
+                started: false,
             };
             queue.restore_holder(id(*n), holder, Some(&demand));
             if let Some(until) = known.kept {

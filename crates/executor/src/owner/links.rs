@@ -1,0 +1,462 @@
+//! What lives of workers are told: grants, what is settled, what is to be ended.
+//!
+//! To each life goes one message after the other: while one is on its way what follows gathers. Nothing here
+//! is kept by anybody: a message that nobody received is told so by the bus, and what else is lost shows as a
+//! gap, as silence, or with the end of the life. One sync, of what the partition has committed, repairs all
+//! of it (ADR 49), so nothing is ever told twice.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use attune_core::{PartitionId, Refusal, WorkerId};
+use attune_dispatch::{Key, Section, Stream};
+
+use super::backoff::Backoff;
+use super::{Dispatch, Output, Owner, PublishId, Published, Stage};
+use crate::counters::Counter;
+use crate::partition::Event;
+use crate::queue::Millis;
+
+/// How many bytes may be on their way to workers, or wait for their turn, before commands must wait.
+const MAX_BYTES_ON_THE_WAY: usize = 64 * 1024 * 1024;
+/// How many bytes of grants one section has at most, but always one grant.
+const MAX_SECTION_BYTES: usize = 192 * 1024;
+/// How many bytes go to a life at once, but always one section.
+const MAX_BYTES_TOGETHER: usize = 8 * 1024 * 1024;
+/// What is settled waits so long for company: nobody but the worker's memory waits for it.
+const SETTLED_AFTER: Millis = 50;
+/// A grant of which nothing was heard for so long may be lost: a worker says within a fifth of it that it runs,
+/// that it has ended or that it comes back.
+const UNHEARD: Millis = 1_500;
+/// How often that is looked for.
+const LOOK_EVERY: Millis = 1_000;
+
+/// What is to be told a life about one partition.
+#[derive(Debug, Default)]
+struct Part {
+    settled: Vec<Key>,
+    cancel: Vec<Key>,
+    grants: VecDeque<Dispatch>,
+    /// Something may be missing there.
+    wants_sync: bool,
+}
+
+impl Part {
+    fn is_urgent(&self) -> bool {
+        self.wants_sync || !self.cancel.is_empty() || !self.grants.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.is_urgent() && self.settled.is_empty()
+    }
+}
+
+/// The way to one life.
+#[derive(Debug)]
+struct Link {
+    parts: BTreeMap<PartitionId, Part>,
+    on_the_way: Option<PublishId>,
+    /// When what is settled is told, if nothing takes it along before.
+    settle_at: Millis,
+    /// Nothing is sent before.
+    retry_at: Millis,
+    backoff: Backoff,
+    /// Nobody receives there until the life is heard of again.
+    is_cut_off: bool,
+    /// What it waits for is the end of a round.
+    waits_for_round: bool,
+}
+
+impl Link {
+    fn new() -> Self {
+        Self {
+            parts: BTreeMap::new(),
+            on_the_way: None,
+            settle_at: Millis::MAX,
+            retry_at: Millis::MIN,
+            backoff: Backoff::new(50, 2_000),
+            is_cut_off: false,
+            waits_for_round: false,
+        }
+    }
+
+    /// When something is to be sent.
+    fn due_at(&self) -> Option<Millis> {
+        let is_stopped = self.is_cut_off || self.waits_for_round;
+        if self.on_the_way.is_some() || is_stopped || self.parts.is_empty() {
+            return None;
+        }
+        let is_urgent = self.parts.values().any(Part::is_urgent);
+        let at = if is_urgent { Millis::MIN } else { self.settle_at };
+        Some(at.max(self.retry_at))
+    }
+}
+
+/// A message to a life whose fate is not known.
+#[derive(Debug)]
+struct OnTheWay {
+    worker: WorkerId,
+    /// The grants of each section, and their partition.
+    sections: Vec<(PartitionId, Vec<Key>)>,
+    bytes: usize,
+}
+
+/// The ways to all lives.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    links: BTreeMap<WorkerId, Link>,
+    streams: BTreeMap<(PartitionId, WorkerId), Stream>,
+    on_the_way: BTreeMap<PublishId, OnTheWay>,
+    /// Bytes that wait or are on their way.
+    bytes: usize,
+    look_at: Millis,
+}
+
+impl Links {
+    pub(super) fn wake_at(&self) -> Option<Millis> {
+        let due = self.links.values().filter_map(Link::due_at);
+        due.chain([self.look_at]).min()
+    }
+
+    /// Whether so much is on its way that commands must wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= MAX_BYTES_ON_THE_WAY
+    }
+
+    fn part(&mut self, worker: WorkerId, partition: PartitionId) -> &mut Part {
+        let link = self.links.entry(worker).or_insert_with(Link::new);
+        link.parts.entry(partition).or_default()
+    }
+
+    pub(super) fn grant(&mut self, partition: PartitionId, dispatch: Dispatch) {
+        self.bytes += size(&dispatch);
+        let part = self.part(dispatch.grantee.worker, partition);
+        part.grants.push_back(dispatch);
+    }
+
+    pub(super) fn cancel(&mut self, partition: PartitionId, worker: WorkerId, key: Key) {
+        self.part(worker, partition).cancel.push(key);
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        now: Millis,
+        partition: PartitionId,
+        worker: WorkerId,
+        key: Key,
+    ) {
+        self.part(worker, partition).settled.push(key);
+        if let Some(link) = self.links.get_mut(&worker) {
+            // The first that waits says how long all do.
+            let waits = link.settle_at != Millis::MAX;
+            link.settle_at = if waits { link.settle_at } else { now + SETTLED_AFTER };
+        }
+    }
+
+    /// Something of a partition may be missing at a life.
+    pub(super) fn want_sync(&mut self, partition: PartitionId, worker: WorkerId) {
+        self.part(worker, partition).wants_sync = true;
+    }
+
+    /// A life is heard of: messages reach it, as far as is known.
+    fn is_heard(&mut self, worker: WorkerId) {
+        if let Some(link) = self.links.get_mut(&worker) {
+            link.is_cut_off = false;
+        }
+    }
+
+    /// Lives that are over are told nothing more.
+    pub(super) fn retain(&mut self, lives: impl Fn(WorkerId) -> bool) {
+        let bytes = &mut self.bytes;
+        self.links.retain(|worker, link| {
+            let keep = lives(*worker) || link.on_the_way.is_some();
+            if !keep {
+                let grants = link.parts.values().flat_map(|part| &part.grants);
+                *bytes -= grants.map(size).sum::<usize>();
+            }
+            keep
+        });
+        self.streams.retain(|(_, worker), _| lives(*worker));
+    }
+
+    /// A round is over: what is in memory is what is stored.
+    pub(super) fn round_is_over(&mut self) {
+        for link in self.links.values_mut() {
+            link.waits_for_round = false;
+        }
+    }
+
+    /// A partition is served no more: its next owner opens streams of its own.
+    pub(super) fn forget(&mut self, partition: PartitionId) {
+        for link in self.links.values_mut() {
+            if let Some(part) = link.parts.remove(&partition) {
+                self.bytes -= part.grants.iter().map(size).sum::<usize>();
+            }
+        }
+        self.streams.retain(|(of, _), _| *of != partition);
+    }
+}
+
+impl Owner {
+    /// Tells what can be told now.
+    pub(super) fn go_on_with_links(&mut self, now: Millis) {
+        self.look_for_unheard(now);
+        let links = self.links.links.iter();
+        let due = links.filter(|(_, link)| link.due_at().is_some_and(|at| at <= now));
+        let due: Vec<WorkerId> = due.map(|(worker, _)| *worker).collect();
+        for worker in due {
+            self.tell_worker(worker);
+        }
+    }
+
+    /// Sends what waits for a life.
+    fn tell_worker(&mut self, worker: WorkerId) {
+        let Some(link) = self.links.links.get_mut(&worker) else {
+            return;
+        };
+        let mut parts = std::mem::take(&mut link.parts);
+        let (mut sections, mut bytes) = (Vec::new(), 0);
+        let mut later = BTreeMap::new();
+        while let Some((partition, mut part)) = parts.pop_first() {
+            if bytes >= MAX_BYTES_TOGETHER || !self.may_tell(partition, worker, &part) {
+                later.insert(partition, part);
+                continue;
+            }
+            bytes += self.add_sections(partition, worker, &mut part, bytes, &mut sections);
+            if !part.is_empty() {
+                later.insert(partition, part);
+            }
+        }
+        let id = (!sections.is_empty()).then(|| PublishId(self.number()));
+        let Some(link) = self.links.links.get_mut(&worker) else {
+            return;
+        };
+        link.settle_at = match later.values().any(|part| !part.settled.is_empty()) {
+            true => link.settle_at,
+            false => Millis::MAX,
+        };
+        link.waits_for_round = id.is_none() && !later.is_empty();
+        link.parts = later;
+        link.on_the_way = id;
+        let Some(id) = id else {
+            return;
+        };
+        let keys = |section: &Section<Dispatch>| {
+            let grants = section.grants.iter();
+            let keys = grants.map(|grant| (grant.grantee.execution_id, grant.grantee.attempt));
+            (section.partition, keys.collect())
+        };
+        let sent = OnTheWay {
+            worker,
+            sections: sections.iter().map(keys).collect(),
+            bytes,
+        };
+        self.links.on_the_way.insert(id, sent);
+        self.out.push(Output::Dispatch {
+            id,
+            worker,
+            sections,
+        });
+    }
+
+    /// Whether a life can be told about a partition now: a sync says what is committed, so while a round of
+    /// the partition is under way none is made.
+    fn may_tell(&self, partition: PartitionId, worker: WorkerId, part: &Part) -> bool {
+        let stream = self.links.streams.get(&(partition, worker));
+        let needs_sync = stream.is_none_or(Stream::needs_sync) || part.wants_sync;
+        !(needs_sync && (self.rounds.touches(partition) || self.rewrites.contains_key(&partition)))
+    }
+
+    /// Makes the sections of a partition for a life, as many as fit; how many bytes they have.
+    fn add_sections(
+        &mut self,
+        id: PartitionId,
+        worker: WorkerId,
+        part: &mut Part,
+        before: usize,
+        sections: &mut Vec<Section<Dispatch>>,
+    ) -> usize {
+        let Some(place) = self.places.get(&id) else {
+            return 0;
+        };
+        let (epoch, owner) = (place.epoch, self.options.id);
+        let stream = self.links.streams.entry((id, worker)).or_default();
+        let needs_sync = stream.needs_sync() || std::mem::take(&mut part.wants_sync);
+        let sync = match &place.stage {
+            Stage::Serving(partition) if needs_sync => {
+                // What was not sent yet comes behind it.
+                let again = self.telling.again.all();
+                let unsent: BTreeSet<Key> = part.grants.iter().map(key_of).chain(again).collect();
+                let granted = partition.granted_to(worker).into_iter();
+                Some(granted.filter(|key| !unsent.contains(key)).collect())
+            }
+            Stage::Serving(_) => None,
+            _ if needs_sync => {
+                // What is granted of a partition that is let go its next owner compares.
+                let part = std::mem::take(part);
+                self.links.bytes -= part.grants.iter().map(size).sum::<usize>();
+                self.told(id, part.grants.len());
+                return 0;
+            }
+            _ => None,
+        };
+        if sync.is_some() {
+            self.out.push(Output::Count(Counter::Synced, 1));
+        }
+        let mut section = stream.next(id, epoch, owner);
+        section.sync = sync;
+        section.settled = std::mem::take(&mut part.settled);
+        section.cancel = std::mem::take(&mut part.cancel);
+        let (mut bytes, mut here) = (0, 0);
+        while let Some(grant) = part.grants.front() {
+            let many = size(grant);
+            if before + bytes >= MAX_BYTES_TOGETHER {
+                break;
+            }
+            if here > 0 && here + many > MAX_SECTION_BYTES {
+                sections.push(std::mem::replace(&mut section, stream.next(id, epoch, owner)));
+                here = 0;
+            }
+            (bytes, here) = (bytes + many, here + many);
+            section.grants.extend(part.grants.pop_front());
+        }
+        sections.push(section);
+        bytes
+    }
+
+    /// It is known what came of something that was published.
+    pub(super) fn published(&mut self, now: Millis, id: PublishId, published: Published) {
+        let Some(sent) = self.links.on_the_way.remove(&id) else {
+            return;
+        };
+        self.links.bytes -= sent.bytes;
+        for (partition, grants) in &sent.sections {
+            self.told(*partition, grants.len());
+        }
+        let worker = sent.worker;
+        if let Some(link) = self.links.links.get_mut(&worker) {
+            link.on_the_way = None;
+        }
+        match published {
+            Published::Confirmed => {
+                if let Some(link) = self.links.links.get_mut(&worker) {
+                    link.backoff = Backoff::new(50, 2_000);
+                }
+            }
+            Published::Unknown => {
+                for (partition, _) in &sent.sections {
+                    self.has_lost(*partition, worker);
+                }
+                if let Some(link) = self.links.links.get_mut(&worker) {
+                    link.retry_at = now + link.backoff.next_delay(&mut self.chance);
+                }
+            }
+            Published::Refused(refused) => {
+                for (place, refusal) in refused {
+                    if let Some((partition, grants)) = sent.sections.get(place) {
+                        self.refused_by_bus(now, worker, *partition, grants, &refusal);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A section may be lost.
+    fn has_lost(&mut self, partition: PartitionId, worker: WorkerId) {
+        if let Some(stream) = self.links.streams.get_mut(&(partition, worker)) {
+            stream.has_lost();
+            if self.partition(partition).is_some() {
+                self.links.want_sync(partition, worker);
+            }
+        }
+    }
+
+    fn refused_by_bus(
+        &mut self,
+        now: Millis,
+        worker: WorkerId,
+        partition: PartitionId,
+        grants: &[Key],
+        refusal: &Refusal,
+    ) {
+        self.has_lost(partition, worker);
+        if self.partition(partition).is_none() {
+            return;
+        }
+        let why = match refusal {
+            // Nobody received it, and it is in no queue: what it granted never left.
+            Refusal::Unroutable | Refusal::Full => {
+                if let Some(link) = self.links.links.get_mut(&worker) {
+                    link.is_cut_off = *refusal == Refusal::Unroutable;
+                    link.retry_at = now + link.backoff.next_delay(&mut self.chance);
+                }
+                if *refusal == Refusal::Unroutable {
+                    self.roster.lock().note_reach(worker, false);
+                }
+                if !grants.is_empty() {
+                    self.out
+                        .push(Output::Count(Counter::Bounced, grants.len() as u64));
+                    let grants = grants.to_vec();
+                    self.pending
+                        .push_back((partition, Event::Bounced { worker, grants }));
+                }
+                return;
+            }
+            Refusal::TooLarge { bytes, max } => {
+                format!("its dispatch has {bytes} bytes, and a message may have {max}")
+            }
+            Refusal::Invalid(words) => format!("its dispatch cannot be sent: {words}"),
+        };
+        for (execution_id, attempt) in grants.iter().copied() {
+            let event = Event::Undispatchable {
+                execution_id,
+                attempt,
+                why: why.clone(),
+            };
+            self.pending.push_back((partition, event));
+        }
+    }
+
+    /// A life has said something: messages reach it.
+    pub(super) fn is_heard_of(&mut self, worker: WorkerId) {
+        self.links.is_heard(worker);
+        self.roster.lock().note_reach(worker, true);
+    }
+
+    /// Asks lives to compare of which nothing was heard about something that they were granted.
+    fn look_for_unheard(&mut self, now: Millis) {
+        if now < self.links.look_at {
+            return;
+        }
+        self.links.look_at = now + LOOK_EVERY;
+        self.links.round_is_over();
+        let since = self.clock.at(now) - UNHEARD;
+        let mut unheard = Vec::new();
+        for (id, place) in &self.places {
+            if let Stage::Serving(partition) = &place.stage {
+                let workers = partition.unheard_of(since).into_iter();
+                unheard.extend(workers.map(|worker| (*id, worker)));
+            }
+        }
+        for (id, worker) in unheard {
+            if self.roster.lock().knows(worker) {
+                self.links.want_sync(id, worker);
+            }
+        }
+    }
+
+    /// Opens the streams of a partition that was taken to those who hold something of it.
+    pub(super) fn open_streams(&mut self, id: PartitionId) {
+        let holders = self.roster.lock().holders_of(id);
+        for worker in holders {
+            self.links.want_sync(id, worker);
+        }
+    }
+}
+
+fn key_of(dispatch: &Dispatch) -> Key {
+    (dispatch.grantee.execution_id, dispatch.grantee.attempt)
+}
+
+fn size(dispatch: &Dispatch) -> usize {
+    dispatch.body.parameters.get().len() + dispatch.grantee.action.spec.dispatch_bytes() + 512
+}

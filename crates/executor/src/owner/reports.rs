@@ -1,0 +1,107 @@
+//! What workers say of what they were granted. Each thing is said until it is settled, or asked for again, so
+//! that a report may be lost, and may come to who owns the partition no longer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use attune_core::{PartitionId, WorkerId};
+use attune_dispatch::Key;
+
+use super::Owner;
+use crate::counters::Counter;
+use crate::partition::Event;
+use crate::queue::Millis;
+
+/// What a worker has said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reported {
+    /// Which life of it.
+    pub worker: WorkerId,
+    /// How many grants of others it has that have not ended.
+    pub elsewhere: u32,
+    /// Everything of this owner's partitions that it gives back and that is not settled, with the reasons.
+    pub returned: Vec<(Key, Arc<str>)>,
+    /// What runs, and for how long.
+    pub started: Vec<(Key, Millis)>,
+    /// Of which partitions it misses a section.
+    pub resync: Vec<PartitionId>,
+}
+
+impl Owner {
+    /// Takes what workers have said into the next round.
+    pub(super) fn reported(&mut self, now: Millis, reports: Vec<Reported>) {
+        for report in reports {
+            self.take_report(now, report);
+        }
+    }
+
+    fn take_report(&mut self, now: Millis, report: Reported) {
+        let worker = report.worker;
+        self.is_heard_of(worker);
+        self.roster.lock().note_elsewhere(worker, report.elsewhere);
+        let wall = self.clock.at(now);
+        let mut returned: BTreeMap<PartitionId, Vec<(Key, Arc<str>)>> = BTreeMap::new();
+        for (key, why) in report.returned {
+            returned.entry(key.0.partition()).or_default().push((key, why));
+        }
+        for (id, grants) in returned {
+            if self.partition(id).is_some() {
+                let many = grants.len() as u64;
+                self.out.push(super::Output::Count(Counter::Returned, many));
+                self.pending
+                    .push_back((id, Event::Returned { worker, grants }));
+            }
+        }
+        let mut started: BTreeMap<PartitionId, Vec<(Key, Millis)>> = BTreeMap::new();
+        for (key, age) in report.started {
+            let runs = started.entry(key.0.partition()).or_default();
+            runs.push((key, wall - age.max(0)));
+        }
+        for (id, runs) in started {
+            if self.partition(id).is_some() {
+                self.pending.push_back((id, Event::Started { worker, runs }));
+            }
+        }
+        for id in report.resync {
+            if self.partition(id).is_some() {
+                self.links.want_sync(id, worker);
+            }
+        }
+    }
+
+    /// Serves those who stand in line for workers that have room, partitions and actions in turns.
+    pub(super) fn serve_lines(&mut self, wall: Millis, draft: &mut crate::round::Draft) {
+        let mut turn = self.line_turn;
+        let ready = self.roster.lock().ready();
+        for (pool, mut partitions) in ready {
+            let pool: Arc<str> = Arc::from(pool);
+            let after = partitions.partition_point(|id| Some(*id) <= turn);
+            partitions.rotate_left(after);
+            partitions.retain(|id| self.is_open(*id));
+            let mut at = 0;
+            while !partitions.is_empty() && self.roster.lock().has_room(&pool) {
+                at %= partitions.len();
+                let id = partitions[at];
+                let Some(partition) = self.partition_mut(id) else {
+                    partitions.remove(at);
+                    continue;
+                };
+                if !partition.may_grant() {
+                    // It goes on in the next round.
+                    self.rounds.go_on();
+                    partitions.remove(at);
+                    continue;
+                }
+                let pool = Arc::clone(&pool);
+                draft.add(id, partition.step(wall, Event::Room { pool: Arc::clone(&pool) }));
+                turn = Some(id);
+                if partition.waited_for().any(|of| of == &*pool) {
+                    at += 1;
+                } else {
+                    partitions.remove(at);
+                }
+            }
+        }
+        self.line_turn = turn;
+    }
+}
