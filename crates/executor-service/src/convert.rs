@@ -5,7 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use attune_bus::Topic;
-use attune_core::{GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, millis};
+use attune_core::{
+    GroupKey, Moved, Outcome, QueueTotals, RequestId, Submission, WorkerId, millis,
+};
+use attune_dispatch::{Key, Section};
+use attune_executor::owner::{Dispatch, Reported};
 use attune_executor::partition::{
     Accepted, Answer, Completion, ForceRelease, Letter, OnReject, Submit,
 };
@@ -16,7 +20,7 @@ use attune_executor::stored::{
     StoredWords, WorkerEnd,
 };
 use attune_executor::{Broken, Violation};
-use attune_messages::{encode, v1};
+use attune_messages::{encode, v1, v2};
 use attune_store as store;
 use attune_store::audit::what;
 use chrono::{DateTime, Utc};
@@ -45,6 +49,7 @@ fn new_execution(new: &NewExecution) -> store::NewExecution {
         grant_no: new.grant_no,
         demand: new.demand.as_deref().copied(),
         cancel_requested: new.cancel_requested,
+        worker: new.worker,
     }
 }
 
@@ -56,6 +61,8 @@ fn change(change: &Change) -> store::Update {
         grant_no: change.grant_no,
         cancel_requested: change.cancel_requested,
         put_back: change.put_back.as_deref().map(put_back),
+        worker: change.worker,
+        started: change.started.and_then(DateTime::from_timestamp_millis),
     }
 }
 
@@ -74,6 +81,7 @@ fn end(end: &End) -> store::End {
     store::End {
         id: end.id,
         outcome: Arc::clone(&end.outcome),
+        ran: end.ran.map(duration),
     }
 }
 
@@ -271,6 +279,7 @@ pub(crate) fn execution(row: store::ActiveRow) -> StoredExecution {
         front: row.front,
         demand: row.demand,
         kept_until: row.kept_until.map(|time| time.timestamp_millis()),
+        worker: row.worker,
     }
 }
 
@@ -367,6 +376,7 @@ pub(crate) fn worker_end(end: store::WorkerEnd) -> WorkerEnd {
         renewals: end.renewals,
         ttl: span(end.ttl),
         ended: end.ended,
+        draining: end.draining,
     }
 }
 
@@ -378,8 +388,13 @@ pub(crate) fn submit(request_id: RequestId, item: v1::Submit) -> Submit {
     Submit::new(request_id, item.submission, on_reject)
 }
 
-pub(crate) fn completion(item: v1::Completion) -> Completion {
-    Completion {
+/// A completion of which it is known who has run it.
+pub(crate) fn completion(item: v1::Completion) -> Option<Completion> {
+    let times = item.started_at.zip(item.finished_at);
+    let ran = times.map(|(from, to)| (to - from).num_milliseconds().max(0));
+    Some(Completion {
+        worker: item.worker?,
+        ran,
         execution_id: item.execution_id,
         attempt: item.attempt,
         action_id: item.action_id,
@@ -392,6 +407,55 @@ pub(crate) fn completion(item: v1::Completion) -> Completion {
             stdout: item.stdout,
             stderr: item.stderr,
         }),
+    })
+}
+
+/// What a worker has said.
+pub(crate) fn report(report: v2::WorkerReport) -> Reported {
+    let returned = report.returned.into_iter();
+    let returned = returned.map(|it| ((it.execution_id, it.attempt), Arc::from(it.why)));
+    let started = report.started.into_iter();
+    let started = started.map(|it| {
+        let age = Millis::try_from(it.age_ms).unwrap_or(Millis::MAX);
+        ((it.execution_id, it.attempt), age)
+    });
+    Reported {
+        worker: report.worker,
+        elsewhere: report.elsewhere,
+        returned: returned.collect(),
+        started: started.collect(),
+        resync: report.resync,
+    }
+}
+
+/// A section as its worker reads it.
+pub(crate) fn section(worker: WorkerId, section: Section<Dispatch>) -> v2::Section {
+    let keys = |keys: Vec<Key>| keys.into_iter().map(v2::GrantKey::from).collect();
+    v2::Section {
+        worker,
+        owner: section.owner,
+        partition: section.partition,
+        epoch: section.epoch,
+        number: section.number,
+        sync: section.sync.map(keys),
+        settled: keys(section.settled),
+        cancel: keys(section.cancel),
+        grants: section.grants.into_iter().map(grant).collect(),
+    }
+}
+
+fn grant(dispatch: Dispatch) -> v2::Grant {
+    let Dispatch { grantee, body } = dispatch;
+    let spec = &grantee.action.spec;
+    v2::Grant {
+        execution_id: grantee.execution_id,
+        attempt: grantee.attempt,
+        action_id: grantee.action.id,
+        action_ref: spec.action_ref.as_str().to_owned(),
+        parameters: body.parameters,
+        run: spec.run.clone(),
+        timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
+        env: spec.env.clone(),
     }
 }
 

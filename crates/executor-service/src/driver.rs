@@ -19,6 +19,7 @@ use attune_executor::queue::Millis;
 use attune_executor::{Counter, Decided, Input, Output, Owner};
 use attune_messages::decode_batch;
 use attune_messages::v1::HandedOver;
+use attune_messages::v2::WorkerReport;
 use attune_runtime::Progress;
 use futures_util::FutureExt as _;
 use futures_util::future::try_join_all;
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::calls::Calls;
-use crate::convert::duration;
+use crate::convert::{self, duration};
 use crate::counters::Counters;
 use crate::feed::{Feed, Inbound};
 use crate::notices::Notices;
@@ -68,6 +69,9 @@ pub(crate) struct Driver {
     pub(crate) commands: mpsc::Receiver<Inbound>,
     /// Partitions that were handed over to somebody. Empty when the bus is closed.
     pub(crate) hints: Option<Subscriber>,
+    /// What workers say, and that some have come; likewise.
+    pub(crate) reports: Option<Subscriber>,
+    pub(crate) hellos: Option<Subscriber>,
     pub(crate) served: watch::Sender<usize>,
     pub(crate) trouble: watch::Sender<Option<attune_executor::owner::Trouble>>,
     /// The partitions that wait, for those who look at their queues.
@@ -147,6 +151,7 @@ impl Driver {
                 Some(inbound) = self.commands.recv(), if wants => {
                     Input::Delivered(self.gather(&mut under_way, inbound))
                 }
+                report = next_hint(&mut self.reports) => self.report(report).await,
                 Some(panic) = deaths.recv() => resume_unwind(panic),
                 Some(input) = answers.recv() => input,
                 Ok(()) = under_way.bus.changed() => {
@@ -154,6 +159,7 @@ impl Driver {
                     Input::Bus { reachable }
                 }
                 hint = next_hint(&mut self.hints) => self.hint(hint).await,
+                hello = next_hint(&mut self.hellos) => self.hello(hello).await,
                 () = tokio::time::sleep(wait) => Input::Timer,
             };
             self.step(input, &mut under_way);
@@ -248,12 +254,12 @@ impl Driver {
             Output::Call(id, call) => self.call(id, call, under_way),
             Output::Dispatch {
                 id,
-                dispatches,
-                pack,
+                worker,
+                sections,
             } => {
                 let (publisher, inputs) = (Arc::clone(&self.publisher), under_way.inputs.clone());
                 under_way.tasks.spawn(async move {
-                    let published = published(publisher.dispatch(dispatches, pack)).await;
+                    let published = published(publisher.tell(worker, sections)).await;
                     back(&inputs, Input::Published(id, published));
                 });
             }
@@ -329,6 +335,40 @@ impl Driver {
             feed.run(subscription, partition, stop).await;
             back(&inputs, Input::Unsubscribed(subscription));
         }));
+    }
+
+    /// Reads what workers say, as much as has arrived.
+    async fn report(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
+        let (Some(first), Some(subscriber)) = (delivery, &mut self.reports) else {
+            self.reports = None;
+            return Input::Timer;
+        };
+        let (mut reports, mut tags, mut next) = (Vec::new(), Vec::new(), Some(first));
+        while let Some(delivery) = next {
+            tags.push(delivery.tag);
+            match decode_batch::<WorkerReport>(&delivery.body, self.max_message_bytes) {
+                Ok(items) => reports.extend(items.into_iter().map(convert::report)),
+                // Whoever said it says it again, or is compared.
+                Err(error) => tracing::debug!(%error, "a worker's report cannot be read"),
+            }
+            if tags.len() >= MAX_DELIVERED {
+                break;
+            }
+            next = subscriber.try_next();
+        }
+        subscriber.settler().ack(&tags).await;
+        Input::Reported(reports)
+    }
+
+    /// A worker has come, or is about to stop.
+    async fn hello(&mut self, delivery: Option<attune_bus::Delivery>) -> Input {
+        let (Some(delivery), Some(hellos)) = (delivery, &self.hellos) else {
+            self.hellos = None;
+            return Input::Timer;
+        };
+        // Which one, the store tells.
+        hellos.settler().ack(&[delivery.tag]).await;
+        Input::Hello
     }
 
     /// Reads which partitions were handed over to this owner.

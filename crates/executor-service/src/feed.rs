@@ -265,7 +265,12 @@ fn work(topic: &Topic, envelope: &Envelope<'_>) -> Result<Work, DecodeError> {
         Topic::Control(_) => {
             let items = envelope.items::<SlotRelease>()?.into_iter();
             let completions = items.map(|SlotRelease(item)| convert::completion(item));
-            Ok(Work::Completions(completions.collect()))
+            let completions: Option<Vec<_>> = completions.collect();
+            let unnamed = || DecodeError::Payload {
+                message_type: SlotRelease::TYPE,
+                why: "an item does not say which `worker` has run it".to_owned(),
+            };
+            Ok(Work::Completions(completions.ok_or_else(unnamed)?))
         }
         _ if envelope.is::<Submit>() => {
             let message_id = RequestId(envelope.message_id);

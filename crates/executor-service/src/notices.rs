@@ -130,19 +130,6 @@ impl Notices {
                 tracing::warn!(execution.id = %execution_id, execution.attempt = %attempt, worker.id = worker, "the lease of a worker has ended; its slot is taken back");
             }
             Notice::Violation(violation) => log_violation(violation),
-            Notice::PoolClosed { pool, why } => {
-                tracing::warn!(worker.pool = pool, "nothing is granted to a pool: {why}");
-            }
-            Notice::PoolOpen { pool } => {
-                tracing::info!(worker.pool = pool, "a pool takes dispatches again");
-            }
-            Notice::DispatchesDropped { pool, count } => {
-                tracing::warn!(
-                    worker.pool = pool,
-                    count,
-                    "dispatches wait, without their bodies, for their pool to take the others"
-                );
-            }
             Notice::SlotDiffers { .. }
             | Notice::WaitingDiffers { .. }
             | Notice::ActionWasUnknown { .. }

@@ -1,12 +1,14 @@
-//! Publishes what an owner tells: dispatches with a confirm, everything else once.
+//! Publishes what an owner tells: grants with a confirm, everything else once.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use attune_bus::{Bus, Outgoing, PublishError, Topic};
-use attune_core::Refusal;
+use attune_core::{Refusal, WorkerId};
+use attune_dispatch::Section;
 use attune_executor::owner::{Dispatch, Published, Send};
-use attune_messages::v1::{Answer, ExecutionCancel, ExecutionRequested, HandedOver, QueueSnapshot};
+use attune_messages::v1::{Answer, HandedOver, QueueSnapshot};
+use attune_messages::v2;
 use attune_messages::{ItemTooLarge, Message, Pack, PackBounds, Packer, encode};
 use attune_runtime::Progress;
 use chrono::Utc;
@@ -18,7 +20,7 @@ use crate::convert;
 use crate::events;
 use crate::progress::SideBySide;
 
-/// How many bytes of dispatches, or of submissions that are passed on, one message carries.
+/// How many bytes of grants, or of submissions that are passed on, one message carries.
 pub(crate) const MAX_PACK_BYTES: usize = 256 * 1024;
 /// How many answers or snapshots one message carries.
 const MAX_ANSWERS: usize = 256;
@@ -32,8 +34,6 @@ const MAX_EVENTS_UNCONFIRMED: usize = 64;
 pub(crate) struct Publisher {
     bus: Arc<dyn Bus>,
     answers: PackBounds,
-    /// Pools whose messages are kept even before a worker comes.
-    declared: Mutex<HashSet<String>>,
     unconfirmed: Arc<Semaphore>,
     events_unconfirmed: Arc<Semaphore>,
     under_way: Arc<SideBySide>,
@@ -49,7 +49,6 @@ impl Publisher {
         Self {
             bus,
             answers,
-            declared: Mutex::default(),
             unconfirmed: Arc::new(Semaphore::new(MAX_UNCONFIRMED)),
             events_unconfirmed: Arc::new(Semaphore::new(MAX_EVENTS_UNCONFIRMED)),
             under_way: Arc::new(SideBySide::new(progress)),
@@ -61,23 +60,18 @@ impl Publisher {
         Arc::clone(&self.bus)
     }
 
-    /// Publishes dispatches to one pool, at most `pack` of them in one message.
-    pub(crate) async fn dispatch(&self, dispatches: Vec<Dispatch>, pack: usize) -> Published {
-        let Some(pool) = dispatches
-            .first()
-            .map(|of| of.grantee.action.spec.pool.clone())
-        else {
-            return Published::Confirmed;
-        };
-        self.declare(&pool).await;
-        let topic = Topic::Requested(pool.clone());
-        let mut packer: Packer<ExecutionRequested, usize> = Packer::new(PackBounds {
-            items: pack,
-            ..self.answers
-        });
+    /// Tells one life of a worker.
+    pub(crate) async fn tell(
+        &self,
+        worker: WorkerId,
+        sections: Vec<Section<Dispatch>>,
+    ) -> Published {
+        let topic = Topic::Link(worker);
+        let mut packer: Packer<v2::Section, usize> = Packer::new(self.answers);
         let mut too_large = Vec::new();
-        for (place, dispatch) in dispatches.into_iter().enumerate() {
-            if let Err((why, place)) = packer.add(&requested(dispatch), place) {
+        for (place, section) in sections.into_iter().enumerate() {
+            let section = convert::section(worker, section);
+            if let Err((why, place)) = packer.add(&section, place) {
                 let ItemTooLarge { bytes, max } = why;
                 too_large.push((place, Refusal::TooLarge { bytes, max }));
             }
@@ -117,7 +111,7 @@ impl Publisher {
                 Published::Refused(each.collect())
             }
             Err(error) => {
-                tracing::warn!(%error, "dispatches are not confirmed yet");
+                tracing::warn!(%error, "grants are not confirmed yet");
                 Published::Unknown
             }
         }
@@ -173,14 +167,6 @@ impl Publisher {
                 });
                 packed.collect()
             }
-            Send::Cancels(cancels) => {
-                let cancels = cancels.into_iter();
-                let cancels = cancels.map(|(execution_id, attempt)| ExecutionCancel {
-                    execution_id,
-                    attempt,
-                });
-                self.messages(&Topic::Cancel, cancels)
-            }
             Send::Snapshots(snapshots) => {
                 let snapshots = snapshots.into_iter();
                 let snapshots = snapshots.map(|(version, stats)| QueueSnapshot { version, stats });
@@ -220,40 +206,6 @@ impl Publisher {
         }
         let packs = packer.finish();
         packs.iter().map(|pack| packed(topic, pack)).collect()
-    }
-
-    /// The queue of a pool belongs to its workers, but the first dispatch may come before them.
-    async fn declare(&self, pool: &str) {
-        if self.declared().contains(pool) {
-            return;
-        }
-        match self.bus.declare(&Topic::Requested(pool.to_owned())).await {
-            Ok(()) => {
-                self.declared().insert(pool.to_owned());
-            }
-            Err(error) => {
-                tracing::warn!(worker.pool = pool, %error, "a pool could not be declared");
-            }
-        }
-    }
-
-    fn declared(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.declared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn requested(dispatch: Dispatch) -> ExecutionRequested {
-    let Dispatch { grantee, body } = dispatch;
-    let spec = &grantee.action.spec;
-    ExecutionRequested {
-        execution_id: grantee.execution_id,
-        attempt: grantee.attempt,
-        action_id: grantee.action.id,
-        action_ref: spec.action_ref.as_str().to_owned(),
-        parameters: body.parameters,
-        run: spec.run.clone(),
-        timeout_seconds: body.timeout_seconds.unwrap_or(spec.timeout_seconds),
-        env: spec.env.clone(),
     }
 }
 

@@ -66,9 +66,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             pid: None,
             t_ns,
         },
-        Fact::Pool { .. } | Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => {
-            return None;
-        }
+        Fact::Paused { .. } | Fact::Refused { .. } | Fact::Asked { .. } => return None,
         Fact::Lost => Record::Lost {
             partition,
             epoch,
@@ -159,7 +157,9 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             interval,
             weights,
             at,
+            worker,
         } => Record::Granted {
+            worker: Some(*worker),
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
@@ -211,6 +211,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
                 not_before: *until,
                 keeps_slot: true,
             }),
+            never_begun: true,
             epoch,
             round,
             t_ns,
@@ -220,7 +221,9 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
             action_id,
             attempt,
             until,
+            never_begun,
         } => Record::Revoked {
+            never_begun: *never_begun,
             execution_id: *execution_id,
             action_id: *action_id,
             attempt: *attempt,
@@ -249,6 +252,7 @@ fn record(partition: PartitionId, epoch: Epoch, fact: &Fact) -> Option<Record> {
                 not_before: *not_before,
                 keeps_slot: *keeps_slot,
             }),
+            never_begun: false,
             epoch,
             round,
             t_ns,

@@ -30,14 +30,14 @@ use crate::refusals::Refusals;
 const INBOX_MESSAGES: usize = 256;
 /// How many hints at partitions that were handed over are delivered at once.
 const HINTS: u16 = 64;
+/// How many reports of workers are delivered at once.
+const REPORTS: u16 = 1_024;
 /// How many bytes of messages one round takes.
 const ROUND_BYTES: usize = 16 * 1024 * 1024;
 /// How old the figures of a queue may become in which somebody waits or runs.
 const STATS_REFRESH: Duration = Duration::from_secs(60);
 /// How many executions are loaded at a time when a partition is taken over.
 const PAGE_ROWS: u32 = 10_000;
-/// How many dispatches wait with their bodies for a pool that takes none.
-const POOL_LINE: usize = 1_000;
 /// How many executions are compared with the store at a time.
 const SLICE_ROWS: u32 = 2_000;
 /// How many executions one page of a bulk operation has.
@@ -56,14 +56,10 @@ pub struct ExecutorOptions {
     pub queue: QueueConfig,
     /// How many items one round takes at most.
     pub batch_max_items: usize,
-    /// How many executions one dispatch carries at most; half of a worker's slots or fewer.
-    pub dispatch_max_pack: usize,
     /// How many messages of one topic may be delivered and not yet settled.
     pub prefetch: u16,
     /// How often memory and store are compared.
     pub reconcile_interval: Duration,
-    /// After how long a slot that nobody claimed is dispatched again.
-    pub republish_after: Duration,
     /// How long after its lease a worker counts as dead.
     pub worker_grace: Duration,
     /// How often the snapshot of a changing queue is published, at most.
@@ -173,8 +169,13 @@ pub async fn start(
     stop: CancellationToken,
 ) -> Result<ExecutorHandle, ExecutorError> {
     store.ensure_partitions(options.partitions).await?;
-    let (firings, hints) = declare(&options, bus.as_ref()).await?;
     let id = OwnerId::fresh();
+    let Subscribers {
+        firings,
+        hints,
+        reports,
+        hellos,
+    } = declare(&options, id, bus.as_ref()).await?;
     let owner = Owner::new(owner_options(&options, id));
     let queues = owner.queues();
     let (counters, poisoned) = (Arc::<Counters>::default(), Arc::<AtomicU64>::default());
@@ -210,6 +211,8 @@ pub async fn start(
         control,
         commands,
         hints: Some(hints),
+        reports: Some(reports),
+        hellos: Some(hellos),
         served: served_tx,
         trouble: trouble_tx,
         refusals: watch::Sender::new(Refusals::new()),
@@ -248,11 +251,20 @@ async fn joined<T>(part: JoinHandle<T>) {
     }
 }
 
-/// Declares what every executor needs; gives the rule firings and the hints.
+/// What every executor receives, whatever it owns.
+struct Subscribers {
+    firings: Subscriber,
+    hints: Subscriber,
+    reports: Subscriber,
+    hellos: Subscriber,
+}
+
+/// Declares what every executor needs, and subscribes to what every executor receives.
 async fn declare(
     options: &ExecutorOptions,
+    id: OwnerId,
     bus: &dyn Bus,
-) -> Result<(Subscriber, Subscriber), BusError> {
+) -> Result<Subscribers, BusError> {
     // Commands are kept from now on, whoever owns their partition when they come.
     for partition in (0..options.partitions).map(PartitionId) {
         bus.declare(&Topic::Control(partition)).await?;
@@ -267,11 +279,13 @@ async fn declare(
         topic: Topic::Enforcements,
         prefetch: firings_at_once(options),
     };
-    let hints = Subscription {
-        topic: Topic::HandedOver,
-        prefetch: HINTS,
-    };
-    Ok((bus.subscribe(firings).await?, bus.subscribe(hints).await?))
+    let own = |topic, prefetch| Subscription { topic, prefetch };
+    Ok(Subscribers {
+        firings: bus.subscribe(firings).await?,
+        hints: bus.subscribe(own(Topic::HandedOver, HINTS)).await?,
+        reports: bus.subscribe(own(Topic::Reports(id), REPORTS)).await?,
+        hellos: bus.subscribe(own(Topic::Hello, HINTS)).await?,
+    })
 }
 
 fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
@@ -286,13 +300,10 @@ fn owner_options(options: &ExecutorOptions, id: OwnerId) -> OwnerOptions {
         round_max_items: options.batch_max_items,
         step_items: STEP_ITEMS,
         round_max_bytes: ROUND_BYTES,
-        dispatch_max_pack: options.dispatch_max_pack,
-        pool_line: POOL_LINE,
         stats_interval: span(options.stats_interval),
         stats_refresh: span(STATS_REFRESH),
         reconcile: ReconcileBounds {
             worker_grace: span(options.worker_grace),
-            republish_after: span(options.republish_after),
             interval: span(options.reconcile_interval),
         },
         page_rows: PAGE_ROWS,

@@ -147,6 +147,8 @@ pub enum Fact {
         attempt: Attempt,
         /// Until when it waits for its next try, if it has kept its slot for that.
         until: Option<Millis>,
+        /// Whether the attempt never began, and never will.
+        never_begun: bool,
     },
     /// A try ended, and there is another: its execution waits for its time first. Its slot is free, or it keeps
     /// it.

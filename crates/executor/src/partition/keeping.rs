@@ -184,6 +184,7 @@ impl Partition {
             action_id,
             attempt,
             until: Some(until),
+            never_begun: false,
         });
         out.push(Effect::Change(Change {
             transition: Some(Transition::revoke()),

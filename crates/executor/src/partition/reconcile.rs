@@ -235,6 +235,7 @@ impl Partition {
                 action_id,
                 attempt,
                 until: None,
+                never_begun: false,
             });
             mended.insert(action_id);
         }

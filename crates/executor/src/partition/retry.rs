@@ -107,6 +107,7 @@ impl Partition {
                 action_id,
                 attempt,
                 until: None,
+                never_begun: true,
             },
         });
         if let Some(not_before) = not_before {
