@@ -22,6 +22,7 @@
 //! Cases observe, they never sleep: every wait has a deadline, and "receives nothing" is judged
 //! after markers, published later, have arrived elsewhere on the same bus.
 
+pub mod direct;
 pub mod order;
 pub mod refusals;
 pub mod routing;
@@ -55,10 +56,15 @@ pub const MAX_MESSAGE_BYTES: usize = 2_000;
 macro_rules! conformance_tests {
     ($make_bus:path, $make_bounded:path) => {
         $crate::conformance_tests! { @each $make_bounded;
+            direct: a_direct_topic_that_is_not_read_is_full,
             refusals: what_finds_no_room_is_refused_as_full,
             refusals: what_is_too_large_is_named_with_the_bound,
         }
         $crate::conformance_tests! { @each $make_bus;
+            direct: a_direct_topic_delivers_in_order,
+            direct: a_direct_topic_without_subscriber_is_unroutable,
+            direct: direct_topics_do_not_mix,
+            direct: what_a_direct_topic_held_ends_with_its_subscriber,
             order: one_publisher_keeps_its_order,
             order: unsettled_messages_come_again_first_and_in_order,
             order: a_second_subscriber_of_an_ordered_topic_waits_its_turn,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use attune_core::PartitionId;
 use attune_core::policy::EventKind;
+use attune_core::{OwnerId, PartitionId, WorkerId};
 use bytes::Bytes;
 use uuid::Uuid;
 
@@ -103,6 +103,9 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
         Topic::Completed,
         Topic::Cancel,
         Topic::HandedOver,
+        Topic::Hello,
+        Topic::Link(WorkerId::fresh()),
+        Topic::Reports(OwnerId::fresh()),
         Topic::QueueStats,
     ];
     let mut subscribers = Vec::new();
@@ -129,7 +132,7 @@ pub async fn topics_do_not_mix(bus: Arc<dyn Bus>) {
 /// gets what comes later, and nobody being there is no error.
 pub async fn a_broadcast_reaches_everyone_who_is_there(bus: Arc<dyn Bus>) {
     let event = Topic::Event(EventKind::Finished);
-    for topic in [Topic::Cancel, Topic::HandedOver, event] {
+    for topic in [Topic::Cancel, Topic::HandedOver, Topic::Hello, event] {
         send(&*bus, &topic, [0]).await;
         let mut everyone = Vec::new();
         for _ in 0..3 {

@@ -12,7 +12,7 @@ use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -110,8 +110,8 @@ pub(crate) enum Declaration {
     Whole,
     /// The binding of a queue that exists.
     Binding,
-    /// Nothing: whether answers may be sent.
-    Answers,
+    /// Nothing: whether messages may be sent that nobody keeps.
+    Sending,
 }
 
 /// Declares what a topic needs, on a channel of its own: a refusal closes the channel it was
@@ -129,7 +129,7 @@ pub(crate) async fn declare(
             match how {
                 Declaration::Whole => topology.declare(&channel, topic).await.map(drop),
                 Declaration::Binding => topology.bind_existing(&channel, topic).await,
-                Declaration::Answers => topology.may_answer(&channel).await,
+                Declaration::Sending => topology.may_send(&channel, topic).await,
             }
         };
         let declared = within(life, limit, declaring).await;
@@ -200,6 +200,8 @@ pub(crate) struct SubscriptionTask {
     pub(crate) stop: CancellationToken,
     pub(crate) deliveries: mpsc::Sender<Delivery>,
     pub(crate) acknowledger: Arc<Acknowledger>,
+    /// How often it was made anew. Written here, heard by the subscriber's user.
+    pub(crate) renewals: watch::Sender<u64>,
     pub(crate) trouble: Trouble,
     pub(crate) setup_timeout: Duration,
     pub(crate) rebind_interval: Duration,
@@ -229,9 +231,14 @@ impl SubscriptionTask {
                     backoff.reset();
                     log.reset();
                     self.note(None);
-                    let wanted = ready.take().is_none_or(|ready| ready.send(Ok(())).is_ok());
-                    if !wanted {
-                        self.stop.cancel();
+                    match ready.take() {
+                        Some(ready) => {
+                            if ready.send(Ok(())).is_err() {
+                                self.stop.cancel();
+                            }
+                        }
+                        // Before anything of this life is handed on.
+                        None => self.renewals.send_modify(|renewals| *renewals += 1),
                     }
                     self.work(&life, &channel, queue, consumer).await;
                 }
@@ -305,6 +312,7 @@ impl SubscriptionTask {
             .basic_consume(queue.clone(), tag, options, FieldTable::default())
             .await
             .map_err(failed)?;
+        self.topology.bind_own(channel, &queue, topic).await?;
         Ok((queue, consumer))
     }
 

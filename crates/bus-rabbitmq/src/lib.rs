@@ -12,7 +12,10 @@
 //! - Messages of one publisher on one topic are delivered in order. After a lost connection some
 //!   come again: the order holds for the first time that each is seen.
 //! - What was not acknowledged comes again, before anything newer, to the next subscriber.
-//! - A subscriber never notices a reconnection, except by redeliveries.
+//! - A subscriber never notices a reconnection, except by redeliveries, and by
+//!   [`Subscriber::renewals`].
+//! - The subscriber of a direct topic has a queue of its own with each connection, which ends with
+//!   that. What comes while it has none is sent back as unroutable.
 //! - Exchanges, queues and bindings that somebody deletes are declared again.
 //!
 //! An acknowledgement is not confirmed by anybody. What was acknowledged shortly before a channel
@@ -54,7 +57,7 @@ use async_trait::async_trait;
 use attune_bus::{
     Bus, BusError, Outgoing, PublishError, Refusal, Refused, Subscriber, Subscription, Topic,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -256,7 +259,7 @@ impl RabbitBus {
         let stop = self.phases.subscriptions.stop.child_token();
         let ended = CancellationToken::new();
         let acknowledger = Arc::new(Acknowledger::default());
-        let trouble = Trouble::default();
+        let (trouble, renewals) = (Trouble::default(), watch::Sender::default());
         self.entries(|entries| {
             entries.push(Entry {
                 topic: subscription.topic.clone(),
@@ -272,6 +275,7 @@ impl RabbitBus {
             stop: stop.clone(),
             deliveries: sender,
             acknowledger: Arc::clone(&acknowledger) as _,
+            renewals: renewals.clone(),
             trouble,
             setup_timeout: self.connect_timeout,
             rebind_interval: self.rebind_interval,
@@ -281,7 +285,8 @@ impl RabbitBus {
             task.run(ready).await;
             drop(ended);
         });
-        Subscriber::new(deliveries, acknowledger, Box::new(stop.drop_guard()))
+        let guard = Box::new(stop.drop_guard());
+        Subscriber::new(deliveries, acknowledger, guard).renewed_by(renewals)
     }
 }
 
@@ -303,7 +308,7 @@ impl Bus for RabbitBus {
         match self.publisher.publish(messages).await {
             Err(PublishError::Refused(refused)) => self.judge(refused, &topics),
             Ok(()) => {
-                if topics.values().any(Topic::must_route) {
+                if topics.values().any(Topic::is_kept) {
                     self.rebinding.note_routed();
                 }
                 Ok(())
@@ -317,7 +322,9 @@ impl Bus for RabbitBus {
             return Err(BusError::Closed);
         }
         self.wait_for_dropped(&subscription.topic).await;
-        self.rebinding.note_subscribed(&subscription.topic);
+        if subscription.topic.is_kept() {
+            self.rebinding.note_subscribed(&subscription.topic);
+        }
         let (ready, subscribed) = oneshot::channel();
         // Dropped on every way out but the last, which ends the task.
         let subscriber = self.spawn(subscription, ready);
@@ -334,16 +341,16 @@ impl Bus for RabbitBus {
             return Err(BusError::Closed);
         }
         let how = match topic {
-            Topic::Reply(_) => Declaration::Answers,
+            Topic::Reply(_) | Topic::Link(_) | Topic::Reports(_) => Declaration::Sending,
             // Nothing can be kept before somebody is there.
-            _ if !Topology::keeps(topic) => return Ok(()),
+            _ if !topic.is_kept() => return Ok(()),
             _ => Declaration::Whole,
         };
         match timeout(self.connect_timeout, self.consuming.life_after(0)).await {
             Ok(Some(life)) => {
                 let limit = self.connect_timeout;
                 consumer::declare(&life, &self.topology, topic, how, limit).await?;
-                if Topology::keeps(topic) {
+                if topic.is_kept() {
                     self.rebinding.note_declared(topic);
                 }
                 Ok(())
@@ -406,10 +413,13 @@ impl RabbitBus {
             };
             match refused.why {
                 Refusal::Unroutable => {
-                    self.rebinding.note_unroutable(topic, now);
+                    // That nobody is there is for the publisher to know, and nothing to mend.
+                    if topic.is_kept() {
+                        self.rebinding.note_unroutable(topic, now);
+                    }
                     true
                 }
-                // Queues of one subscriber drop their oldest message when they are full; a
+                // Queues of broadcasts and answers drop their oldest message when they are full; a
                 // `basic.nack` says that the queue was on its way out, and nobody there is fine.
                 Refusal::Full => topic.must_route(),
                 Refusal::TooLarge { .. } | Refusal::Invalid(_) => true,

@@ -58,11 +58,11 @@ fn translate(topology: &Topology, message: Outgoing) -> Result<Prepared, Cause> 
         headers,
     } = message;
     let (exchange, routing_key) = topology.route(&topic)?;
-    let must_route = topic.must_route();
+    let (must_route, is_kept) = (topic.must_route(), topic.is_kept());
     let mut properties = BasicProperties::default()
         .with_content_type("application/json".into())
         // 2 survives a restart of the broker; the rest is of use for a moment only.
-        .with_delivery_mode(if must_route { 2 } else { 1 })
+        .with_delivery_mode(if is_kept { 2 } else { 1 })
         .with_message_id(message_id.to_string().into());
     if let Some(address) = reply_to {
         properties = properties.with_reply_to(short(address)?);
@@ -127,6 +127,8 @@ pub(crate) fn received(delivery: lapin::message::Delivery, tag: DeliveryTag) -> 
 
 #[cfg(test)]
 mod tests {
+    use attune_core::{OwnerId, WorkerId};
+
     use super::*;
     use crate::options::RabbitOptions;
 
@@ -140,36 +142,45 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_be_kept_is_mandatory_and_persistent() {
-        for (topic, exchange, key, kept) in [
+    fn what_must_be_kept_is_persistent_and_what_must_arrive_is_mandatory() {
+        let id = Uuid::from_u128(7).to_string();
+        for (topic, exchange, key, mandatory, mode) in [
             (
                 Topic::Completed,
                 "attune.executions",
                 "execution.completed",
                 true,
+                2,
+            ),
+            (Topic::Hello, "attune.executions", "worker.hello", false, 1),
+            (Topic::Reply("there".to_owned()), "", "there", false, 1),
+            (
+                Topic::Link(WorkerId(Uuid::from_u128(7))),
+                "attune.workers",
+                &id,
+                true,
+                1,
             ),
             (
-                Topic::Cancel,
-                "attune.executions",
-                "execution.cancel",
-                false,
+                Topic::Reports(OwnerId(Uuid::from_u128(7))),
+                "attune.reports",
+                &id,
+                true,
+                1,
             ),
-            (Topic::Reply("there".to_owned()), "", "there", false),
             (
                 Topic::DeadLetters,
                 "attune.dead-letters",
                 "dead-letters",
                 true,
+                2,
             ),
         ] {
             let prepared = prepared(message(topic, 3), 3).unwrap();
             assert_eq!(prepared.exchange.as_str(), exchange);
             assert_eq!(prepared.routing_key.as_str(), key);
-            assert_eq!(prepared.mandatory, kept);
-            assert_eq!(
-                prepared.properties.delivery_mode(),
-                &Some(if kept { 2 } else { 1 })
-            );
+            assert_eq!(prepared.mandatory, mandatory);
+            assert_eq!(prepared.properties.delivery_mode(), &Some(mode));
             let id = prepared.properties.message_id().as_ref().unwrap();
             assert_eq!(id.as_str(), prepared.id.to_string());
         }

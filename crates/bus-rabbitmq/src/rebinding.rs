@@ -128,7 +128,7 @@ impl Rebinding {
         let mut state = self.state();
         let retry_at = match state.how(topic) {
             Declaration::Whole => now + CONSUMERS_FIRST,
-            Declaration::Binding | Declaration::Answers => now,
+            Declaration::Binding | Declaration::Sending => now,
         };
         if let Some(lost) = state.lost.get_mut(topic) {
             if !lost.is_open(now) {

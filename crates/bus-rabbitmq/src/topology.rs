@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use attune_bus::Topic;
+use attune_core::{OwnerId, WorkerId};
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
     QueueDeclareOptions,
@@ -33,7 +34,7 @@ const DELIVERY_LIMIT: i64 = 1_000;
 /// What all queues but the dead letters' were declared with before there was
 /// [`NO_DELIVERY_LIMIT`].
 const OLD_DELIVERY_LIMIT: i64 = 1_000;
-/// What a queue of one subscriber (broadcasts, answers) may hold.
+/// What a queue of one subscriber (broadcasts, answers, direct topics) may hold.
 const OWN_QUEUE_BYTES: i64 = 64 << 20;
 /// What the queue of statistics may hold.
 const STATS_BYTES: i64 = 16 << 20;
@@ -41,6 +42,18 @@ const STATS_BYTES: i64 = 16 << 20;
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 const EXCHANGE: &str = "attune.executions";
 const DEAD_LETTERS: &str = "attune.dead-letters";
+/// Leads to lives of workers, by their ids. An exchange of its own, so that the broker's permissions
+/// say who may tell workers what to do.
+const WORKERS: &str = "attune.workers";
+/// Leads to executors, by their ids; likewise, who may report to them.
+const REPORTS: &str = "attune.reports";
+/// All of them, and how each finds its queues.
+const EXCHANGES: [(&str, ExchangeKind); 4] = [
+    (EXCHANGE, ExchangeKind::Topic),
+    (DEAD_LETTERS, ExchangeKind::Fanout),
+    (WORKERS, ExchangeKind::Direct),
+    (REPORTS, ExchangeKind::Direct),
+];
 
 /// Names and arguments for one set of options.
 #[derive(Debug)]
@@ -90,6 +103,8 @@ impl Topology {
     pub(crate) fn route(&self, topic: &Topic) -> Result<(ShortString, ShortString), Cause> {
         let exchange = match topic {
             Topic::DeadLetters => format!("{}{DEAD_LETTERS}", self.prefix),
+            Topic::Link(_) => format!("{}{WORKERS}", self.prefix),
+            Topic::Reports(_) => format!("{}{REPORTS}", self.prefix),
             // The default exchange leads to the queue whose name is the routing key.
             Topic::Reply(_) => String::new(),
             _ => format!("{}{EXCHANGE}", self.prefix),
@@ -97,17 +112,14 @@ impl Topology {
         Ok((short(exchange)?, short(topic.routing_key())?))
     }
 
-    /// Declares what every service needs: the exchange for messages, and the exchange and queue
+    /// Declares what every service needs: the exchanges for messages, and the exchange and queue
     /// of dead letters, so that no message can be dead-lettered into nothing.
     ///
-    /// The exchange has no alternate exchange: a message that takes that way is not returned to
+    /// No exchange has an alternate exchange: a message that takes that way is not returned to
     /// its publisher although it is `mandatory`, and its confirm says that all went well. Here
     /// the publisher itself must learn that nobody has declared the topic.
     pub(crate) async fn declare_base(&self, channel: &Channel) -> Result<(), Cause> {
-        for (name, kind) in [
-            (EXCHANGE, ExchangeKind::Topic),
-            (DEAD_LETTERS, ExchangeKind::Fanout),
-        ] {
+        for (name, kind) in EXCHANGES {
             let name = short(format!("{}{name}", self.prefix))?;
             let options = ExchangeDeclareOptions {
                 durable: true,
@@ -146,24 +158,52 @@ impl Topology {
         left.map_err(|cause| mark::refusal(cause, &name, &self.vhost, system))
     }
 
-    /// Declares everything that a topic needs; answers the name of the queue to consume from.
+    /// Declares everything that a topic needs; answers the name of the queue to consume from. One
+    /// that lives as long as its consumer is [bound](Self::bind_own) when it has one.
     pub(crate) async fn declare(
         &self,
         channel: &Channel,
         topic: &Topic,
     ) -> Result<ShortString, Cause> {
         self.declare_base(channel).await?;
-        let plan = self.plan(topic)?;
+        let mut plan = self.plan(topic)?;
+        plan.binding.take_if(|_| !topic.is_kept());
         let name = plan.name.clone();
         self.declare_queue(channel, plan).await?;
         Ok(name)
     }
 
-    /// Finds out whether answers may be sent: sends one that nobody gets. The right to publish through
-    /// the default exchange is one of its own, and who lacks it loses its connection with every answer.
-    pub(crate) async fn may_answer(&self, channel: &Channel) -> Result<(), Cause> {
-        let nobody = Topic::Reply(format!("attune.reply.nobody-{}", Uuid::now_v7()));
+    /// Binds the queue of a topic that keeps nothing, once it is consumed from: before that it would
+    /// take messages, and have them confirmed, although perhaps nobody ever reads them.
+    pub(crate) async fn bind_own(
+        &self,
+        channel: &Channel,
+        queue: &ShortString,
+        topic: &Topic,
+    ) -> Result<(), Cause> {
+        match self.plan(topic)?.binding {
+            Some(binding) if !topic.is_kept() => bind(channel, queue.clone(), binding).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds out whether messages may be sent to a topic that keeps none, by one that nobody gets. The
+    /// right to publish through each of the exchanges is one of its own, and who lacks it loses its
+    /// connection with every message.
+    pub(crate) async fn may_send(&self, channel: &Channel, topic: &Topic) -> Result<(), Cause> {
+        let (nobody, what) = match topic {
+            Topic::Link(_) => (Topic::Link(WorkerId::fresh()), "messages to workers"),
+            Topic::Reports(_) => (Topic::Reports(OwnerId::fresh()), "reports to executors"),
+            _ => {
+                let address = format!("attune.reply.nobody-{}", Uuid::now_v7());
+                (Topic::Reply(address), "answers")
+            }
+        };
         let (exchange, key) = self.route(&nobody)?;
+        let right = match exchange.as_str() {
+            "" => format!("sending {what} (write on `amq.default`)"),
+            exchange => format!("sending {what} (write on `{exchange}`)"),
+        };
         let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
         let asking = async {
             // A confirmation fails with the broker's own words, however early they come: any other
@@ -179,28 +219,22 @@ impl Topology {
         let asked = asking.await;
         asked
             .map(drop)
-            .map_err(|error| Cause::of(&error).during("sending answers (write on `amq.default`)"))
+            .map_err(|error| Cause::of(&error).during(&right))
     }
 
     /// The names of what [`declare`](Self::declare) leaves behind for these topics.
     pub(crate) fn declared(&self, topics: &[Topic]) -> Result<Declared, Cause> {
         let kept = topics
             .iter()
-            .filter(|topic| Self::keeps(topic))
+            .filter(|topic| topic.is_kept())
             .chain([&Topic::DeadLetters]);
         let queues = kept.map(|topic| short(self.queue_name(topic)));
         let queues = queues.chain([short(format!("{}{MARK}", self.prefix))]);
-        let exchanges =
-            [EXCHANGE, DEAD_LETTERS].map(|name| short(format!("{}{name}", self.prefix)));
+        let exchanges = EXCHANGES.map(|(name, _)| short(format!("{}{name}", self.prefix)));
         Ok(Declared {
             queues: queues.collect::<Result<_, _>>()?,
             exchanges: exchanges.into_iter().collect::<Result<_, _>>()?,
         })
-    }
-
-    /// Whether a topic has a queue that outlives its subscribers.
-    pub(crate) fn keeps(topic: &Topic) -> bool {
-        topic.must_route()
     }
 
     async fn declare_queue(&self, channel: &Channel, plan: QueuePlan) -> Result<(), Cause> {
@@ -296,7 +330,7 @@ impl Topology {
                 "{key}: `*` and `#` are not allowed in names"
             )));
         }
-        let options = match Self::keeps(topic) {
+        let options = match topic.is_kept() {
             true => QueueDeclareOptions {
                 durable: true,
                 ..Default::default()
@@ -330,6 +364,9 @@ impl Topology {
             // an earlier one is gone.
             Topic::Cancel => format!("attune.cancel.{}", Uuid::now_v7()),
             Topic::HandedOver => format!("attune.handed-over.{}", Uuid::now_v7()),
+            Topic::Hello => format!("attune.hello.{}", Uuid::now_v7()),
+            Topic::Link(worker) => format!("attune.worker.{worker}.{}", Uuid::now_v7()),
+            Topic::Reports(owner) => format!("attune.executor.{owner}.{}", Uuid::now_v7()),
             Topic::Event(_) | Topic::Events => format!("attune.events.{}", Uuid::now_v7()),
             // Exactly what the asker has put into its question.
             Topic::Reply(address) => return address.clone(),
@@ -343,7 +380,7 @@ impl Topology {
             table.insert(name.into(), value);
         };
         let text = |value: &str| AMQPValue::LongString(value.into());
-        let quorum = Self::keeps(topic) && self.queue_type == QueueType::Quorum;
+        let quorum = topic.is_kept() && self.queue_type == QueueType::Quorum;
         set(
             "x-queue-type",
             text(if quorum { "quorum" } else { "classic" }),
@@ -353,12 +390,18 @@ impl Topology {
             // all; what is dropped here is of use for a moment only, and asked for again.
             Topic::Cancel
             | Topic::HandedOver
+            | Topic::Hello
             | Topic::Event(_)
             | Topic::Events
             | Topic::Reply(_) => (OWN_QUEUE_BYTES, "drop-head"),
             // A newer snapshot of a queue replaces the older ones, so the oldest are the right
             // ones to lose, and a stopped stats daemon must never hold up an executor.
             Topic::QueueStats => (STATS_BYTES, "drop-head"),
+            // Whoever sends to it is told when it does not read. Of two queues while an old
+            // connection has not been noticed to be gone, it may be the old one that is full.
+            Topic::Link(_) | Topic::Reports(_) => {
+                (OWN_QUEUE_BYTES.min(self.max_queue_bytes), "reject-publish")
+            }
             // Nothing that was confirmed is dropped; the publisher is told that it is full.
             _ => (self.max_queue_bytes, "reject-publish"),
         };
@@ -381,7 +424,7 @@ impl Topology {
             set("x-single-active-consumer", AMQPValue::Boolean(true));
         }
         let dead_letters =
-            Self::keeps(topic) && !matches!(topic, Topic::DeadLetters | Topic::QueueStats);
+            topic.is_kept() && !matches!(topic, Topic::DeadLetters | Topic::QueueStats);
         if dead_letters {
             let (exchange, _) = self.route(&Topic::DeadLetters)?;
             set("x-dead-letter-exchange", text(exchange.as_str()));
@@ -414,136 +457,5 @@ pub(crate) fn short(text: String) -> Result<ShortString, Cause> {
 }
 
 #[cfg(test)]
-mod tests {
-    use attune_bus::BusError;
-    use attune_core::PartitionId;
-    use attune_core::policy::EventKind;
-
-    use super::*;
-
-    /// One line per topic: queue, binding, flags, arguments.
-    fn table(queue_type: QueueType) -> String {
-        let mut options = RabbitOptions::new("amqp://127.0.0.1");
-        options.queue_type = queue_type;
-        options.prefix = "t.".to_owned();
-        let topology = Topology::of(&options);
-        let mut lines = Vec::new();
-        for topic in [
-            Topic::Enforcements,
-            Topic::Commands(PartitionId(7)),
-            Topic::Control(PartitionId(12)),
-            Topic::Requested("gpu".to_owned()),
-            Topic::Completed,
-            Topic::QueueStats,
-            Topic::DeadLetters,
-            Topic::Reply("somebody".to_owned()),
-            Topic::Cancel,
-            Topic::HandedOver,
-            Topic::Event(EventKind::LimitChanged),
-            Topic::Events,
-        ] {
-            let plan = topology.plan(&topic).unwrap();
-            let name = match topic {
-                Topic::Cancel => plan.name.as_str()[..16].to_owned(),
-                Topic::HandedOver => plan.name.as_str()[..21].to_owned(),
-                Topic::Event(_) | Topic::Events => plan.name.as_str()[..16].to_owned(),
-                _ => plan.name.to_string(),
-            };
-            let (exchange, key) = plan.binding.unwrap_or_default();
-            let mut line = format!("{name} <- {exchange}/{key}");
-            for (flag, set) in [
-                ("durable", plan.options.durable),
-                ("exclusive", plan.options.exclusive),
-                ("auto-delete", plan.options.auto_delete),
-            ] {
-                if set {
-                    line += &format!(" {flag}");
-                }
-            }
-            for (name, value) in plan.arguments.inner() {
-                let name = name.as_str().trim_start_matches("x-");
-                line += &match value {
-                    AMQPValue::LongString(text) => format!(" {name}={text}"),
-                    AMQPValue::LongLongInt(number) => format!(" {name}={number}"),
-                    other => format!(" {name}={other:?}"),
-                };
-            }
-            lines.push(line);
-        }
-        lines.join("\n")
-    }
-
-    #[test]
-    fn quorum_queues() {
-        let limited = |limit| {
-            format!(
-                "dead-letter-exchange=t.attune.dead-letters dead-letter-strategy=at-least-once \
-                 delivery-limit={limit} max-length-bytes=1073741824 overflow=reject-publish \
-                 queue-type=quorum"
-            )
-        };
-        let (work, pool) = (limited("1000000000"), limited("1000"));
-        let active = "single-active-consumer=Boolean(true)";
-        let own = "exclusive auto-delete max-length-bytes=67108864 overflow=drop-head \
-                   queue-type=classic";
-        let expected = [
-            format!(
-                "t.attune.enforcements <- t.attune.executions/enforcement.created durable {work} \
-                 {active}"
-            ),
-            format!(
-                "t.attune.partition.07.commands <- t.attune.executions/partition.07.commands \
-                 durable {work} {active}"
-            ),
-            format!(
-                "t.attune.partition.12.control <- t.attune.executions/partition.12.control durable \
-                 {work} {active}"
-            ),
-            format!(
-                "t.attune.requested.gpu <- t.attune.executions/execution.requested.gpu durable \
-                 {pool}"
-            ),
-            format!("t.attune.completed <- t.attune.executions/execution.completed durable {work}"),
-            "t.attune.queue-stats <- t.attune.executions/queue.stats durable delivery-limit=1000 \
-             max-length-bytes=16777216 overflow=drop-head queue-type=quorum"
-                .to_owned(),
-            "t.attune.dead-letters <- t.attune.dead-letters/dead-letters durable \
-             delivery-limit=1000000000 max-length-bytes=1073741824 overflow=reject-publish \
-             queue-type=quorum"
-                .to_owned(),
-            format!("somebody <- / {own}"),
-            format!("t.attune.cancel. <- t.attune.executions/execution.cancel {own}"),
-            format!("t.attune.handed-over. <- t.attune.executions/partition.handed_over {own}"),
-            format!("t.attune.events. <- t.attune.executions/event.limit_changed {own}"),
-            format!("t.attune.events. <- t.attune.executions/event.* {own}"),
-        ];
-        assert_eq!(table(QueueType::Quorum), expected.join("\n"));
-    }
-
-    #[test]
-    fn classic_queues_have_no_arguments_that_only_quorum_queues_know() {
-        let quorum_only = [
-            " dead-letter-strategy=at-least-once",
-            " delivery-limit=1000000000",
-            " delivery-limit=1000",
-        ];
-        let mut expected =
-            table(QueueType::Quorum).replace("queue-type=quorum", "queue-type=classic");
-        for argument in quorum_only {
-            expected = expected.replace(argument, "");
-        }
-        assert_eq!(table(QueueType::Classic), expected);
-    }
-
-    #[test]
-    fn names_that_cannot_be_used_are_refused() {
-        let topology = Topology::of(&RabbitOptions::new("amqp://127.0.0.1"));
-        for pool in ["*".to_owned(), "a.#".to_owned(), "x".repeat(300)] {
-            let cause = topology.plan(&Topic::Requested(pool)).err().unwrap();
-            assert!(
-                matches!(BusError::from(cause.clone()), BusError::Refused(_)),
-                "{cause}"
-            );
-        }
-    }
-}
+#[path = "topology_tests.rs"]
+mod tests;

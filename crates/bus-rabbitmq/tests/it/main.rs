@@ -4,6 +4,7 @@
 mod bindings;
 mod conformance;
 mod dead_letters;
+mod direct;
 mod faults;
 mod illegible;
 mod refusals;

@@ -127,6 +127,8 @@ impl Drop for Prefix {
             "queue-stats",
             "dead-letters",
             "cluster",
+            "workers",
+            "reports",
         ]
         .map(|name| self.name(&format!("attune.{name}")))
         .into();
@@ -250,11 +252,20 @@ pub(crate) async fn until_reached(bus: &dyn Bus) {
     .await;
 }
 
-/// Stands between a client and the broker. Frozen, it passes nothing on, in either direction,
-/// and closes nothing: a half-open connection.
+/// What a [`Proxy`] does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// It passes nothing on, in either direction, and closes nothing: a half-open connection.
+    Frozen,
+    /// It has closed what there was, towards both, and closes what comes.
+    Cut,
+}
+
+/// Stands between a client and the broker.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    frozen: watch::Sender<bool>,
+    way: watch::Sender<Way>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -263,30 +274,15 @@ impl Proxy {
         let broker = broker();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (frozen, state) = watch::channel(false);
+        let (way, state) = watch::channel(Way::Open);
         let accepting = tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let (mut state, broker) = (state.clone(), broker.clone());
-                // A connection that was frozen stays so; connections made while it is frozen
-                // get no answer.
-                tokio::spawn(async move {
-                    if *state.borrow_and_update() {
-                        return hold(client).await;
-                    }
-                    let mut server = TcpStream::connect(broker).await.unwrap();
-                    let ended = tokio::select! {
-                        _ = copy_bidirectional(&mut client, &mut server) => true,
-                        _ = state.wait_for(|frozen| *frozen) => false,
-                    };
-                    if !ended {
-                        hold((client, server)).await;
-                    }
-                });
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(pass(client, broker.clone(), state.clone()));
             }
         });
         Self {
             address,
-            frozen,
+            way,
             _accepting: AbortOnDropHandle::new(accepting),
         }
     }
@@ -297,11 +293,27 @@ impl Proxy {
     }
 
     pub(crate) fn freeze(&self, frozen: bool) {
-        self.frozen.send_replace(frozen);
+        let way = if frozen { Way::Frozen } else { Way::Open };
+        self.way.send_replace(way);
+    }
+
+    pub(crate) fn cut(&self, cut: bool) {
+        let way = if cut { Way::Cut } else { Way::Open };
+        self.way.send_replace(way);
     }
 }
 
-/// Keeps sockets open for the rest of the test.
-async fn hold<T>(_sockets: T) {
-    std::future::pending().await
+/// One connection. Once frozen it stays so until it is cut; one made while the proxy is frozen gets
+/// no answer.
+async fn pass(mut client: TcpStream, broker: (String, u16), mut state: watch::Receiver<Way>) {
+    let way = *state.borrow_and_update();
+    let mut server = None;
+    if way == Way::Open {
+        let server = server.insert(TcpStream::connect(broker).await.unwrap());
+        tokio::select! {
+            _ = copy_bidirectional(&mut client, server) => return,
+            _ = state.wait_for(|way| *way != Way::Open) => {}
+        }
+    }
+    state.wait_for(|way| *way == Way::Cut).await.ok();
 }
